@@ -1,0 +1,28 @@
+"""Rollouts, nested data and masks. Knows torch, numpy and tensordict only."""
+
+from redline.data.nested import (
+    Array,
+    NestedArray,
+    NestedTensor,
+    as_tensordict,
+    leaves,
+    map_leaves,
+    to_numpy,
+    to_tensor,
+)
+from redline.data.rollout import EpisodeRecord, Rollout, masked_mean, masked_mean_std
+
+__all__ = [
+    "Array",
+    "EpisodeRecord",
+    "NestedArray",
+    "NestedTensor",
+    "Rollout",
+    "as_tensordict",
+    "leaves",
+    "map_leaves",
+    "masked_mean",
+    "masked_mean_std",
+    "to_numpy",
+    "to_tensor",
+]

@@ -1,0 +1,132 @@
+"""The one kind of environment the rest of Redline knows: a batch of B, stepped together.
+
+Back ends differ in how they reset, what they report and what they can save. An adapter
+hides that behind `VecEnv`. Autoreset is normalised here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from redline.data import Array, EpisodeRecord, NestedArray
+
+
+class EnvStep(NamedTuple):
+    """What one step of B environments gives back; arrays hold until the next call.
+
+    Attributes:
+        obs: [B, ...] the observation to act on next (of the new episode where one ended).
+        reward: [B] float32, as the learner is to see it (clipped if a preset says so).
+        terminated: [B] bool; the learner's episode ended in a terminal state.
+        truncated: [B] bool; it was cut short, so its value must be bootstrapped.
+        valid: [B] bool; false for a filler step, in which a back end only reset, and for
+            an environment that was left idle.
+        final_obs: [B, ...] the true last observation in the rows where terminated or
+            truncated, undefined in the others; None if no episode ended in this step.
+        episodes: the real episodes that ended in this step.
+    """
+
+    obs: NestedArray
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    final_obs: NestedArray | None
+    episodes: list[EpisodeRecord]
+
+
+class VecEnv(ABC):
+    """B environments of one kind.
+
+    Attributes:
+        num_envs: B.
+        env_id: the name it was made from, for messages and the run's config.
+        backend: "gymnasium", "processes", "envpool", "ale" or "vector".
+        observation_space: the space of one environment's observation, as the policy sees it.
+        action_space: the space of one environment's action.
+        frame_skip: simulator frames per env_step; `frames = env_steps * frame_skip`.
+        can_idle: whether `step` accepts an `active` mask.
+        restorable: None if the state can be saved and restored bit for bit, else the reason
+            why not (resuming then starts fresh episodes and says so).
+    """
+
+    num_envs: int
+    env_id: str
+    backend: str
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    frame_skip: int = 1
+    can_idle: bool = False
+    restorable: str | None = None
+
+    @abstractmethod
+    def reset(self, seed: int | None = None) -> NestedArray:
+        """Start a new episode everywhere.
+
+        Args:
+            seed: environment i is seeded from (seed, i) alone, so that its stream does not
+                depend on how many others there are; None continues the streams.
+
+        Returns:
+            [B, ...] the first observations.
+
+        Raises:
+            EnvDataError: if an environment returns NaN or the wrong shape or dtype.
+        """
+
+    @abstractmethod
+    def step(self, action: NestedArray, active: Array | None = None) -> EnvStep:
+        """Take one step in each environment.
+
+        Args:
+            action: [B, ...] in the action space's structure.
+            active: [B] bool, which environments to step; None means all. An idle one keeps
+                its observation, and its row is zero and not valid.
+
+        Raises:
+            ActionError: if an action lies outside the action space.
+            EnvDataError: if a reward or observation is NaN or infinite; names env, step, key.
+            ConfigError: if `active` is given and `can_idle` is false.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on bit for bit: arrays, numbers, strings, lists, dicts.
+
+        Raises:
+            EnvError: if `restorable` is not None.
+        """
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> NestedArray:
+        """Go on from `state`.
+
+        Returns:
+            [B, ...] the observations to act on next.
+
+        Raises:
+            EnvError: if the state does not fit, or did not reproduce the saved observation.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free processes, memory and windows. Calling it twice does no harm."""
+
+    def __enter__(self) -> VecEnv:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def zeros_like_space(space: gymnasium.Space[Any], *leading: int) -> NestedArray:
+    """Zero arrays of a space's structure, shapes and dtypes, with `leading` dimensions."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: zeros_like_space(sub, *leading) for key, sub in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return {str(i): zeros_like_space(sub, *leading) for i, sub in enumerate(space.spaces)}
+    return np.zeros((*leading, *(space.shape or ())), dtype=space.dtype)

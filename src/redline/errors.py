@@ -1,0 +1,113 @@
+"""Every error that Redline raises on purpose, in one tree.
+
+A message names the value, the reason and the fix.
+
+```
+RedlineError
+├── ConfigError (ValueError)        a setting is wrong, or two settings contradict each other
+│   ├── UnknownNameError            no such environment, algorithm, preset, format, ...
+│   └── SpaceError                  a policy or algorithm cannot serve this space
+├── MissingExtraError (ImportError) an optional package is needed; names the pip command
+├── DeviceError                     the requested device is not there
+├── EnvError                        an environment broke its contract
+│   ├── EnvDataError (ValueError)   NaN, infinity, wrong shape or dtype in what it returned
+│   └── ActionError (ValueError)    an action outside the action space
+├── WorkerError                     a worker process raised, died or stopped answering
+├── CheckpointError                 a checkpoint cannot be used
+│   ├── CorruptCheckpointError      torn, truncated or altered files
+│   └── IncompatibleCheckpointError from another format version, environment or setting
+└── RunDirectoryError (OSError)     the run directory cannot be written, or is not one
+```
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActionError",
+    "CheckpointError",
+    "ConfigError",
+    "CorruptCheckpointError",
+    "DeviceError",
+    "EnvDataError",
+    "EnvError",
+    "IncompatibleCheckpointError",
+    "MissingExtraError",
+    "RedlineError",
+    "RunDirectoryError",
+    "SpaceError",
+    "UnknownNameError",
+    "WorkerError",
+]
+
+
+class RedlineError(Exception):
+    """The root of the tree: `except RedlineError` catches all of it and nothing else."""
+
+
+class ConfigError(RedlineError, ValueError):
+    """A setting is wrong, or two settings contradict each other; found before work starts."""
+
+
+class UnknownNameError(ConfigError):
+    """No environment, algorithm, preset or format has this name; lists close matches."""
+
+
+class SpaceError(ConfigError):
+    """A policy or algorithm cannot serve this observation or action space."""
+
+
+class MissingExtraError(RedlineError, ImportError):
+    """An optional package is needed.
+
+    Args:
+        package: import name of what is missing.
+        extra: the extra of `redline` that brings it.
+        purpose: what it is needed for, to complete "is needed for ...".
+    """
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        self.package, self.extra, self.purpose = package, extra, purpose
+        super().__init__(
+            f"the package {package!r} is needed for {purpose} but is not installed. "
+            f"Install it with: pip install 'redline[{extra}]'"
+        )
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+        """Survive the trip from a worker process (the default keeps only the message)."""
+        return (type(self), (self.package, self.extra, self.purpose))
+
+
+class DeviceError(RedlineError):
+    """The requested device is not there."""
+
+
+class EnvError(RedlineError):
+    """An environment broke its contract."""
+
+
+class EnvDataError(EnvError, ValueError):
+    """An environment returned NaN, infinity, or the wrong shape or dtype."""
+
+
+class ActionError(EnvError, ValueError):
+    """An action lies outside the action space."""
+
+
+class WorkerError(RedlineError):
+    """A worker process raised, died or stopped answering; carries its traceback or signal."""
+
+
+class CheckpointError(RedlineError):
+    """A checkpoint cannot be used."""
+
+
+class CorruptCheckpointError(CheckpointError):
+    """A checkpoint's files are torn, truncated or altered."""
+
+
+class IncompatibleCheckpointError(CheckpointError):
+    """A checkpoint comes from another format version, environment or setting."""
+
+
+class RunDirectoryError(RedlineError, OSError):
+    """The run directory cannot be written, or is not a run directory."""

@@ -1,0 +1,122 @@
+"""The contract of a policy: what acts, and what the update replays.
+
+Acting is a pure function of (parameters, observation, state, noise, conditioning). The
+noise comes from outside, one stream per environment, so what an environment experiences
+does not depend on how many others are batched with it, on the number of workers, or on
+the device; and an update or a captured graph needs no generator of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from torch import Tensor, nn
+
+from redline.data import Array, NestedTensor, Rollout
+
+State: TypeAlias = dict[str, Tensor]
+Conditioning: TypeAlias = Mapping[str, Tensor]
+
+
+class ActOutput(NamedTuple):
+    """What acting gives.
+
+    Attributes:
+        action: [B, ...] in the action space's structure (a dict for Dict and Tuple spaces).
+        extras: name -> [B, ...] to keep in the rollout: log_prob [B], value [B], ...
+        state: the recurrent state after this step, before any reset.
+    """
+
+    action: NestedTensor
+    extras: dict[str, Tensor]
+    state: State
+
+
+class ReplayOutput(NamedTuple):
+    """What replaying a rollout gives, with gradient.
+
+    Attributes:
+        log_prob: [T, B] log-probability of the rollout's actions, in nats.
+        entropy: [T, B] of the action distribution, in nats.
+        value: [T, B] state value.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class Policy(nn.Module, ABC):
+    """Network, action distribution, exploration and recurrent state in one module.
+
+    Attributes:
+        noise_size: how many noise numbers one environment's action takes.
+        is_recurrent: whether there is a state to carry from step to step.
+        extras_spec: name -> trailing shape of each extra, e.g. {"log_prob": (), "value": ()}.
+        action_space: the space that `act` answers in.
+    """
+
+    noise_size: int
+    is_recurrent: bool
+    extras_spec: dict[str, tuple[int, ...]]
+    action_space: Any
+
+    @abstractmethod
+    def initial_state(self, batch_size: int) -> State:
+        """The state at the start of an episode: zeros [batch_size, ...]; {} if not recurrent."""
+
+    @abstractmethod
+    def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
+        """[length, noise_size] float32: the noise of one environment's next `length` actions."""
+
+    @abstractmethod
+    def act(
+        self,
+        obs: NestedTensor,
+        state: State,
+        noise: Tensor | None = None,
+        conditioning: Conditioning | None = None,
+    ) -> ActOutput:
+        """Choose actions for B environments.
+
+        Args:
+            obs: [B, ...] observations.
+            state: the recurrent state, already reset where an episode began.
+            noise: [B, noise_size]; None acts greedily everywhere.
+            conditioning: per-environment inputs; every policy knows "greedy" [B] bool.
+        """
+
+    @abstractmethod
+    def value(self, obs: NestedTensor, state: State) -> Tensor:
+        """[B] value of the observations, given the state that precedes them."""
+
+    @abstractmethod
+    def replay(self, rollout: Rollout) -> ReplayOutput:
+        """Run the same module over [T, B] with the same state resets as acting had.
+
+        The state before t = 0 is the rollout's own; it is reset after every step that
+        ended an episode. Rows that are not valid give finite, meaningless numbers.
+        """
+
+    def update_normalizer(self, rollout: Rollout) -> None:
+        """Take the rollout's valid observations into the running statistics, if there are any.
+
+        Called between updates and the next collection, so that acting and its replay use
+        the same statistics.
+        """
+
+
+def reset_state(state: State, ended: Tensor) -> State:
+    """Zero the rows of environments whose episode ended.
+
+    Args:
+        state: name -> [B, ...].
+        ended: [B] bool.
+    """
+    return {
+        name: leaf.masked_fill(ended.view(-1, *([1] * (leaf.dim() - 1))), 0.0)
+        for name, leaf in state.items()
+    }
