@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-EXTRAS := atari,mujoco,envpool,minatar,video,onnx
+EXTRAS := atari,mujoco,envpool,minatar,video,onnx,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint clean
@@ -23,7 +23,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "Installing the extras and the checkers ..."
-	@$(PIP) --editable '.[$(EXTRAS)]' ruff==0.17.5 'import-linter>=2.5' basedpyright==1.40.2 'pytest>=8' 'hypothesis>=6.100' 'scipy>=1.13'
+	@$(PIP) --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
