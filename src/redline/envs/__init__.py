@@ -1,0 +1,1 @@
+"""Environments behind one contract, whatever the back end."""

@@ -1,0 +1,1 @@
+"""Policies: observation to distribution to action, log-probability and value."""
