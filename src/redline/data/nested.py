@@ -6,6 +6,9 @@ environments, plain dicts of tensors at the policy, a TensorDict in a rollout.
 The functions here treat all of them alike.
 """
 
+# The leaves are arrays of any kind, which no type here can name more closely.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping

@@ -18,6 +18,9 @@
 Invalid rows are zero, never stale.
 """
 
+# tensordict ships no types for what indexing gives.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -93,6 +96,19 @@ class Rollout:
     def num_valid(self) -> int:
         """Number of real transitions: what env_steps grows by. Waits for the device."""
         return int(self.valid.sum())
+
+    def select_envs(self, index: Tensor) -> Rollout:
+        """The rollout of some of its environments, for minibatches of whole sequences.
+
+        Args:
+            index: [b] int64, which of the B environments, in this order.
+        """
+        return Rollout(
+            steps=self.steps[:, index],
+            initial_state={name: leaf[index] for name, leaf in self.initial_state.items()},
+            last_obs=map_leaves(lambda leaf: leaf[index], self.last_obs),
+            version=self.version,
+        )
 
     def to(self, device: torch.device | str) -> Rollout:
         """The same rollout on `device` (itself if it is there already)."""

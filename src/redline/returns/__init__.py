@@ -1,1 +1,6 @@
-"""returns."""
+"""Pure estimators of returns and advantages, time-major, each with its equation and source."""
+
+from redline.returns.advantage import gae
+from redline.returns.discounted import discounted_return
+
+__all__ = ["discounted_return", "gae"]
