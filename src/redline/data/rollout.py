@@ -110,6 +110,23 @@ class Rollout:
             version=self.version,
         )
 
+    def flatten(self, *keys: str) -> Rollout:
+        """All T * B rows side by side, for minibatches of single transitions.
+
+        Args:
+            keys: the entries to keep; gathering the others would cost for nothing.
+
+        Returns:
+            A rollout of shape [1, T * B], a view of this one, with no state and no last_obs.
+        """
+        rows = self.rollout_length * self.num_envs
+        return Rollout(
+            steps=self.steps.select(*keys).reshape(1, rows),
+            initial_state={},
+            last_obs={},
+            version=self.version,
+        )
+
     def to(self, device: torch.device | str) -> Rollout:
         """The same rollout on `device` (itself if it is there already)."""
         return Rollout(

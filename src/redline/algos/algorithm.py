@@ -1,0 +1,83 @@
+"""What the training loop asks of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from redline.data import Rollout, masked_mean_std
+from redline.policies.policy import Policy
+
+
+class OnPolicyAlgorithm(Protocol):
+    """An algorithm that learns from each rollout once.
+
+    Attributes:
+        policy: the learner's own copy of the weights.
+    """
+
+    policy: Policy
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Improve the policy from one rollout; metrics stay tensors [] on its device."""
+        ...
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take the present values of what the schedules govern, before an update."""
+        ...
+
+    def optimizer_steps(self) -> int:
+        """Optimiser steps taken so far. Waits for the device: for the logger only."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on, the policy's parameters included."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        ...
+
+
+def normalized(advantage: Tensor, valid: Tensor) -> Tensor:
+    """Advantages with mean 0 and standard deviation 1 over the valid rows."""
+    mean, std = masked_mean_std(advantage, valid)
+    return (advantage - mean) / (std + 1e-8)
+
+
+def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients to an L2 norm of at most `max_norm` (0: leave them); the norm before, []."""
+    bound = max_norm if max_norm > 0 else float("inf")
+    return torch.nn.utils.clip_grad_norm_(parameters, bound, foreach=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give every parameter group this step size."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimiser's moments and counts by parameter number, as a tree with string keys.
+
+    The settings in its parameter groups are left out: they come from the config and the
+    schedules, and a checkpoint must not overrule those.
+    """
+    return {str(index): dict(moments) for index, moments in optimizer.state_dict()["state"].items()}
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take back what `optimizer_state` gave."""
+    groups = optimizer.state_dict()["param_groups"]
+    moments = {int(index): dict(values) for index, values in state.items()}
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """1 - Var(target - value) / Var(target) over valid rows; 1 is perfect, 0 a constant guess."""
+    _, residual_std = masked_mean_std(target - value, valid)
+    _, target_std = masked_mean_std(target, valid)
+    return 1.0 - residual_std.square() / target_std.square().clamp(min=1e-8)

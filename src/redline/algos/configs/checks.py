@@ -1,0 +1,26 @@
+"""Range checks shared by the configs; each error names the value, the reason and the fix."""
+
+from __future__ import annotations
+
+from redline.errors import ConfigError
+
+
+def require_positive(**values: float) -> None:
+    """Raise ConfigError for the first value that is not above zero."""
+    for name, value in values.items():
+        if not value > 0:
+            raise ConfigError(f"{name}={value} must be above 0. Give a positive number.")
+
+
+def require_not_negative(**values: float) -> None:
+    """Raise ConfigError for the first value below zero."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise ConfigError(f"{name}={value} must not be negative. Give 0 or more.")
+
+
+def require_fraction(**values: float) -> None:
+    """Raise ConfigError for the first value outside [0, 1]."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name}={value} must lie between 0 and 1, both included.")

@@ -1,0 +1,60 @@
+"""Hyperparameters of REINFORCE with a baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from redline.algos.configs.checks import (
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceConfig:
+    """Hyperparameters of REINFORCE with baseline; Sutton and Barto 2018, section 13.4.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    num_envs: int = 8
+    """B, environments stepped in parallel: at most that many episodes per iteration."""
+    rollout_length: int = 500
+    """T, env_steps per environment per iteration at most. An environment whose episode ends
+    waits for the others; an episode longer than T goes on in the next iteration, its tail
+    replaced by the baseline's estimate."""
+    gamma: float = 0.99
+    """Discount per env_step, in [0, 1]."""
+    normalize_advantage: bool = True
+    """Whether advantages get mean 0 and standard deviation 1 in each iteration."""
+    value_coef: float = 0.5
+    """Weight of the baseline's loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    learning_rate: float = 3e-3
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
+    scale_reward: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            num_envs=self.num_envs,
+            rollout_length=self.rollout_length,
+            learning_rate=self.learning_rate,
+            adam_eps=self.adam_eps,
+        )
+        require_fraction(gamma=self.gamma)
+        require_not_negative(
+            value_coef=self.value_coef,
+            entropy_coef=self.entropy_coef,
+            max_grad_norm=self.max_grad_norm,
+        )

@@ -1,0 +1,84 @@
+"""Rewards divided by the running spread of the discounted return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from redline.data import Array, Rollout
+
+
+class RewardScaler:
+    """Keeps value targets near unit scale whatever the environment's rewards are.
+
+    Each environment carries R_t = gamma * R_{t-1} + r_t, started anew with every episode;
+    rewards are divided by the standard deviation of all R seen so far (Engstrom et al.
+    2020, arXiv:2005.12729, section 3) and clipped. The mean is not subtracted: that would
+    change what is optimal. Reported returns are never scaled.
+
+    Args:
+        num_envs: B.
+        gamma: discount per env_step.
+        clip: bound of the scaled reward.
+    """
+
+    def __init__(self, num_envs: int, gamma: float, clip: float = 10.0) -> None:
+        self._gamma, self._clip = gamma, clip
+        self._running = np.zeros(num_envs)
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    def scale(self, rollout: Rollout) -> None:
+        """Take in a rollout's rewards, then scale them in place.
+
+        Args:
+            rollout: [T, B] on the CPU.
+        """
+        reward = rollout["reward"].numpy()
+        valid = rollout["valid"].numpy()
+        self._update(self._discounted(reward, rollout.done.numpy(), valid)[valid])
+        np.clip(reward / self.deviation(), -self._clip, self._clip, out=reward)
+
+    def deviation(self) -> float:
+        """Standard deviation of the discounted return; 1 before anything was seen."""
+        if self._count == 0:
+            return 1.0
+        return float(np.sqrt(self._squares / self._count + 1e-8))
+
+    def _discounted(self, reward: Array, done: Array, valid: Array) -> Array:
+        returns = np.zeros(reward.shape)
+        running = self._running
+        for t in range(len(reward)):
+            running = np.where(valid[t], self._gamma * running + reward[t], running)
+            returns[t] = running
+            running = np.where(done[t], 0.0, running)
+        self._running = running
+        return returns
+
+    def _update(self, values: Array) -> None:
+        """Chan's parallel update of count, mean and sum of squared deviations."""
+        if len(values) == 0:
+            return
+        count, mean = len(values), float(values.mean())
+        squares = float(((values - mean) ** 2).sum())
+        total = self._count + count
+        delta = mean - self._mean
+        self._squares += squares + delta * delta * self._count * count / total
+        self._mean += delta * count / total
+        self._count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Running returns and their statistics."""
+        return {
+            "running": self._running.copy(),
+            "count": self._count,
+            "mean": self._mean,
+            "squares": self._squares,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._running = np.array(state["running"])
+        self._count, self._mean = int(state["count"]), float(state["mean"])
+        self._squares = float(state["squares"])

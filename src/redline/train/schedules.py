@@ -1,0 +1,33 @@
+"""Schedules of hyperparameters in global env_steps, never in a process's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def scheduled(kind: str, initial: float, env_steps: int, total_env_steps: int) -> float:
+    """The value of a schedule after `env_steps`.
+
+    Args:
+        kind: "constant", or "linear": initial at 0, zero at total_env_steps.
+        initial: value at the start.
+        env_steps: taken so far, summed over environments and processes.
+        total_env_steps: length of the run.
+    """
+    if kind == "constant":
+        return initial
+    return initial * max(0.0, 1.0 - env_steps / total_env_steps)
+
+
+def scheduled_hyperparameters(
+    config: Any, env_steps: int, total_env_steps: int
+) -> dict[str, float]:
+    """Present value of every field `x` of a config that has a field `x_schedule`."""
+    values: dict[str, float] = {}
+    for name in config.__dataclass_fields__:
+        if name.endswith("_schedule"):
+            target = name.removesuffix("_schedule")
+            values[target] = scheduled(
+                getattr(config, name), getattr(config, target), env_steps, total_env_steps
+            )
+    return values

@@ -1,0 +1,311 @@
+"""Settings of a run, beside the algorithm's own. Imports no torch: `--help` must answer at once.
+
+`RunSettings` says where, how long and on what; `PolicySettings` describes the network;
+`algos.configs` holds the hyperparameters. Together they are a `RunConfig`, which is what
+`config.json` in a run directory holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from redline.algos.configs import CONFIGS, A2CConfig, PPOConfig, ReinforceConfig
+from redline.algos.configs.checks import require_not_negative, require_positive
+from redline.errors import ConfigError, UnknownNameError
+
+FORMAT_VERSION = 1
+
+AlgorithmConfig: typing.TypeAlias = PPOConfig | A2CConfig | ReinforceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Where a run takes place, how long it lasts and what it writes.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    env: str = ""
+    """Gymnasium id of the environment, such as CartPole-v1, HalfCheetah-v5, ALE/Breakout-v5 or
+    MinAtar/Breakout-v1; `module:Id` imports the module first."""
+    total_env_steps: int = 1_000_000
+    """Length of the run in env_steps: decisions, summed over environments. Whole iterations
+    are run until it is reached."""
+    seed: int = 1
+    """Seed of everything: network, action noise, environments, minibatches."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the policy acts and learns."""
+    env_backend: Literal["auto", "gymnasium", "processes", "envpool", "ale"] = "auto"
+    """What steps the environments. auto: ALE's own vector environment for ALE ids, Gymnasium in
+    this process for the others."""
+    env_kwargs: str = "{}"
+    """Further arguments of the environment, as a JSON object."""
+    atari_preset: Literal["dqn-2015", "machado-2018"] = "dqn-2015"
+    """Evaluation protocol of ALE environments; without effect on others."""
+    reset_mode: Literal["auto", "immediate", "wait"] = "auto"
+    """After an episode ends: begin the next at once, or wait for the next iteration. auto: wait
+    for reinforce, immediate for the others."""
+    collector: Literal["serial", "workers"] = "serial"
+    """serial: acting and stepping in this process. workers: in num_workers processes, each with
+    its share of the environments and its own copy of the policy."""
+    num_workers: int = 2
+    """W, worker processes of the workers collector and of the processes back end."""
+    worker_timeout_s: float = 8.0
+    """Seconds without an answer after which a worker counts as hung."""
+    num_threads: int | None = None
+    """Threads of the tensor library. None: 1 for vector observations, all available cores for
+    images."""
+    out: str | None = None
+    """Run directory. None: runs/<algorithm>-<env>-seed<seed>, numbered if that exists."""
+    preset: str = "auto"
+    """Named hyperparameters to start from. auto: chosen by the environment; default: the plain
+    defaults."""
+    log_interval: int | None = None
+    """env_steps between rows of progress.csv. None: 1% of total_env_steps."""
+    checkpoints: Literal["none", "last", "every", "gap", "last+gap", "best"] = "last"
+    """Which checkpoints are kept: only the newest, every one, those checkpoint_gap apart, or the
+    newest and the best. The state at the end is always saved."""
+    checkpoint_interval: int | None = None
+    """env_steps between checkpoints. None: 5% of total_env_steps."""
+    checkpoint_gap: int | None = None
+    """env_steps between the checkpoints that gap keeps. None: 20% of total_env_steps."""
+    eval_interval: int = 0
+    """env_steps between evaluations on separate environments; 0: none during training."""
+    eval_episodes: int = 10
+    """Episodes of each evaluation."""
+    tensorboard: bool = True
+    """Whether to write TensorBoard events."""
+    jsonl: bool = False
+    """Whether to write progress.jsonl, one JSON object per row."""
+    wandb: bool = False
+    """Whether to log to Weights & Biases (extra: wandb)."""
+    quiet: bool = False
+    """Whether to leave out the progress bar and messages."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            total_env_steps=self.total_env_steps,
+            num_workers=self.num_workers,
+            worker_timeout_s=self.worker_timeout_s,
+            eval_episodes=self.eval_episodes,
+        )
+        require_not_negative(seed=self.seed, eval_interval=self.eval_interval)
+        for name in ("num_threads", "log_interval", "checkpoint_interval", "checkpoint_gap"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(**{name: value})
+        self.parsed_env_kwargs()
+
+    def parsed_env_kwargs(self) -> dict[str, Any]:
+        """`env_kwargs` as a dict.
+
+        Raises:
+            ConfigError: if it is not a JSON object.
+        """
+        try:
+            parsed = json.loads(self.env_kwargs)
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                f"env_kwargs={self.env_kwargs!r} is not JSON ({error}). Give an object such as "
+                f"'{{\"gravity\": 5.0}}'."
+            ) from error
+        if not isinstance(parsed, dict):
+            raise ConfigError(
+                f"env_kwargs={self.env_kwargs!r} is not a JSON object. Give one such as "
+                f"'{{\"gravity\": 5.0}}'."
+            )
+        return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """The network and the action distribution.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers for vector observations."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Activation between those layers."""
+    encoder: Literal["auto", "mlp", "nature", "impala", "minatar"] = "auto"
+    """Network in front of the heads. auto: nature for images, minatar for images of less than
+    21 pixels a side, mlp for vectors."""
+    core: Literal["none", "lstm", "gru"] = "none"
+    """Recurrent core between encoder and heads."""
+    core_size: int = 128
+    """Width of the recurrent core."""
+    shared_encoder: bool | None = None
+    """Whether actor and critic share the encoder. None: yes for images and recurrent cores, no
+    for vectors."""
+    normalize_obs: bool = False
+    """Whether float observations are normalised by running statistics, clipped to +-10."""
+    distribution: Literal["auto", "gaussian", "squashed"] = "auto"
+    """Of Box actions: Gaussian clipped to the bounds (auto), or squashed into them by tanh."""
+    initial_log_std: float = 0.0
+    """Logarithm of the Gaussian's initial standard deviation."""
+
+    def __post_init__(self) -> None:
+        require_positive(core_size=self.core_size)
+        for size in self.hidden_sizes:
+            require_positive(hidden_sizes=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """All settings of a run."""
+
+    algorithm: str
+    run: RunSettings = field(default_factory=RunSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    algo: AlgorithmConfig
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `config.json`."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "algorithm": self.algorithm,
+            "run": dataclasses.asdict(self.run),
+            "policy": dataclasses.asdict(self.policy),
+            "algo": dataclasses.asdict(self.algo),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RunConfig:
+        """What `to_json` gave; every name and type is checked, nothing is executed.
+
+        Raises:
+            ConfigError: if a name is unknown or a value has the wrong type.
+        """
+        version = data.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ConfigError(
+                f"config.json has format_version={version!r}, this version of Redline reads "
+                f"{FORMAT_VERSION}. Use the version of Redline that wrote it."
+            )
+        algorithm = check_algorithm(data.get("algorithm"))
+        return RunConfig(
+            algorithm=algorithm,
+            run=_from_plain(RunSettings, data.get("run", {})),
+            policy=_from_plain(PolicySettings, data.get("policy", {})),
+            algo=_from_plain(CONFIGS[algorithm], data.get("algo", {})),
+        )
+
+    def replace(self, **settings: Any) -> RunConfig:
+        """The same config with some settings changed, each by its flat name.
+
+        Raises:
+            ConfigError: if no part of the config has a setting of that name.
+        """
+        parts: dict[str, Any] = {"run": self.run, "policy": self.policy, "algo": self.algo}
+        changes: dict[str, dict[str, Any]] = {name: {} for name in parts}
+        for name, value in settings.items():
+            owner = next((p for p, part in parts.items() if name in _field_names(part)), None)
+            if owner is None:
+                raise ConfigError(unknown_setting(name, self.algorithm, parts.values()))
+            kind = _types_of(type(parts[owner]))[name]
+            changes[owner][name] = _coerce(name, value, kind)
+        return dataclasses.replace(
+            self,
+            **{p: dataclasses.replace(part, **changes[p]) for p, part in parts.items()},
+        )
+
+
+def check_algorithm(name: Any) -> str:
+    """`name`, if it is an algorithm's.
+
+    Raises:
+        UnknownNameError: if it is not; lists what there is.
+    """
+    if name in CONFIGS:
+        return name
+    raise UnknownNameError(
+        f"there is no algorithm {name!r}{_close(str(name), CONFIGS)}. Choose one of: "
+        f"{', '.join(sorted(CONFIGS))}."
+    )
+
+
+def unknown_setting(name: str, algorithm: str, parts: Any) -> str:
+    """The message for a setting that no part of the config has."""
+    known = sorted({known for part in parts for known in _field_names(part)})
+    return (
+        f"{algorithm} has no setting {name!r}{_close(name, known)}. Settings are: "
+        f"{', '.join(known)}."
+    )
+
+
+def _close(name: str, known: Any) -> str:
+    matches = difflib.get_close_matches(name, list(known), n=3)
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
+
+
+def _field_names(part: Any) -> set[str]:
+    return {f.name for f in dataclasses.fields(part)}
+
+
+def _types_of(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _from_plain(cls: Any, data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(data).__name__}.")
+    hints = _types_of(cls)
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if name not in hints:
+            raise ConfigError(
+                f"{cls.__name__} has no setting {name!r}{_close(name, hints)}. Remove it, or use "
+                f"the version of Redline that wrote it."
+            )
+        values[name] = _coerce(name, value, hints[name])
+    return cls(**values)
+
+
+def _coerce(name: str, value: Any, kind: Any) -> Any:
+    """`value` as the type `kind`, if that loses nothing."""
+    options = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+    for option in options:
+        matched, result = _match(value, option)
+        if matched:
+            return result
+    expected = " or ".join(_type_name(option) for option in options)
+    raise ConfigError(f"{name}={value!r} has the wrong type or value: expected {expected}.")
+
+
+_UNIONS = (typing.Union, types.UnionType)
+
+
+def _match(value: Any, kind: Any) -> tuple[bool, Any]:
+    if typing.get_origin(kind) is Literal:
+        return value in typing.get_args(kind), value
+    if typing.get_origin(kind) is tuple:
+        element = typing.get_args(kind)[0]
+        if not isinstance(value, (list, tuple)):
+            return False, value
+        pairs = [_match(item, element) for item in value]
+        return all(ok for ok, _ in pairs), tuple(item for _, item in pairs)
+    if kind is type(None):
+        return value is None, value
+    if kind is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number, float(value) if number else value
+    if kind is int:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole, value
+    return isinstance(value, kind), value
+
+
+def _type_name(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(repr(option) for option in typing.get_args(kind))
+    return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
