@@ -1,1 +1,34 @@
-"""models."""
+"""Networks: perceptrons, convolutions, encoders of nested observations. Knows no learning."""
+
+from redline.models.convolution import ImpalaResNet, MinAtarCNN, NatureCNN
+from redline.models.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, orthogonal_
+from redline.models.mlp import make_activation, mlp
+from redline.models.observation_encoder import (
+    ObservationEncoder,
+    image_shape,
+    leaf_at,
+    leaf_spaces,
+    zero_observation,
+)
+from redline.models.recurrent import GRUCore, LSTMCore, RecurrentCore, make_core
+
+__all__ = [
+    "HIDDEN_GAIN",
+    "POLICY_GAIN",
+    "VALUE_GAIN",
+    "GRUCore",
+    "ImpalaResNet",
+    "LSTMCore",
+    "MinAtarCNN",
+    "NatureCNN",
+    "ObservationEncoder",
+    "RecurrentCore",
+    "image_shape",
+    "leaf_at",
+    "leaf_spaces",
+    "make_activation",
+    "make_core",
+    "mlp",
+    "orthogonal_",
+    "zero_observation",
+]

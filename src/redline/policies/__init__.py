@@ -1,1 +1,29 @@
 """Policies: observation to distribution to action, log-probability and value."""
+
+from redline.policies.action_heads import ActionHead, make_action_head
+from redline.policies.actor_critic import ActorCritic, resets
+from redline.policies.make import make_policy
+from redline.policies.normalizer import ObservationNormalizer
+from redline.policies.policy import (
+    ActOutput,
+    Conditioning,
+    Policy,
+    ReplayOutput,
+    State,
+    reset_state,
+)
+
+__all__ = [
+    "ActOutput",
+    "ActionHead",
+    "ActorCritic",
+    "Conditioning",
+    "ObservationNormalizer",
+    "Policy",
+    "ReplayOutput",
+    "State",
+    "make_action_head",
+    "make_policy",
+    "reset_state",
+    "resets",
+]

@@ -26,6 +26,8 @@ class ActOutput(NamedTuple):
 
     Attributes:
         action: [B, ...] in the action space's structure (a dict for Dict and Tuple spaces).
+            This is what the rollout keeps and what log_prob refers to; the environment
+            receives `Policy.env_action(action)`.
         extras: name -> [B, ...] to keep in the rollout: log_prob [B], value [B], ...
         state: the recurrent state after this step, before any reset.
     """
@@ -89,6 +91,20 @@ class Policy(nn.Module, ABC):
             conditioning: per-environment inputs; every policy knows "greedy" [B] bool.
         """
 
+    def env_action(self, action: Any) -> Any:
+        """What the environment receives for the `action` that `act` gave and the rollout keeps.
+
+        The two differ where the action space has bounds and the distribution does not:
+        clipped or squashed here. The default is the action itself.
+
+        Args:
+            action: [..., *shape] numpy arrays or tensors in the action space's structure.
+
+        Returns:
+            The same kind and structure; numpy arrays have the action space's dtype.
+        """
+        return action
+
     @abstractmethod
     def value(self, obs: NestedTensor, state: State) -> Tensor:
         """[B] value of the observations, given the state that precedes them."""
@@ -97,8 +113,10 @@ class Policy(nn.Module, ABC):
     def replay(self, rollout: Rollout) -> ReplayOutput:
         """Run the same module over [T, B] with the same state resets as acting had.
 
-        The state before t = 0 is the rollout's own; it is reset after every step that
-        ended an episode. Rows that are not valid give finite, meaningless numbers.
+        The state before t = 0 is the rollout's own; it is reset after every step that ended
+        an episode and after every row that is not valid (a filler step belongs to no
+        episode), and collectors reset it in the same places. Rows that are not valid give
+        finite, meaningless numbers.
         """
 
     def update_normalizer(self, rollout: Rollout) -> None:

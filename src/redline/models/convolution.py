@@ -1,0 +1,174 @@
+"""Networks for images [N, C, H, W].
+
+Images stay in their own dtype (uint8) until they are in the network, on its device; the
+scaling makes a new tensor and never writes into the caller's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from redline.errors import SpaceError
+from redline.models.initialization import orthogonal_
+
+PIXEL_SCALE = 1.0 / 255.0
+
+
+class ScaledImage(nn.Module):
+    """Pixels [N, C, H, W] of any dtype to float32 times `scale`; the input is left alone."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Convert and scale into a new tensor."""
+        pixels = image.to(torch.float32)
+        return pixels if self.scale == 1.0 else pixels * self.scale
+
+    def extra_repr(self) -> str:
+        """The scale, for printing."""
+        return f"scale={self.scale:.6g}"
+
+
+def _flat_size(trunk: nn.Module, shape: tuple[int, ...]) -> int:
+    """Number of features that a convolutional trunk makes of one image."""
+    with torch.no_grad():
+        return trunk(torch.zeros(1, *shape)).numel()
+
+
+def _check_image(name: str, shape: tuple[int, ...], smallest: int) -> None:
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise SpaceError(
+            f"{name} cannot take an image of shape {shape}: it needs [C, H, W] with H and W at "
+            f"least {smallest}. Use another encoder, or resize the observation."
+        )
+
+
+class NatureCNN(nn.Module):
+    """Three convolutions and a dense layer.
+
+    Mnih et al. 2015, "Human-level control through deep reinforcement learning",
+    Methods: 32 8x8/4, 64 4x4/2, 64 3x3/1, dense 512; ReLU after each.
+
+    Args:
+        shape: (C, H, W) of one image, H and W at least 36.
+        out_features: width of the dense layer.
+        scale: factor on the pixels.
+
+    Raises:
+        SpaceError: if the image is too small or not [C, H, W].
+    """
+
+    smallest = 36
+
+    def __init__(
+        self, shape: tuple[int, ...], out_features: int = 512, scale: float = PIXEL_SCALE
+    ) -> None:
+        super().__init__()
+        _check_image("NatureCNN", shape, self.smallest)
+        self.out_features = out_features
+        trunk = nn.Sequential(
+            nn.Conv2d(shape[0], 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        dense = nn.Linear(_flat_size(trunk, shape), out_features)
+        self.network = orthogonal_(nn.Sequential(ScaledImage(scale), *trunk, dense, nn.ReLU()))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """[N, C, H, W] pixels -> [N, out_features]."""
+        return self.network(image)
+
+
+class MinAtarCNN(nn.Module):
+    """One 3x3 convolution of 16 channels and a dense layer of 128, for images of about 10x10.
+
+    Young & Tian 2019, arXiv:1903.03176, section 4.
+
+    Args:
+        shape: (C, H, W) of one image, H and W at least 3.
+        out_features: width of the dense layer.
+        scale: factor on the pixels; MinAtar's are 0 and 1.
+
+    Raises:
+        SpaceError: if the image is too small or not [C, H, W].
+    """
+
+    smallest = 3
+
+    def __init__(self, shape: tuple[int, ...], out_features: int = 128, scale: float = 1.0) -> None:
+        super().__init__()
+        _check_image("MinAtarCNN", shape, self.smallest)
+        self.out_features = out_features
+        trunk = nn.Sequential(nn.Conv2d(shape[0], 16, 3), nn.ReLU(), nn.Flatten())
+        dense = nn.Linear(_flat_size(trunk, shape), out_features)
+        self.network = orthogonal_(nn.Sequential(ScaledImage(scale), *trunk, dense, nn.ReLU()))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """[N, C, H, W] pixels -> [N, out_features]."""
+        return self.network(image)
+
+
+class ResidualBlock(nn.Module):
+    """ReLU, 3x3, ReLU, 3x3, plus the input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """[N, C, H, W] -> the same shape."""
+        return image + self.second(torch.relu(self.first(torch.relu(image))))
+
+
+class ImpalaResNet(nn.Module):
+    """The large network of IMPALA: three stages of convolution, pooling and two residual blocks.
+
+    Espeholt et al. 2018, arXiv:1802.01561, figure 3 (right), without its LSTM.
+
+    Args:
+        shape: (C, H, W) of one image, H and W at least 8.
+        out_features: width of the dense layer.
+        scale: factor on the pixels.
+        channels: of each stage.
+
+    Raises:
+        SpaceError: if the image is too small or not [C, H, W].
+    """
+
+    smallest = 8
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        out_features: int = 256,
+        scale: float = PIXEL_SCALE,
+        channels: tuple[int, ...] = (16, 32, 32),
+    ) -> None:
+        super().__init__()
+        _check_image("ImpalaResNet", shape, self.smallest)
+        self.out_features = out_features
+        stages: list[nn.Module] = []
+        fan_in = shape[0]
+        for width in channels:
+            stages += [
+                nn.Conv2d(fan_in, width, 3, padding=1),
+                nn.MaxPool2d(3, stride=2, padding=1),
+                ResidualBlock(width),
+                ResidualBlock(width),
+            ]
+            fan_in = width
+        trunk = nn.Sequential(*stages, nn.ReLU(), nn.Flatten())
+        dense = nn.Linear(_flat_size(trunk, shape), out_features)
+        self.network = orthogonal_(nn.Sequential(ScaledImage(scale), *trunk, dense, nn.ReLU()))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """[N, C, H, W] pixels -> [N, out_features]."""
+        return self.network(image)

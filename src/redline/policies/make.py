@@ -1,0 +1,147 @@
+"""`make_policy`: an actor-critic from the spaces and a few settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from redline.errors import ConfigError
+from redline.models import (
+    ObservationEncoder,
+    image_shape,
+    leaf_spaces,
+    make_core,
+    mlp,
+    zero_observation,
+)
+from redline.policies.action_heads import make_action_head
+from redline.policies.actor_critic import ActorCritic
+from redline.policies.masks import network_space
+from redline.policies.normalizer import ObservationNormalizer
+
+ModuleFactory: TypeAlias = Callable[[spaces.Space[Any]], nn.Module]
+
+
+def make_policy(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    hidden_sizes: Sequence[int] = (64, 64),
+    activation: str = "tanh",
+    encoder: str | ModuleFactory = "auto",
+    core: str = "none",
+    core_size: int = 128,
+    shared_encoder: bool | Literal["auto"] = "auto",
+    normalize_obs: bool = False,
+    distribution: str = "auto",
+    initial_log_std: float = 0.0,
+    state_dependent_std: bool = False,
+) -> ActorCritic:
+    """An actor-critic for these spaces, its weights drawn from torch's global generator.
+
+    Args:
+        observation_space: of one environment, as it is carried in a rollout.
+        action_space: of one environment.
+        hidden_sizes: widths of the dense layers after vectors. An observation that is only
+            an image ends in its convolutional network's own dense layer instead.
+        activation: between dense layers; a name in `redline.models.mlp.ACTIVATIONS`.
+        encoder: "auto" (images by size, all else flattened), "mlp" (everything flattened),
+            "nature", "impala" or "minatar" for images; or a callable that makes, from the
+            observation space without its action mask, a module from observations [N, ...] as
+            carried to features [N, F], which then replaces the dense layers too.
+        core: "none", "lstm" or "gru".
+        core_size: H, units of the core.
+        shared_encoder: whether actor and critic share all but their heads; "auto" shares for
+            images, custom modules and recurrent policies.
+        normalize_obs: whether float observations are normalised by running statistics.
+        distribution: of Box actions: "gaussian" (clipped), "squashed" (tanh); "auto" is
+            "gaussian".
+        initial_log_std: log of the initial standard deviation of Box actions.
+        state_dependent_std: whether the network gives that standard deviation.
+
+    Raises:
+        SpaceError: if a space cannot be served.
+        UnknownNameError: if a name is not known.
+        ConfigError: if two settings contradict each other.
+    """
+    seen = network_space(observation_space)
+    head = make_action_head(
+        action_space,
+        distribution,
+        initial_log_std=initial_log_std,
+        state_dependent_std=state_dependent_std,
+    )
+    torso, features = _make_torso(seen, encoder, hidden_sizes, activation)
+    recurrent = None if core == "none" else make_core(core, features, core_size)
+    if shared_encoder == "auto":
+        shared_encoder = recurrent is not None or _is_costly(seen, encoder)
+    critic_torso = None
+    if not shared_encoder:
+        critic_torso, _ = _make_torso(seen, encoder, hidden_sizes, activation)
+    return ActorCritic(
+        observation_space,
+        action_space,
+        torso=torso,
+        features=features,
+        action_head=head,
+        critic_torso=critic_torso,
+        core=recurrent,
+        normalizer=ObservationNormalizer(seen) if normalize_obs else None,
+    )
+
+
+def _is_costly(space: spaces.Space[Any], encoder: str | ModuleFactory) -> bool:
+    """Whether the encoder is worth sharing between actor and critic."""
+    if encoder == "mlp":
+        return False
+    if not isinstance(encoder, str):
+        return True
+    return any(image_shape(leaf) is not None for _, leaf in leaf_spaces(space))
+
+
+def _make_torso(
+    space: spaces.Space[Any],
+    encoder: str | ModuleFactory,
+    hidden_sizes: Sequence[int],
+    activation: str,
+) -> tuple[nn.Module, int]:
+    """A module from observations to features, and how many features."""
+    if not isinstance(encoder, str):
+        module = encoder(space)
+        return module, _count_features(module, space)
+    encoded = ObservationEncoder(space, encoder)
+    if encoded.image_only or not hidden_sizes:
+        return encoded, encoded.out_features
+    body = mlp((encoded.out_features, *hidden_sizes), activation)
+    return nn.Sequential(encoded, body), hidden_sizes[-1]
+
+
+def _count_features(module: Any, space: spaces.Space[Any]) -> int:
+    """F of a custom module: its `out_features`, or what two zero observations give.
+
+    Raises:
+        ConfigError: if it is no module, or gives anything but float [N, F].
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"the encoder factory returned {module!r}, which is not a torch.nn.Module. Return a "
+            f"module that maps observations [N, ...] to features [N, F]."
+        )
+    declared = getattr(module, "out_features", None)
+    if isinstance(declared, int):
+        return declared
+    was_training = module.training
+    with torch.no_grad():
+        features = module.eval()(zero_observation(space, 2))
+    module.train(was_training)
+    if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != 2:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ConfigError(
+            f"the encoder factory's module gave {got} for 2 observations of {space}; features "
+            f"are a tensor [2, F]. Flatten its output to one row per observation."
+        )
+    return int(features.shape[1])

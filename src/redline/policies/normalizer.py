@@ -1,0 +1,145 @@
+"""Running normalisation of observations."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from redline.data import NestedTensor, map_leaves
+from redline.models import leaf_at, leaf_spaces
+
+CLIP = 10.0  # in standard deviations
+_EPSILON = 1e-8  # added to the variance, so that a constant number stays finite
+
+
+class Moments(NamedTuple):
+    """Statistics of a set of rows, in float64.
+
+    Attributes:
+        count: [] number of rows.
+        mean: [...] mean over the rows.
+        squares: [...] sum over the rows of the squared distance to the mean.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+
+def moments_of(rows: Tensor, valid: Tensor) -> Moments:
+    """Statistics of the valid rows; what the others hold, NaN included, does not matter.
+
+    Args:
+        rows: [..., *shape] any float.
+        valid: [...] bool.
+    """
+    flat = rows.to(torch.float64).flatten(0, valid.dim() - 1)
+    kept = valid.reshape(-1, *([1] * (flat.dim() - 1)))
+    count = valid.sum().to(torch.float64)
+    zero = flat.new_zeros(())
+    mean = torch.where(kept, flat, zero).sum(dim=0) / count.clamp(min=1.0)
+    squares = torch.where(kept, flat - mean, zero).square().sum(dim=0)
+    return Moments(count, mean, squares)
+
+
+def merge_moments(a: Moments, b: Moments) -> Moments:
+    """Statistics of both sets together (Chan et al. 1983, eq. 2.1)."""
+    count = a.count + b.count
+    share = b.count / count.clamp(min=1.0)
+    delta = b.mean - a.mean
+    return Moments(
+        count, a.mean + delta * share, a.squares + b.squares + delta.square() * a.count * share
+    )
+
+
+class RunningMoments(nn.Module):
+    """Mean and standard deviation of one leaf so far, and the map that removes them.
+
+    The statistics are float64; what acting applies are float32 buffers derived from them.
+    All are in the state dict, so that a copy made buffer by buffer is complete. Before
+    the first row the map is the identity, without the clip.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+    offset: Tensor
+    factor: Tensor
+    limit: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("offset", torch.zeros(shape))
+        self.register_buffer("factor", torch.ones(shape))
+        self.register_buffer("limit", torch.tensor(torch.inf))
+
+    def forward(self, leaf: Tensor) -> Tensor:
+        """(leaf - mean) / std, clipped; [N, *shape] -> the same shape, float32."""
+        return torch.clamp((leaf - self.offset) * self.factor, -self.limit, self.limit)
+
+    @torch.no_grad()
+    def update(self, rows: Tensor, valid: Tensor) -> None:
+        """Take rows [..., *shape] in, where `valid` [...]."""
+        self.merge(moments_of(rows, valid))
+
+    @torch.no_grad()
+    def merge(self, new: Moments) -> None:
+        """Take statistics of other rows in, in place."""
+        merged = merge_moments(Moments(self.count, self.mean, self.squares), new)
+        self.count.copy_(merged.count)
+        self.mean.copy_(merged.mean)
+        self.squares.copy_(merged.squares)
+        variance = merged.squares / merged.count.clamp(min=1.0)
+        seen = merged.count > 0
+        self.offset.copy_(merged.mean)
+        self.factor.copy_(torch.where(seen, (variance + _EPSILON).rsqrt(), 1.0))
+        self.limit.copy_(torch.where(seen, CLIP, torch.inf))
+
+
+class ObservationNormalizer(nn.Module):
+    """Running normalisation of the float leaves of an observation.
+
+    Whole numbers, images, one-hot codes and masks pass unchanged. In evaluation mode
+    (`eval()`) the statistics are frozen.
+
+    Args:
+        space: the observation space.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        self._paths = [
+            path
+            for path, leaf in leaf_spaces(space)
+            if isinstance(leaf, spaces.Box) and np.issubdtype(leaf.dtype, np.floating)
+        ]
+        shapes = {path: tuple(leaf.shape) for path, leaf in leaf_spaces(space)}
+        self.moments = nn.ModuleList(RunningMoments(shapes[path]) for path in self._paths)
+
+    def forward(self, obs: NestedTensor) -> NestedTensor:
+        """Normalise [N, ...] observations; the caller's mapping is left as it is."""
+        if isinstance(obs, Tensor):
+            return self.moments[0](obs) if self._paths else obs
+        normalized: Any = map_leaves(lambda leaf: leaf, obs)
+        for path, moments in zip(self._paths, self.moments, strict=True):
+            leaf_at(normalized, path[:-1])[path[-1]] = moments(leaf_at(obs, path))
+        return normalized
+
+    def update(self, obs: NestedTensor, valid: Tensor) -> None:
+        """Take observations in, unless in evaluation mode.
+
+        Args:
+            obs: [..., *shape] in the space's structure.
+            valid: [...] bool, which rows count.
+        """
+        if not self.training:
+            return
+        for path, moments in zip(self._paths, self.moments, strict=True):
+            moments.update(leaf_at(obs, path), valid)  # pyright: ignore[reportCallIssue]
