@@ -1,3 +1,51 @@
-"""Redline: deep reinforcement learning in PyTorch at the speed the machine allows."""
+"""Redline: deep reinforcement learning in PyTorch at the speed the machine allows.
+
+```python
+import redline
+
+run = redline.train("ppo", env="CartPole-v1", total_env_steps=100_000, seed=1)
+print(run.evaluate(episodes=20).return_mean)
+```
+
+| name | what it is |
+|---|---|
+| `train` | train an agent, or go on with a run |
+| `load` | a run from its directory |
+| `make_vec` | environments as Redline steps them |
+| `make_policy` | an actor-critic for given spaces |
+| `Run`, `Rollout` | what `train` gives, what collectors give |
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redline.data import Rollout
+    from redline.envs import make_vec
+    from redline.policies import make_policy
+    from redline.train.run import Run, train
+    from redline.train.run import load_run as load
 
 __version__ = "0.1.0"
+
+__all__ = ["Rollout", "Run", "__version__", "load", "make_policy", "make_vec", "train"]
+
+_HOMES = {
+    "Rollout": ("redline.data", "Rollout"),
+    "Run": ("redline.train.run", "Run"),
+    "load": ("redline.train.run", "load_run"),
+    "make_policy": ("redline.policies", "make_policy"),
+    "make_vec": ("redline.envs", "make_vec"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import redline` itself costs nothing."""
+    if name == "train":
+        return importlib.import_module("redline.train")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'redline' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -1,1 +1,28 @@
-"""train."""
+"""Training: settings, loops, checkpoints, logs, evaluation.
+
+The module itself can be called, so that `redline.train("ppo", env="CartPole-v1")` works
+although this room has the same name; the function is `redline.train.run.train`. Nothing
+heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redline.train.run import Run
+
+
+class _CallableModule(ModuleType):
+    """A module that trains when it is called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Run:
+        """Train an agent; see `redline.train.run.train`."""
+        from redline.train.run import train
+
+        return train(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,277 @@
+"""The command line: parses, calls, prints. Imports torch only to do work, never for help."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
+
+from redline.errors import ConfigError, RedlineError, UnknownNameError
+
+if TYPE_CHECKING:
+    from redline.train.settings import RunConfig
+
+USAGE = """usage: redline COMMAND ...
+
+Deep reinforcement learning in PyTorch.
+
+commands:
+  train ALGORITHM --env ID   train an agent (ppo, a2c, reinforce)
+  train --resume RUN_DIR     go on with a run that was stopped
+  eval RUN_DIR               run whole episodes with a trained agent
+  inspect RUN_DIR            what the newest checkpoint holds
+  plot RUN_DIR... --out F    learning curves as .png, .pdf or .svg
+  export RUN_DIR --out F     the policy as ONNX or torch.export program
+
+`redline COMMAND --help` explains every option. A first run:
+  redline train ppo --env CartPole-v1
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code is 0, 2 for bad input, 1 for a failed run."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from redline import __version__
+
+        sys.stdout.write(f"redline {__version__}\n")
+        return 0
+    try:
+        return _command(arguments[0])(arguments[1:]) or 0
+    except RedlineError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, (ConfigError, ImportError, OSError)) else 1
+    except BrokenPipeError:
+        # Whoever read the output has left, as `redline ... | head` does: nothing to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return 130
+
+
+def _command(name: str) -> Callable[[list[str]], int | None]:
+    commands: dict[str, Callable[[list[str]], int | None]] = {
+        "train": _train,
+        "eval": _eval,
+        "inspect": _inspect,
+        "plot": _plot,
+        "export": _export,
+    }
+    if name not in commands:
+        raise UnknownNameError(
+            f"there is no command {name!r}. Choose one of: {', '.join(commands)}."
+        )
+    return commands[name]
+
+
+def _parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
+    """Parse options into a dataclass with tyro; help and mistakes end the program."""
+    extra = {} if default is None else {"default": default}
+    return tyro.cli(
+        kind, args=arguments, prog=f"redline {command}", config=(OmitArgPrefixes,), **extra
+    )
+
+
+# -- train --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeArguments:
+    """Go on with a run that was stopped."""
+
+    resume: Path
+    """Run directory. A run stopped before its first checkpoint starts again."""
+    total_env_steps: int | None = None
+    """New length of the run in env_steps. None: as it was."""
+    quiet: FlagCreatePairsOff[bool] = False
+    """Leave out the progress bar and messages."""
+
+
+def _train(arguments: list[str]) -> int:
+    from redline.algos.configs import CONFIGS
+
+    names = ",".join(CONFIGS)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(
+            f"usage: redline train {{{names}}} --env ID [options]\n"
+            "       redline train --resume RUN_DIR [--total-env-steps N] [--quiet]\n\n"
+            "Train an agent, or go on with a run that was stopped.\n"
+            "`redline train ALGORITHM --help` explains every option.\n"
+        )
+        return 0 if arguments else 2
+    if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
+        return _resume(arguments)
+    config = parse_train_arguments(arguments)
+    from redline.train.run import start_run
+
+    return start_run(config).exit_code
+
+
+def _resume(arguments: list[str]) -> int:
+    parsed = _parse(ResumeArguments, arguments, "train")
+    from redline.train.run import resume_run
+
+    run = resume_run(parsed.resume, total_env_steps=parsed.total_env_steps, quiet=parsed.quiet)
+    return run.exit_code
+
+
+def parse_train_arguments(arguments: list[str]) -> RunConfig:
+    """The config that `redline train` arguments describe.
+
+    Args:
+        arguments: the algorithm, then options; a preset gives the options' defaults.
+
+    Raises:
+        ConfigError: if a name or value is wrong.
+    """
+    from dataclasses import make_dataclass
+
+    from redline.train.presets import preset_config
+    from redline.train.settings import RunConfig, check_algorithm
+
+    algorithm = check_algorithm(arguments[0])
+    options = arguments[1:]
+    default = preset_config(
+        algorithm, _peek(options, "--env") or "", _peek(options, "--preset") or "auto"
+    )
+    parts = ("run", "policy", "algo")
+    kind = make_dataclass(
+        "TrainArguments", [(name, type(getattr(default, name))) for name in parts], frozen=True
+    )
+    kind.__doc__ = f"Train an agent with {algorithm}. Defaults are those of the preset in force."
+    values = kind(**{name: getattr(default, name) for name in parts})
+    options = _without(options, "--preset")
+    parsed = _parse(kind, options, f"train {algorithm}", values)
+    return RunConfig(algorithm=algorithm, run=parsed.run, policy=parsed.policy, algo=parsed.algo)
+
+
+def _peek(options: list[str], name: str) -> str | None:
+    """The value of an option, before the options are parsed."""
+    for index, option in enumerate(options):
+        if option == name and index + 1 < len(options):
+            return options[index + 1]
+        if option.startswith(f"{name}="):
+            return option.partition("=")[2]
+    return None
+
+
+def _without(options: list[str], name: str) -> list[str]:
+    """The options without one that has been dealt with."""
+    kept: list[str] = []
+    skip = False
+    for option in options:
+        if skip:
+            skip = False
+        elif option == name:
+            skip = True
+        elif not option.startswith(f"{name}="):
+            kept.append(option)
+    return kept
+
+
+# -- eval, inspect, plot, export ----------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalArguments:
+    """Run whole episodes with a trained agent; the last line printed is one JSON object."""
+
+    run_dir: Positional[Path]
+    """Run directory."""
+    episodes: int = 10
+    """Number of episodes, exactly."""
+    seed: int | None = None
+    """Seed of environments and action noise. None: one derived from the run's seed, which no
+    training environment has."""
+    greedy: FlagCreatePairsOff[bool] = False
+    """Act with the mode of the action distribution. The default."""
+    stochastic: FlagCreatePairsOff[bool] = False
+    """Sample actions as in training."""
+    video: FlagCreatePairsOff[bool] = False
+    """Write a video of one episode into RUN_DIR/videos (extra: video)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectArguments:
+    """What the newest checkpoint holds; the last line printed is one JSON object."""
+
+    run_dir: Positional[Path]
+    """Run directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotArguments:
+    """Learning curves; several seeds of one setting become a mean with a bootstrap interval."""
+
+    run_dirs: Positional[tuple[Path, ...]]
+    """Run directories."""
+    out: Path
+    """File to write: .png, .pdf or .svg."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments:
+    """The greedy policy, normalisation included, for use without Redline."""
+
+    run_dir: Positional[Path]
+    """Run directory."""
+    out: Path
+    """File to write."""
+    format: str = "onnx"
+    """onnx (extra: onnx), or torch for a torch.export program."""
+
+
+def _eval(arguments: list[str]) -> None:
+    parsed = _parse(EvalArguments, arguments, "eval")
+    if parsed.greedy and parsed.stochastic:
+        raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
+    from redline.train.run import load_run
+
+    run = load_run(parsed.run_dir)
+    result = run.evaluate(episodes=parsed.episodes, seed=parsed.seed, greedy=not parsed.stochastic)
+    if parsed.video:
+        path = run.record_video(seed=parsed.seed, greedy=not parsed.stochastic)
+        sys.stdout.write(f"video: {path}\n")
+    _print_json(result.to_json())
+
+
+def _inspect(arguments: list[str]) -> None:
+    parsed = _parse(InspectArguments, arguments, "inspect")
+    from redline.train.run import load_run
+
+    _print_json(load_run(parsed.run_dir).inspect())
+
+
+def _plot(arguments: list[str]) -> None:
+    parsed = _parse(PlotArguments, arguments, "plot")
+    from redline.train.curves import plot_runs
+
+    plot_runs(list(parsed.run_dirs), parsed.out)
+    sys.stdout.write(f"{parsed.out}\n")
+
+
+def _export(arguments: list[str]) -> None:
+    parsed = _parse(ExportArguments, arguments, "export")
+    from redline.train.run import load_run
+
+    path = load_run(parsed.run_dir).export(parsed.out, format=parsed.format)
+    sys.stdout.write(f"{path}\n")
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

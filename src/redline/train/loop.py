@@ -1,0 +1,315 @@
+"""The on-policy training loop: collect, update, log, save, until enough env_steps are taken."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.algos.algorithm import OnPolicyAlgorithm
+from redline.collect import Collector
+from redline.data import Rollout
+from redline.train.checkpoint_store import Checkpoint, CheckpointStore
+from redline.train.console import Console
+from redline.train.evaluate import Evaluation
+from redline.train.logging import ProgressLogger
+from redline.train.reward_scaling import RewardScaler
+from redline.train.schedules import scheduled_hyperparameters
+from redline.train.settings import RunConfig
+
+
+@dataclass(slots=True)
+class Counters:
+    """Where a run stands.
+
+    Attributes:
+        iteration: collections finished, with their updates.
+        env_steps: decisions taken, summed over environments.
+        wall_time_s: time spent training, summed over the run's sessions.
+    """
+
+    iteration: int = 0
+    env_steps: int = 0
+    wall_time_s: float = 0.0
+
+
+@dataclass(slots=True)
+class MetricMeans:
+    """Means of the updates' metrics since the last row; tensors until the row is written."""
+
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Take in one update's metrics, each []."""
+        for name, value in metrics.items():
+            total = self.totals.get(name)
+            self.totals[name] = value.double() if total is None else total + value
+        self.count += 1
+
+    def take(self) -> dict[str, float]:
+        """The means, and start anew. Waits for the device."""
+        means = {name: float(total) / self.count for name, total in self.totals.items()}
+        self.totals, self.count = {}, 0
+        return means
+
+
+class StopSignal:
+    """Remembers Ctrl-C and SIGTERM until the iteration is over; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+class OnPolicyLoop:
+    """One run of an on-policy algorithm.
+
+    Args:
+        config: all settings of the run.
+        algorithm: learns.
+        collector: gathers.
+        logger: writes progress rows.
+        store: keeps checkpoints.
+        console: shows progress and messages.
+        frame_skip: simulator frames per env_step.
+        evaluate: salt -> Evaluation on separate environments; None: no evaluation.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        algorithm: OnPolicyAlgorithm,
+        collector: Collector,
+        logger: ProgressLogger,
+        store: CheckpointStore,
+        console: Console,
+        frame_skip: int,
+        evaluate: Callable[[int], Evaluation] | None = None,
+    ) -> None:
+        self.config, self.algorithm, self.collector = config, algorithm, collector
+        self.counters = Counters()
+        self._logger, self._store, self._console = logger, store, console
+        self._frame_skip, self._evaluate = frame_skip, evaluate
+        self._metrics = MetricMeans()
+        self._scaler = (
+            RewardScaler(collector.num_envs, config.algo.gamma)
+            if config.algo.scale_reward
+            else None
+        )
+        self._last_evaluation: dict[str, float] = {}
+        self._row_env_steps = 0
+        self._row_wall_time_s = 0.0
+        self._session_start_s = 0.0
+
+    # -- the loop -------------------------------------------------------------------------
+
+    def run(self) -> int | None:
+        """Train until total_env_steps, or until a stop signal.
+
+        Returns:
+            The number of the signal that stopped the run; None if it is complete.
+        """
+        total = self.config.run.total_env_steps
+        self._session_start_s = time.monotonic() - self.counters.wall_time_s
+        with StopSignal() as stop:
+            while self.counters.env_steps < total and stop.number is None:
+                before = self.counters.env_steps
+                self._iterate()
+                self._maybe_evaluate(before)
+                complete = self.counters.env_steps >= total
+                if complete or self._crossed(before, self.config.run.log_interval):
+                    self._write_row()
+                if complete or self._crossed(before, self.config.run.checkpoint_interval):
+                    self.save(final=complete)
+                elif stop.number is not None:
+                    self.save(final=True)
+        return stop.number
+
+    def _iterate(self) -> None:
+        """One collection, the updates that follow it, and the counting."""
+        rollout = self.collector.collect()
+        self.counters.env_steps += rollout.num_valid()
+        self.counters.iteration += 1
+        self._logger.episodes.add(rollout.episodes)
+        self._metrics.add(self._learn(rollout))
+        self.collector.update_weights(self.counters.iteration)
+        self.counters.wall_time_s = time.monotonic() - self._session_start_s
+        self._console.advance(
+            self.counters.env_steps,
+            (self.counters.env_steps - self._row_env_steps)
+            / max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9),
+            self._logger.episodes.recent_mean(),
+        )
+
+    def _learn(self, rollout: Rollout) -> dict[str, Tensor]:
+        if self._scaler is not None:
+            self._scaler.scale(rollout)
+        rollout = rollout.to(self.config.run.device)
+        self.algorithm.set_hyperparameters(
+            scheduled_hyperparameters(
+                self.config.algo,
+                self.counters.env_steps - rollout.num_valid(),
+                self.config.run.total_env_steps,
+            )
+        )
+        metrics = self.algorithm.update(rollout)
+        # Only now: acting and the replay in the update must see the same statistics.
+        self.algorithm.policy.update_normalizer(rollout)
+        return metrics
+
+    def _crossed(self, before: int, interval: int | None) -> bool:
+        """Whether the last iteration reached a multiple of `interval`."""
+        return bool(interval) and self.counters.env_steps // interval > before // interval
+
+    def _maybe_evaluate(self, before: int) -> None:
+        if self._evaluate is None or not self._crossed(before, self.config.run.eval_interval):
+            return
+        result = self._evaluate(self.counters.env_steps)
+        self._last_evaluation = {
+            "eval_return_mean": result.return_mean,
+            "eval_return_std": result.return_std,
+            "eval_episode_length_mean": result.length_mean,
+        }
+        self._console.message(
+            f"evaluation at {self.counters.env_steps:,} env_steps: return "
+            f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
+        )
+
+    # -- rows and checkpoints -------------------------------------------------------------
+
+    def _write_row(self) -> None:
+        counters = self.counters
+        elapsed_s = counters.wall_time_s - self._row_wall_time_s
+        row: dict[str, float | int | None] = {
+            "iteration": counters.iteration,
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps * self._frame_skip,
+            "optimizer_steps": self.algorithm.optimizer_steps(),
+            "wall_time_s": counters.wall_time_s,
+            "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
+            **self._metrics.take(),
+        }
+        row |= scheduled_hyperparameters(
+            self.config.algo, counters.env_steps, self.config.run.total_env_steps
+        )
+        if self._evaluate is not None:
+            names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
+            row |= {name: self._last_evaluation.get(name) for name in names}
+        self._logger.write(row)
+        self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
+
+    def save(self, *, final: bool = False) -> None:
+        """Write a checkpoint of everything the next iteration depends on."""
+        score = self._last_evaluation.get("eval_return_mean", self._logger.episodes.recent_mean())
+        path = self._store.save(
+            self.counters.env_steps,
+            self.state_dict(),
+            self._metadata(),
+            score=score,
+            final=final,
+        )
+        if path is not None and final:
+            self._console.message(f"checkpoint: {path}")
+
+    def _metadata(self) -> dict[str, Any]:
+        """What `redline inspect` shows without loading a policy."""
+        return {
+            "algorithm": self.config.algorithm,
+            "env": self.config.run.env,
+            "env_steps": self.counters.env_steps,
+            "frames": self.counters.env_steps * self._frame_skip,
+            "iteration": self.counters.iteration,
+            "optimizer_steps": self.algorithm.optimizer_steps(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next iteration depends on, as plain data and tensors."""
+        return {
+            "counters": {
+                "iteration": self.counters.iteration,
+                "env_steps": self.counters.env_steps,
+                "wall_time_s": self.counters.wall_time_s,
+                "row_env_steps": self._row_env_steps,
+                "row_wall_time_s": self._row_wall_time_s,
+            },
+            "algorithm": self.algorithm.state_dict(),
+            "collector": self.collector.state_dict(),
+            "logger": self._logger.state_dict(),
+            "metrics": {"totals": dict(self._metrics.totals), "count": self._metrics.count},
+            "reward_scaler": self._scaler.state_dict() if self._scaler else None,
+            "last_evaluation": dict(self._last_evaluation),
+            "rng": rng_state(),
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, bit for bit where the environments can be saved."""
+        state = checkpoint.state
+        counters = state["counters"]
+        self.counters = Counters(
+            counters["iteration"], counters["env_steps"], counters["wall_time_s"]
+        )
+        self._row_env_steps = counters["row_env_steps"]
+        self._row_wall_time_s = counters["row_wall_time_s"]
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.collector.load_state_dict(state["collector"])
+        self.collector.update_weights(self.counters.iteration)
+        self._logger.load_state_dict(state["logger"])
+        self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
+        if self._scaler is not None:
+            self._scaler.load_state_dict(state["reward_scaler"])
+        self._last_evaluation = dict(state["last_evaluation"])
+        set_rng_state(state["rng"])
+        if self.collector.restorable is not None:
+            self._console.message(
+                f"{self.collector.restorable}: the environments begin fresh episodes, so this "
+                f"run goes on from the same weights but not bit for bit"
+            )
+
+
+def rng_state() -> dict[str, Any]:
+    """The global generators of Python, numpy and torch, which a user's code may draw from."""
+    version, words, gauss = random.getstate()
+    saved: dict[str, Any] = {
+        "python": {"version": version, "words": list(words), "gauss": gauss},
+        "numpy": np.random.get_state(legacy=False),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        saved["cuda"] = torch.cuda.get_rng_state_all()
+    return saved
+
+
+def set_rng_state(saved: Mapping[str, Any]) -> None:
+    """Put the global generators back to what `rng_state` gave."""
+    python = saved["python"]
+    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
+    np.random.set_state(saved["numpy"])
+    torch.set_rng_state(saved["torch"])
+    if "cuda" in saved and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(list(saved["cuda"]))

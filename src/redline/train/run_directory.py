@@ -1,0 +1,127 @@
+"""The run directory: its layout, its config file, and the lock that keeps two runs apart.
+
+```
+config.json      all settings
+progress.csv     one row per logging interval
+checkpoints/     step_000000012345/ ..., best/
+tensorboard/     events
+videos/          what `redline eval --video` recorded
+```
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+
+from redline.errors import ConfigError, RunDirectoryError
+from redline.train.settings import RunConfig
+
+CONFIG_FILE = "config.json"
+_LOCK_FILE = ".lock"
+
+
+def default_run_directory(config: RunConfig) -> Path:
+    """runs/<algorithm>-<env>-seed<seed>, with a number behind it if that exists."""
+    env = config.run.env.replace("/", "-").replace(":", "-")
+    name = f"{config.algorithm}-{env}-seed{config.run.seed}"
+    path = Path("runs") / name
+    number = 2
+    while path.exists():
+        path = Path("runs") / f"{name}-{number}"
+        number += 1
+    return path
+
+
+def check_new_run_directory(path: Path) -> None:
+    """Refuse a directory that holds a run or cannot be written, before any work.
+
+    Raises:
+        RunDirectoryError: naming the directory, the reason and the fix.
+    """
+    if (path / CONFIG_FILE).exists():
+        raise RunDirectoryError(
+            f"{path} already holds a run. Go on with it by `redline train --resume {path}`, or "
+            f"give another --out."
+        )
+    if path.exists() and not path.is_dir():
+        raise RunDirectoryError(f"{path} is a file, not a directory. Give another --out.")
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise RunDirectoryError(f"{path} cannot be made: {existing} is a file. Give another --out.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RunDirectoryError(
+            f"{path} cannot be written: no permission to write in {existing}. Give a directory "
+            f"you may write to as --out."
+        )
+
+
+def read_config(path: Path) -> RunConfig:
+    """The config of the run in `path`.
+
+    Raises:
+        RunDirectoryError: if `path` holds no run.
+        ConfigError: if its config.json is damaged or from another version.
+    """
+    file = path / CONFIG_FILE
+    if not file.is_file():
+        raise RunDirectoryError(
+            f"{path} is not a run directory: it has no {CONFIG_FILE}. Give the directory that "
+            f"`redline train` printed."
+        )
+    try:
+        data = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} is not valid JSON ({error}). Restore it, or start a new run."
+        ) from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file} must hold a JSON object. Restore it, or start a new run.")
+    return RunConfig.from_json(data)
+
+
+class RunLock:
+    """Holds a run directory for one process; the system releases it however that one ends.
+
+    Raises:
+        RunDirectoryError: if another process holds it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> RunLock:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self._path} cannot be written ({error.strerror}). Give a directory you may "
+                f"write to."
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise RunDirectoryError(
+                f"{self._path} is in use by another process. Wait until that run has ended, or "
+                f"give another --out."
+            ) from error
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
