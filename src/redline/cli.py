@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
@@ -91,9 +91,11 @@ class ResumeArguments:
     """Go on with a run that was stopped."""
 
     resume: Path
-    """Run directory. A run stopped before its first checkpoint starts again."""
+    """Run directory; no other setting can be changed. A run stopped before its first checkpoint starts again."""
     total_env_steps: int | None = None
     """New length of the run in env_steps. None: as it was."""
+    env: str | None = None
+    """Refuse to go on unless the run's environment is this one."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the progress bar and messages."""
 
@@ -119,10 +121,21 @@ def _train(arguments: list[str]) -> int:
 
 
 def _resume(arguments: list[str]) -> int:
+    from redline.train.settings import check_algorithm
+
+    algorithm = None
+    if not arguments[0].startswith("-"):
+        algorithm, arguments = check_algorithm(arguments[0]), arguments[1:]
     parsed = _parse(ResumeArguments, arguments, "train")
     from redline.train.run import resume_run
 
-    run = resume_run(parsed.resume, total_env_steps=parsed.total_env_steps, quiet=parsed.quiet)
+    run = resume_run(
+        parsed.resume,
+        env=parsed.env,
+        algorithm=algorithm,
+        total_env_steps=parsed.total_env_steps,
+        quiet=parsed.quiet,
+    )
     return run.exit_code
 
 
@@ -189,6 +202,8 @@ class EvalArguments:
 
     run_dir: Positional[Path]
     """Run directory."""
+    which: Literal["latest", "best"] = "latest"
+    """Which checkpoint."""
     episodes: int = 10
     """Number of episodes, exactly."""
     seed: int | None = None
@@ -228,7 +243,9 @@ class ExportArguments:
     """Run directory."""
     out: Path
     """File to write."""
-    format: str = "onnx"
+    which: Literal["latest", "best"] = "latest"
+    """Which checkpoint."""
+    format: Literal["onnx", "torch"] = "onnx"
     """onnx (extra: onnx), or torch for a torch.export program."""
 
 
@@ -241,7 +258,7 @@ def _eval(arguments: list[str]) -> None:
     run = load_run(parsed.run_dir)
     result = run.evaluate(episodes=parsed.episodes, seed=parsed.seed, greedy=not parsed.stochastic)
     if parsed.video:
-        path = run.record_video(seed=parsed.seed, greedy=not parsed.stochastic)
+        path = run.record_video(seed=parsed.seed, greedy=not parsed.stochastic, which=parsed.which)
         sys.stdout.write(f"video: {path}\n")
     _print_json(result.to_json())
 
@@ -265,7 +282,7 @@ def _export(arguments: list[str]) -> None:
     parsed = _parse(ExportArguments, arguments, "export")
     from redline.train.run import load_run
 
-    path = load_run(parsed.run_dir).export(parsed.out, format=parsed.format)
+    path = load_run(parsed.run_dir).export(parsed.out, format=parsed.format, which=parsed.which)
     sys.stdout.write(f"{path}\n")
 
 

@@ -225,7 +225,9 @@ class OnPolicyLoop:
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
 
     def save(self, *, final: bool = False) -> None:
-        """Write a checkpoint of everything the next iteration depends on."""
+        """Write a checkpoint of everything the next iteration depends on, if the mode wants one."""
+        if not self._store.wants(self.counters.env_steps, final=final):
+            return
         score = self._last_evaluation.get("eval_return_mean", self._logger.episodes.recent_mean())
         path = self._store.save(
             self.counters.env_steps,
