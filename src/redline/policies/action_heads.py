@@ -342,10 +342,11 @@ def _make_head(
 def _make_box_head(
     space: spaces.Box, distribution: str, initial_log_std: float, state_dependent_std: bool
 ) -> ActionHead:
-    if not np.issubdtype(space.dtype, np.floating):
+    if space.dtype not in (np.float32, np.float64):
         raise SpaceError(
-            f"the action space {space} is a Box of {space.dtype}; only Boxes of floats can be "
-            f"served. Use a MultiDiscrete space for whole numbers."
+            f"the action space {space} is a Box of {space.dtype}; only Boxes of float32 and "
+            f"float64 can be served. Use a MultiDiscrete space for whole numbers, or "
+            f"gymnasium.wrappers.TransformAction for another precision."
         )
     if int(np.prod(space.shape)) == 0:
         raise SpaceError(f"the action space {space} has no dimensions. Give it at least one.")

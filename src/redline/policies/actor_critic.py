@@ -10,6 +10,7 @@ Without a torso of its own the critic shares the actor's (and its core, if there
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from redline.models import POLICY_GAIN, VALUE_GAIN, orthogonal_
 from redline.models.recurrent import RecurrentCore
 from redline.policies.action_heads import ActionHead
 from redline.policies.distributions import Distribution
+from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import ActOutput, Conditioning, Policy, ReplayOutput, State
@@ -116,11 +118,24 @@ class ActorCritic(Policy):
             state: name -> [N, H] before the step.
         """
         inputs, mask = self._inputs(obs)
-        features = self.torso(inputs)
-        if self.core is not None:
-            features, state = self.core.step(features, state)
+        features, state = self._features(inputs, state)
         distribution = self.action_head.distribution(self.policy_head(features), mask)
         return Evaluation(distribution, self._value(inputs, features), state)
+
+    def act_greedily(self, obs: NestedTensor, state: State) -> tuple[NestedTensor, State]:
+        """The mode of the action distribution and nothing else, for exporting.
+
+        Args:
+            obs: [N, ...] observations.
+            state: name -> [N, H] before the step.
+
+        Returns:
+            [N, ...] the action, and the state after the step.
+        """
+        inputs, mask = self._inputs(obs)
+        features, state = self._features(inputs, state)
+        distribution = self.action_head.distribution(self.policy_head(features), mask)
+        return distribution.mode(), state
 
     @torch.no_grad()
     def act(
@@ -154,12 +169,8 @@ class ActorCritic(Policy):
     def value(self, obs: NestedTensor, state: State) -> Tensor:
         """[B] value of the observations, given the state that precedes them; no gradient."""
         inputs, _ = self._inputs(obs)
-        if self.critic_torso is not None:
-            return self._value(inputs, None)
-        features = self.torso(inputs)
-        if self.core is not None:
-            features, _ = self.core.step(features, state)
-        return self._value(inputs, features)
+        shared = None if self.critic_torso is not None else self._features(inputs, state)[0]
+        return self._value(inputs, shared)
 
     def evaluate_actions(self, obs: NestedTensor, action: NestedTensor) -> ReplayOutput:
         """Evaluate N rows on their own, for minibatches of a policy without state.
@@ -218,12 +229,21 @@ class ActorCritic(Policy):
             obs = rollout["obs"]
             self.normalizer.update(without_mask(obs) if self.has_mask else obs, rollout.valid)
 
+    def export_module(self) -> GreedyPolicy:
+        """A copy in evaluation mode that only acts greedily, for `torch.export` and ONNX."""
+        return GreedyPolicy(copy.deepcopy(self).eval())
+
     def _inputs(self, obs: NestedTensor) -> tuple[Any, Any]:
         """What the networks see, and the action mask."""
         mask = None
         if self.has_mask:
             mask, obs = obs[MASK_KEY], without_mask(obs)  # pyright: ignore[reportArgumentType]
         return (obs if self.normalizer is None else self.normalizer(obs)), mask
+
+    def _features(self, inputs: Any, state: State) -> tuple[Tensor, State]:
+        """[N, F] of the actor, and the state after this step."""
+        features = self.torso(inputs)
+        return (features, state) if self.core is None else self.core.step(features, state)
 
     def _value(self, inputs: Any, features: Tensor | None) -> Tensor:
         """[N], from the critic's own torso or the shared features."""

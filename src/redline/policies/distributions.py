@@ -94,8 +94,9 @@ class Categorical:
         return self.log_probs.argmax(dim=-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """[...] log-probability of int64 `action` [...]."""
-        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        """[...] log-probability of integer `action` [...]."""
+        index = action.to(torch.int64).unsqueeze(-1)
+        return self.log_probs.gather(-1, index).squeeze(-1)
 
     def entropy(self) -> Tensor:
         """[...] entropy over the allowed choices."""
@@ -221,6 +222,7 @@ class Gaussian:
         """[N] log-density of `action` [N, *shape]."""
         if len(self.shape) != 1:
             action = action.reshape(self.mean.shape)
+        action = action.to(self.mean.dtype)
         z = (action - self.mean) * torch.exp(-self.log_std)
         return -(0.5 * z.square() + (self.log_std + _HALF_LOG_TWO_PI)).sum(dim=1)
 
@@ -272,7 +274,7 @@ class SquashedGaussian:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[N] log-density of a at u = `action` [N, *shape]."""
-        u = action.reshape(self._gaussian.mean.shape)
+        u = action.reshape(self._gaussian.mean.shape).to(self._gaussian.mean.dtype)
         correction = self._log_half_width + log_tanh_slope(u)
         return self._gaussian.log_prob(action) - correction.sum(dim=1)
 
@@ -281,8 +283,8 @@ class SquashedGaussian:
 
         H(a) = H(u) + E[log half_width + log(1 - tanh(u)^2)], the expectation by
         Gauss-Hermite quadrature with 32 points in each dimension: deterministic, with
-        gradient in mean and standard deviation. The error is below 1e-3 nats a dimension for
-        standard deviations up to 2, and below 2e-2 up to 10.
+        gradient in mean and standard deviation. The error is below 0.001 nats a dimension
+        for standard deviations of u up to 2, and below 0.03 up to 5.
         """
         gaussian = self._gaussian
         points, weights = _gauss_hermite(gaussian.mean)

@@ -20,10 +20,19 @@ def without_mask(obs: Any) -> dict[str, Any]:
 
 
 def network_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The observation space that the networks see: without the action mask."""
-    if isinstance(space, spaces.Dict) and MASK_KEY in space.spaces:
-        return spaces.Dict(without_mask(space.spaces))
-    return space
+    """The observation space that the networks see: without the action mask.
+
+    Raises:
+        SpaceError: if nothing is left.
+    """
+    if not isinstance(space, spaces.Dict) or MASK_KEY not in space.spaces:
+        return space
+    if len(space.spaces) == 1:
+        raise SpaceError(
+            f"the observation space {space} holds an action mask and nothing else. Add an "
+            f"observation."
+        )
+    return spaces.Dict(without_mask(space.spaces))
 
 
 def check_mask_space(
@@ -36,11 +45,6 @@ def check_mask_space(
     """
     if not isinstance(observation_space, spaces.Dict) or MASK_KEY not in observation_space.spaces:
         return False
-    if len(observation_space.spaces) == 1:
-        raise SpaceError(
-            f"the observation space {observation_space} holds an action mask and nothing else. "
-            f"Add an observation."
-        )
     _check_mask(observation_space.spaces[MASK_KEY], action_space, head, MASK_KEY)
     return True
 

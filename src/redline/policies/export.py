@@ -1,0 +1,77 @@
+"""A policy reduced to greedy acting, for `torch.export` and ONNX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from redline.data import leaves, map_leaves
+from redline.models import zero_observation
+
+if TYPE_CHECKING:
+    from redline.policies.actor_critic import ActorCritic
+
+
+class GreedyPolicy(nn.Module):
+    """Observation to the environment's action: normalised, greedy, clipped or squashed.
+
+    A recurrent one takes the state's parts after the observation and gives the new ones
+    after the action. The caller zeroes them where an episode begins.
+
+    Args:
+        policy: what to reduce; kept, not copied.
+
+    Attributes:
+        input_names: of the flat inputs, e.g. ("obs", "hidden", "cell"); the leaves of a
+            nested observation are "obs.key".
+        output_names: of the flat outputs, e.g. ("action", "new_hidden", "new_cell").
+    """
+
+    def __init__(self, policy: ActorCritic) -> None:
+        super().__init__()
+        self.policy = policy
+        self._state_names = tuple(policy.initial_state(1))
+        obs, *_ = self.example_inputs(1)
+        action = map_leaves(lambda leaf: leaf, policy.act(obs, policy.initial_state(1)).action)
+        self.input_names = (*_leaf_names("obs", obs), *self._state_names)
+        self.output_names = (
+            *_leaf_names("action", action),
+            *(f"new_{name}" for name in self._state_names),
+        )
+
+    def example_inputs(self, batch_size: int = 2) -> tuple[Any, ...]:
+        """Zeros of the right structure, shapes and dtypes, to trace with."""
+        device = self.policy.value_head.weight.device
+        obs = zero_observation(self.policy.observation_space, batch_size)
+        state = self.policy.initial_state(batch_size)
+        return (
+            map_leaves(lambda leaf: leaf.to(device), obs),
+            *(state[name] for name in self._state_names),
+        )
+
+    def forward(self, obs: Any, hidden: Tensor | None = None, cell: Tensor | None = None) -> Any:
+        """Act greedily.
+
+        Args:
+            obs: [N, ...] in the observation space's structure.
+            hidden: [N, H], of a recurrent policy.
+            cell: [N, H], of an LSTM policy.
+
+        Returns:
+            [N, ...] the environment's action; with a state, a tuple that begins with it.
+        """
+        state = {
+            name: part
+            for name, part in zip(("hidden", "cell"), (hidden, cell), strict=True)
+            if part is not None
+        }
+        action, state = self.policy.act_greedily(obs, state)
+        action = self.policy.env_action(action)
+        if not self._state_names:
+            return action
+        return (action, *(state[name] for name in self._state_names))
+
+
+def _leaf_names(root: str, tree: Any) -> tuple[str, ...]:
+    return tuple(f"{root}.{name}" if name else root for name, _ in leaves(tree))
