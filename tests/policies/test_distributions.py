@@ -19,6 +19,7 @@ from redline.policies.distributions import (
     Gaussian,
     Joint,
     SquashedGaussian,
+    gauss_hermite,
     log_tanh_slope,
 )
 
@@ -199,7 +200,7 @@ def test_squashed_log_prob_equals_torch(seed: int, n: int) -> None:
     u = mean + torch.randn(3, n)
     a = log_half_width.exp() * torch.tanh(u)
     expected = squashed_reference(mean, log_std, log_half_width).log_prob(a).sum(1)
-    got = SquashedGaussian(mean, log_std, log_half_width, (n,)).log_prob(u)
+    got = SquashedGaussian(mean, log_std, log_half_width, (n,), gauss_hermite()).log_prob(u)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -212,7 +213,7 @@ def test_squashed_log_prob_is_finite_and_right_at_the_bounds(u: float) -> None:
     exact = 2 * (math.log(2) - abs(u) - math.log1p(math.exp(-2 * abs(u))))
     x = torch.tensor([[u]], requires_grad=True)
     assert log_tanh_slope(x).item() == pytest.approx(exact, rel=1e-6, abs=1e-6)
-    got = SquashedGaussian(x, torch.zeros(1), torch.zeros(1), (1,))
+    got = SquashedGaussian(x, torch.zeros(1), torch.zeros(1), (1,), gauss_hermite())
     total = got.log_prob(x.detach()).sum()
     total.backward()
     assert total.item() == pytest.approx(-0.5 * math.log(2 * math.pi) - exact, rel=1e-6)
@@ -224,7 +225,7 @@ def test_squashed_density_integrates_to_one_over_the_bounds() -> None:
     """Over a in (-3, 3): the integral of exp(log p(a)) da is 1."""
     a = torch.linspace(-2.9999, 2.9999, 2001, dtype=torch.float64)
     mean, log_std = torch.full((2001, 1), 0.4, dtype=torch.float64), torch.tensor([-0.3])
-    got = SquashedGaussian(mean, log_std, torch.tensor([3.0]).log(), (1,))
+    got = SquashedGaussian(mean, log_std, torch.tensor([3.0]).log(), (1,), gauss_hermite())
     density = got.log_prob(torch.atanh(a / 3).unsqueeze(1)).exp()
     assert torch.trapezoid(density, a).item() == pytest.approx(1.0, abs=1e-3)
 
@@ -242,7 +243,11 @@ def test_squashed_entropy_equals_numerical_integration(std: float, tolerance: fl
         slope, _ = integrate.quad(integrand, mean - 12 * std, mean + 12 * std, limit=500)
         expected = slope + math.log(std) + 0.5 * math.log(2 * math.pi * math.e) + math.log(2.5)
         got = SquashedGaussian(
-            torch.tensor([[mean]]), torch.tensor([std]).log(), torch.tensor([2.5]).log(), (1,)
+            torch.tensor([[mean]]),
+            torch.tensor([std]).log(),
+            torch.tensor([2.5]).log(),
+            (1,),
+            gauss_hermite(),
         )
         assert got.entropy().item() == pytest.approx(expected, abs=tolerance)
 
@@ -250,7 +255,9 @@ def test_squashed_entropy_equals_numerical_integration(std: float, tolerance: fl
 def test_squashed_entropy_has_a_gradient_that_keeps_std_from_growing() -> None:
     """Of a wide u, most mass lies at the bounds: widening it further lowers the entropy."""
     log_std = torch.tensor([2.0]).log().requires_grad_()
-    SquashedGaussian(torch.zeros(1, 1), log_std, torch.zeros(1), (1,)).entropy().backward()
+    SquashedGaussian(
+        torch.zeros(1, 1), log_std, torch.zeros(1), (1,), gauss_hermite()
+    ).entropy().backward()
     assert log_std.grad is not None
     assert log_std.grad.item() < 0
 

@@ -103,7 +103,8 @@ class FlatLeaf(nn.Module):
         """Flatten; a new tensor only where dtype or scale ask for one."""
         if leaf.dim() != 2:
             leaf = leaf.reshape(leaf.shape[0], -1)
-        leaf = leaf.to(torch.float32)
+        if leaf.dtype != torch.float32:
+            leaf = leaf.to(torch.float32)
         return leaf if self.scale == 1.0 else leaf * self.scale
 
 

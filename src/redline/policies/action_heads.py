@@ -32,6 +32,7 @@ from redline.policies.distributions import (
     Joint,
     MultiCategorical,
     SquashedGaussian,
+    gauss_hermite,
 )
 
 DISTRIBUTION_NAMES = ("auto", "gaussian", "squashed")
@@ -208,6 +209,7 @@ class SquashedGaussianHead(GaussianHead):
     """
 
     _log_half_width: Tensor
+    _quadrature: Tensor
     _center: Tensor
     _half_width: Tensor
 
@@ -230,11 +232,12 @@ class SquashedGaussianHead(GaussianHead):
         ):
             buffer = torch.as_tensor(array, dtype=torch.float32)
             self.register_buffer(name, buffer, persistent=False)
+        self.register_buffer("_quadrature", gauss_hermite(), persistent=False)
 
     def distribution(self, outputs: Tensor, mask: Any = None) -> SquashedGaussian:
         """Over [N, *shape] float32, before tanh."""
         mean, log_std = self._mean_log_std(outputs)
-        return SquashedGaussian(mean, log_std, self._log_half_width, self._shape)
+        return SquashedGaussian(mean, log_std, self._log_half_width, self._shape, self._quadrature)
 
     def env_action(self, action: Any) -> Any:
         """Tanh, scaled to the bounds; clipped too, against rounding past them."""
