@@ -91,7 +91,7 @@ class ResumeArguments:
     """Go on with a run that was stopped."""
 
     resume: Path
-    """Run directory; no other setting can be changed. A run stopped before its first checkpoint starts again."""
+    """Run directory. A run stopped before its first checkpoint starts again."""
     total_env_steps: int | None = None
     """New length of the run in env_steps. None: as it was."""
     env: str | None = None
@@ -207,8 +207,8 @@ class EvalArguments:
     episodes: int = 10
     """Number of episodes, exactly."""
     seed: int | None = None
-    """Seed of environments and action noise. None: one derived from the run's seed, which no
-    training environment has."""
+    """Seed of environments and action noise.
+    None: one derived from the run's seed, which no training environment has."""
     greedy: FlagCreatePairsOff[bool] = False
     """Act with the mode of the action distribution. The default."""
     stochastic: FlagCreatePairsOff[bool] = False

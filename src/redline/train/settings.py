@@ -34,45 +34,46 @@ class RunSettings:
     """
 
     env: str = ""
-    """Gymnasium id of the environment, such as CartPole-v1, HalfCheetah-v5, ALE/Breakout-v5 or
-    MinAtar/Breakout-v1; `module:Id` imports the module first."""
+    """Gymnasium id: CartPole-v1, HalfCheetah-v5, ALE/Breakout-v5, MinAtar/Breakout-v1, ...
+    `module:Id` imports the module first."""
     total_env_steps: int = 1_000_000
-    """Length of the run in env_steps: decisions, summed over environments. Whole iterations
-    are run until it is reached."""
+    """Length of the run in env_steps: decisions, summed over environments.
+    Whole iterations are run until it is reached."""
     seed: int = 1
     """Seed of everything: network, action noise, environments, minibatches."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the policy acts and learns."""
     env_backend: Literal["auto", "gymnasium", "processes", "envpool", "ale"] = "auto"
-    """What steps the environments. auto: ALE's own vector environment for ALE ids, Gymnasium in
-    this process for the others."""
+    """What steps the environments.
+    auto: ALE's own vector environment for ALE ids, Gymnasium in this process for the others."""
     env_kwargs: str = "{}"
     """Further arguments of the environment, as a JSON object."""
     atari_preset: Literal["dqn-2015", "machado-2018"] = "dqn-2015"
     """Evaluation protocol of ALE environments; without effect on others."""
     reset_mode: Literal["auto", "immediate", "wait"] = "auto"
-    """After an episode ends: begin the next at once, or wait for the next iteration. auto: wait
-    for reinforce, immediate for the others."""
+    """After an episode ends: begin the next at once, or wait for the next iteration.
+    auto: wait for reinforce, immediate for the others."""
     collector: Literal["serial", "workers"] = "serial"
-    """serial: acting and stepping in this process. workers: in num_workers processes, each with
-    its share of the environments and its own copy of the policy."""
+    """serial: acting and stepping in this process.
+    workers: in num_workers processes, each with its environments and its copy of the policy."""
     num_workers: int = 2
     """W, worker processes of the workers collector and of the processes back end."""
     worker_timeout_s: float = 8.0
     """Seconds without an answer after which a worker counts as hung."""
     num_threads: int | None = None
-    """Threads of the tensor library. None: 1 for vector observations, all available cores for
-    images."""
+    """Threads of the tensor library.
+    None: 1 for vector observations, all available cores for images."""
     out: str | None = None
-    """Run directory. None: runs/<algorithm>-<env>-seed<seed>, numbered if that exists."""
+    """Run directory.
+    None: runs/<algorithm>-<env>-seed<seed>, numbered if that exists."""
     preset: str = "auto"
-    """Named hyperparameters to start from. auto: chosen by the environment; default: the plain
-    defaults."""
+    """Named hyperparameters to start from.
+    auto: chosen by the environment; default: the plain defaults."""
     log_interval: int | None = None
     """env_steps between rows of progress.csv. None: 1% of total_env_steps."""
     checkpoints: Literal["none", "last", "every", "gap", "last+gap", "best"] = "last"
-    """Which checkpoints are kept: only the newest, every one, those checkpoint_gap apart, or the
-    newest and the best. The state at the end is always saved."""
+    """Which checkpoints are kept: the newest two, every one, those checkpoint_gap apart, ...
+    The state at the end is always saved."""
     checkpoint_interval: int | None = None
     """env_steps between checkpoints. None: 5% of total_env_steps."""
     checkpoint_gap: int | None = None
@@ -138,15 +139,15 @@ class PolicySettings:
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Activation between those layers."""
     encoder: Literal["auto", "mlp", "nature", "impala", "minatar"] = "auto"
-    """Network in front of the heads. auto: nature for images, minatar for images of less than
-    21 pixels a side, mlp for vectors."""
+    """Network in front of the heads.
+    auto: nature for images, minatar for images too small for it, mlp for vectors."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent core between encoder and heads."""
     core_size: int = 128
     """Width of the recurrent core."""
     shared_encoder: bool | None = None
-    """Whether actor and critic share the encoder. None: yes for images and recurrent cores, no
-    for vectors."""
+    """Whether actor and critic share the encoder.
+    None: yes for images and recurrent cores, no for vectors."""
     normalize_obs: bool = False
     """Whether float observations are normalised by running statistics, clipped to +-10."""
     distribution: Literal["auto", "gaussian", "squashed"] = "auto"

@@ -55,8 +55,8 @@ class PPOConfig:
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     target_kl: float | None = None
-    """Skip the rest of an iteration's optimiser steps once the estimated KL divergence from
-    the acting policy passes this, in nats; None: never."""
+    """Skip the rest of an iteration's steps once the KL estimate passes this, in nats.
+    None: never."""
     scale_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
 

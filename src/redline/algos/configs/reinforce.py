@@ -23,9 +23,8 @@ class ReinforceConfig:
     num_envs: int = 8
     """B, environments stepped in parallel: at most that many episodes per iteration."""
     rollout_length: int = 500
-    """T, env_steps per environment per iteration at most. An environment whose episode ends
-    waits for the others; an episode longer than T goes on in the next iteration, its tail
-    replaced by the baseline's estimate."""
+    """T, env_steps per environment per iteration at most.
+    A longer episode goes on in the next iteration, its tail estimated by the baseline."""
     gamma: float = 0.99
     """Discount per env_step, in [0, 1]."""
     normalize_advantage: bool = True

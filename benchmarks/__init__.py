@@ -1,0 +1,1 @@
+"""Side-by-side measurements and their recorded results."""

@@ -1,0 +1,188 @@
+"""Does it learn? Trains each setting over several seeds and holds the returns to a threshold.
+
+    python -m benchmarks.learning --suite ppo-cartpole a2c-cartpole --jobs 2
+    python -m benchmarks.learning --list
+
+Each seed is one `redline train` process; afterwards its agent is evaluated over 20 episodes
+on seeds that training never saw. Results go to benchmarks/results/learning/<suite>.md, .json,
+.csv (the curves) and .png. Run directories are kept under --runs and reused if complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import as_markdown, describe
+
+RESULTS = Path(__file__).parent / "results" / "learning"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One setting, its seeds, and what counts as success."""
+
+    arguments: str  # of `redline train`, without --seed and --out
+    seeds: int
+    threshold: float  # evaluation return a seed must reach (or the mean, if `by_mean`)
+    needed: int  # seeds that must reach it; 0: the mean over the seeds must
+    episodes: int = 20
+    below: bool = False  # the threshold must not be reached: a control
+    published: str = ""
+
+
+SUITES: dict[str, Suite] = {
+    "ppo-cartpole": Suite(
+        "ppo --env CartPole-v1 --total-env-steps 100000", 5, 475, 5,
+        published="Stable-Baselines3: 500 at 100k; CleanRL: 490 +- 6 at 500k",
+    ),
+    "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 500000", 5, 475, 4),
+    "reinforce-cartpole": Suite("reinforce --env CartPole-v1", 5, 195, 4),
+    "ppo-recurrent": Suite(
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --preset recurrent", 3, 400, 3
+    ),
+    "ppo-feedforward-control": Suite(
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --preset recurrent --core none", 3, 200, 3,
+        below=True,
+    ),
+    "ppo-halfcheetah": Suite(
+        "ppo --env HalfCheetah-v5 --total-env-steps 1000000", 3, 1800, 0,
+        published="CleanRL 1,443 +- 46 (v4); Stable-Baselines3 zoo 5,819 +- 664 (v3)",
+    ),
+    "ppo-hopper": Suite(
+        "ppo --env Hopper-v5 --total-env-steps 1000000", 3, 2000, 0,
+        published="CleanRL 2,383 +- 272 (v4); Stable-Baselines3 zoo 2,410 +- 10 (v3)",
+    ),
+    "ppo-minatar-breakout": Suite(
+        "ppo --env MinAtar/Breakout-v1 --total-env-steps 2000000", 3, 8, 3
+    ),
+}  # fmt: skip
+
+
+def redline(*arguments: str) -> list[str]:
+    """The command line of this interpreter's own Redline."""
+    return [sys.executable, "-m", "redline.cli", *arguments]
+
+
+def run_seed(suite: Suite, seed: int, out: Path) -> dict[str, Any]:
+    """Train one seed (or go on with it), then evaluate it."""
+    if not (out / "config.json").exists():
+        options = [*shlex.split(suite.arguments), "--seed", str(seed), "--out", str(out)]
+        command = redline("train", *options, "--quiet", "--no-tensorboard")
+    else:
+        command = redline("train", "--resume", str(out), "--quiet")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, env=environment)
+    evaluation = subprocess.run(
+        redline("eval", str(out), "--episodes", str(suite.episodes)),
+        check=True, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    result = json.loads(evaluation.stdout.strip().splitlines()[-1])
+    with (out / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    last = rows[-1]
+    curve = [
+        (int(row["env_steps"]), float(row["return_mean"])) for row in rows if row["return_mean"]
+    ]
+    return {
+        "seed": seed,
+        **result,
+        "env_steps": int(last["env_steps"]),
+        "wall_time_s": float(last["wall_time_s"]),
+        "sps": int(last["env_steps"]) / float(last["wall_time_s"]),
+        "curve": curve,
+    }
+
+
+def verdict(suite: Suite, rows: list[dict[str, Any]]) -> tuple[bool, str]:
+    """Whether the suite succeeded, and the sentence that says so."""
+    returns = [row["return_mean"] for row in rows]
+    mean = sum(returns) / len(returns)
+    if suite.below:
+        passed = sum(value < suite.threshold for value in returns)
+        return passed >= suite.needed, f"{passed} of {len(rows)} seeds stay below {suite.threshold}"
+    if suite.needed == 0:
+        return mean >= suite.threshold, f"mean {mean:,.0f}, to reach {suite.threshold:,}"
+    passed = sum(value >= suite.threshold for value in returns)
+    sentence = f"{passed} of {len(rows)} seeds reach {suite.threshold:,}, {suite.needed} needed"
+    return passed >= suite.needed, sentence
+
+
+def write_results(name: str, suite: Suite, rows: list[dict[str, Any]], runs: list[Path]) -> bool:
+    """Table, figures and curves of one suite; true if it succeeded."""
+    from redline.train.curves import plot_runs
+
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    succeeded, sentence = verdict(suite, rows)
+    head = "| seed | return | +- | min | max | env_steps | SPS | time, s |\n" + "|---" * 8 + "|\n"
+    body = "".join(
+        f"| {r['seed']} | {r['return_mean']:,.1f} | {r['return_std']:,.1f} "
+        f"| {r['return_min']:,.1f} | {r['return_max']:,.1f} | {r['env_steps']:,} | {r['sps']:,.0f} "
+        f"| {r['wall_time_s']:,.0f} |\n"
+        for r in rows
+    )
+    published = f"\nPublished: {suite.published}.\n" if suite.published else ""
+    text = (
+        f"# {name}\n\n{'Reached' if succeeded else 'Not reached'}: {sentence} "
+        f"(greedy policy, {suite.episodes} episodes per seed on unseen seeds).\n{published}\n"
+        f"```bash\nredline train {suite.arguments} --seed SEED\n```\n\n{head}{body}\n"
+        f"SPS were measured with other runs beside; they are no benchmark.\n\n"
+        f"![learning curve]({name}.png)\n\n{as_markdown()}"
+    )
+    (RESULTS / f"{name}.md").write_text(text)
+    plain = [{k: v for k, v in row.items() if k != "curve"} for row in rows]
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps({"suite": asdict(suite), "machine": describe(), "rows": plain}, indent=1) + "\n"
+    )
+    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seed", "env_steps", "return_mean"])
+        for row in rows:
+            writer.writerows([row["seed"], step, f"{value:.6g}"] for step, value in row["curve"])
+    plot_runs(runs, RESULTS / f"{name}.png")
+    print(f"{name}: {'reached' if succeeded else 'NOT REACHED'}: {sentence}", flush=True)
+    return succeeded
+
+
+def main() -> int:
+    """Run the suites; 0 if all succeeded."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--suite", nargs="+", default=list(SUITES), choices=list(SUITES))
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
+    parser.add_argument("--list", action="store_true", help="print the suites and stop")
+    options = parser.parse_args()
+    if options.list:
+        for name, suite in SUITES.items():
+            print(f"{name:28s} {suite.arguments}")
+        return 0
+    jobs = [
+        (name, seed, options.runs / f"{name}-seed{seed}")
+        for name in options.suite
+        for seed in range(1, SUITES[name].seeds + 1)
+    ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = {job: pool.submit(run_seed, SUITES[job[0]], job[1], job[2]) for job in jobs}
+        succeeded = [
+            write_results(
+                name,
+                SUITES[name],
+                [futures[job].result() for job in jobs if job[0] == name],
+                [job[2] for job in jobs if job[0] == name],
+            )
+            for name in options.suite
+        ]
+    return 0 if all(succeeded) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The command line's forms, and that bad input is refused before any work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from redline.cli import main, parse_train_arguments
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("train", "eval", "inspect", "plot", "export"))
+
+
+@pytest.mark.parametrize(
+    "command", [["train", "ppo"], ["train", "a2c"], ["eval"], ["inspect"], ["plot"], ["export"]]
+)
+def test_help_of_every_command_imports_no_torch(command: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from redline.cli import main\n"
+        "try:\n"
+        f"    main({[*command, '--help']!r})\n"
+        "except SystemExit as exit:\n"
+        "    assert exit.code == 0\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: redline" in done.stdout
+
+
+def test_options_win_over_the_preset() -> None:
+    config = parse_train_arguments(
+        ["ppo", "--env", "CartPole-v1", "--gamma", "0.5", "--num-envs", "4", "--seed=9"]
+    )
+    assert config.run.preset == "cartpole"
+    assert config.algo.gamma == 0.5
+    assert config.algo.num_envs == 4
+    assert config.run.seed == 9
+    assert config.algo.gae_lambda == 0.8
+
+
+def test_a_named_preset_is_taken_wherever_it_stands() -> None:
+    config = parse_train_arguments(["ppo", "--preset", "mujoco", "--env", "My-v0"])
+    assert config.run.preset == "mujoco"
+    assert config.policy.normalize_obs
+    assert config.run.env == "My-v0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "no command 'trian'"),
+        (["train", "ppoo", "--env", "CartPole-v1"], "did you mean ppo?"),
+        (["train", "ppo", "--env", "CartPole-v1", "--preset", "nope"], "no preset 'nope'"),
+        (["train", "ppo"], "env is missing"),
+        (["inspect", "/nowhere/at/all"], "/nowhere/at/all does not exist"),
+        (["eval", "run", "--greedy", "--stochastic"], "contradict each other"),
+    ],
+)
+def test_bad_input_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_values_out_of_range_end_the_program_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "ppo", "--env", "CartPole-v1", "--num-envs", "7", "--num-minibatches", "5"])
+    assert ended.value.code == 2
+    captured = capsys.readouterr()
+    assert "does not divide" in " ".join((captured.out + captured.err).split())
+
+
+def test_a_directory_that_holds_no_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    assert "is not a run directory" in capsys.readouterr().err

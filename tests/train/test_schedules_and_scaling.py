@@ -1,0 +1,74 @@
+"""Schedules in global env_steps, and reward scaling by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from redline.algos.configs import PPOConfig
+from redline.data import Rollout
+from redline.train.reward_scaling import RewardScaler
+from redline.train.schedules import scheduled, scheduled_hyperparameters
+
+
+def test_linear_schedule_by_hand() -> None:
+    assert scheduled("linear", 0.4, 0, 100) == 0.4
+    assert scheduled("linear", 0.4, 25, 100) == pytest.approx(0.3)
+    assert scheduled("linear", 0.4, 100, 100) == 0.0
+    assert scheduled("linear", 0.4, 130, 100) == 0.0
+    assert scheduled("constant", 0.4, 99, 100) == 0.4
+
+
+def test_schedules_govern_what_the_config_says() -> None:
+    config = PPOConfig(learning_rate=1.0, learning_rate_schedule="linear", clip_range=0.2)
+    values = scheduled_hyperparameters(config, 50, 200)
+    assert values == {"learning_rate": 0.75, "clip_range": 0.2}
+
+
+def rollout(reward: list[list[float]], done: list[list[int]], valid: list[list[int]]) -> Rollout:
+    shape = (len(reward), len(reward[0]))
+    steps = TensorDict(
+        {
+            "reward": torch.tensor(reward),
+            "terminated": torch.tensor(done, dtype=torch.bool),
+            "truncated": torch.zeros(shape, dtype=torch.bool),
+            "valid": torch.tensor(valid, dtype=torch.bool),
+        },
+        batch_size=shape,
+    )
+    return Rollout(steps=steps, initial_state={}, last_obs={})
+
+
+def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
+    """gamma = 1/2. R: 1, then 1/2 + 2 = 5/2 (ends), then 4. Mean 2.5, variance (2.25+0+2.25)/3.
+
+    The filler row in between (not valid) changes nothing and stays 0.
+    """
+    scaler = RewardScaler(1, gamma=0.5)
+    made = rollout([[1.0], [2.0], [0.0], [4.0]], [[0], [1], [0], [0]], [[1], [1], [0], [1]])
+    scaler.scale(made)
+    expected = np.array([1.0, 2.0, 0.0, 4.0]) / np.sqrt(1.5)
+    np.testing.assert_allclose(made["reward"][:, 0].numpy(), expected, rtol=1e-6)
+
+
+def test_the_discounted_return_goes_on_in_the_next_rollout() -> None:
+    """In two rollouts or in one, the statistics are the same."""
+    rewards = np.random.default_rng(0).normal(size=(6, 2)).tolist()
+    none, all_valid = [[0, 0]] * 6, [[1, 1]] * 6
+    whole = RewardScaler(2, gamma=0.9)
+    whole.scale(rollout(rewards, none, all_valid))
+    halves = RewardScaler(2, gamma=0.9)
+    halves.scale(rollout(rewards[:3], none[:3], all_valid[:3]))
+    copy = RewardScaler(2, gamma=0.9)
+    copy.load_state_dict(halves.state_dict())
+    copy.scale(rollout(rewards[3:], none[3:], all_valid[3:]))
+    assert copy.deviation() == pytest.approx(whole.deviation(), rel=1e-6)
+
+
+def test_scaled_rewards_are_bounded() -> None:
+    scaler = RewardScaler(1, gamma=0.0)
+    made = rollout([[0.001]] * 99 + [[1e6]], [[0]] * 100, [[1]] * 100)
+    scaler.scale(made)
+    assert made["reward"].max().item() <= 10.0

@@ -1,0 +1,108 @@
+"""Settings: what is accepted, what is refused, and that a config file gives back the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from redline.algos.configs import CONFIGS, PPOConfig
+from redline.errors import ConfigError, UnknownNameError
+from redline.train.presets import PRESETS, family, preset_config
+from redline.train.settings import PolicySettings, RunConfig, RunSettings
+
+
+def config(**settings: Any) -> RunConfig:
+    plain = RunConfig(algorithm="ppo", run=RunSettings(env="CartPole-v1"), algo=PPOConfig())
+    return plain.replace(**settings)
+
+
+def test_config_json_gives_back_the_same() -> None:
+    """Also after a trip through text, in which tuples become lists."""
+    made = config(hidden_sizes=(32, 16), seed=7, target_kl=0.01, env_kwargs='{"gravity": 5.0}')
+    again = RunConfig.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+    assert again.policy.hidden_sizes == (32, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, "seed=-1"),
+        ({"total_env_steps": 0}, "total_env_steps=0"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"learning_rate": "fast"}, "learning_rate='fast'"),
+        ({"num_envs": 2.5}, "num_envs=2.5"),
+        ({"num_envs": True}, "num_envs=True"),
+        ({"hidden_sizes": (64, "x")}, "hidden_sizes"),
+        ({"hidden_sizes": (0,)}, "hidden_sizes=0"),
+        ({"env_kwargs": "[1]"}, "not a JSON object"),
+        ({"env_kwargs": "{"}, "not JSON"),
+        ({"learning_rat": 1e-3}, r"did you mean learning_rate"),
+    ],
+)
+def test_bad_settings_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(**change)
+
+
+def test_a_whole_number_is_a_float_where_one_is_expected() -> None:
+    assert config(worker_timeout_s=3).run.worker_timeout_s == 3.0
+
+
+def test_a_config_file_is_checked_field_by_field() -> None:
+    data = config().to_json()
+    data["run"]["__class__"] = "os.system"
+    with pytest.raises(ConfigError, match="__class__"):
+        RunConfig.from_json(data)
+    with pytest.raises(ConfigError, match="format_version=99"):
+        RunConfig.from_json({"format_version": 99})
+    with pytest.raises(UnknownNameError, match="did you mean ppo"):
+        RunConfig.from_json({"format_version": 1, "algorithm": "ppoo"})
+
+
+@pytest.mark.parametrize("algorithm", sorted(CONFIGS))
+def test_every_preset_is_a_valid_config(algorithm: str) -> None:
+    for name, settings in PRESETS[algorithm].items():
+        made = preset_config(algorithm, "Any-v0", name)
+        for key, value in settings.items():
+            owners = (made.run, made.policy, made.algo)
+            assert any(getattr(owner, key, None) == value for owner in owners)
+        assert made.run.preset == name
+
+
+def test_auto_takes_the_preset_of_the_environments_family() -> None:
+    assert family("HalfCheetah-v5") == "mujoco"
+    assert family("ALE/Breakout-v5") == "atari"
+    assert family("MinAtar/Breakout-v1") == "minatar"
+    assert preset_config("ppo", "CartPole-v1", "auto").run.preset == "cartpole"
+    assert preset_config("ppo", "Acrobot-v1", "auto").run.preset == "default"
+    assert preset_config("ppo", "CartPole-v1", "default").algo == PPOConfig()
+
+
+def test_unknown_presets_are_refused_with_what_there_is() -> None:
+    with pytest.raises(UnknownNameError, match=r"did you mean mujoco\?.*auto, default, atari"):
+        preset_config("ppo", "X", "mujocco")
+
+
+def test_policy_settings_name_what_make_policy_takes() -> None:
+    """A setting that the policy's maker does not know would surface only in training."""
+    import inspect
+    from dataclasses import fields
+
+    from redline.policies import make_policy
+
+    accepted = inspect.signature(make_policy).parameters
+    assert all(field.name in accepted for field in fields(PolicySettings))
+
+
+def test_settings_import_no_torch() -> None:
+    """Help must answer within a second; importing torch alone takes longer."""
+    program = (
+        "import sys, redline.cli, redline.train.settings, redline.train.presets;"
+        "sys.exit('torch' in sys.modules or 'gymnasium' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
