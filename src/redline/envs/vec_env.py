@@ -52,6 +52,9 @@ class VecEnv(ABC):
         can_idle: whether `step` accepts an `active` mask.
         restorable: None if the state can be saved and restored bit for bit, else the reason
             why not (resuming then starts fresh episodes and says so).
+        preset: name of the Atari protocol in force, None if there is none.
+        first_env_id: index of the first environment in the whole batch; more than 0 where a
+            worker holds a part of a bigger one.
     """
 
     num_envs: int
@@ -62,6 +65,8 @@ class VecEnv(ABC):
     frame_skip: int = 1
     can_idle: bool = False
     restorable: str | None = None
+    preset: str | None = None
+    first_env_id: int = 0
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> NestedArray:

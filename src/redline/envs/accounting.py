@@ -1,0 +1,131 @@
+"""Episode records, lost lives and clipped rewards, the same for every back end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from redline.data import Array, EpisodeRecord, NestedArray, leaves
+from redline.envs.backend import StepBuffers
+from redline.envs.vec_env import EnvStep
+from redline.errors import EnvError
+
+
+class EpisodeBook:
+    """Turns raw steps into what the learner sees, and keeps the score of the real game.
+
+    A lost life ends the learner's episode (`terminated`) while the game goes on: its
+    successor is the next observation, nothing is reset and no `EpisodeRecord` is written.
+
+    Args:
+        num_envs: B.
+        first_env_id: index of the first of them in the whole batch.
+        clip_reward: give the learner the sign of the reward.
+        episodic_life: end the learner's episode when a life is lost.
+    """
+
+    def __init__(
+        self, num_envs: int, first_env_id: int, *, clip_reward: bool, episodic_life: bool
+    ) -> None:
+        self._first_env_id = first_env_id
+        self._clip_reward, self._episodic_life = clip_reward, episodic_life
+        self._reward = np.zeros(num_envs, dtype=np.float32)
+        self._terminated = np.zeros(num_envs, dtype=np.bool_)
+        self._return = np.zeros(num_envs, dtype=np.float64)
+        self._length = np.zeros(num_envs, dtype=np.int64)
+        self._episode_id = np.zeros(num_envs, dtype=np.int64)
+        self._lives = np.zeros(num_envs, dtype=np.int32)
+
+    def begin(self, lives: Array, *, seeded: bool) -> None:
+        """Start over after a reset; episode ids begin at 0 again if it was a seeded one."""
+        self._return[...] = 0.0
+        self._length[...] = 0
+        self._lives[...] = lives
+        if seeded:
+            self._episode_id[...] = 0
+
+    def record(self, buffers: StepBuffers, ended: bool) -> EnvStep:
+        """Account for one raw step.
+
+        Args:
+            buffers: what the back end wrote.
+            ended: whether any episode ended.
+        """
+        self._return += buffers.reward
+        self._length += buffers.valid
+        if self._clip_reward:
+            np.sign(buffers.reward, out=self._reward, casting="same_kind")
+        else:
+            np.copyto(self._reward, buffers.reward, casting="same_kind")
+        terminated, any_final = buffers.terminated, ended
+        if self._episodic_life:
+            terminated, any_life_lost = self._lost_lives(buffers)
+            any_final = ended or any_life_lost
+        return EnvStep(
+            obs=buffers.obs,
+            reward=self._reward,
+            terminated=terminated,
+            truncated=buffers.truncated,
+            valid=buffers.valid,
+            final_obs=buffers.final_obs if any_final else None,
+            episodes=self._finish(buffers) if ended else [],
+        )
+
+    def _lost_lives(self, buffers: StepBuffers) -> tuple[Array, bool]:
+        ended = buffers.terminated | buffers.truncated
+        lost = (buffers.lives < self._lives) & ~ended & buffers.valid
+        np.copyto(self._lives, buffers.lives)
+        any_lost = bool(lost.any())
+        if any_lost:
+            _copy_rows(buffers.final_obs, buffers.obs, lost)
+        np.logical_or(buffers.terminated, lost, out=self._terminated)
+        return self._terminated, any_lost
+
+    def _finish(self, buffers: StepBuffers) -> list[EpisodeRecord]:
+        rows = np.flatnonzero(buffers.terminated | buffers.truncated)
+        records = [
+            EpisodeRecord(
+                env_id=self._first_env_id + i,
+                episode_id=int(self._episode_id[i]),
+                return_=float(self._return[i]),
+                length=int(self._length[i]),
+            )
+            for i in rows.tolist()
+        ]
+        self._return[rows] = 0.0
+        self._length[rows] = 0
+        self._episode_id[rows] += 1
+        return records
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running episodes' scores, lengths, ids and lives."""
+        return {
+            "return": self._return.copy(),
+            "length": self._length.copy(),
+            "episode_id": self._episode_id.copy(),
+            "lives": self._lives.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`.
+
+        Raises:
+            EnvError: if it is of another number of environments.
+        """
+        mine = self.state_dict()
+        for name, array in mine.items():
+            if np.shape(state[name]) != array.shape:
+                raise EnvError(
+                    f"the saved state is of {np.shape(state[name])[0]} environments, this run has "
+                    f"{array.shape[0]}. Resume with the same num_envs."
+                )
+        self._return[...] = state["return"]
+        self._length[...] = state["length"]
+        self._episode_id[...] = state["episode_id"]
+        self._lives[...] = state["lives"]
+
+
+def _copy_rows(target: NestedArray, source: NestedArray, rows: Array) -> None:
+    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
+        to[rows] = of[rows]

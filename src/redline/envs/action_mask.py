@@ -1,0 +1,65 @@
+"""Action masks in `info`, made part of the observation so that the policy sees them.
+
+An environment may declare a Dict observation with the key "action_mask" itself; such a
+one is left alone. One that reports `info["action_mask"]` instead has its observation
+turned into {"obs": its own, "action_mask": int8, 1 where the action is allowed}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from redline.data import Array
+from redline.errors import EnvDataError
+
+KEY = "action_mask"
+
+
+def find_mask_space(env: gymnasium.Env[Any, Any]) -> spaces.Box | None:
+    """The space of the masks in `info`, found by resetting once; None if there are none."""
+    if isinstance(env.observation_space, spaces.Dict) and KEY in env.observation_space.spaces:
+        return None
+    _, info = env.reset()
+    if KEY not in info:
+        return None
+    return spaces.Box(0, 1, shape=flat_mask(info[KEY]).shape, dtype=np.int8)
+
+
+def flat_mask(mask: Any) -> Array:
+    """A mask as one int8 vector; a tuple of masks (MultiDiscrete) is put end to end."""
+    if isinstance(mask, (tuple, list)) and len(mask) and np.ndim(mask[0]) > 0:
+        return np.concatenate([np.asarray(part, dtype=np.int8).ravel() for part in mask])
+    return np.asarray(mask, dtype=np.int8).ravel()
+
+
+def with_action_mask(env: gymnasium.Env[Any, Any], space: spaces.Box) -> gymnasium.Env[Any, Any]:
+    """`env` with the mask of `info` beside its observation."""
+    return _ActionMaskObservation(env, space)
+
+
+class _ActionMaskObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], space: spaces.Box) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"obs": env.observation_space, KEY: space})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._merge(obs, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._merge(obs, info), reward, terminated, truncated, info
+
+    def _merge(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if KEY not in info:
+            raise EnvDataError(
+                f"{self.env}: info had an {KEY!r} after the first reset but not now. Return it "
+                f"from every reset and step, or put it into a Dict observation."
+            )
+        return {"obs": obs, KEY: flat_mask(info[KEY])}

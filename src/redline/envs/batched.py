@@ -1,0 +1,151 @@
+"""`BatchedEnv`: a back end with the layers that all of them share.
+
+From the inside out: action checks, the back end's raw step, data checks, episode
+accounting with lost lives and clipped rewards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from redline.data import Array, NestedArray
+from redline.envs.accounting import EpisodeBook
+from redline.envs.backend import Backend
+from redline.envs.checks import DataChecker
+from redline.envs.vec_env import EnvStep, VecEnv
+from redline.errors import ConfigError, EnvError
+
+_STATE_FORMAT = 1
+
+
+class BatchedEnv(VecEnv):
+    """The one `VecEnv` of every back end that runs beside Python.
+
+    Args:
+        backend: resets and steps the environments; owned from now on.
+        env_id: the name they were made from.
+        preset: name of the Atari protocol, None if there is none.
+        clip_reward: give the learner the sign of the reward.
+        episodic_life: end the learner's episode when a life is lost.
+        check: look for NaN and infinity in what the environments return.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        env_id: str,
+        *,
+        preset: str | None = None,
+        clip_reward: bool = False,
+        episodic_life: bool = False,
+        check: bool = True,
+    ) -> None:
+        self._backend = backend
+        self.num_envs, self.env_id, self.preset = backend.num_envs, env_id, preset
+        self.backend = backend.name
+        self.observation_space = backend.observation_space
+        self.action_space = backend.codec.space
+        self.frame_skip, self.can_idle = backend.frame_skip, backend.can_idle
+        self.first_env_id = backend.first_env_id
+        self._checker = DataChecker(backend.buffers, self._label) if check else None
+        self._book = EpisodeBook(
+            backend.num_envs,
+            backend.first_env_id,
+            clip_reward=clip_reward,
+            episodic_life=episodic_life,
+        )
+        self._num_steps = 0
+        self._has_reset = self._closed = False
+
+    @property
+    def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """None if the state can be saved and restored bit for bit, else the reason why not."""
+        return self._backend.restorable
+
+    def reset(self, seed: int | None = None) -> NestedArray:
+        """Start a new episode everywhere; see `VecEnv.reset`."""
+        self._refuse_if_closed()
+        self._backend.reset(seed)
+        self._num_steps, self._has_reset = 0, True
+        buffers = self._backend.buffers
+        self._book.begin(buffers.lives, seeded=seed is not None)
+        if self._checker is not None:
+            self._checker.check_reset()
+        return buffers.obs
+
+    def step(self, action: NestedArray, active: Array | None = None) -> EnvStep:
+        """Take one step in each environment; see `VecEnv.step`."""
+        if not self._has_reset:
+            self._refuse_if_closed()
+            raise ConfigError("step() was called before reset(); call reset(seed) first.")
+        if active is not None:
+            active = self._checked_active(active)
+        backend = self._backend
+        ended = backend.step(backend.codec.encode(action, active), active)
+        self._num_steps += 1
+        if self._checker is not None:
+            self._checker.check_step(self._num_steps, ended)
+        return self._book.record(backend.buffers, ended)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on bit for bit; see `VecEnv.state_dict`."""
+        self._refuse_if_closed()
+        if not self._has_reset:
+            raise EnvError("there is no state to save before reset(); call reset(seed) first.")
+        if self.restorable is not None:
+            raise EnvError(f"the state of {self.env_id} cannot be saved: {self.restorable}")
+        return {
+            "format": _STATE_FORMAT,
+            "env_id": self.env_id,
+            "backend": self.backend,
+            "num_steps": self._num_steps,
+            "episodes": self._book.state_dict(),
+            "simulators": self._backend.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> NestedArray:
+        """Go on from `state`; see `VecEnv.load_state_dict`."""
+        self._refuse_if_closed()
+        for name, mine in (
+            ("format", _STATE_FORMAT),
+            ("env_id", self.env_id),
+            ("backend", self.backend),
+        ):
+            if state.get(name) != mine:
+                raise EnvError(
+                    f"the saved environment state has {name} {state.get(name)!r}, this one has "
+                    f"{mine!r}. Resume with the environment and back end of the saved run."
+                )
+        self._book.load_state_dict(state["episodes"])
+        self._backend.load_state_dict(state["simulators"])
+        self._num_steps, self._has_reset = int(state["num_steps"]), True
+        return self._backend.buffers.obs
+
+    def close(self) -> None:
+        """Free processes, memory and windows."""
+        if not self._closed:
+            self._closed, self._has_reset = True, False
+            self._backend.close()
+
+    def _checked_active(self, active: Array) -> Array:
+        if not self.can_idle:
+            raise ConfigError(
+                f"the {self.backend} back end cannot leave environments idle. Use the "
+                f"gymnasium or processes back end to wait for the end of episodes."
+            )
+        mask = np.asarray(active)
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_:
+            raise ConfigError(
+                f"active must be bool of shape ({self.num_envs},), got {mask.dtype} of shape "
+                f"{mask.shape}."
+            )
+        return mask
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise EnvError(f"this {self.env_id} batch is closed; make a new one with make_vec.")
+
+    def _label(self, index: int) -> str:
+        return f"{self.env_id}, environment {self.first_env_id + index}"

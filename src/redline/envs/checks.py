@@ -1,0 +1,78 @@
+"""Finding NaN and infinity in what environments return, for the whole batch at once."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from redline.data import Array, leaves
+from redline.envs.backend import StepBuffers
+from redline.envs.spaces import Label
+from redline.errors import EnvDataError
+
+
+class DataChecker:
+    """Refuses rewards and float observations that are not finite.
+
+    Args:
+        buffers: what the back end writes.
+        label: names environment i in messages.
+    """
+
+    def __init__(self, buffers: StepBuffers, label: Label) -> None:
+        self._label = label
+        self._reward = buffers.reward
+        self._obs = _float_leaves(buffers.obs)
+        self._final_obs = _float_leaves(buffers.final_obs)
+        self._buffers = buffers
+
+    def check_reset(self) -> None:
+        """Check the observations of a reset.
+
+        Raises:
+            EnvDataError: if one is not finite.
+        """
+        for key, leaf in self._obs:
+            if not np.isfinite(leaf).all():
+                self._refuse_obs("observation of reset()", key, leaf, 0)
+
+    def check_step(self, step: int, ended: bool) -> None:
+        """Check one step.
+
+        Args:
+            step: number of this step since the last reset, from 1.
+            ended: whether any episode ended in it.
+
+        Raises:
+            EnvDataError: if a reward or an observation is not finite.
+        """
+        if not np.isfinite(self._reward).all():
+            index = int(np.flatnonzero(~np.isfinite(self._reward))[0])
+            raise EnvDataError(
+                f"{self._label(index)}, step {step}: the reward is {self._reward[index]}. "
+                f"Rewards must be finite; look for a division by zero in the environment."
+            )
+        for key, leaf in self._obs:
+            if not np.isfinite(leaf).all():
+                self._refuse_obs("observation", key, leaf, step)
+        if ended:
+            done = self._buffers.terminated | self._buffers.truncated
+            for key, leaf in self._final_obs:
+                if not np.isfinite(leaf[done]).all():
+                    kept = np.where(done.reshape(-1, *([1] * (leaf.ndim - 1))), leaf, 0.0)
+                    self._refuse_obs("last observation of an episode", key, kept, step)
+
+    def _refuse_obs(self, what: str, key: str, leaf: Array, step: int) -> NoReturn:
+        where = tuple(int(n) for n in np.argwhere(~np.isfinite(leaf))[0])
+        part = f", key {key!r}" if key else ""
+        component = f"[{', '.join(map(str, where[1:]))}]" if where[1:] else ""
+        raise EnvDataError(
+            f"{self._label(where[0])}, step {step}{part}: the {what}{component} is {leaf[where]}. "
+            f"Observations must be finite (and fit into float32); clip or repair them in the "
+            f"environment or a wrapper."
+        )
+
+
+def _float_leaves(tree: Any) -> list[tuple[str, Array]]:
+    return [(key, leaf) for key, leaf in leaves(tree) if leaf.dtype.kind == "f"]

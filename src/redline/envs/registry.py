@@ -1,0 +1,162 @@
+"""From a name or callable to a function that makes one environment."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from redline.envs import atari, minatar
+from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
+
+# Part of the entry point of environments that need a package: its name, our extra, purpose.
+_NEEDS = (
+    ("mujoco", "mujoco", "mujoco", "MuJoCo environments"),
+    ("box2d", "Box2D", "box2d", "Box2D environments"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleEnv:
+    """How to make one environment.
+
+    Attributes:
+        make: makes it; can be sent to a worker with cloudpickle.
+        env_id: what to call it in messages and configs.
+        frame_skip: simulator frames per step, where the protocol fixes it.
+    """
+
+    make: Callable[[], gymnasium.Env[Any, Any]]
+    env_id: str
+    frame_skip: int = 1
+
+
+def is_atari(env: Any) -> bool:
+    """Whether `env` is an id of an Atari game that the presets are made for."""
+    return isinstance(env, str) and env.startswith(atari.PREFIX)
+
+
+def find_single(
+    env: str | Callable[[], gymnasium.Env[Any, Any]],
+    preset: str | None,
+    env_kwargs: dict[str, Any],
+) -> SingleEnv:
+    """How to make one of `env`; nothing is made yet, but the name is looked up.
+
+    Raises:
+        ConfigError: if a preset or `env_kwargs` is given where it does not apply.
+        UnknownNameError: if there is no such environment or preset.
+        MissingExtraError: if the package that has it is not installed.
+    """
+    if not isinstance(env, str):
+        return _find_callable(env, preset, env_kwargs)
+    if is_atari(env):
+        protocol = atari.find_preset(preset)
+        atari.register_games()
+        check_registered(env)
+        return SingleEnv(
+            make=lambda: atari.make_atari(env, protocol, env_kwargs),
+            env_id=env,
+            frame_skip=atari.FRAME_SKIP,
+        )
+    refuse_preset(env, preset)
+    if env.startswith(minatar.PREFIX):
+        if env not in minatar.IDS:
+            raise _unknown(env, f"there is no MinAtar game {env!r}")
+        return SingleEnv(make=lambda: minatar.make_minatar(env, env_kwargs), env_id=env)
+    check_registered(env)
+    return SingleEnv(make=lambda: _make_registered(env, env_kwargs), env_id=env)
+
+
+def name_of(env: Any) -> str:
+    """What to call a callable, or an instance, that is not a name itself."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        spec = env.spec
+        return spec.id if spec is not None else type(env.unwrapped).__name__
+    function = getattr(env, "func", env)  # of a functools.partial
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def refuse_preset(env: Any, preset: str | None) -> None:
+    """Refuse a preset for anything but an Atari game.
+
+    Raises:
+        ConfigError: if there is a preset.
+    """
+    if preset is not None:
+        atari.find_preset(preset)
+        raise ConfigError(
+            f"preset={preset!r} is an Atari protocol, but {name_of(env)} is not an ALE/*-v5 game. "
+            f"Leave the preset out."
+        )
+
+
+def check_registered(env_id: str) -> None:
+    """Refuse an id that Gymnasium does not know.
+
+    Raises:
+        UnknownNameError: with close matches.
+    """
+    try:
+        gymnasium.spec(env_id)
+    except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
+        raise _unknown(env_id, f"there is no environment {env_id!r} ({error})") from error
+
+
+def _find_callable(
+    env: Callable[[], gymnasium.Env[Any, Any]], preset: str | None, env_kwargs: dict[str, Any]
+) -> SingleEnv:
+    if not callable(env):
+        raise ConfigError(
+            f"env is of type {type(env).__name__}. Give a Gymnasium id, a callable that makes one "
+            f"gymnasium.Env, or a gymnasium.vector.VectorEnv."
+        )
+    if isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            "env is one gymnasium.Env, but a batch needs several. Give a callable that makes one, "
+            "such as `lambda: MyEnv()`."
+        )
+    refuse_preset(env, preset)
+    if env_kwargs:
+        raise ConfigError(
+            f"env_kwargs {sorted(env_kwargs)} are for an id; bind them into the callable with "
+            f"functools.partial."
+        )
+    return SingleEnv(make=env, env_id=name_of(env))
+
+
+def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        entry_point = str(gymnasium.spec(env_id).entry_point)
+        for part, package, extra, purpose in _NEEDS:
+            if part in entry_point:
+                raise MissingExtraError(package, extra, purpose) from error
+        raise EnvError(f"{env_id} cannot be made: {error}") from error
+    except TypeError as error:
+        if env_kwargs and "argument" in str(error):
+            raise ConfigError(f"env_kwargs {env_kwargs} do not fit {env_id}: {error}") from error
+        raise
+
+
+def _unknown(env_id: str, message: str) -> UnknownNameError:
+    try:
+        atari.register_games()
+    except MissingExtraError:
+        known = list(gymnasium.registry)
+    else:
+        known = [name for name in gymnasium.registry if not name.endswith(("-v0", "-v4"))]
+    by_lower_case = {name.lower(): name for name in (*known, *minatar.IDS)}
+    matches = difflib.get_close_matches(env_id.lower(), by_lower_case, n=4, cutoff=0.5)
+    hint = (
+        f"Did you mean {' or '.join(repr(by_lower_case[match]) for match in matches)}?"
+        if matches
+        else "List the known ones with gymnasium.pprint_registry()."
+    )
+    return UnknownNameError(f"{message.rstrip('.')}. {hint}")

@@ -1,0 +1,159 @@
+"""`EnvSettings`: all that `make_vec` was asked for, as one value that workers can be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from redline.envs import atari
+from redline.envs.backend import Backend
+from redline.envs.batched import BatchedEnv
+from redline.envs.env_loop import EnvLoop
+from redline.envs.registry import SingleEnv, find_single, is_atari, name_of, refuse_preset
+from redline.envs.vec_env import VecEnv
+from redline.errors import ConfigError, UnknownNameError
+
+BackendName: TypeAlias = Literal["auto", "gymnasium", "processes", "envpool", "ale"]
+EnvSource: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | VectorEnv[Any, Any, Any]"
+BACKENDS = ("auto", "gymnasium", "processes", "envpool", "ale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSettings:
+    """What to step, and with what; the arguments of `make_vec` without the number.
+
+    Send it to a worker with cloudpickle: it may hold a callable.
+
+    Raises:
+        ConfigError: if settings contradict each other.
+        UnknownNameError: if there is no such environment, back end or preset.
+        MissingExtraError: if a package is missing.
+    """
+
+    env: EnvSource
+    backend: str = "auto"  # one of BACKENDS; auto: ale for ALE/*-v5 ids, else gymnasium
+    preset: str | None = None  # Atari protocol; None means dqn-2015 for ALE/*-v5 ids
+    num_threads: int = 0  # of envpool and ale; 0: one per environment, at most the usable cores
+    num_workers: int | None = None  # processes; None: one per environment, at most the cores
+    worker_timeout_s: float = 8.0  # a worker silent for longer has failed
+    clip_reward: bool | None = None  # give the learner the reward's sign; None: as the preset
+    env_kwargs: dict[str, Any] = field(default_factory=dict)  # for the environment's constructor
+    check: bool = True  # look for NaN and infinity
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS and self.backend != "vector":
+            raise UnknownNameError(
+                f"there is no environment back end {self.backend!r}. Choose one of "
+                f"{', '.join(BACKENDS)}."
+            )
+        if self.num_threads < 0:
+            raise ConfigError(f"num_threads={self.num_threads} is negative; 0 means automatic.")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigError(f"num_workers={self.num_workers}; at least one is needed.")
+        if not self.worker_timeout_s > 0:
+            raise ConfigError(f"worker_timeout_s={self.worker_timeout_s} must be above 0 seconds.")
+        object.__setattr__(self, "backend", self._chosen_backend())
+        if is_atari(self.env):
+            object.__setattr__(self, "preset", atari.find_preset(self.preset).name)
+        else:
+            refuse_preset(self.env, self.preset)
+
+    def _chosen_backend(self) -> str:
+        if isinstance(self.env, VectorEnv):
+            if self.backend not in ("auto", "vector"):
+                raise ConfigError(
+                    f"backend={self.backend!r} cannot step a ready {type(self.env).__name__}. Leave "
+                    f"it at 'auto', or give an id or a callable."
+                )
+            return "vector"
+        if self.backend == "vector":
+            raise ConfigError("backend='vector' is for a ready gymnasium.vector.VectorEnv only.")
+        if self.backend in ("envpool", "ale") and not isinstance(self.env, str):
+            raise ConfigError(
+                f"backend={self.backend!r} needs an id, not a callable. Use gymnasium or processes."
+            )
+        if self.backend == "ale" and not is_atari(self.env):
+            raise ConfigError(f"backend='ale' steps ALE/*-v5 games only, not {self.env!r}.")
+        if self.backend == "auto":
+            return "ale" if is_atari(self.env) else "gymnasium"
+        return self.backend
+
+    @property
+    def env_id(self) -> str:
+        """The name in messages and configs."""
+        return name_of(self.env)
+
+    def make(self, num_envs: int, first_env_id: int = 0) -> VecEnv:
+        """A batch of environments.
+
+        Args:
+            num_envs: B.
+            first_env_id: index of the first of them, where this is a part of a bigger batch.
+
+        Raises:
+            ConfigError: if the number does not fit.
+        """
+        if num_envs < 1:
+            raise ConfigError(f"num_envs={num_envs}; at least one environment is needed.")
+        if first_env_id < 0:
+            raise ConfigError(f"first_env_id={first_env_id} is negative.")
+        protocol = atari.find_preset(self.preset) if is_atari(self.env) else None
+        clip_reward = self.clip_reward
+        if clip_reward is None:
+            clip_reward = protocol is not None and protocol.clip_reward
+        return BatchedEnv(
+            self._make_backend(num_envs, first_env_id),
+            self.env_id,
+            preset=self.preset,
+            clip_reward=clip_reward,
+            episodic_life=protocol is not None and protocol.episodic_life,
+            check=self.check,
+        )
+
+    def _make_backend(self, num_envs: int, first_env_id: int) -> Backend:
+        if self.backend == "vector":
+            from redline.envs.vector_adapter import VectorBackend
+
+            return VectorBackend(self.env, num_envs, first_env_id)
+        if self.backend == "ale":
+            from redline.envs.ale_adapter import AleBackend
+
+            return AleBackend(self, num_envs, first_env_id)
+        if self.backend == "envpool":
+            from redline.envs.envpool_adapter import EnvPoolBackend
+
+            return EnvPoolBackend(self, num_envs, first_env_id)
+        single = self.single()
+        if self.backend == "processes":
+            from redline.envs.processes import ProcessBackend
+
+            return ProcessBackend(
+                single,
+                num_envs,
+                first_env_id=first_env_id,
+                num_workers=self.num_workers,
+                timeout_s=self.worker_timeout_s,
+            )
+        return EnvLoop(
+            single.make,
+            num_envs,
+            env_id=single.env_id,
+            first_env_id=first_env_id,
+            frame_skip=single.frame_skip,
+        )
+
+    def single(self) -> SingleEnv:
+        """How to make one of these environments alone, for videos for example.
+
+        Raises:
+            ConfigError: if it is a ready vector environment.
+        """
+        if isinstance(self.env, VectorEnv):
+            raise ConfigError(
+                f"{self.env_id} is a ready vector environment, not one that can be made."
+            )
+        return find_single(self.env, self.preset, self.env_kwargs)

@@ -1,0 +1,346 @@
+"""The state of one Gymnasium environment as plain data, and back, bit for bit.
+
+How, in order of preference:
+
+| method | for | what is kept |
+|---|---|---|
+| protocol | the innermost environment has `get_state()` and `set_state(state)` | what they give |
+| mujoco | Gymnasium's MuJoCo environments | integration state, every array of MjData |
+| ale | `ale_py`'s environments without sticky actions | ALE's own serialised system state |
+| attributes | Gymnasium's classic control and toy text | its attributes |
+| journal | any other | its generators before the last reset, and the actions since |
+
+Beside that, the plain attributes of every wrapper (a time limit's counter, a stack of
+frames) are kept. A journal is replayed, and the caller compares the observation with the
+saved one. The protocol's state must be plain data: None, numbers, strings, arrays, and
+lists, tuples, sets and dicts of those, random generators included.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from redline.envs.plain_data import NotPlainError, decode, encode
+from redline.errors import EnvError
+
+JOURNAL_LIMIT = 100_000
+_ATTRIBUTE_MODULES = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
+# Constant for given constructor arguments, and large.
+_CONSTANT = {"TaxiEnv": ("P", "initial_state_distrib", "desc", "locs")}
+_SKIPPED_TYPES = (gymnasium.Space, gymnasium.Env, gymnasium.envs.registration.EnvSpec)
+_SKIPPED_NAMES = frozenset({"metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"})
+
+
+class Snapshotter:
+    """Saves and restores one environment.
+
+    Args:
+        env: the environment with all its wrappers.
+
+    Attributes:
+        method: one of the methods of the module docstring.
+        keeps_journal: whether `before_reset` and `before_step` must be called.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env = env
+        self._layers = _layers(env)
+        self._inner = self._layers[-1]
+        self._constant_reason: str | None = None
+        self.method = self._choose()
+        self.keeps_journal = self.method == "journal"
+        self._origin: dict[str, Any] | None = None
+        self._actions: list[Any] = []
+
+    @property
+    def reason(self) -> str | None:
+        """None if the environment can be restored as it now is, else why not."""
+        if self._constant_reason is not None:
+            return self._constant_reason
+        if self.keeps_journal and len(self._actions) > JOURNAL_LIMIT:
+            return (
+                f"{type(self._inner).__name__} has no get_state() and set_state(state), and its "
+                f"episode is longer than the {JOURNAL_LIMIT} steps that are kept for replay"
+            )
+        return None
+
+    def _choose(self) -> str:
+        inner = self._inner
+        if _has_protocol(inner):
+            return "protocol" if self._wrappers_are_plain() else "journal"
+        module = type(inner).__module__
+        if hasattr(inner, "ale") and module.startswith(("ale_py", "shimmy")):
+            return self._choose_ale()
+        if not self._wrappers_are_plain():
+            return "journal"
+        if _is_mujoco(inner) and self._is_plain(inner, skip=_MUJOCO_ATTRIBUTES):
+            return "mujoco"
+        if module.startswith(_ATTRIBUTE_MODULES) and self._is_plain(inner):
+            return "attributes"
+        return "journal"
+
+    def _choose_ale(self) -> str:
+        ale = self._inner.ale
+        if ale.getFloat("repeat_action_probability") > 0:
+            self._constant_reason = (
+                f"{type(self._inner).__name__} has sticky actions of its own, whose last action "
+                f"ALE does not save. Use the preset 'machado-2018'"
+            )
+        elif not self._wrappers_are_plain():
+            self._constant_reason = (
+                f"a wrapper around {type(self._inner).__name__} holds state that is not plain data"
+            )
+        return "ale"
+
+    def _wrappers_are_plain(self) -> bool:
+        return all(self._is_plain(layer) for layer in self._layers[:-1])
+
+    def _is_plain(self, layer: Any, skip: frozenset[str] = frozenset()) -> bool:
+        try:
+            _attributes(layer, skip)
+        except NotPlainError:
+            return False
+        return True
+
+    def before_reset(self, seed: int | None) -> None:
+        """Begin a journal: remember what the reset draws from."""
+        self._origin = {"seed": seed, "generators": [_generators(layer) for layer in self._layers]}
+        self._actions.clear()
+
+    def before_step(self, action: Any) -> None:
+        """Add an action to the journal."""
+        if len(self._actions) <= JOURNAL_LIMIT:
+            self._actions.append(action)
+
+    def save(self) -> dict[str, Any]:
+        """The state as plain data.
+
+        Raises:
+            EnvError: if it cannot be saved.
+        """
+        if self.reason is not None:
+            raise EnvError(f"the state cannot be saved: {self.reason}")
+        if self.method == "journal":
+            return {
+                "method": self.method,
+                "origin": self._origin,
+                "actions": _pack(self._actions),
+            }
+        try:
+            return {
+                "method": self.method,
+                "inner": self._save_inner(),
+                "wrappers": [_attributes(layer) for layer in self._layers[:-1]],
+            }
+        except NotPlainError as error:
+            raise EnvError(
+                f"the state of {type(self._inner).__name__} cannot be saved: it holds {error}, "
+                f"which is not plain data. Give it get_state() and set_state(state)."
+            ) from error
+
+    def _save_inner(self) -> Any:
+        if self.method == "protocol":
+            return encode(self._inner.get_state())
+        if self.method == "mujoco":
+            return _save_mujoco(self._inner)
+        if self.method == "ale":
+            return {
+                "system": encode(self._inner.ale.cloneSystemState().__getstate__()),
+                "attributes": _attributes(self._inner, frozenset({"ale", "_action_set"})),
+            }
+        return _attributes(self._inner)
+
+    def restore(self, state: dict[str, Any], name: str) -> tuple[Any, Any] | None:
+        """Bring the environment into the saved state.
+
+        Args:
+            state: what `save` gave.
+            name: what to call the environment in messages.
+
+        Returns:
+            None if that is certain; (observation, info) if the state was reached by replaying
+            a journal, for the caller to compare with what was saved.
+
+        Raises:
+            EnvError: if the state is of another kind of environment.
+        """
+        if state.get("method") != self.method:
+            raise EnvError(
+                f"{name}: the saved state was made by the method {state.get('method')!r}, this "
+                f"environment needs {self.method!r}. Resume with the environment of the saved run."
+            )
+        if self.method == "journal":
+            return self._replay(state, name)
+        if len(state["wrappers"]) != len(self._layers) - 1:
+            raise EnvError(
+                f"{name}: the saved environment had {len(state['wrappers'])} wrappers, this one has "
+                f"{len(self._layers) - 1}. Resume with the environment of the saved run."
+            )
+        # Some constructors leave to the first reset what stepping needs.
+        self._env.reset(seed=0)
+        self._restore_inner(state["inner"])
+        for layer, attributes in zip(self._layers[:-1], state["wrappers"], strict=True):
+            _set_attributes(layer, attributes)
+        return None
+
+    def _restore_inner(self, saved: Any) -> None:
+        if self.method == "protocol":
+            self._inner.set_state(decode(saved))
+        elif self.method == "mujoco":
+            _restore_mujoco(self._inner, saved)
+        elif self.method == "ale":
+            _restore_ale_system(self._inner.ale, decode(saved["system"]))
+            _set_attributes(self._inner, saved["attributes"])
+        else:
+            _set_attributes(self._inner, saved)
+
+    def _replay(self, state: dict[str, Any], name: str) -> tuple[Any, Any]:
+        origin = state["origin"]
+        if len(origin["generators"]) != len(self._layers):
+            raise EnvError(
+                f"{name}: the saved environment had {len(origin['generators']) - 1} wrappers, this "
+                f"one has {len(self._layers) - 1}. Resume with the environment of the saved run."
+            )
+        for layer, generators in zip(self._layers, origin["generators"], strict=True):
+            _set_attributes(layer, generators)
+        self._origin, self._actions = origin, _unpack(state["actions"])
+        obs, info = self._env.reset(seed=origin["seed"])
+        for action in self._actions:
+            obs, _, terminated, truncated, info = self._env.step(action)
+            if terminated or truncated:
+                raise EnvError(
+                    f"{name}: replaying the episode's actions ended it early, so its state cannot "
+                    f"be restored. Give the environment get_state() and set_state(state), or draw "
+                    f"all its randomness from self.np_random."
+                )
+        return obs, info
+
+
+_MUJOCO_ATTRIBUTES = frozenset({"model", "data", "mujoco_renderer"})
+
+
+def _pack(actions: list[Any]) -> Any:
+    """One array for a journal of numbers or of arrays; a list for structured actions."""
+    if actions and all(type(action) is int for action in actions):
+        return {"kind": "numbers", "values": np.array(actions, dtype=np.int64)}
+    if actions and all(isinstance(action, np.ndarray) for action in actions):
+        return {"kind": "arrays", "values": np.stack(actions)}
+    return {"kind": "any", "values": [encode(action) for action in actions]}
+
+
+def _unpack(packed: dict[str, Any]) -> list[Any]:
+    if packed["kind"] == "numbers":
+        return packed["values"].tolist()
+    if packed["kind"] == "arrays":
+        return list(np.array(packed["values"]))
+    return [decode(action) for action in packed["values"]]
+
+
+def _layers(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """The wrappers from the outside in, then the innermost environment."""
+    layers: list[Any] = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _has_protocol(env: Any) -> bool:
+    """MuJoCo environments have a `set_state(qpos, qvel)` of another meaning."""
+    if not callable(getattr(env, "get_state", None)) or not callable(
+        getattr(env, "set_state", None)
+    ):
+        return False
+    parameters = inspect.signature(env.set_state).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return len(required) == 1
+
+
+def _is_mujoco(env: Any) -> bool:
+    data = getattr(env, "data", None)
+    return type(data).__module__.startswith("mujoco") and hasattr(env, "model")
+
+
+def _is_skipped(name: str, value: Any) -> bool:
+    return (
+        name in _SKIPPED_NAMES
+        or isinstance(value, _SKIPPED_TYPES)
+        or callable(value)
+        or inspect.ismodule(value)
+        or type(value).__module__.startswith("pygame")
+    )
+
+
+def _attributes(layer: Any, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The layer's own attributes as plain data, without spaces, functions and windows."""
+    constant = _CONSTANT.get(type(layer).__name__, ())
+    return {
+        name: encode(value)
+        for name, value in vars(layer).items()
+        if name not in skip and name not in constant and not _is_skipped(name, value)
+    }
+
+
+def _set_attributes(layer: Any, saved: dict[str, Any]) -> None:
+    for name, data in saved.items():
+        setattr(layer, name, decode(data))
+
+
+def _generators(layer: Any) -> dict[str, Any]:
+    """What a reset may draw from or count with: generators and plain numbers."""
+    kept = (np.random.Generator, np.random.RandomState, bool, int, float)
+    return {
+        name: encode(value)
+        for name, value in vars(layer).items()
+        if isinstance(value, kept) and not _is_skipped(name, value)
+    }
+
+
+def _save_mujoco(env: Any) -> dict[str, Any]:
+    import mujoco
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    integration = np.empty(mujoco.mj_stateSize(env.model, spec), dtype=np.float64)
+    mujoco.mj_getState(env.model, env.data, integration, spec)
+    return {
+        "integration": integration,
+        "arrays": {name: encode(array) for name, array in _mujoco_arrays(env.data)},
+        "attributes": _attributes(env, _MUJOCO_ATTRIBUTES),
+    }
+
+
+def _restore_mujoco(env: Any, saved: dict[str, Any]) -> None:
+    import mujoco
+
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    mujoco.mj_setState(env.model, env.data, saved["integration"], spec)
+    # Derived quantities lag a step behind qpos, and rewards read them.
+    for name, array in _mujoco_arrays(env.data):
+        if name in saved["arrays"]:
+            value = decode(saved["arrays"][name])
+            if value.shape == array.shape:
+                array[...] = value
+    _set_attributes(env, saved["attributes"])
+
+
+def _mujoco_arrays(data: Any) -> list[tuple[str, Any]]:
+    """Every writeable numeric array of MjData, those of changing length left out."""
+    found = []
+    for name in dir(data):
+        if name.startswith(("_", "efc_", "iefc_")):
+            continue
+        value = getattr(data, name)
+        if isinstance(value, np.ndarray) and value.flags.writeable and value.dtype.kind in "biuf":
+            found.append((name, value))
+    return found
+
+
+def _restore_ale_system(ale: Any, system: bytes) -> None:
+    import ale_py
+
+    state = ale_py.ALEState.__new__(ale_py.ALEState)
+    state.__setstate__(system)
+    ale.restoreSystemState(state)
