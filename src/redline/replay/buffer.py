@@ -1,0 +1,567 @@
+"""The replay buffer: a ring of L rows of B transitions, and how batches are drawn from it.
+
+| symbol | meaning |
+|---|---|
+| L, B | rows of the ring, environments; row t of environment b lies at [(t mod L) * B + b] |
+| head | absolute number of the row to be written next; the ring holds rows head - L .. head - 1 |
+| unit | what is drawn: a transition, or a sequence named by where it starts |
+| N | batch size |
+| T' | rows of a sequence: burn_in + sequence_length + n_step |
+
+Only valid rows are drawn, and no window reaches over a row that is not valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from redline.data import Array, Rollout
+from redline.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    IncompatibleCheckpointError,
+)
+from redline.replay.config import ReplayConfig
+from redline.replay.continuity import ChainState, Links, link_rows, next_chain_state
+from redline.replay.observations import LeafRows, ObservationLeaf
+from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
+from redline.replay.sequences import SequenceIndex
+from redline.replay.snapshot import SavedFile, load_snapshot, read_manifest, save_snapshot
+from redline.replay.spec import Path as KeyPath
+from redline.replay.spec import ReplaySpec, dotted, flatten, nest
+from redline.replay.storage import Arena, ArrayPlan
+from redline.replay.windows import CUT, TERMINATED, TRUNCATED, Window, n_step_windows
+from redline.replay.windows import FIRST as FIRST_ROW
+
+
+@dataclass(slots=True, kw_only=True)
+class SequenceBatch:
+    """N sequences of T' rows.
+
+    Attributes:
+        steps: [T', N] TensorDict with the entries of a transition batch (except index and
+            weight), and terminated, truncated, valid, and reset: the recurrent state must
+            be cleared before this row. Rows that are not valid are zero.
+        initial_state: name -> [N, ...] recurrent state before the first row, already
+            cleared if an episode began there.
+        index: [N] int64, to give priorities back with.
+        weight: [N] float32 importance weight.
+    """
+
+    steps: TensorDict
+    initial_state: dict[str, Tensor]
+    index: Tensor
+    weight: Tensor
+
+
+class Replay:
+    """Keeps collected rollouts and draws batches from them.
+
+    Args:
+        config: what to keep and how to draw.
+        spec: shapes and dtypes of what the collector produces.
+
+    Raises:
+        ConfigError: if the buffer does not fit where it is to lie (with the arithmetic), or
+            is too small for a sequence.
+        DeviceError: if the device is not there.
+    """
+
+    def __init__(self, config: ReplayConfig, spec: ReplaySpec) -> None:
+        self.config, self.spec = config, spec
+        self.num_envs = spec.num_envs
+        rows = -(-config.capacity // spec.num_envs)
+        interval = config.state_interval or 1
+        self.ring_rows = -(-rows // interval) * interval
+        if self.ring_rows < config.sequence_rows:
+            raise ConfigError(
+                f"capacity={config.capacity} gives {self.ring_rows} rows of num_envs="
+                f"{spec.num_envs}, fewer than the {config.sequence_rows} rows of one sequence. "
+                f"Use a capacity of at least {config.sequence_rows * spec.num_envs}."
+            )
+        stacked = _stacked_paths(config, spec)
+        self._frames = {path: config.frame_stack if path in stacked else 1 for path in spec.obs}
+        self._arena = Arena(self._plans(), config)
+        self._obs = {
+            path: ObservationLeaf(
+                self._arena, _obs_name(path), frames, self.ring_rows, self.num_envs
+            )
+            for path, frames in self._frames.items()
+        }
+        self._sequences = (
+            SequenceIndex(self._arena, config, spec.state, self.ring_rows, self.num_envs)
+            if config.is_sequential
+            else None
+        )
+        self._sampler = self._make_sampler()
+        device = self._arena.device
+        powers = config.gamma ** np.arange(config.n_step + 1)
+        self._powers = torch.from_numpy(powers.astype(np.float32)).to(device)
+        self._head_tensor = torch.zeros((), dtype=torch.int64, device=device)
+        self._reset_chain()
+
+    def __len__(self) -> int:
+        """How many units there are to draw from."""
+        return self._sampler.count
+
+    @property
+    def head(self) -> int:
+        """Rows ever written; the number of the next one."""
+        return self._head
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the buffer takes once it is full."""
+        return self._arena.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffer lies and batches are made."""
+        return self._arena.device
+
+    def add(
+        self,
+        rollout: Rollout,
+        priorities: Tensor | None = None,
+        states: dict[str, Tensor] | None = None,
+    ) -> None:
+        """Append a rollout; the oldest rows make room.
+
+        A rollout whose first observations are not those that the one before ended with
+        (fresh episodes after a resume) is taken as a break: the row before is bootstrapped
+        from the observation it was left with.
+
+        Args:
+            rollout: [T, B], T at most L.
+            priorities: [T, B] initial priorities, as to `update_priorities`; None gives
+                every new unit the highest priority so far. Sequences mix those of the rows
+                they learn from.
+            states: name -> [S, B, ...] recurrent states before each of the S rows of this
+                rollout at which a sequence starts; not needed if that is its first only.
+
+        Raises:
+            ConfigError: if shapes, dtypes, episodes or stacks are not as they should be, or
+                a priority is NaN, infinite or negative. The buffer is unchanged.
+        """
+        self._require_rollout(rollout, priorities)
+        length = rollout.rollout_length
+        starts = self._sequences and self._sequences.require_states(self._head, rollout, states)
+        follows = self._follows_stored(rollout)
+        links = link_rows(rollout, follows & self._chain.episode_open)
+        obs = self._prepare_obs(rollout, links)
+
+        head, oldest = self._head, max(self._head + length - self.ring_rows, 0)
+        for leaf in self._obs.values():
+            leaf.release(oldest)
+        self._cut_before(head, self._chain.newest_goes_on & ~(follows & links.valid[0]))
+        matches = follows & links.valid[0]
+        for path, leaf in self._obs.items():
+            leaf.write(head, obs[path], links, matches)
+        self._write_rows(head, rollout, links)
+        self._head, self._oldest = head + length, oldest
+        self._head_tensor.fill_(self._head)
+        self._chain = next_chain_state(self._chain, links)
+        if self._sequences is None:
+            self._sampler.advance(oldest, head, links.valid, priorities)
+        else:
+            self._sequences.write(head, length, starts or {}, priorities)
+            first, eligible, priority = self._sequences.completed(self._head, oldest)
+            oldest_unit = -(-oldest // self.config.state_interval)
+            self._sampler.advance(oldest_unit, first, eligible, priority)
+
+    def sample(
+        self,
+        batch_size: int,
+        rng: np.random.Generator | torch.Generator,
+        beta: float | Tensor = 1.0,
+    ) -> Any:
+        """Draw a batch with replacement.
+
+        Args:
+            batch_size: N.
+            rng: the stream to draw from; the same stream and buffer give the same batch. A
+                torch.Generator must lie on the buffer's device.
+            beta: exponent of the importance weights, annealed by the caller in env_steps.
+
+        Returns:
+            For transitions a TensorDict [N] with obs, action, next_obs (the true successor
+            of the n-step window), reward (its discounted sum), discount (gamma^k, 0 if it
+            terminated), num_steps (k), index, weight and the extras. For sequences a
+            `SequenceBatch`.
+
+        Raises:
+            ConfigError: if there is nothing to draw yet.
+        """
+        if len(self) == 0:
+            raise ConfigError(
+                f"the replay holds nothing to draw yet: {self._head} rows of {self.num_envs} "
+                f"were added, a unit takes {self.config.sequence_rows}. "
+                "Collect more before the first update."
+            )
+        index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
+        if self._sequences is None:
+            row, env = index // self.num_envs, index % self.num_envs
+            window = self._window(row, env)
+            fields = self._fields(row, env, window, (batch_size,))
+            fields["index"], fields["weight"] = index, weight
+            return TensorDict(fields, batch_size=[batch_size])
+        rows, envs = self._sequences.rows(index)
+        return SequenceBatch(
+            steps=self._sequence_steps(rows, envs),
+            initial_state=self._sequences.states(index),
+            index=index,
+            weight=weight,
+        )
+
+    def update_priorities(self, index: Tensor, priority: Tensor) -> None:
+        """Give drawn units new priorities; those overwritten since are passed over.
+
+        Args:
+            index: [N] int64 from the batch; where one occurs twice, the higher counts.
+            priority: [N] non-negative, before epsilon and alpha: |TD error|, for sequences
+                as `mixed_priority` mixes it.
+
+        Raises:
+            ConfigError: if the buffer is not prioritized, or a priority is NaN, infinite or
+                negative (on a device at the next `add` or `save`, for looking would wait).
+        """
+        if not isinstance(self._sampler, PrioritizedSampler):
+            raise ConfigError(
+                "prioritized=False: this replay has no priorities to update. "
+                "Set prioritized=True, or do not update."
+            )
+        if index.shape != priority.shape:
+            raise ConfigError(
+                f"priority of shape {tuple(priority.shape)} does not match index of shape "
+                f"{tuple(index.shape)}. Give one priority for each drawn unit."
+            )
+        self._sampler.update(index, priority)
+
+    def save(self, directory: Path, previous: Path | None = None) -> list[SavedFile]:
+        """Write the whole buffer to a directory, at the cost of what changed.
+
+        The random stream belongs to the caller and is not part of it.
+
+        Args:
+            directory: made if need be; should be empty.
+            previous: the directory of an earlier save, whose unchanged files are linked.
+
+        Returns:
+            Every file of it, with size and SHA-256.
+
+        Raises:
+            ConfigError: if a bad priority was given on a device.
+            OSError: if the directory cannot be written.
+        """
+        if isinstance(self._sampler, PrioritizedSampler):
+            self._sampler.require_sound()
+        header = {
+            "layout": self._layout(),
+            "head": self._head,
+            "oldest": self._oldest,
+            "complete": self._sequences.complete if self._sequences else 0,
+        }
+        return save_snapshot(self._arena, self._host_arrays(), header, directory, previous)
+
+    def load(self, directory: Path) -> None:
+        """Replace the contents by saved ones; every later batch is as if never stopped.
+
+        Raises:
+            CorruptCheckpointError: if a file is missing, torn or altered; the buffer is
+                then empty.
+            IncompatibleCheckpointError: if it was saved with another layout.
+        """
+        manifest = read_manifest(directory)
+        header = manifest["header"]
+        self._require_layout(header["layout"], directory)
+        try:
+            host = load_snapshot(self._arena, manifest, directory)
+        except (CorruptCheckpointError, IncompatibleCheckpointError):
+            self.clear()
+            raise
+        self._head, self._oldest = header["head"], header["oldest"]
+        self._head_tensor.fill_(self._head)
+        if self._sequences is not None:
+            self._sequences.complete = header["complete"]
+        self._chain = ChainState(host["chain/newest_goes_on"], host["chain/episode_open"])
+        self._sampler.load_state_arrays(_under("sampler", host))
+        for path, leaf in self._obs.items():
+            leaf.pool.load_state_arrays(_under(_obs_name(path), host))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._arena.clear()
+        for leaf in self._obs.values():
+            leaf.pool.clear()
+        self._sampler.clear()
+        self._reset_chain()
+
+    def _reset_chain(self) -> None:
+        self._head = self._oldest = 0
+        self._head_tensor.fill_(0)
+        closed = np.zeros(self.num_envs, dtype=bool)
+        self._chain = ChainState(newest_goes_on=closed, episode_open=closed)
+        if self._sequences is not None:
+            self._sequences.complete = 0
+
+    def _plans(self) -> list[ArrayPlan]:
+        config, spec, rows = self.config, self.spec, self.ring_rows
+        total = rows * spec.num_envs
+        plans: list[ArrayPlan] = []
+        for path, leaf in spec.obs.items():
+            plans += ObservationLeaf.plans(
+                _obs_name(path), leaf, self._frames[path], rows, spec.num_envs
+            )
+        for name, leaf in self._row_leaves().items():
+            plans.append(ArrayPlan(name=name, rows=total, shape=leaf.shape, dtype=leaf.dtype))
+        plans.append(ArrayPlan(name="reward", rows=total, shape=(), dtype=torch.float32))
+        plans.append(ArrayPlan(name="flags", rows=total, shape=(), dtype=torch.uint8))
+        if config.is_sequential:
+            plans += SequenceIndex.plans(config, spec.state, rows, spec.num_envs)
+        units = rows // (config.state_interval or 1)
+        kind = PrioritizedSampler if config.prioritized else UniformSampler
+        return plans + kind.plans(units, spec.num_envs)
+
+    def _make_sampler(self) -> Sampler:
+        units = self.ring_rows // (self.config.state_interval or 1)
+        if not self.config.prioritized:
+            return UniformSampler(self._arena, units, self.num_envs)
+        return PrioritizedSampler(
+            self._arena, units, self.num_envs, self.config.alpha, self.config.priority_epsilon
+        )
+
+    def _row_leaves(self) -> dict[str, Any]:
+        actions = {_name("action", path): leaf for path, leaf in self.spec.action.items()}
+        return {**actions, **{f"extra/{name}": leaf for name, leaf in self.spec.extras.items()}}
+
+    def _require_rollout(self, rollout: Rollout, priorities: Tensor | None) -> None:
+        length = rollout.rollout_length
+        if length > self.ring_rows:
+            raise ConfigError(
+                f"rollout_length={length} exceeds the {self.ring_rows} rows of a replay of "
+                f"capacity={self.config.capacity} with num_envs={self.num_envs}. "
+                f"Use a capacity of at least {length * self.num_envs}."
+            )
+        found = ReplaySpec.from_rollout(rollout, tuple(self.spec.extras))
+        for kind in ("num_envs", "obs", "action", "extras"):
+            given, wanted = getattr(found, kind), getattr(self.spec, kind)
+            if given != wanted:
+                raise ConfigError(
+                    f"{kind} of the rollout is {given}, but this replay was made for {wanted}. "
+                    "Nothing is converted silently: make the collector and the spec agree."
+                )
+        if self._sequences is not None and found.state != self.spec.state:
+            raise ConfigError(
+                f"the rollout's initial_state is {found.state}, but this replay was made for "
+                f"{self.spec.state}. Make the policy and the spec agree."
+            )
+        if priorities is None:
+            return
+        if priorities.shape != rollout.steps.batch_size:
+            raise ConfigError(
+                f"priorities of shape {tuple(priorities.shape)} should be one per row, "
+                f"{tuple(rollout.steps.batch_size)}."
+            )
+        counted = torch.where(rollout.valid.to(priorities.device), priorities, 0.0)
+        if not bool((counted.isfinite() & (counted >= 0)).all()):
+            raise ConfigError(
+                "an initial priority is NaN, infinite or negative. "
+                "Priorities are absolute TD errors."
+            )
+
+    def _follows_stored(self, rollout: Rollout) -> Array:
+        """[B] whether the first valid observation is the one stored to act on next."""
+        if self._head == 0:
+            return np.zeros(self.num_envs, dtype=bool)
+        valid = rollout.valid
+        row = valid.int().argmax(0)  # 0 also where none is valid, which does not follow
+        env = torch.arange(self.num_envs)
+        follows = valid.any(0).cpu()
+        here = env.to(self.device)
+        stored_row = torch.full_like(here, self._head)
+        for path, leaf in flatten(rollout["obs"]).items():
+            stored = self._obs[path].fetch(self._obs[path].slots(stored_row, here))
+            given = leaf[row, env.to(leaf.device)].to(self.device)
+            follows &= (stored == given).reshape(self.num_envs, -1).all(1).cpu()
+        return follows.numpy()
+
+    def _prepare_obs(self, rollout: Rollout, links: Links) -> dict[KeyPath, LeafRows]:
+        """Each observation leaf with the true successors of ended and cut rows, checked."""
+        t, b = np.nonzero(links.ended | links.cut)
+        ended = torch.from_numpy(links.ended[t, b])
+        source = links.cut_source[t, b]
+        source = torch.from_numpy(np.where(links.cut[t, b], source, 0))
+        at = (torch.from_numpy(t), torch.from_numpy(b))
+        last, final = flatten(rollout.last_obs), flatten(rollout["final_obs"])
+        prepared: dict[KeyPath, LeafRows] = {}
+        for path, obs in flatten(rollout["obs"]).items():
+            inside = obs[source.clamp(max=len(obs) - 1), at[1]]
+            cut = torch.where(_like(source == len(obs), inside), last[path][at[1]], inside)
+            kept = torch.where(_like(ended, inside), final[path][at], cut)
+            rows = LeafRows(obs, last[path], np.zeros_like(links.valid), (t, b), kept)
+            prepared[path] = self._obs[path].prepare(rows, links)
+        return prepared
+
+    def _cut_before(self, head: int, cut: Array) -> None:
+        envs = np.flatnonzero(cut)
+        if len(envs) == 0:
+            return
+        for leaf in self._obs.values():
+            leaf.keep_head(head, envs)
+        slots = (head - 1) % self.ring_rows * self.num_envs + envs
+        flags = self._arena.arrays["flags"]
+        flags.touch_rows(slots)
+        flags.tensor[torch.from_numpy(slots).to(self.device)] |= CUT
+
+    def _write_rows(self, head: int, rollout: Rollout, links: Links) -> None:
+        values = {_name("action", path): leaf for path, leaf in flatten(rollout["action"]).items()}
+        values |= {f"extra/{name}": rollout[name] for name in self.spec.extras}
+        values["reward"] = rollout["reward"].float()
+        values["flags"] = torch.from_numpy(links.flags)
+        for name, value in values.items():
+            self._arena.write_ring(name, head, value, self.num_envs)
+
+    def _uniform(self, count: int, rng: np.random.Generator | torch.Generator) -> Tensor:
+        if isinstance(rng, torch.Generator):
+            return torch.rand(count, generator=rng, dtype=torch.float64, device=self.device)
+        return torch.from_numpy(rng.random(count)).to(self.device)
+
+    def _window(self, row: Tensor, env: Tensor) -> Window:
+        return n_step_windows(
+            self._arena["reward"],
+            self._arena["flags"],
+            row,
+            env,
+            self._head_tensor,
+            self.num_envs,
+            self._powers,
+        )
+
+    def _fields(
+        self, row: Tensor, env: Tensor, window: Window, shape: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """What is drawn for each of M rows, shaped [*shape, ...]."""
+        slot = (row % self.ring_rows) * self.num_envs + env
+
+        def shaped(value: Tensor) -> Tensor:
+            return value.view(*shape, *value.shape[1:])
+
+        def stored(name: str) -> Tensor:
+            return shaped(self._arena[name].index_select(0, slot))
+
+        fields: dict[str, Any] = {
+            "obs": nest(
+                {p: shaped(leaf.fetch(leaf.slots(row, env))) for p, leaf in self._obs.items()},
+                shape,
+            ),
+            "action": nest({p: stored(_name("action", p)) for p in self.spec.action}, shape),
+            "reward": shaped(window.reward),
+            "discount": shaped(window.discount),
+            "num_steps": shaped(window.num_steps),
+        }
+        if self.config.next_obs:
+            fields["next_obs"] = nest(
+                {p: shaped(self._successor(leaf, env, window)) for p, leaf in self._obs.items()},
+                shape,
+            )
+        for name in self.spec.extras:
+            fields[name] = stored(f"extra/{name}")
+        return fields
+
+    def _successor(self, leaf: ObservationLeaf, env: Tensor, window: Window) -> Tensor:
+        slots = torch.where(
+            window.ended[:, None],
+            leaf.last_slots(window.last, env),
+            leaf.slots(window.last + 1, env),
+        )
+        return leaf.fetch(torch.where(window.valid[:, None], slots, leaf.zero_slot))
+
+    def _sequence_steps(self, rows: Tensor, envs: Tensor) -> TensorDict:
+        row, env = rows.reshape(-1), envs.reshape(-1)
+        window = self._window(row, env)
+        fields = self._fields(row, env, window, tuple(rows.shape))
+        bits = self._arena["flags"][(rows % self.ring_rows) * self.num_envs + envs]
+        fields["valid"] = window.valid.view(rows.shape)
+        fields["terminated"] = (bits & TERMINATED) != 0
+        fields["truncated"] = (bits & TRUNCATED) != 0
+        fields["reset"] = (bits & FIRST_ROW) != 0
+        fields["reset"][0] = False
+        return TensorDict(fields, batch_size=list(rows.shape))
+
+    def _host_arrays(self) -> dict[str, Array]:
+        host = {f"chain/{name}": value for name, value in self._chain._asdict().items()}
+        host |= {f"sampler/{name}": v for name, v in self._sampler.state_arrays().items()}
+        for path, leaf in self._obs.items():
+            host |= {f"{_obs_name(path)}/{n}": v for n, v in leaf.pool.state_arrays().items()}
+        return host
+
+    def _layout(self) -> dict[str, Any]:
+        config = self.config
+        return {
+            "ring_rows": self.ring_rows,
+            "spec": self.spec.as_json(),
+            "frames": {dotted(path): frames for path, frames in self._frames.items()},
+            "prioritized": config.prioritized,
+            "alpha": config.alpha if config.prioritized else None,
+            "sequence_rows": config.sequence_rows,
+            "burn_in": config.burn_in,
+            "state_interval": config.state_interval,
+        }
+
+    def _require_layout(self, saved: dict[str, Any], directory: Path) -> None:
+        for key, wanted in self._layout().items():
+            if saved.get(key) != wanted:
+                raise IncompatibleCheckpointError(
+                    f"{directory}: the saved replay has {key}={saved.get(key)}, this one "
+                    f"{wanted}. Resume with the settings it was saved with."
+                )
+
+
+def _stacked_paths(config: ReplayConfig, spec: ReplaySpec) -> set[KeyPath]:
+    if config.frame_stack == 1:
+        return set()
+    if not config.stacked_keys:
+        if len(spec.obs) > 1:
+            raise ConfigError(
+                f"frame_stack={config.frame_stack} with several observations "
+                f"{[dotted(path) for path in spec.obs]}: name the stacked ones in stacked_keys."
+            )
+        return set(spec.obs)
+    names = {dotted(path): path for path in spec.obs}
+    unknown = [key for key in config.stacked_keys if key not in names]
+    if unknown:
+        raise ConfigError(
+            f"stacked_keys={config.stacked_keys}: there is no observation {unknown}, "
+            f"only {sorted(names)}."
+        )
+    return {names[key] for key in config.stacked_keys}
+
+
+def _name(kind: str, path: KeyPath) -> str:
+    return f"{kind}/{dotted(path)}" if path else kind
+
+
+def _obs_name(path: KeyPath) -> str:
+    return _name("obs", path)
+
+
+def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The entries one level below `prefix`, without it."""
+    start = f"{prefix}/"
+    return {
+        name[len(start) :]: value
+        for name, value in arrays.items()
+        if name.startswith(start) and "/" not in name[len(start) :]
+    }
+
+
+def _like(mask: Tensor, value: Tensor) -> Tensor:
+    """[n] mask with the trailing axes of `value` [n, ...], on its device."""
+    return mask.to(value.device).view(-1, *([1] * (value.dim() - 1)))

@@ -1,0 +1,315 @@
+"""Observations, each frame stored once; stacks are rebuilt by one gather.
+
+A leaf holds k frames on its first axis, newest last (k = 1: the whole observation is the
+one frame). Per row only the newest frame is stored, in a ring; for the older ones the row
+keeps the slots where they lie:
+
+- a row that shifts its predecessor's stack takes over its slots, also across the end of a
+  learner's episode without a reset (a lost life). Equality of the frames is checked.
+- the first stack after a reset is described by what is in it: frames of zeros share one
+  slot, repeated frames share theirs, any other frame gets a slot of its own.
+
+So a batch is one `index_select`, and equals what an undeduplicated buffer holds. True last
+observations lie in slots beside the ring, one frame each. The observation to act on next
+is stored as row `head`, where the next rollout will begin.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.data import Array
+from redline.errors import ConfigError
+from redline.replay.continuity import Links
+from redline.replay.pool import SlotPool
+from redline.replay.spec import LeafSpec
+from redline.replay.storage import Arena, ArrayPlan
+
+
+class LeafRows(NamedTuple):
+    """A leaf's part of a rollout, checked and ready to be written.
+
+    Attributes:
+        obs: [T, B, ...].
+        last_obs: [B, ...] to act on after the last row.
+        shifts: [T, B] bool on the host, row t + 1 (for T - 1: last_obs) shifts row t's stack.
+        kept_at: [n] and [n] int64, time and environment of the ended and cut rows, by time.
+        kept: [n, ...] their true successors.
+    """
+
+    obs: Tensor
+    last_obs: Tensor
+    shifts: Array
+    kept_at: tuple[Array, Array]
+    kept: Tensor
+
+
+class ObservationLeaf:
+    """One tensor of the observations.
+
+    Args:
+        arena: holds the arrays that `plans` asked for.
+        name: dotted name of the leaf.
+        frames: k.
+        ring_rows: L.
+        num_envs: B.
+    """
+
+    def __init__(self, arena: Arena, name: str, frames: int, ring_rows: int, num_envs: int) -> None:
+        self.arena, self.name = arena, name
+        self.frames, self.ring_rows, self.num_envs = frames, ring_rows, num_envs
+        self.frame_rows = ring_rows + frames
+        self.zero_slot = self.frame_rows * num_envs
+        reserve = arena.arrays[f"{name}/frames"].plan.rows - self.zero_slot - 1
+        self.pool = SlotPool(self.zero_slot + 1, reserve)
+
+    @staticmethod
+    def plans(
+        name: str, leaf: LeafSpec, frames: int, ring_rows: int, num_envs: int
+    ) -> list[ArrayPlan]:
+        """The arrays of a leaf.
+
+        The ring of frames has k - 1 rows more than the ring of rows, which the oldest row's
+        stack reaches back to, and one for the observation to act on next. Beside it lie a
+        frame of zeros and the pool, which starts with room for one end of an episode per 64
+        rows and can grow to the worst case.
+
+        Raises:
+            ConfigError: if the observation is not a stack of that many frames.
+        """
+        if frames > 1 and (not leaf.shape or leaf.shape[0] % frames):
+            raise ConfigError(
+                f"frame_stack={frames} does not divide the first axis of the observation "
+                f"{name!r} of shape {leaf.shape}. Use a divisor of it, or name the stacked "
+                "entries of a Dict observation in stacked_keys."
+            )
+        total = ring_rows * num_envs
+        ring = (ring_rows + frames) * num_envs + 1
+        limit = ring + 2 * frames * (total + frames * num_envs)
+        slot_dtype = torch.int32 if limit < 2**31 else torch.int64
+        frame = (leaf.shape[0] // frames, *leaf.shape[1:]) if frames > 1 else leaf.shape
+        plans = [
+            ArrayPlan(
+                name=f"{name}/frames",
+                rows=ring + max(total // 64, frames * num_envs),
+                shape=frame,
+                dtype=leaf.dtype,
+                max_rows=limit,
+            ),
+            ArrayPlan(name=f"{name}/last", rows=total, shape=(), dtype=slot_dtype),
+        ]
+        if frames > 1:
+            older = (ring_rows + 1) * num_envs
+            plans.append(
+                ArrayPlan(name=f"{name}/older", rows=older, shape=(frames - 1,), dtype=slot_dtype)
+            )
+        return plans
+
+    def prepare(self, rows: LeafRows, links: Links) -> LeafRows:
+        """Find which rows shift their predecessor's stack.
+
+        Raises:
+            ConfigError: if a row in the midst of an episode, or a last observation, does not.
+        """
+        if self.frames == 1:
+            return rows
+        obs, last_obs = self._stacks(rows.obs, 2), self._stacks(rows.last_obs, 1)
+        equal = torch.empty(obs.shape[:2], dtype=torch.bool, device=obs.device)
+        equal[:-1] = (obs[:-1, :, 1:] == obs[1:, :, :-1]).flatten(2).all(2)
+        equal[-1] = (obs[-1, :, 1:] == last_obs[:, :-1]).flatten(1).all(1)
+        shifts = equal.cpu().numpy()
+        self._require(links.goes_on & ~shifts)
+        t, b = rows.kept_at
+        if len(t):
+            kept = self._stacks(rows.kept, 1)[:, :-1]
+            fits = (obs[torch.from_numpy(t), torch.from_numpy(b), 1:] == kept).flatten(1).all(1)
+            wrong = np.zeros_like(shifts)
+            wrong[t, b] = ~fits.cpu().numpy()
+            self._require(wrong)
+        return rows._replace(shifts=shifts)
+
+    def release(self, oldest: int) -> None:
+        """Free what only rows below `oldest` needed."""
+        self.pool.release_before(oldest, "last")
+        self.pool.release_before(oldest - self.frames + 1, "first")
+
+    def keep_head(self, head: int, envs: Array) -> None:
+        """Make the observation to act on the kept successor of row `head` - 1.
+
+        Args:
+            head: absolute number of the row to be written next.
+            envs: [n] int64, for which environments.
+        """
+        slots = self._take(np.full(len(envs), head - 1), "last")
+        frames = self.arena.arrays[f"{self.name}/frames"]
+        frames.touch_rows(slots)
+        index = torch.from_numpy(slots).to(self.arena.device)
+        frames.tensor[index] = frames.tensor[self._own(head, envs)]
+        self._point_last(head - 1 + np.zeros_like(envs), envs, slots)
+
+    def write(self, head: int, rows: LeafRows, links: Links, matches: Array) -> None:
+        """Store a rollout's observations.
+
+        Args:
+            head: absolute number of its first row.
+            rows: what `prepare` returned.
+            links: how its rows hang together.
+            matches: [B] bool, its first row is valid and equals the stored row `head`.
+        """
+        length = rows.obs.shape[0]
+        if self.frames > 1:
+            self._write_older(head, rows, links, matches)
+        newest, newest_last = self._newest(rows.obs, 2), self._newest(rows.last_obs, 1)
+        name = f"{self.name}/frames"
+        self.arena.write_ring(name, head, newest, self.num_envs, self.frame_rows)
+        self.arena.write_ring(
+            name, head + length, newest_last[None], self.num_envs, self.frame_rows
+        )
+        t, b = rows.kept_at
+        slots = self._take(head + t, "last")
+        if len(t):
+            frames = self.arena.arrays[name]
+            frames.touch_rows(slots)
+            index = torch.from_numpy(slots).to(self.arena.device)
+            frames.tensor[index] = self._newest(rows.kept, 1).to(self.arena.device)
+            self._point_last(head + t, b, slots)
+
+    def slots(self, row: Tensor, env: Tensor) -> Tensor:
+        """[N, k] where the frames of N rows lie; `head` is a row too."""
+        newest = ((row % self.frame_rows) * self.num_envs + env)[:, None]
+        if self.frames == 1:
+            return newest
+        index = (row % (self.ring_rows + 1)) * self.num_envs + env
+        older = self.arena[f"{self.name}/older"].index_select(0, index).long()
+        return torch.cat([older, newest], dim=1)
+
+    def last_slots(self, row: Tensor, env: Tensor) -> Tensor:
+        """[N, k] where the frames of the kept successors of N rows lie; any for other rows."""
+        last = self.arena[f"{self.name}/last"]
+        newest = last[(row % self.ring_rows) * self.num_envs + env].long()
+        if self.frames == 1:
+            return newest[:, None]
+        return torch.cat([self.slots(row, env)[:, 1:], newest[:, None]], dim=1)
+
+    def fetch(self, slots: Tensor) -> Tensor:
+        """[N, ...] observations made of the frames at these slots [N, k]."""
+        frames = self.arena[f"{self.name}/frames"]
+        found = frames.index_select(0, slots.reshape(-1))
+        if self.frames == 1:
+            return found
+        return found.view(slots.shape[0], self.frames * frames.shape[1], *frames.shape[2:])
+
+    def _write_older(self, head: int, rows: LeafRows, links: Links, matches: Array) -> None:
+        """Where the older frames of rows 0 .. T lie, T being the observation to act on."""
+        length, num_envs, k = *links.valid.shape, self.frames
+        real = np.concatenate([links.valid, np.ones((1, num_envs), dtype=bool)])
+        base = np.ones((length + 1, num_envs), dtype=bool)
+        base[1:] = ~(links.valid & real[1:] & rows.shifts)
+
+        older = np.full((length + 1, num_envs, k - 1), self.zero_slot, dtype=np.int64)
+        fresh = base & real
+        fresh[0] &= ~matches
+        self._describe(head, rows, fresh, older)
+        env = np.flatnonzero(matches)
+        at_head = torch.from_numpy(env).to(self.arena.device)
+        stored = self.slots(torch.full_like(at_head, head), at_head)
+        older[0, env] = stored[:, :-1].cpu().numpy()
+
+        # Slot j of row t shows the frame of d = k - 1 - j rows ago: that row's own, unless
+        # the chain began `age` < d rows ago; then what was slot j + age where it began.
+        t = np.arange(length + 1)[:, None]
+        begin = np.maximum.accumulate(np.where(base, t, 0), axis=0)
+        age = (t - begin)[..., None]
+        j = np.arange(k - 1)
+        distance = k - 1 - j
+        began = older[begin, np.arange(num_envs)]
+        inherited = np.take_along_axis(began, np.minimum(j + age, k - 2), axis=2)
+        own = self._own_slots(head + t[..., None] - distance, np.arange(num_envs)[:, None])
+        older = np.where(distance <= age, own, inherited)
+        value = torch.from_numpy(older)
+        self.arena.write_ring(f"{self.name}/older", head, value[:-1], num_envs)
+        self.arena.write_ring(f"{self.name}/older", head + length, value[-1:], num_envs)
+
+    def _describe(self, head: int, rows: LeafRows, fresh: Array, older: Array) -> None:
+        """Fill `older` for the rows that begin a chain, from what is in their stacks."""
+        t, b = np.nonzero(fresh)
+        if len(t) == 0:
+            return
+        length = rows.obs.shape[0]
+        device = rows.obs.device
+        index_t, index_b = torch.from_numpy(t).to(device), torch.from_numpy(b).to(device)
+        whole = rows.obs[index_t.clamp(max=length - 1), index_b]
+        acting = torch.from_numpy(np.flatnonzero(t == length)).to(device)
+        whole[acting] = rows.last_obs[index_b[acting]]
+        stacks = self._stacks(whole, 1)
+
+        zero = (stacks[:, :-1] == 0).flatten(2).all(2).cpu().numpy()
+        same = (stacks[:, :-1] == stacks[:, 1:]).flatten(2).all(2).cpu().numpy()
+        entry, slot = np.nonzero(~zero & ~same)
+        taken = self._take(head + t[entry], "first")
+        if len(taken):
+            frames = self.arena.arrays[f"{self.name}/frames"]
+            frames.touch_rows(taken)
+            value = stacks[torch.from_numpy(entry), torch.from_numpy(slot)]
+            frames.tensor[torch.from_numpy(taken).to(self.arena.device)] = value.to(
+                self.arena.device
+            )
+        own_frame = np.full(zero.shape, -1, dtype=np.int64)
+        own_frame[entry, slot] = taken
+        following = self._own_slots(head + t, b)
+        for j in range(self.frames - 2, -1, -1):
+            following = np.where(same[:, j], following, own_frame[:, j])
+            following = np.where(zero[:, j], self.zero_slot, following)
+            older[t, b, j] = following
+
+    def _take(self, rows: Array, lane: str) -> Array:
+        missing = self.pool.missing(len(rows))
+        if missing:
+            more = max(missing, self.pool.capacity // 2)
+            array = self.arena.arrays[f"{self.name}/frames"]
+            room = max(array.plan.max_rows - array.rows, missing)
+            array.grow(array.rows + min(more, room))
+            self.pool.extend(min(more, room))
+        return self.pool.take(rows, lane)
+
+    def _point_last(self, row: Array, env: Array, slots: Array) -> None:
+        array = self.arena.arrays[f"{self.name}/last"]
+        index = (row % self.ring_rows) * self.num_envs + env
+        array.touch_rows(index)
+        where = torch.from_numpy(index).to(self.arena.device)
+        array.tensor[where] = torch.from_numpy(slots).to(self.arena.device, array.tensor.dtype)
+
+    def _require(self, wrong: Array) -> None:
+        if wrong.any():
+            t, b = (int(i[0]) for i in np.nonzero(wrong))
+            raise ConfigError(
+                f"frame_stack={self.frames}: after row t={t} of environment {b} the observation "
+                f"{self.name!r} does not shift by one frame within the episode. Stacks need "
+                "their frames on the first axis, newest last; otherwise use frame_stack=1."
+            )
+
+    def _own_slots(self, row: Array, env: Array) -> Array:
+        return (row % self.frame_rows) * self.num_envs + env
+
+    def _own(self, row: int, env: Array) -> Tensor:
+        return torch.from_numpy(self._own_slots(np.asarray(row), env)).to(self.arena.device)
+
+    def _stacks(self, obs: Tensor, leading: int) -> Tensor:
+        """[..., k, frame] view of [..., k * c, ...]."""
+        shape = obs.shape
+        return obs.reshape(
+            *shape[:leading], self.frames, shape[leading] // self.frames, *shape[leading + 1 :]
+        )
+
+    def _newest(self, obs: Tensor, leading: int) -> Tensor:
+        if self.frames == 1:
+            return obs
+        return obs.narrow(
+            leading,
+            obs.shape[leading] - obs.shape[leading] // self.frames,
+            obs.shape[leading] // self.frames,
+        )

@@ -1,0 +1,348 @@
+"""Which units a batch is made of. A unit is a transition, or a sequence by where it starts.
+
+Units are numbered for ever: unit u lies in unit row u // B and environment u % B. So a
+number that comes back with a priority says by itself whether its unit is still there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.data import Array
+from redline.errors import ConfigError
+from redline.replay.storage import Arena, ArrayPlan
+from redline.replay.tree import PriorityTree
+
+
+def mixed_priority(priority: Tensor, valid: Tensor, eta: float) -> Tensor:
+    """Priority of a sequence from those of its rows.
+
+    Kapturowski et al. 2019 (R2D2), section 2.3: eta * max + (1 - eta) * mean.
+
+    Args:
+        priority: [T, N] absolute n-step TD errors.
+        valid: [T, N] bool, rows that count.
+        eta: in [0, 1].
+
+    Returns:
+        [N]; 0 where no row counts.
+    """
+    kept = torch.where(valid, priority, torch.zeros_like(priority))
+    mean = kept.sum(0) / valid.sum(0).clamp(min=1)
+    return eta * kept.amax(0) + (1.0 - eta) * mean
+
+
+class Sampler(Protocol):
+    """Draws units."""
+
+    @property
+    def count(self) -> int:
+        """Units to draw from."""
+        ...
+
+    def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
+        """Forget old units and take in new ones.
+
+        Args:
+            oldest: units in unit rows below this are gone.
+            first: unit row of the first new ones.
+            eligible: [R, B] bool on the host, which of the new ones may be drawn.
+            priority: [R, B] of the new ones; NaN, or None for all, means as high as any.
+        """
+        ...
+
+    def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Units and their importance weights.
+
+        Args:
+            uniform: [N] float64 random numbers in [0, 1).
+            beta: exponent of the weights, in [0, 1].
+
+        Returns:
+            [N] int64 units, and [N] float32 weights, at most 1.
+        """
+        ...
+
+    def state_arrays(self) -> dict[str, Array]:
+        """What is not in the arena."""
+        ...
+
+    def load_state_arrays(self, state: dict[str, Array]) -> None:
+        """The inverse of `state_arrays`."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all units."""
+        ...
+
+
+class _UnitRows:
+    """How many units of each unit row may be drawn, on the host.
+
+    Args:
+        rows: unit rows the ring holds at most.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._per_row = np.zeros(rows, dtype=np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        self._per_row[:] = 0
+        self.oldest = self.stop = self.count = 0
+
+    def evict(self, oldest: int) -> tuple[Array, int]:
+        """Unit rows that go, and how many units with them."""
+        gone = np.arange(self.oldest, min(oldest, self.stop))
+        slots = gone % len(self._per_row)
+        units = int(self._per_row[slots].sum())
+        self._per_row[slots] = 0
+        self.oldest = max(self.oldest, oldest)
+        self.count -= units
+        return gone, units
+
+    def append(self, first: int, eligible: Array) -> None:
+        rows = np.arange(first, first + len(eligible)) % len(self._per_row)
+        self._per_row[rows] = eligible.sum(1)
+        self.count += int(eligible.sum())
+        self.stop = max(self.stop, first + len(eligible))
+
+    def state_arrays(self) -> dict[str, Array]:
+        span = np.array([self.oldest, self.stop, self.count], dtype=np.int64)
+        return {"per_row": self._per_row, "span": span}
+
+    def load_state_arrays(self, state: dict[str, Array]) -> None:
+        self._per_row[:] = state["per_row"]
+        self.oldest, self.stop, self.count = (int(value) for value in state["span"])
+
+
+class UniformSampler:
+    """Every eligible unit with equal probability: a queue of unit numbers.
+
+    Args:
+        arena: holds the arrays that `plans` asked for.
+        unit_rows: unit rows the ring holds at most.
+        num_envs: B.
+    """
+
+    def __init__(self, arena: Arena, unit_rows: int, num_envs: int) -> None:
+        self._arena, self._num_envs = arena, num_envs
+        self._size = unit_rows * num_envs
+        self._rows = _UnitRows(unit_rows)
+        self._begin = 0
+        self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
+
+    @staticmethod
+    def plans(unit_rows: int, num_envs: int) -> list[ArrayPlan]:
+        """The arrays of a uniform sampler."""
+        return [ArrayPlan(name="units", rows=unit_rows * num_envs, shape=(), dtype=torch.int64)]
+
+    @property
+    def count(self) -> int:
+        """Units to draw from."""
+        return self._rows.count
+
+    def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
+        """See `Sampler`; priorities play no part."""
+        _, gone = self._rows.evict(oldest)
+        self._begin += gone
+        row, env = np.nonzero(eligible)
+        units = torch.from_numpy((first + row) * self._num_envs + env)
+        if len(units):
+            self._arena.write_ring("units", self._begin + self.count, units[:, None], 1)
+        self._rows.append(first, eligible)
+        self._point()
+
+    def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
+        """See `Sampler`; all weights are 1."""
+        offset = (uniform * self._span[1]).long()
+        units = self._arena["units"][(self._span[0] + offset) % self._size]
+        return units, torch.ones(len(units), device=units.device)
+
+    def state_arrays(self) -> dict[str, Array]:
+        """See `Sampler`."""
+        return {**self._rows.state_arrays(), "begin": np.array([self._begin], dtype=np.int64)}
+
+    def load_state_arrays(self, state: dict[str, Array]) -> None:
+        """See `Sampler`."""
+        self._rows.load_state_arrays(state)
+        self._begin = int(state["begin"][0])
+        self._point()
+
+    def clear(self) -> None:
+        """See `Sampler`."""
+        self._rows.clear()
+        self._begin = 0
+        self._point()
+
+    def _point(self) -> None:
+        self._span.copy_(torch.tensor([self._begin, self.count]))
+
+
+class PrioritizedSampler:
+    """Units in proportion to (priority + epsilon)^alpha, stratified.
+
+    Schaul et al. 2016, arXiv:1511.05952, section 3.3 and appendix B.2.1. The total is cut
+    into N equal parts and one unit drawn from each. Weights are normalised by the largest
+    of the whole buffer, w_i = (min_j p_j / p_i)^beta, so that they do not depend on the
+    rest of the batch.
+
+    Args:
+        arena: holds the arrays that `plans` asked for.
+        unit_rows: unit rows the ring holds at most.
+        num_envs: B.
+        alpha: exponent, applied to initial priorities too.
+        epsilon: added before the exponent.
+    """
+
+    def __init__(
+        self, arena: Arena, unit_rows: int, num_envs: int, alpha: float, epsilon: float
+    ) -> None:
+        self._arena, self._num_envs, self._unit_rows = arena, num_envs, unit_rows
+        self._size = unit_rows * num_envs
+        self._alpha, self._epsilon = alpha, epsilon
+        self._rows = _UnitRows(unit_rows)
+        self.sums = PriorityTree(arena, "priority/sum", self._size, "sum")
+        self.minima = PriorityTree(arena, "priority/min", self._size, "min")
+        self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
+        self._refused = torch.zeros((), dtype=torch.bool, device=arena.device)
+        self.clear()
+
+    @staticmethod
+    def plans(unit_rows: int, num_envs: int) -> list[ArrayPlan]:
+        """The arrays of a prioritized sampler."""
+        size = unit_rows * num_envs
+        return [
+            *PriorityTree.plans("priority/sum", size),
+            *PriorityTree.plans("priority/min", size),
+            ArrayPlan(
+                name="priority/highest", rows=1, shape=(), dtype=torch.float64, volatile=True
+            ),
+        ]
+
+    @property
+    def count(self) -> int:
+        """Units to draw from."""
+        return self._rows.count
+
+    @property
+    def highest(self) -> Tensor:
+        """[1] float64 the highest priority ever given, before epsilon and alpha; 1 at first."""
+        return self._arena["priority/highest"]
+
+    def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
+        """See `Sampler`.
+
+        Raises:
+            ConfigError: if a priority is negative or infinite, here or in an earlier update.
+        """
+        self.require_sound()
+        device = self._arena.device
+        mask = torch.from_numpy(eligible).to(device)
+        given = torch.full(eligible.shape, torch.nan, dtype=torch.float64, device=device)
+        if priority is not None:
+            given = priority.to(device, torch.float64)
+            self._check(torch.where(mask & ~given.isnan(), given, 0.0))
+            self.require_sound()
+            known = torch.where(mask & ~given.isnan(), given, 0.0)
+            if known.numel():
+                self.highest.copy_(torch.maximum(self.highest, known.max()))
+        gone, _ = self._rows.evict(oldest)
+        self._rows.append(first, eligible)
+        taken_over = (gone + self._unit_rows >= first) & (
+            gone + self._unit_rows < first + len(eligible)
+        )
+        gone = torch.from_numpy(gone[~taken_over]).to(device)
+        if len(gone):
+            env = torch.arange(self._num_envs, device=device)
+            unit = (gone[:, None] * self._num_envs + env).view(-1)
+            self._write(unit, torch.zeros(len(unit), dtype=torch.float64, device=device), None)
+        if mask.numel():
+            value = self._scaled(torch.where(given.isnan(), self.highest, given))
+            unit = first * self._num_envs + torch.arange(mask.numel(), device=device)
+            self._write(unit, torch.where(mask, value, 0.0).view(-1), None)
+        self._point()
+
+    def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
+        """See `Sampler`."""
+        stratum = torch.arange(len(uniform), device=uniform.device)
+        leaf = self.sums.find((stratum + uniform) / len(uniform) * self.sums.root)
+        newest = self._span[1] - 1
+        row = newest - (newest - leaf // self._num_envs) % self._unit_rows
+        ratio = self.minima.root / self.sums.leaves[leaf]
+        return row * self._num_envs + leaf % self._num_envs, (ratio**beta).float()
+
+    def update(self, unit: Tensor, priority: Tensor) -> None:
+        """Give units new priorities; those gone since they were drawn are passed over.
+
+        Args:
+            unit: [N] int64 as drawn; where one occurs twice, the higher priority counts.
+            priority: [N] non-negative, before epsilon and alpha.
+
+        Raises:
+            ConfigError: if a priority is NaN, infinite or negative; on a device not here
+                but at the next `advance` or save, for to look at it now would wait.
+        """
+        device = self._arena.device
+        unit = unit.to(device)
+        value = priority.detach().to(device, torch.float64)
+        self._check(value)
+        if device.type == "cpu":
+            self.require_sound()
+        stored = self.sums.leaves[unit % self._size]
+        live = (unit >= self._span[0]) & (unit < self._span[1] * self._num_envs) & (stored > 0)
+        live &= value.isfinite() & (value >= 0)
+        self.highest.copy_(torch.maximum(self.highest, torch.where(live, value, 0.0).max()))
+        self._write(unit, self._scaled(value), live)
+
+    def require_sound(self) -> None:
+        """Raise if a bad priority was ever given.
+
+        Raises:
+            ConfigError: in that case.
+        """
+        if bool(self._refused):
+            self._refused.fill_(False)
+            raise ConfigError(
+                "a priority is NaN, infinite or negative. Priorities are absolute TD errors; "
+                "look for a loss that diverged."
+            )
+
+    def state_arrays(self) -> dict[str, Array]:
+        """See `Sampler`."""
+        return self._rows.state_arrays()
+
+    def load_state_arrays(self, state: dict[str, Array]) -> None:
+        """See `Sampler`."""
+        self._rows.load_state_arrays(state)
+        self._refused.fill_(False)
+        self._point()
+
+    def clear(self) -> None:
+        """See `Sampler`."""
+        self._rows.clear()
+        self.sums.clear()
+        self.minima.clear()
+        self._arena.arrays["priority/highest"].touch(0, 1)
+        self.highest.fill_(1.0)
+        self._refused.fill_(False)
+        self._point()
+
+    def _check(self, value: Tensor) -> None:
+        self._refused |= ~(value.isfinite() & (value >= 0)).all()
+
+    def _scaled(self, priority: Tensor) -> Tensor:
+        return (priority + self._epsilon) ** self._alpha
+
+    def _write(self, unit: Tensor, value: Tensor, keep: Tensor | None) -> None:
+        leaf = unit % self._size
+        self.sums.set(leaf, value, keep)
+        self.minima.set(leaf, torch.where(value > 0, value, torch.inf), keep)
+
+    def _point(self) -> None:
+        first = self._rows.oldest * self._num_envs
+        self._span.copy_(torch.tensor([first, self._rows.stop]))

@@ -1,0 +1,317 @@
+"""Incremental, verified save and load of a buffer's arrays.
+
+Arrays are cut into chunks of fixed size. A chunk's file is named by its array, its number
+and the SHA-256 of its content, so a chunk that did not change since an earlier checkpoint
+is a hard link to that one's file: saving costs in proportion to what was written between.
+Chunks that were never written have no file. Chunks go from the array to the file and back
+without a second copy of the buffer; `replay.json` lists them all and carries a hash of
+itself. No pickle: opening a stranger's checkpoint runs no code.
+
+Hard links share their content, so damage to one file on the disk damages each checkpoint
+that uses it; loading any of them finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from redline.data import Array
+from redline.errors import CorruptCheckpointError, IncompatibleCheckpointError
+from redline.replay.storage import Arena, StoredArray
+
+FORMAT_VERSION = 1
+MANIFEST = "replay.json"
+
+
+class SavedFile(NamedTuple):
+    """One file of a saved buffer, for the manifest of the checkpoint around it.
+
+    Attributes:
+        name: file name in the buffer's directory.
+        size_bytes: its size.
+        sha256: hex digest of its content.
+        is_new: whether this save wrote it, rather than linking an earlier checkpoint's.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str
+    is_new: bool
+
+
+def save_snapshot(
+    arena: Arena,
+    host_arrays: Mapping[str, Array],
+    header: Mapping[str, Any],
+    directory: Path,
+    previous: Path | None,
+) -> list[SavedFile]:
+    """Write everything into `directory`, which becomes durable file by file.
+
+    Args:
+        arena: the arrays.
+        host_arrays: further small arrays, written whole.
+        header: plain data to find again in `read_header`.
+        directory: made if need be; should be empty.
+        previous: an earlier checkpoint's directory, to link unchanged chunks from.
+
+    Returns:
+        All files that make up the buffer, `replay.json` last.
+
+    Raises:
+        OSError: if the disk is full or the directory cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    files: list[SavedFile] = []
+    tables: dict[str, Any] = {}
+    for number, (name, array) in enumerate(arena.arrays.items()):
+        chunks: dict[str, str] = {}
+        for chunk in np.flatnonzero(array.written):
+            saved = _save_chunk(array, number, int(chunk), directory, previous)
+            chunks[str(chunk)] = saved.name
+            files.append(saved)
+        tables[name] = {"rows": array.rows, "row_bytes": array.plan.row_bytes, "chunks": chunks}
+    host: dict[str, Any] = {}
+    for name, value in host_arrays.items():
+        content = _bytes(np.ascontiguousarray(value))
+        saved = _write(directory, previous, f"host-{len(host):02d}", content)
+        host[name] = {"file": saved.name, "dtype": str(value.dtype), "shape": list(value.shape)}
+        files.append(saved)
+    body = {
+        "format_version": FORMAT_VERSION,
+        "chunk_bytes": next(iter(arena.arrays.values())).chunk_bytes,
+        "header": header,
+        "arrays": tables,
+        "host_arrays": host,
+        "files": {file.name: [file.size_bytes, file.sha256] for file in files},
+    }
+    text = json.dumps({"sha256": _json_digest(body), "content": body}, indent=1).encode()
+    _write_durably(directory / MANIFEST, memoryview(text))
+    _sync_directory(directory)
+    for array in arena.arrays.values():
+        array.changed[:] = False
+    files.append(SavedFile(MANIFEST, len(text), hashlib.sha256(text).hexdigest(), is_new=True))
+    return files
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The content of `replay.json`, checked against its own hash.
+
+    Raises:
+        CorruptCheckpointError: if it is missing, torn or altered.
+        IncompatibleCheckpointError: if another version wrote it.
+    """
+    path = directory / MANIFEST
+    try:
+        outer = json.loads(path.read_bytes())
+        body, digest = outer["content"], outer["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptCheckpointError(
+            f"{path} cannot be read ({error}). Use an earlier checkpoint."
+        ) from error
+    if not isinstance(body, dict) or _json_digest(body) != digest:
+        raise CorruptCheckpointError(
+            f"{path} does not match its own SHA-256: it was altered. Use an earlier checkpoint."
+        )
+    if body.get("format_version") != FORMAT_VERSION:
+        raise IncompatibleCheckpointError(
+            f"{path} has replay format version {body.get('format_version')!r}, this is version "
+            f"{FORMAT_VERSION}. Use the release of Redline that wrote it."
+        )
+    return body
+
+
+def load_snapshot(arena: Arena, manifest: dict[str, Any], directory: Path) -> dict[str, Array]:
+    """Read the arrays of a snapshot in place, checking each file.
+
+    Args:
+        arena: arrays of the same layout.
+        manifest: from `read_manifest`.
+        directory: where the files are.
+
+    Returns:
+        The host arrays.
+
+    Raises:
+        CorruptCheckpointError: if a file is missing, torn or altered; the arrays are then
+            half loaded and must be cleared.
+        IncompatibleCheckpointError: if an array is missing or of another shape.
+    """
+    files = manifest["files"]
+    for name, array in arena.arrays.items():
+        table = manifest["arrays"].get(name)
+        if table is None or table["row_bytes"] != array.plan.row_bytes:
+            raise IncompatibleCheckpointError(
+                f"{directory}: the saved replay has no array {name!r} of "
+                f"{array.plan.row_bytes} bytes per row. Use the settings it was saved with."
+            )
+        array.grow(table["rows"])
+        _load_array(array, table["chunks"], files, manifest["chunk_bytes"], directory)
+    found: dict[str, Array] = {}
+    for name, entry in manifest["host_arrays"].items():
+        value = np.empty(entry["shape"], dtype=entry["dtype"])
+        _read_into(directory, entry["file"], files, _bytes(value))
+        found[name] = value
+    return found
+
+
+def verify_snapshot(directory: Path) -> None:
+    """Check every file of a saved buffer without loading it.
+
+    Raises:
+        CorruptCheckpointError: if a file is missing, torn or altered; names it.
+        IncompatibleCheckpointError: if another version wrote it.
+    """
+    files = read_manifest(directory)["files"]
+    staging = bytearray(max((size for size, _ in files.values()), default=0))
+    for name, (size, _) in files.items():
+        _read_into(directory, name, files, memoryview(staging)[:size])
+
+
+def _save_chunk(
+    array: StoredArray, number: int, chunk: int, directory: Path, previous: Path | None
+) -> SavedFile:
+    stem = f"{number:02d}-{chunk:06d}"
+    first, stop = array.chunk_range(chunk)
+    known = array.digest.get(chunk)
+    if known is not None and not array.changed[chunk] and previous is not None:
+        name = _file_name(stem, known)
+        if _link(previous / name, directory / name, stop - first):
+            return SavedFile(name, stop - first, known, is_new=False)
+    content = array.flat_bytes()[first:stop].cpu().numpy()
+    saved = _write(directory, previous, stem, content.data)
+    array.digest[chunk] = saved.sha256
+    return saved
+
+
+def _write(directory: Path, previous: Path | None, stem: str, content: memoryview) -> SavedFile:
+    digest = hashlib.sha256(content).hexdigest()
+    name = _file_name(stem, digest)
+    if previous is not None and _link(previous / name, directory / name, content.nbytes):
+        return SavedFile(name, content.nbytes, digest, is_new=False)
+    _write_durably(directory / name, content)
+    return SavedFile(name, content.nbytes, digest, is_new=True)
+
+
+def _file_name(stem: str, digest: str) -> str:
+    return f"{stem}-{digest[:32]}.bin"
+
+
+def _link(source: Path, target: Path, size: int) -> bool:
+    """Make `target` the same file as `source` if that has the right size."""
+    try:
+        if source.stat().st_size != size:
+            return False
+    except OSError:
+        return False  # the earlier checkpoint does not have it: it is written anew
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(source, target)
+        _sync_file(target)
+    return True
+
+
+def _write_durably(path: Path, content: memoryview) -> None:
+    path.unlink(missing_ok=True)  # never write into a file that another checkpoint links to
+    with path.open("wb", buffering=0) as file:
+        written = 0
+        while written < content.nbytes:
+            written += file.write(content[written:])
+        os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _json_digest(body: Any) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _load_array(
+    array: StoredArray,
+    chunks: dict[str, str],
+    files: dict[str, list[Any]],
+    chunk_bytes: int,
+    directory: Path,
+) -> None:
+    flat = array.flat_bytes()
+    for chunk in np.flatnonzero(array.written):
+        first, stop = array.chunk_range(int(chunk))
+        flat[first:stop] = 0
+    array.written[:] = False
+    array.changed[:] = False
+    array.digest.clear()
+    for chunk, name in chunks.items():
+        first = int(chunk) * chunk_bytes
+        size, digest = files[name]
+        target = flat[first : first + size]
+        if len(target) != size:
+            raise IncompatibleCheckpointError(
+                f"{directory / name} reaches beyond the end of the array {array.plan.name!r}. "
+                "Use the settings it was saved with."
+            )
+        staging = target if target.device.type == "cpu" else torch.empty(size, dtype=torch.uint8)
+        _read_into(directory, name, files, staging.numpy().data)
+        if staging is not target:
+            target.copy_(staging)
+        for touched in _overlapping(array, first, first + size):
+            array.written[touched] = True
+            array.changed[touched] = chunk_bytes != array.chunk_bytes
+        if chunk_bytes == array.chunk_bytes:
+            array.digest[int(chunk)] = digest
+
+
+def _overlapping(array: StoredArray, first: int, stop: int) -> Iterator[int]:
+    yield from range(first // array.chunk_bytes, -(-stop // array.chunk_bytes))
+
+
+def _read_into(directory: Path, name: str, files: dict[str, list[Any]], target: memoryview) -> None:
+    size, digest = files[name]
+    path = directory / name
+    try:
+        actual = path.stat().st_size
+        if actual != size or target.nbytes != size:
+            raise CorruptCheckpointError(
+                f"{path} has {actual} bytes instead of {size}: it is torn. "
+                "Use an earlier checkpoint."
+            )
+        with path.open("rb", buffering=0) as file:
+            filled = 0
+            while filled < size:
+                count = file.readinto(target[filled:])
+                if not count:
+                    break
+                filled += count
+    except OSError as error:
+        raise CorruptCheckpointError(
+            f"{path} cannot be read ({error}). Use an earlier checkpoint."
+        ) from error
+    if filled != size or hashlib.sha256(target).hexdigest() != digest:
+        raise CorruptCheckpointError(
+            f"{path} does not match its SHA-256: it was altered. Use an earlier checkpoint."
+        )

@@ -1,0 +1,310 @@
+"""Arrays of a buffer: in memory, in a file, or on a device, with a record of what changed.
+
+Address space is reserved for the most an array can grow to, but memory is committed only
+as rows are first written, so that growing never copies. On a device, where that is not
+possible, growing copies.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.data import Array
+from redline.errors import ConfigError, DeviceError
+from redline.replay.config import ReplayConfig
+from redline.replay.memory import (
+    available_device_memory,
+    available_disk,
+    available_memory,
+    require_fit,
+)
+
+# Not in Python's mmap module; the value is that of every Linux that PyTorch runs on.
+_MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayPlan:
+    """An array to allocate.
+
+    Attributes:
+        name: unique in the buffer; the part before the first "/" groups it in messages.
+        rows: length of the first axis.
+        shape: the other axes.
+        dtype: element type.
+        max_rows: what it may grow to; 0 means `rows`.
+        volatile: written all over between two checkpoints, so changes are not recorded.
+    """
+
+    name: str
+    rows: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    max_rows: int = 0
+    volatile: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one entry of the first axis."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes committed from the start."""
+        return self.rows * self.row_bytes
+
+
+@dataclass(slots=True)
+class StoredArray:
+    """An allocated array and which of its chunks are new since the last checkpoint.
+
+    Attributes:
+        plan: what was asked for.
+        tensor: [max_rows, ...] on the CPU, [rows, ...] on a device; zero where never written.
+        rows: committed length of the first axis.
+        chunk_bytes: size of a chunk of the flattened array.
+        written: [chunks] bool, ever written.
+        changed: [chunks] bool, written since `digest` was taken.
+        digest: chunk -> name of the file that last held it.
+    """
+
+    plan: ArrayPlan
+    tensor: Tensor
+    rows: int
+    chunk_bytes: int
+    file_descriptor: int | None = None
+    written: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    changed: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    digest: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._fit_chunks()
+
+    def _fit_chunks(self) -> None:
+        total = self.tensor.shape[0] * self.plan.row_bytes
+        more = -(-total // self.chunk_bytes) - len(self.written)
+        self.written = np.concatenate([self.written, np.zeros(more, dtype=bool)])
+        self.changed = np.concatenate([self.changed, np.zeros(more, dtype=bool)])
+
+    def touch(self, start: int, stop: int) -> None:
+        """Record that rows start .. stop - 1 are being written."""
+        if stop > start:
+            first = start * self.plan.row_bytes // self.chunk_bytes
+            last = (stop * self.plan.row_bytes - 1) // self.chunk_bytes
+            self.written[first : last + 1] = True
+            self.changed[first : last + 1] = True
+
+    def touch_rows(self, rows: Array) -> None:
+        """Record that these rows are being written; a row may span several chunks."""
+        first = rows.astype(np.int64) * self.plan.row_bytes // self.chunk_bytes
+        last = ((rows.astype(np.int64) + 1) * self.plan.row_bytes - 1) // self.chunk_bytes
+        for offset in range(int((last - first).max(initial=0)) + 1):
+            chunk = np.minimum(first + offset, last)
+            self.written[chunk] = True
+            self.changed[chunk] = True
+
+    def grow(self, rows: int) -> None:
+        """Make at least `rows` rows usable.
+
+        Raises:
+            ConfigError: if the additional rows do not fit.
+        """
+        if rows <= self.rows:
+            return
+        added = (rows - self.rows) * self.plan.row_bytes
+        if self.file_descriptor is None:
+            self._require_room(rows, added)
+        device = self.tensor.device
+        if device.type != "cpu":
+            larger = torch.zeros((rows, *self.plan.shape), dtype=self.plan.dtype, device=device)
+            larger[: self.rows] = self.tensor
+            self.tensor = larger
+            self._fit_chunks()
+        elif self.file_descriptor is not None:
+            _reserve_disk(
+                self.file_descriptor, self.rows * self.plan.row_bytes, added, self.plan.name
+            )
+        self.rows = rows
+
+    def _require_room(self, rows: int, added: int) -> None:
+        device = self.tensor.device
+        room, size = available_memory(), added
+        if device.type != "cpu":  # old and new lie there side by side while it is copied
+            room, size = available_device_memory(device), rows * self.plan.row_bytes
+        require_fit(
+            {self.plan.name: size}, rows - self.rows, room, " less: it holds ends of episodes"
+        )
+
+    def chunk_range(self, chunk: int) -> tuple[int, int]:
+        """First byte and the byte after the last of a chunk."""
+        total = self.tensor.shape[0] * self.plan.row_bytes
+        return chunk * self.chunk_bytes, min((chunk + 1) * self.chunk_bytes, total)
+
+    def flat_bytes(self) -> Tensor:
+        """[max_rows * row_bytes] uint8, the same memory."""
+        return self.tensor.view(-1).view(torch.uint8)
+
+
+class Arena:
+    """All arrays of one buffer.
+
+    Args:
+        plans: what to allocate.
+        config: says where.
+
+    Raises:
+        ConfigError: if they do not fit where they are to lie; with the arithmetic.
+        DeviceError: if the device is not there.
+    """
+
+    def __init__(self, plans: Iterable[ArrayPlan], config: ReplayConfig) -> None:
+        self.device = _storage_device(config)
+        self.arrays: dict[str, StoredArray] = {}
+        plans = list(plans)
+        _require_room(plans, config, self.device)
+        for plan in plans:
+            tensor, descriptor = self._allocate(plan, config)
+            self.arrays[plan.name] = StoredArray(
+                plan, tensor, plan.rows, config.chunk_bytes, file_descriptor=descriptor
+            )
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The array called `name`; ask again after growing."""
+        return self.arrays[name].tensor
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.arrays
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes committed, when every row has been written."""
+        return sum(array.rows * array.plan.row_bytes for array in self.arrays.values())
+
+    def write_ring(
+        self, name: str, row: int, value: Tensor, width: int, ring: int | None = None
+    ) -> None:
+        """Write R consecutive rows into a ring, around its end if need be.
+
+        Args:
+            name: an array whose first axis is [ring * width].
+            row: absolute number of the first row.
+            value: [R, width, ...], R at most `ring`.
+            width: entries of the first axis per row.
+            ring: rows of the ring, where it is only the first part of the array.
+        """
+        array = self.arrays[name]
+        ring = ring or array.plan.rows // width
+        view = array.tensor[: ring * width].view(ring, width, *array.plan.shape)
+        start, count = row % ring, value.shape[0]
+        head = min(count, ring - start)
+        view[start : start + head] = value[:head].to(self.device)
+        array.touch(start * width, (start + head) * width)
+        if count > head:
+            view[: count - head] = value[head:].to(self.device)
+            array.touch(0, (count - head) * width)
+
+    def clear(self) -> None:
+        """Zero everything that was ever written."""
+        for array in self.arrays.values():
+            flat = array.flat_bytes()
+            for chunk in np.flatnonzero(array.written):
+                first, stop = array.chunk_range(int(chunk))
+                flat[first:stop] = 0
+            array.written[:] = False
+            array.changed[:] = False
+            array.digest.clear()
+
+    def _allocate(self, plan: ArrayPlan, config: ReplayConfig) -> tuple[Tensor, int | None]:
+        if self.device.type != "cpu":
+            shape = (plan.rows, *plan.shape)
+            return torch.zeros(shape, dtype=plan.dtype, device=self.device), None
+        rows = max(plan.max_rows, plan.rows)
+        size = rows * plan.row_bytes
+        if config.storage == "memmap":
+            buffer, descriptor = _map_file(config.storage_dir or Path(), size, plan)
+        else:
+            buffer, descriptor = _map_memory(size, plan), None
+        flat = torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8, count=size))
+        return flat.view(plan.dtype).view(rows, *plan.shape), descriptor
+
+
+def _storage_device(config: ReplayConfig) -> torch.device:
+    device = torch.device(config.device) if config.storage == "device" else torch.device("cpu")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            f"device={config.device!r} for replay: no CUDA device is available. "
+            "Use storage='memory' or 'memmap'."
+        )
+    return device
+
+
+def _require_room(plans: list[ArrayPlan], config: ReplayConfig, device: torch.device) -> None:
+    parts: dict[str, int] = {}
+    for plan in plans:
+        group = plan.name.split("/", 1)[0]
+        parts[group] = parts.get(group, 0) + plan.nbytes
+    if config.storage == "memmap":
+        directory = config.storage_dir or Path()
+        directory.mkdir(parents=True, exist_ok=True)
+        available, advice = available_disk(directory), ", or a storage_dir on a larger disk"
+    elif config.storage == "device":
+        available = available_device_memory(device)
+        advice = ", or storage='memory'"
+    else:
+        available, advice = available_memory(), ", or storage='memmap'"
+    if config.frame_stack == 1:
+        advice += ", or frame_stack=k if observations are stacks of k frames"
+    require_fit(parts, config.capacity, available, advice)
+
+
+def _map_memory(size: int, plan: ArrayPlan) -> mmap.mmap:
+    """Private zero pages; NORESERVE, because rows that are never used cost nothing."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    try:
+        return mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, MemoryError) as error:
+        raise ConfigError(
+            f"the system refuses {size / 1e9:,.2f} GB of address space for the replay array "
+            f"{plan.name!r} ({error}). Use a smaller capacity, or storage='memmap'."
+        ) from error
+
+
+def _map_file(directory: Path, size: int, plan: ArrayPlan) -> tuple[mmap.mmap, int]:
+    """A file that has no name any more: it goes when the process does, however that ends."""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="replay-", dir=directory)
+    except OSError as error:
+        raise ConfigError(
+            f"storage_dir={str(directory)!r}: no file can be made there ({error}). "
+            "Use a directory that is writable."
+        ) from error
+    os.unlink(name)
+    os.ftruncate(descriptor, size)
+    _reserve_disk(descriptor, 0, plan.nbytes, plan.name)
+    buffer = mmap.mmap(descriptor, size)
+    weakref.finalize(buffer, os.close, descriptor)
+    return buffer, descriptor
+
+
+def _reserve_disk(descriptor: int, start: int, size: int, name: str) -> None:
+    """Take the blocks now: a disk that fills up later would kill the process with SIGBUS."""
+    if not hasattr(os, "posix_fallocate"):  # macOS: the check of free space has to do
+        return
+    try:
+        os.posix_fallocate(descriptor, start, size)
+    except OSError as error:
+        raise ConfigError(
+            f"the disk cannot hold {size / 1e9:,.2f} GB for the replay array {name!r} ({error}). "
+            "Use a smaller capacity, or a storage_dir on a larger disk."
+        ) from error
