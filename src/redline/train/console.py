@@ -1,0 +1,146 @@
+"""What a run shows while it goes on: a progress bar, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Console:
+    """Shows how far a run is.
+
+    On a terminal: a bar with env_steps, SPS, mean return and time left. Elsewhere: one
+    line per logging interval. All of it goes to stderr, so that stdout holds results only.
+    Warnings are shown even if `quiet`.
+
+    Args:
+        total_env_steps: length of the run.
+        title: what is being trained.
+        quiet: show neither progress nor messages.
+        stream: where to; None is stderr.
+    """
+
+    def __init__(
+        self,
+        total_env_steps: int,
+        *,
+        title: str = "",
+        quiet: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._total = total_env_steps
+        self._title = title
+        self._quiet = quiet
+        self._stream = sys.stderr if stream is None else stream
+        self._rich = RichConsole(file=self._stream, highlight=False)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether a bar is drawn: on a terminal, unless quiet."""
+        return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
+
+    def start(self, env_steps: int = 0) -> None:
+        """Begin to show progress.
+
+        Args:
+            env_steps: where the run begins; above 0 if it was resumed.
+        """
+        if not self.has_bar or self._bar is not None:
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} env_steps"),
+            TextColumn("{task.fields[sps]}"),
+            TextColumn("{task.fields[mean_return]}"),
+            TimeRemainingColumn(),
+            console=self._rich,
+            refresh_per_second=4,
+            expand=True,
+            # Output that goes elsewhere than the terminal must not be drawn into the bar.
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task(
+            self._title, total=self._total, completed=env_steps, sps="", mean_return=""
+        )
+        self._bar.start()
+
+    def update(
+        self, env_steps: int, *, sps: float | None = None, mean_return: float | None = None
+    ) -> None:
+        """Move the bar; without a bar this does nothing. Cheap: it is redrawn 4 times a second.
+
+        Args:
+            env_steps: so far.
+            sps: env_steps per second; None leaves what is shown.
+            mean_return: moving mean over episodes; None leaves what is shown.
+        """
+        if self._bar is None:
+            return
+        shown: dict[str, str] = {}
+        if sps is not None:
+            shown["sps"] = f"{sps:,.0f} SPS"
+        if mean_return is not None:
+            shown["mean_return"] = f"return {mean_return:,.1f}"
+        self._bar.update(self._task, completed=min(env_steps, self._total), **shown)
+
+    def row(self, row: Mapping[str, int | float | None]) -> None:
+        """Print a logged row as one line; with a bar this does nothing.
+
+        Args:
+            row: with env_steps, and sps and return_mean where there are any.
+        """
+        if self._bar is not None or self._quiet:
+            return
+        env_steps = row["env_steps"] or 0
+        parts = [f"{env_steps:,}/{self._total:,} env_steps"]
+        sps, mean_return = row.get("sps"), row.get("return_mean")
+        if sps:
+            parts.append(f"{sps:,.0f} SPS")
+        if mean_return is not None:
+            parts.append(f"return {mean_return:,.1f}")
+        if sps:
+            parts.append(f"{duration(max(0.0, self._total - env_steps) / sps)} left")
+        self._line("  ".join(parts))
+
+    def message(self, text: str) -> None:
+        """Show a message above the bar, unless quiet."""
+        if not self._quiet:
+            self._line(text)
+
+    def warning(self, text: str) -> None:
+        """Show a warning, in any case."""
+        self._line(f"warning: {text}")
+
+    def close(self) -> None:
+        """Leave the bar as it stands. Calling it twice does no harm."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Console:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _line(self, text: str) -> None:
+        # soft_wrap: lines in a file must not be folded at a terminal's width.
+        self._rich.print(text, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Whole seconds as 0:07, 1:02:03 or 2 d 3:00:00."""
+    days, rest = divmod(round(seconds), 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    return f"{days} d {clock}" if days else clock

@@ -1,0 +1,268 @@
+"""Rows: statistics by hand, exact columns, and resuming to the same file."""
+
+import csv
+import json
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from redline.data import EpisodeRecord
+from redline.errors import ConfigError, MissingExtraError, RunDirectoryError, UnknownNameError
+from redline.train.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
+
+
+def episode(return_: float, length: int) -> EpisodeRecord:
+    return EpisodeRecord(env_id=0, episode_id=0, return_=return_, length=length)
+
+
+def test_statistics_by_hand() -> None:
+    """Returns 1, 2, 6: mean 3, population variance (4 + 1 + 9) / 3; lengths 10, 20, 60."""
+    statistics = EpisodeStatistics(window=2)
+    assert statistics.moving_mean is None
+    statistics.add([episode(1, 10), episode(2, 20)])
+    statistics.add([episode(6, 60)])
+    assert statistics.take_row() == {
+        "return_mean": 3.0,
+        "return_std": pytest.approx(math.sqrt(14 / 3)),
+        "return_min": 1.0,
+        "return_max": 6.0,
+        "episode_length_mean": 30.0,
+        "episodes": 3,
+    }
+    assert statistics.moving_mean == 4.0
+    row = statistics.take_row()
+    assert row["episodes"] == 0
+    assert [value for name, value in row.items() if name != "episodes"] == [None] * 5
+    assert statistics.moving_mean == 4.0
+
+
+def test_statistics_go_on_from_their_state() -> None:
+    first = EpisodeStatistics(window=3)
+    first.add([episode(0.1, 1), episode(0.2, 2)])
+    second = EpisodeStatistics(window=3)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for statistics in (first, second):
+        statistics.add([episode(0.7, 3), episode(0.9, 4)])
+    assert first.moving_mean == second.moving_mean
+    assert first.take_row() == second.take_row()
+
+
+def make_row(index: int, **metrics: Any) -> dict[str, Any]:
+    base = {
+        "iteration": index,
+        "env_steps": 100 * index,
+        "frames": 400 * index,
+        "optimizer_steps": 3 * index,
+        "wall_time_s": 0.1 * index,
+        "sps": 1000.0 / 3,
+        **EpisodeStatistics().take_row(),
+    }
+    return {**base, "loss/policy": 1 / (3 + index), **metrics}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_columns_are_stable_and_floats_exact(tmp_path: Path) -> None:
+    """Floats read back bit for bit; where no episode ended the cells are empty."""
+    with ProgressLogger(tmp_path, writers=["csv"]) as logger:
+        logger.write(make_row(1, grad_norm=float("nan")))
+        logger.write(dict(reversed(make_row(2, return_mean=0.1 + 0.2).items())))
+        rows = read(tmp_path / "progress.csv")  # flushed while the logger is open
+    assert tuple(rows[0]) == (*BASE_COLUMNS, "loss/policy", "grad_norm")
+    assert tuple(rows[0])[:6] == (
+        "iteration",
+        "env_steps",
+        "frames",
+        "optimizer_steps",
+        "wall_time_s",
+        "sps",
+    )
+    assert rows[0]["return_mean"] == ""
+    assert rows[0]["grad_norm"] == "nan"
+    assert rows[1]["grad_norm"] == ""
+    assert float(rows[1]["return_mean"]) == 0.1 + 0.2
+    assert float(rows[1]["loss/policy"]) == 1 / 5
+    assert rows[1]["env_steps"] == "200"
+
+
+def test_tensors_and_numpy_scalars_are_read_when_logged(tmp_path: Path) -> None:
+    """Fault 31: metrics stay tensors until here, once per row."""
+    values = {"a": torch.tensor(0.5), "b": np.float32(0.25), "c": torch.tensor(3), "d": True}
+    with ProgressLogger(tmp_path, writers=["csv"]) as logger:
+        written = logger.write(make_row(1, **values))
+    assert [(type(written[name]), written[name]) for name in "abcd"] == [
+        (float, 0.5),
+        (float, 0.25),
+        (int, 3),
+        (int, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (make_row(2, surprise=1), "row 2 has the new column 'surprise'"),
+        (make_row(2, env_steps=None), "row 2 has no env_steps"),
+        ({**make_row(2), "loss/policy": "low"}, "loss/policy='low' cannot be logged"),
+        ({**make_row(2), "loss/policy": torch.ones(2)}, "cannot be logged: it is a Tensor"),
+    ],
+)
+def test_bad_rows_are_refused_and_leave_the_file(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    with ProgressLogger(tmp_path, writers=["csv"]) as logger:
+        logger.write(make_row(1))
+        with pytest.raises(ConfigError, match=message):
+            logger.write(row)
+        logger.write(make_row(2))
+    assert [row["iteration"] for row in read(tmp_path / "progress.csv")] == ["1", "2"]
+
+
+@pytest.mark.parametrize("name", ["", "a,b", 'a"b', "a\nb"])
+def test_metric_names_that_break_the_file_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot name a column"):
+        ProgressLogger(tmp_path).write(make_row(1, **{name: 1}))
+
+
+def test_unknown_writer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"'xml'.*csv, tensorboard, jsonl, wandb"):
+        ProgressLogger(tmp_path, writers=["xml"])
+
+
+@pytest.mark.parametrize("torn", ["", "4,400,16", "4,400\n5,500\n6,"])
+@pytest.mark.parametrize("saved_at", [0, 1, 2])
+def test_resumed_file_equals_one_never_stopped(tmp_path: Path, saved_at: int, torn: str) -> None:
+    """Fault 27: rows twice or missing after a resume; a last line torn by a kill."""
+    names = ["csv", "jsonl"]
+    with ProgressLogger(tmp_path / "whole", writers=names) as logger:
+        for index in range(1, 6):
+            logger.write(make_row(index))
+    with ProgressLogger(tmp_path / "stopped", writers=names) as logger:
+        state = logger.state_dict()
+        for index in range(1, 4):
+            logger.write(make_row(index))
+            if index == saved_at:
+                state = logger.state_dict()
+    for name in ("progress.csv", "progress.jsonl"):
+        with open(tmp_path / "stopped" / name, "a") as file:
+            file.write(torn)
+    with ProgressLogger(tmp_path / "stopped", writers=names) as logger:
+        logger.load_state_dict(json.loads(json.dumps(state)))
+        assert logger.rows == saved_at
+        for index in range(saved_at + 1, 6):
+            logger.write(make_row(index))
+    for name in ("progress.csv", "progress.jsonl"):
+        assert (tmp_path / "stopped" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def test_a_resume_that_does_not_fit_the_file_is_refused(tmp_path: Path) -> None:
+    with ProgressLogger(tmp_path, writers=["csv"]) as logger:
+        logger.write(make_row(1))
+        logger.write(make_row(2))
+        state = logger.state_dict()
+    with pytest.raises(RunDirectoryError, match=r"has 2 rows, but .* counts 3"):
+        ProgressLogger(tmp_path, writers=["csv"]).load_state_dict({**state, "rows": 3})
+    with pytest.raises(RunDirectoryError, match="begins with the columns"):
+        ProgressLogger(tmp_path, writers=["csv"]).load_state_dict({**state, "columns": ["a"]})
+    (tmp_path / "progress.csv").unlink()
+    with pytest.raises(RunDirectoryError, match=r"progress\.csv is missing"):
+        ProgressLogger(tmp_path, writers=["csv"]).load_state_dict(state)
+
+
+def test_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunDirectoryError, match="cannot write"):
+        ProgressLogger(tmp_path / "run", writers=["csv"]).write(make_row(1))
+
+
+def test_json_lines_are_real_json(tmp_path: Path) -> None:
+    """Fault 30: JSON that is `str(dict)`, or holds NaN, which JSON does not know."""
+    with ProgressLogger(tmp_path, writers=["jsonl"]) as logger:
+        logger.write(make_row(1, a=float("nan"), b=float("inf"), c=0.1))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    line = (tmp_path / "progress.jsonl").read_text()
+    row = json.loads(line, parse_constant=refuse)
+    assert (row["a"], row["b"], row["c"], row["return_mean"]) == (None, None, 0.1, None)
+    assert (tmp_path / "progress.csv").exists()
+
+
+def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path) -> None:
+    with ProgressLogger(tmp_path) as logger:
+        logger.write(make_row(1, return_mean=1.0))
+        state = logger.state_dict()
+        logger.write(make_row(2, return_mean=-2.0))
+        logger.write(make_row(3, return_mean=-3.0))
+    with ProgressLogger(tmp_path) as logger:
+        logger.load_state_dict(state)
+        logger.write(make_row(2, return_mean=2.0))
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    scalars = events.Scalars("progress/return_mean")
+    assert [(event.step, event.value) for event in scalars] == [(100, 1.0), (200, 2.0)]
+    assert "loss/policy" in events.Tags()["scalars"]
+
+
+class FakeWandbRun:
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.metrics: list[tuple[Any, ...]] = []
+        self.finished = False
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.metrics.append((name, step_metric))
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_wandb_gets_rows_over_env_steps_and_goes_on_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inits: list[dict[str, Any]] = []
+    runs: list[FakeWandbRun] = []
+
+    def init(**settings: Any) -> FakeWandbRun:
+        inits.append(settings)
+        runs.append(FakeWandbRun())
+        return runs[-1]
+
+    module = types.ModuleType("wandb")
+    module.__dict__["init"] = init
+    module.__spec__ = types.SimpleNamespace(name="wandb")  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    settings = {"project": "mine", "config": {"lr": 1}}
+    with ProgressLogger(tmp_path, writers=["wandb"], wandb_settings=settings) as logger:
+        logger.write(make_row(1))
+        state = logger.state_dict()
+    with ProgressLogger(tmp_path, writers=["wandb"], wandb_settings=settings) as logger:
+        logger.load_state_dict(state)
+        logger.write(make_row(2))
+    assert inits[0]["project"] == "mine"
+    assert inits[0]["config"] == {"lr": 1}
+    assert inits[0]["id"] == inits[1]["id"]
+    assert inits[1]["resume"] == "allow"
+    assert runs[0].finished
+    assert ("*", "env_steps") in runs[0].metrics
+    assert [run.rows[0]["env_steps"] for run in runs] == [100, 200]
+    assert "return_mean" not in runs[0].rows[0]
+
+
+def test_missing_wandb_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'redline\[wandb\]'"):
+        ProgressLogger(tmp_path, writers=["wandb"])
