@@ -36,6 +36,8 @@ def act_out(
     rng = np.random.default_rng(0)
     terminated = rng.random((length, num_envs)) < 0.15
     truncated = rng.random((length, num_envs)) < 0.15
+    terminated[1:2, 0] = True
+    terminated[2:5, 0] = truncated[2:5, 0] = False
     valid = np.ones((length, num_envs), np.bool_)
     # A back end that resets late: the row after an end is a filler in environment 0.
     valid[1:, 0] = ~(terminated | truncated)[:-1, 0]

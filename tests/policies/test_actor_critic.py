@@ -47,9 +47,15 @@ def assert_replay_equals_acting(policy: ActorCritic, rollout: Rollout) -> None:
 
 
 def larger_heads(policy: ActorCritic) -> ActorCritic:
-    """Make actions depend on the state: the initial policy head is nearly zero."""
+    """Make actions depend on the state, and the state on the past of zero observations.
+
+    The initial policy head is nearly zero, and without biases zero in gives zero out.
+    """
     with torch.no_grad():
         policy.policy_head.weight.mul_(100)
+        for parameter in policy.parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(0.0, 0.3)
     return policy
 
 

@@ -85,6 +85,7 @@ def test_rows_that_are_not_valid_do_not_count_whatever_they_hold() -> None:
     rows = torch.tensor([[[1.0, 1.0], [torch.nan, torch.inf]], [[3.0, 3.0], [9.0, 9.0]]])
     normalizer.update(rows, torch.tensor([[True, False], [True, False]]))
     assert moments(normalizer).mean.tolist() == [2.0, 2.0]
+    assert moments(normalizer).squares.tolist() == [2.0, 2.0]
     assert moments(normalizer).count.item() == 2
 
 
