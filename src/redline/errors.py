@@ -16,7 +16,10 @@ RedlineError
 ├── CheckpointError                 a checkpoint cannot be used
 │   ├── CorruptCheckpointError      torn, truncated or altered files
 │   └── IncompatibleCheckpointError from another format version, environment or setting
-└── RunDirectoryError (OSError)     the run directory cannot be written, or is not one
+├── RunDirectoryError (OSError)     the run directory cannot be written, or is not one
+└── ProfileError                    profiling cannot start or go on
+    ├── ProfilerConflictError       another profiler or debugger holds the hook
+    └── SessionError                a profile session cannot be written or read
 ```
 """
 
@@ -32,8 +35,11 @@ __all__ = [
     "EnvError",
     "IncompatibleCheckpointError",
     "MissingExtraError",
+    "ProfileError",
+    "ProfilerConflictError",
     "RedlineError",
     "RunDirectoryError",
+    "SessionError",
     "SpaceError",
     "UnknownNameError",
     "WorkerError",
@@ -111,3 +117,15 @@ class IncompatibleCheckpointError(CheckpointError):
 
 class RunDirectoryError(RedlineError, OSError):
     """The run directory cannot be written, or is not a run directory."""
+
+
+class ProfileError(RedlineError):
+    """Profiling cannot start or go on."""
+
+
+class ProfilerConflictError(ProfileError):
+    """Another profiler or a debugger holds the interpreter's hook."""
+
+
+class SessionError(ProfileError):
+    """A profile session cannot be written, or is not one, or is from another version."""

@@ -1,0 +1,34 @@
+"""The C extensions of the profiler; everything else about the package is in pyproject.toml.
+
+They are optional: where no C compiler is found the package still installs, marks do nothing,
+and starting a profile says that the extension is missing.
+"""
+
+from __future__ import annotations
+
+from setuptools import Extension, setup
+
+CSRC = "src/redline/profile/csrc"
+FLAGS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
+
+setup(
+    ext_modules=[
+        Extension(
+            "redline.profile._native",
+            sources=[
+                f"{CSRC}/{name}.c"
+                for name in ("native", "ring", "writer", "marks", "wrapper", "boundary")
+            ],
+            depends=[f"{CSRC}/recorder.h", f"{CSRC}/arrow_stream.h"],
+            extra_compile_args=[*FLAGS, "-pthread"],
+            extra_link_args=["-pthread"],
+            optional=True,
+        ),
+        Extension(
+            "redline.profile._sweep",
+            sources=[f"{CSRC}/sweep.c", f"{CSRC}/decode.c"],
+            extra_compile_args=FLAGS,
+            optional=True,
+        ),
+    ]
+)

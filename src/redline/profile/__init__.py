@@ -1,0 +1,45 @@
+"""Where every microsecond of a PyTorch reinforcement-learning program went.
+
+Works alone: it imports no other room of Redline, and torch and gymnasium only when the profiled
+program has.
+
+In a program, all of them free of charge until a session records:
+
+    with profile.operation("inference"):    # nested; the innermost wins; also a decorator
+        action = policy(obs)
+    with profile.phase("warm-up"): ...      # a stretch of the whole process
+    profile.step()                          # one step of the program
+    profile.metadata(env="Hopper-v5")
+
+    with profile.session("profile-dir"):    # record this block
+        train()
+
+From outside, for a program that knows nothing of it: `redline profile -- python program.py`.
+
+`overlap` is the exact interval sweep that the analysis rests on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redline.profile.marks import metadata, operation, phase, step
+
+if TYPE_CHECKING:
+    from redline.profile.analyse.overlap import overlap
+    from redline.profile.record.recorder import session
+
+__all__ = ["metadata", "operation", "overlap", "phase", "session", "step"]
+
+_HOMES = {
+    "overlap": "redline.profile.analyse.overlap",
+    "session": "redline.profile.record.recorder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

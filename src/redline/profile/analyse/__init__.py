@@ -1,0 +1,1 @@
+"""From a session to tables; units in column names, times exact in integer nanoseconds."""

@@ -1,0 +1,279 @@
+/* Turn the rows of a shard into change points: at which time which state began. */
+#include "sweep.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "recorder.h"
+
+enum { KIND_OPERATION = 0, KIND_INFERRED = 1, KIND_PHASE = 2, KIND_CALL = 3, KIND_NONE = 255 };
+enum { NUM_IDS = RL_MAX_ID + 1, STACK = 1024, MAX_STATES = 1 << 20 };
+
+/* What an instant is: (operation, operation without inferred ones, level). */
+typedef struct {
+    uint16_t op, marked;
+    uint8_t level;
+} State;
+
+typedef struct {
+    uint16_t id;
+    int64_t since;
+    State outside;
+} Open;
+
+typedef struct {
+    const unsigned char *kinds, *levels;
+    /* results */
+    int64_t *times;
+    uint32_t *states;
+    Py_ssize_t points;
+    int64_t *special_times, *special_values;
+    uint16_t *special_codes;
+    Py_ssize_t specials;
+    int64_t *inclusive_ns, *counts;
+    uint64_t *keys; /* of each state number */
+    uint32_t num_keys;
+    /* running */
+    uint64_t *index_keys;
+    uint32_t *index_numbers;
+    Open stack[STACK];
+    Py_ssize_t depth, lost;
+    State state;
+    uint64_t last_key;
+    uint32_t last_number;
+} Decoder;
+
+enum { INDEX_SIZE = 1 << 16 };
+
+static inline uint64_t key_of(State s) {
+    return ((uint64_t)s.op << 24) | ((uint64_t)s.marked << 8) | s.level;
+}
+
+/* The number of a state from 1 up; 0 means that the thread is not there. */
+static uint32_t number_of(Decoder *d, uint64_t key) {
+    if (key == d->last_key) {
+        return d->last_number;
+    }
+    size_t i = (size_t)((key * 0x9e3779b97f4a7c15u) >> 40) & (INDEX_SIZE - 1);
+    while (d->index_numbers[i] != 0 && d->index_keys[i] != key) {
+        i = (i + 1) & (INDEX_SIZE - 1);
+    }
+    if (d->index_numbers[i] == 0) {
+        if (d->num_keys >= INDEX_SIZE / 2) {
+            return 1;
+        }
+        d->index_keys[i] = key;
+        d->keys[d->num_keys] = key;
+        d->index_numbers[i] = ++d->num_keys;
+    }
+    d->last_key = key;
+    d->last_number = d->index_numbers[i];
+    return d->last_number;
+}
+
+static void point(Decoder *d, int64_t now, uint32_t number) {
+    if (d->points > 0 && d->times[d->points - 1] == now) {
+        d->points--; /* a state of no duration */
+    }
+    if (d->points == 0 || d->states[d->points - 1] != number) {
+        d->times[d->points] = now;
+        d->states[d->points++] = number;
+    }
+}
+
+static void special(Decoder *d, int64_t now, uint16_t code, int64_t value) {
+    d->special_times[d->specials] = now;
+    d->special_codes[d->specials] = code;
+    d->special_values[d->specials++] = value;
+}
+
+static void enter(Decoder *d, uint16_t id) {
+    const unsigned char kind = d->kinds[id];
+    if (kind == KIND_OPERATION) {
+        d->state.op = d->state.marked = id;
+    } else if (kind == KIND_INFERRED) {
+        d->state.op = id;
+    } else if (kind == KIND_CALL) {
+        d->state.level = d->levels[id];
+    }
+}
+
+static void begin(Decoder *d, int64_t now, uint16_t id) {
+    if (d->depth == STACK) {
+        d->lost++;
+        return;
+    }
+    Open *o = &d->stack[d->depth++];
+    o->id = id;
+    o->since = now;
+    o->outside = d->state;
+    d->counts[id]++;
+    enter(d, id);
+    point(d, now, number_of(d, key_of(d->state)));
+}
+
+static void end(Decoder *d, int64_t now, uint16_t id) {
+    Py_ssize_t i = d->depth;
+    if (d->lost > 0) {
+        d->lost--;
+        return;
+    }
+    while (i > 0 && d->stack[i - 1].id != id) {
+        i--;
+    }
+    if (i == 0) {
+        return;
+    }
+    const Open *o = &d->stack[i - 1];
+    d->inclusive_ns[id] += now - o->since;
+    if (i == d->depth) {
+        d->state = o->outside;
+        d->depth--;
+    } else {
+        d->state = o->outside;
+        for (Py_ssize_t j = i; j < d->depth; j++) {
+            d->stack[j - 1] = d->stack[j];
+            d->stack[j - 1].outside = d->state;
+            enter(d, d->stack[j].id);
+        }
+        d->depth--;
+    }
+    point(d, now, number_of(d, key_of(d->state)));
+}
+
+static void close_all(Decoder *d, int64_t now) {
+    while (d->depth > 0) {
+        const Open *o = &d->stack[--d->depth];
+        d->inclusive_ns[o->id] += now - o->since;
+    }
+    d->state = (State){0, 0, RL_PYTHON};
+}
+
+static void timed(Decoder *d, int64_t now, uint16_t code) {
+    if (code >= 2 * RL_FIRST_ID) {
+        const uint16_t id = code >> 1;
+        if (d->kinds[id] == KIND_PHASE) {
+            special(d, now, code, 0);
+        } else if (code & 1) {
+            end(d, now, id);
+        } else {
+            begin(d, now, id);
+        }
+        return;
+    }
+    special(d, now, code, 0);
+    if (code == RL_CODE_THREAD_END) {
+        close_all(d, now);
+        point(d, now, 0);
+    } else if (code == RL_CODE_WINDOW_OFF) {
+        close_all(d, now);
+        point(d, now, number_of(d, key_of(d->state)));
+    }
+}
+
+static int64_t run(Decoder *d, const uint32_t *deltas, const uint16_t *codes, Py_ssize_t rows) {
+    int64_t now = 0;
+    uint64_t high = 0;
+    int started = 0;
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        const uint16_t code = codes[i];
+        if (code >= 2 * RL_FIRST_ID) {
+            now += deltas[i];
+        } else if (code == RL_CODE_HIGH) {
+            high = deltas[i];
+            continue;
+        } else if (code == RL_CODE_ANCHOR) {
+            now = (int64_t)((high << 32) | deltas[i]);
+            high = 0;
+            continue;
+        } else if ((code >= RL_CODE_CPU && code <= RL_CODE_PROCESS_CPU)) {
+            special(d, now, code, (int64_t)((high << 32) | deltas[i]));
+            high = 0;
+            continue;
+        } else {
+            now += deltas[i];
+        }
+        if (!started) {
+            started = 1;
+            point(d, now, number_of(d, key_of(d->state)));
+        }
+        timed(d, now, code);
+    }
+    return now;
+}
+
+static int allocate(Decoder *d, Py_ssize_t rows) {
+    const size_t n = (size_t)rows + 2;
+    d->times = malloc(n * 8);
+    d->states = malloc(n * 4);
+    d->special_times = malloc(n * 8);
+    d->special_values = malloc(n * 8);
+    d->special_codes = malloc(n * 2);
+    d->inclusive_ns = calloc(NUM_IDS, 8);
+    d->counts = calloc(NUM_IDS, 8);
+    d->keys = calloc(INDEX_SIZE, 8);
+    d->index_keys = calloc(INDEX_SIZE, 8);
+    d->index_numbers = calloc(INDEX_SIZE, 4);
+    d->last_key = UINT64_MAX;
+    return d->times && d->states && d->special_times && d->special_values && d->special_codes &&
+           d->inclusive_ns && d->counts && d->keys && d->index_keys && d->index_numbers;
+}
+
+static void release(Decoder *d) {
+    free(d->times);
+    free(d->states);
+    free(d->special_times);
+    free(d->special_values);
+    free(d->special_codes);
+    free(d->inclusive_ns);
+    free(d->counts);
+    free(d->keys);
+    free(d->index_keys);
+    free(d->index_numbers);
+    free(d);
+}
+
+/* decode(deltas, codes, kinds, levels) -> dict of bytes, see analyse/shards.py */
+static PyObject *decode(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer deltas, codes, kinds, levels;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*:decode", &deltas, &codes, &kinds, &levels)) {
+        return NULL;
+    }
+    const Py_ssize_t rows = deltas.len / 4;
+    Decoder *d = calloc(1, sizeof *d);
+    if (codes.len / 2 != rows || kinds.len < NUM_IDS || levels.len < NUM_IDS) {
+        PyErr_SetString(PyExc_ValueError, "columns differ in length, or the name tables are short");
+    } else if (d == NULL || !allocate(d, rows)) {
+        PyErr_NoMemory();
+    } else {
+        int64_t last;
+        d->kinds = kinds.buf;
+        d->levels = levels.buf;
+        Py_BEGIN_ALLOW_THREADS;
+        last = run(d, deltas.buf, codes.buf, rows);
+        Py_END_ALLOW_THREADS;
+        result = Py_BuildValue(
+            "{s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:L}", "times", (char *)d->times,
+            d->points * 8, "states", (char *)d->states, d->points * 4, "special_times",
+            (char *)d->special_times, d->specials * 8, "special_codes", (char *)d->special_codes,
+            d->specials * 2, "special_values", (char *)d->special_values, d->specials * 8, "keys",
+            (char *)d->keys, (Py_ssize_t)d->num_keys * 8, "inclusive_ns", (char *)d->inclusive_ns,
+            (Py_ssize_t)NUM_IDS * 8, "counts", (char *)d->counts, (Py_ssize_t)NUM_IDS * 8,
+            "last_ns", (long long)last);
+    }
+    if (d != NULL) {
+        release(d);
+    }
+    PyBuffer_Release(&deltas);
+    PyBuffer_Release(&codes);
+    PyBuffer_Release(&kinds);
+    PyBuffer_Release(&levels);
+    return result;
+}
+
+PyMethodDef rl_decode_methods[] = {
+    {"decode", decode, METH_VARARGS, "decode(deltas, codes, kinds, levels) -> dict of bytes."},
+    {NULL, NULL, 0, NULL},
+};

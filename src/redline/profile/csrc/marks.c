@@ -1,0 +1,341 @@
+/* Interned names, and the marks that a program sets: operation, phase, step. */
+#include "recorder.h"
+
+#include <structmember.h>
+
+static PyObject *names = NULL;      /* list of (id, kind, name, level, module, sealed) */
+static PyObject *name_ids = NULL;   /* {(kind, name, level, module): id} */
+static PyObject *name_hook = NULL;  /* called with each new tuple while recording */
+static PyObject *step_hook = NULL;
+static PyObject *operations = NULL; /* {name: Mark} */
+static PyObject *phases = NULL;
+static unsigned char sealing[(RL_MAX_ID + 8) / 8];
+
+int rl_is_sealing(uint16_t id) { return (sealing[id >> 3] >> (id & 7)) & 1; }
+
+static int add_name(PyObject *key, PyObject *kind, PyObject *name, int level, PyObject *module,
+                    int sealed) {
+    const int id = RL_FIRST_ID + (int)PyList_GET_SIZE(names);
+    PyObject *row = Py_BuildValue("(iOOiOO)", id, kind, name, level, module,
+                                  sealed ? Py_True : Py_False);
+    PyObject *number = PyLong_FromLong(id);
+    int result = -1;
+    if (row != NULL && number != NULL && PyDict_SetItem(name_ids, key, number) == 0 &&
+        PyList_Append(names, row) == 0) {
+        result = id;
+        if (sealed) {
+            sealing[id >> 3] |= (unsigned char)(1 << (id & 7));
+        }
+        if (name_hook != NULL) {
+            PyObject *done = PyObject_CallOneArg(name_hook, row);
+            if (done == NULL) {
+                result = -1;
+            }
+            Py_XDECREF(done);
+        }
+    }
+    Py_XDECREF(row);
+    Py_XDECREF(number);
+    return result;
+}
+
+/* The id of a name. When the ids run out, all further names of a kind and level share
+ * one that says so. */
+int rl_intern(PyObject *kind, PyObject *name, int level, PyObject *module, int sealed) {
+    PyObject *key = Py_BuildValue("(OOiO)", kind, name, level, module);
+    if (key == NULL) {
+        return -1;
+    }
+    PyObject *known = PyDict_GetItemWithError(name_ids, key);
+    int id = -1;
+    if (known != NULL) {
+        id = (int)PyLong_AsLong(known);
+    } else if (!PyErr_Occurred()) {
+        if (RL_FIRST_ID + PyList_GET_SIZE(names) <= RL_MAX_ID - 64) {
+            id = add_name(key, kind, name, level, module, sealed);
+        } else {
+            PyObject *rest = PyUnicode_FromString("(further names)");
+            PyObject *rest_key = rest ? Py_BuildValue("(OOiO)", kind, rest, level, Py_None) : NULL;
+            if (rest_key != NULL) {
+                known = PyDict_GetItemWithError(name_ids, rest_key);
+                id = known != NULL ? (int)PyLong_AsLong(known)
+                                   : add_name(rest_key, kind, rest, level, Py_None, 0);
+            }
+            Py_XDECREF(rest);
+            Py_XDECREF(rest_key);
+        }
+    }
+    Py_DECREF(key);
+    return id;
+}
+
+/* ------------------------------------------------------------------ the Mark type */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *name;
+    uint16_t id;
+    uint8_t kind;
+} MarkObject;
+
+static void begin(uint16_t id, uint8_t kind) {
+    RlThread *t = rl_thread();
+    if (t != NULL) {
+        rl_report_callbacks(t);
+        rl_push(t, rl_now(), id, RL_PYTHON, kind, NULL);
+    }
+}
+
+static void end(uint16_t id, uint8_t kind) {
+    RlThread *t = rl_thread();
+    if (t != NULL) {
+        const int64_t now = rl_now();
+        rl_report_callbacks(t);
+        rl_pop_operation(t, now, id, kind);
+        if (now >= rl_next_block_ns) {
+            rl_run_block_hook(now);
+        }
+    }
+}
+
+static PyObject *mark_enter(PyObject *self, PyObject *unused) {
+    (void)unused;
+    if (rl_active & RL_ACTIVE_MARKS) {
+        begin(((MarkObject *)self)->id, ((MarkObject *)self)->kind);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *mark_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    (void)args;
+    (void)nargs;
+    if (rl_active & RL_ACTIVE_MARKS) {
+        end(((MarkObject *)self)->id, ((MarkObject *)self)->kind);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *mark_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    PyObject *function, *module, *result = NULL;
+    static char *keywords[] = {"function", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:mark", keywords, &function)) {
+        return NULL;
+    }
+    module = PyImport_ImportModule("redline.profile.marks");
+    if (module != NULL) {
+        result = PyObject_CallMethod(module, "decorate", "OO", self, function);
+        Py_DECREF(module);
+    }
+    return result;
+}
+
+static PyObject *mark_reduce(PyObject *self, PyObject *unused) {
+    (void)unused;
+    MarkObject *mark = (MarkObject *)self;
+    PyObject *module = PyImport_ImportModule("redline.profile.marks");
+    PyObject *maker =
+        module ? PyObject_GetAttrString(module, mark->kind == RL_PHASE ? "phase" : "operation")
+               : NULL;
+    Py_XDECREF(module);
+    return maker ? Py_BuildValue("(N(O))", maker, mark->name) : NULL;
+}
+
+static PyObject *mark_repr(PyObject *self) {
+    MarkObject *mark = (MarkObject *)self;
+    return PyUnicode_FromFormat("%s(%R)", mark->kind == RL_PHASE ? "phase" : "operation",
+                                mark->name);
+}
+
+static void mark_dealloc(PyObject *self) {
+    Py_XDECREF(((MarkObject *)self)->name);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef mark_type_methods[] = {
+    {"__enter__", mark_enter, METH_NOARGS, "Begin the operation or phase."},
+    {"__exit__", (PyCFunction)(void (*)(void))mark_exit, METH_FASTCALL, "End it."},
+    {"__reduce__", mark_reduce, METH_NOARGS, "Pickle by name."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef mark_members[] = {
+    {"name", T_OBJECT_EX, offsetof(MarkObject, name), READONLY, "The name given."},
+    {"id", T_USHORT, offsetof(MarkObject, id), READONLY, "The interned id."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject MarkType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "redline.profile.Mark",
+    .tp_basicsize = sizeof(MarkObject),
+    .tp_dealloc = mark_dealloc,
+    .tp_repr = mark_repr,
+    .tp_call = mark_call,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "A named operation or phase: a reentrant context manager, also a decorator.",
+    .tp_methods = mark_type_methods,
+    .tp_members = mark_members,
+};
+
+/* The one Mark of this name; a dictionary look-up from the second call on. */
+static PyObject *mark_of(PyObject *table, PyObject *name, const char *kind_name, uint8_t kind) {
+    if (!PyUnicode_Check(name)) {
+        return PyErr_Format(PyExc_TypeError,
+                            "the name of an %s must be a str, not %.100s: pass a short constant "
+                            "string such as \"inference\"",
+                            kind_name, Py_TYPE(name)->tp_name);
+    }
+    PyObject *mark = PyDict_GetItemWithError(table, name);
+    if (mark != NULL || PyErr_Occurred()) {
+        return Py_XNewRef(mark);
+    }
+    PyObject *kind_text = PyUnicode_FromString(kind_name);
+    const int id = kind_text ? rl_intern(kind_text, name, RL_PYTHON, Py_None, 0) : -1;
+    Py_XDECREF(kind_text);
+    if (id < 0) {
+        return NULL;
+    }
+    MarkObject *made = PyObject_New(MarkObject, &MarkType);
+    if (made == NULL) {
+        return NULL;
+    }
+    made->name = Py_NewRef(name);
+    made->id = (uint16_t)id;
+    made->kind = kind;
+    if (PyDict_SetItem(table, name, (PyObject *)made) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return (PyObject *)made;
+}
+
+/* ------------------------------------------------------------------ module functions */
+
+static PyObject *operation(PyObject *module, PyObject *name) {
+    (void)module;
+    return mark_of(operations, name, "operation", RL_MARK);
+}
+
+static PyObject *phase(PyObject *module, PyObject *name) {
+    (void)module;
+    return mark_of(phases, name, "phase", RL_PHASE);
+}
+
+static PyObject *step(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    if (rl_active & RL_ACTIVE_MARKS) {
+        RlThread *t = rl_thread();
+        const int64_t now = rl_now();
+        if (t != NULL) {
+            rl_instant(t, now, RL_CODE_STEP);
+            if (now >= rl_next_block_ns) {
+                rl_run_block_hook(now);
+            }
+        }
+    }
+    if (step_hook != NULL) {
+        return PyObject_CallNoArgs(step_hook);
+    }
+    Py_RETURN_NONE;
+}
+
+static int as_id(PyObject *arg) {
+    const long id = PyLong_AsLong(arg);
+    if (id < RL_FIRST_ID || id > RL_MAX_ID) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_ValueError, "%ld is not an interned id", id);
+        }
+        return -1;
+    }
+    return (int)id;
+}
+
+static PyObject *begin_operation(PyObject *module, PyObject *arg) {
+    (void)module;
+    const int id = as_id(arg);
+    if (id < 0) {
+        return NULL;
+    }
+    if (rl_active & RL_ACTIVE_MARKS) {
+        begin((uint16_t)id, RL_AUTO);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *end_operation(PyObject *module, PyObject *arg) {
+    (void)module;
+    const int id = as_id(arg);
+    if (id < 0) {
+        return NULL;
+    }
+    if (rl_active & RL_ACTIVE_MARKS) {
+        end((uint16_t)id, RL_AUTO);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *intern(PyObject *module, PyObject *args, PyObject *kwargs) {
+    (void)module;
+    static char *keywords[] = {"kind", "name", "level", "module", "sealed", NULL};
+    PyObject *kind, *name, *origin = Py_None;
+    int level = RL_PYTHON, sealed = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UU|iOp:intern", keywords, &kind, &name, &level,
+                                     &origin, &sealed)) {
+        return NULL;
+    }
+    if (level < 0 || level >= RL_NUM_LEVELS) {
+        return PyErr_Format(PyExc_ValueError, "level must be in [0, %d), not %d", RL_NUM_LEVELS,
+                            level);
+    }
+    const int id = rl_intern(kind, name, level, origin, sealed);
+    return id < 0 ? NULL : PyLong_FromLong(id);
+}
+
+static PyObject *get_names(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyList_GetSlice(names, 0, PyList_GET_SIZE(names));
+}
+
+static PyObject *set_hook(PyObject **slot, PyObject *hook) {
+    PyObject *old = *slot;
+    *slot = hook == Py_None ? NULL : Py_NewRef(hook);
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_name_hook(PyObject *module, PyObject *hook) {
+    (void)module;
+    return set_hook(&name_hook, hook);
+}
+
+static PyObject *set_step_hook(PyObject *module, PyObject *hook) {
+    (void)module;
+    return set_hook(&step_hook, hook);
+}
+
+PyMethodDef rl_mark_methods[] = {
+    {"operation", operation, METH_O, "operation(name) -> the Mark of this operation."},
+    {"phase", phase, METH_O, "phase(name) -> the Mark of this phase."},
+    {"step", step, METH_NOARGS, "Count one step of the program."},
+    {"begin", begin_operation, METH_O, "begin(id): begin an automatic operation."},
+    {"end", end_operation, METH_O, "end(id): end the innermost one of this id."},
+    {"intern", (PyCFunction)(void (*)(void))intern, METH_VARARGS | METH_KEYWORDS,
+     "intern(kind, name, level=0, module=None, sealed=False) -> id."},
+    {"names", get_names, METH_NOARGS, "All interned (id, kind, name, level, module, sealed)."},
+    {"set_name_hook", set_name_hook, METH_O, "Call this with each name interned from now on."},
+    {"set_step_hook", set_step_hook, METH_O, "Call this at each step()."},
+    {NULL, NULL, 0, NULL},
+};
+
+int rl_marks_ready(PyObject *module) {
+    names = PyList_New(0);
+    name_ids = PyDict_New();
+    operations = PyDict_New();
+    phases = PyDict_New();
+    if (names == NULL || name_ids == NULL || operations == NULL || phases == NULL ||
+        PyType_Ready(&MarkType) < 0) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Mark", (PyObject *)&MarkType);
+}

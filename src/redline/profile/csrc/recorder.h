@@ -1,0 +1,150 @@
+/* Per-thread event rings and the stack of what each thread is doing.
+ *
+ * An event is one 64-bit word: 48 bits of nanoseconds since the recorder's start
+ * (78 hours) or a payload, and a 16-bit code. Codes 16 and up are 2 * id + is_end
+ * for the interned name `id`; lower ones are the RL_CODE_* below.
+ *
+ * Everything but the writer thread runs with the GIL held, so the stacks and the
+ * name table need no locks. The writer is a plain pthread that never takes the
+ * GIL; it shares with the others only the atomics of each ring.
+ */
+#ifndef REDLINE_RECORDER_H
+#define REDLINE_RECORDER_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RL_CODE_NONE = 0,
+    RL_CODE_STEP = 1,       /* timed: profile.step() */
+    RL_CODE_PROBE_ON = 2,   /* timed: the native boundary starts to be observed */
+    RL_CODE_PROBE_OFF = 3,  /* timed: it stops, for a calibration block */
+    RL_CODE_WINDOW_ON = 4,  /* timed: recording starts */
+    RL_CODE_WINDOW_OFF = 5, /* timed: recording pauses, all open events were closed */
+    RL_CODE_THREAD_END = 6, /* timed */
+    RL_CODE_ANCHOR = 7,     /* on disk only: absolute low 32 bits, high bits before it */
+    RL_CODE_HIGH = 8,       /* on disk only: bits 32..47 of the next row's number */
+    RL_CODE_CPU = 9,        /* payload: CPU time of this thread, ns */
+    RL_CODE_CALLBACKS = 10, /* payload: probe callbacks since the last such row */
+    RL_CODE_DROPPED = 11,   /* payload: events dropped in this thread so far */
+    RL_CODE_RSS = 12,       /* payload: resident memory, bytes / 1024 */
+    RL_CODE_PROCESS_CPU = 13, /* payload: CPU time of the process, us */
+    RL_CODE_BEAT = 14,      /* timed: the writer is alive */
+    RL_FIRST_ID = 8,
+    RL_MAX_ID = 32767,
+};
+
+enum { RL_MARK = 0, RL_AUTO = 1, RL_PHASE = 2, RL_CALL = 3, RL_FRAME = 4 };
+
+enum {
+    RL_PYTHON = 0,
+    RL_BACKEND,
+    RL_COMPILED,
+    RL_SIMULATOR,
+    RL_CUDA_API,
+    RL_WAITING,
+    RL_NUM_LEVELS
+};
+
+/* What is being recorded, as bits of rl_active. */
+enum { RL_ACTIVE_MARKS = 1, RL_ACTIVE_CALLS = 2 };
+
+enum { RL_MAX_DEPTH = 384, RL_RESERVE = 8 };
+
+typedef struct {
+    const void *key;   /* identity of the callable, frame or code that will end this */
+    uint16_t id;
+    uint16_t repeat;   /* deeper calls of the same code, folded into this entry */
+    uint16_t op;       /* operation outside this entry */
+    uint8_t level;     /* level outside this entry */
+    uint8_t own_level; /* level inside it */
+    uint8_t kind;
+    uint8_t recorded;
+    uint8_t sealed;    /* whether everything below was sealed outside this entry */
+} RlEntry;
+
+typedef struct RlThread {
+    /* Shared with the writer. */
+    _Atomic uint64_t head;
+    _Atomic uint64_t tail;
+    _Atomic int64_t exited_ns; /* when the thread ended, 0 while it lives */
+    _Atomic int drained;       /* ended and fully written: may be reused */
+    uint64_t *words;
+    uint64_t capacity;
+    struct RlThread *next;
+    uint32_t index;
+    uint32_t session;
+    pthread_t owner;
+    /* The owner's. */
+    uint64_t tail_seen;
+    uint32_t depth;
+    uint32_t overflow;   /* begins beyond RL_MAX_DEPTH that still wait for their end */
+    uint32_t open;       /* entries whose end has space reserved in the ring */
+    uint32_t callbacks;  /* since the last RL_CODE_CALLBACKS */
+    uint16_t op;
+    uint8_t level;
+    uint8_t sealed;      /* inside a region whose inner levels are not told apart */
+    _Atomic uint64_t dropped;
+    /* The writer's. */
+    int file;
+    uint64_t last_ns;
+    uint64_t events;
+    uint64_t reported_drops;
+    RlEntry stack[RL_MAX_DEPTH];
+} RlThread;
+
+extern int rl_active;             /* read under the GIL */
+extern int64_t rl_next_block_ns;  /* when the calibrator wants to be called */
+extern PyObject *rl_block_hook;
+
+int64_t rl_now(void);
+uint64_t rl_rel(int64_t now_ns);
+RlThread *rl_thread(void);
+RlThread *rl_first_thread(void);
+
+void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t kind, const void *key);
+void rl_pop_top(RlThread *t, int64_t now_ns);
+int rl_pop_operation(RlThread *t, int64_t now_ns, uint16_t id, uint8_t kind);
+void rl_instant(RlThread *t, int64_t now_ns, uint16_t code);
+void rl_payload(RlThread *t, uint64_t value, uint16_t code);
+void rl_report_callbacks(RlThread *t);
+void rl_close_calls(int64_t now_ns);
+void rl_close_all(int64_t now_ns);
+int rl_run_block_hook(int64_t now_ns);
+
+/* Names. */
+int rl_intern(PyObject *kind, PyObject *name, int level, PyObject *module, int sealed);
+int rl_is_sealing(uint16_t id);
+
+/* The writer's side of the module: start, stop, flush, fork. */
+extern PyMethodDef rl_writer_methods[];
+extern PyMethodDef rl_mark_methods[];
+extern PyMethodDef rl_boundary_methods[];
+int rl_marks_ready(PyObject *module);
+int rl_wrapper_ready(PyObject *module);
+int rl_boundary_ready(PyObject *module);
+extern PyTypeObject RlWrapperType;
+
+void rl_set_clock(int64_t ns);
+int64_t rl_base_ns(void);
+int rl_session_begin(uint64_t words, int64_t budget);
+void rl_session_end(void);
+int rl_writer_start(const char *directory, int64_t interval_ns);
+void rl_writer_stop(void);
+void rl_writer_flush(void);
+void rl_writer_abandon(void);
+extern _Atomic(RlThread *) rl_threads;
+extern uint32_t rl_session;
+extern _Atomic int rl_writer_error;
+extern _Atomic uint64_t rl_events_written;
+extern _Atomic uint64_t rl_bytes_written;
+extern _Atomic uint64_t rl_lost_events;
+void rl_release_ring(RlThread *t);
+
+#endif

@@ -1,0 +1,378 @@
+/* Threads, their rings, and the stack that says what each is doing. */
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+int rl_active = 0;
+int64_t rl_next_block_ns = INT64_MAX;
+PyObject *rl_block_hook = NULL;
+_Atomic(RlThread *) rl_threads = NULL;
+uint32_t rl_session = 0;
+_Atomic uint64_t rl_lost_events = 0;
+
+static int64_t base_ns = 0;
+static int64_t fake_ns = -1;
+static uint64_t ring_words = 1u << 18;
+static int64_t budget_bytes = 0;
+static _Atomic int64_t used_bytes = 0;
+static uint32_t next_index = 0;
+
+static __thread RlThread *tls_thread = NULL;
+static __thread uint32_t tls_session = 0;
+static pthread_key_t exit_key;
+static int exit_key_made = 0;
+static RlThread *free_structs = NULL;
+
+int64_t rl_now(void) {
+    if (fake_ns >= 0) {
+        return fake_ns;
+    }
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+uint64_t rl_rel(int64_t now_ns) {
+    const int64_t rel = now_ns - base_ns;
+    return rel < 0 ? 0 : (uint64_t)rel;
+}
+
+void rl_set_clock(int64_t ns) { fake_ns = ns; }
+
+/* Runs as the thread ends, without the GIL: touches only the atomics. */
+static void on_thread_exit(void *arg) {
+    RlThread *t = arg;
+    if (t->session == rl_session && pthread_equal(t->owner, pthread_self())) {
+        atomic_store(&t->exited_ns, rl_now());
+    }
+}
+
+void rl_release_ring(RlThread *t) {
+    if (t->words != NULL) {
+        munmap(t->words, t->capacity * 8);
+        atomic_fetch_sub(&used_bytes, (int64_t)t->capacity * 8);
+        t->words = NULL;
+        t->capacity = 0;
+    }
+}
+
+/* The largest ring that the budget still allows; none when under one page is left. */
+static void allocate_ring(RlThread *t) {
+    uint64_t words = ring_words;
+    while (words >= 512 && atomic_load(&used_bytes) + (int64_t)words * 8 > budget_bytes) {
+        words /= 2;
+    }
+    if (words < 512) {
+        return;
+    }
+    void *memory =
+        mmap(NULL, words * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+        t->words = memory;
+        t->capacity = words;
+        atomic_fetch_add(&used_bytes, (int64_t)words * 8);
+    }
+}
+
+/* A struct for this thread: one whose thread has ended and is fully written, one of
+ * an earlier session, or a new one. Structs are never freed, as the writer and the
+ * exit handlers of other threads may still look at them. */
+static RlThread *take_struct(int *listed) {
+    *listed = 1;
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (atomic_load(&t->drained)) {
+            return t;
+        }
+    }
+    *listed = 0;
+    RlThread *t = free_structs;
+    if (t != NULL) {
+        free_structs = t->next;
+        return t;
+    }
+    return calloc(1, sizeof *t);
+}
+
+static RlThread *new_thread(void) {
+    int listed;
+    RlThread *t = take_struct(&listed);
+    if (t == NULL) {
+        return NULL;
+    }
+    t->words = NULL;
+    t->capacity = 0;
+    allocate_ring(t);
+    atomic_store(&t->head, 0);
+    atomic_store(&t->tail, 0);
+    atomic_store(&t->dropped, 0);
+    atomic_store(&t->exited_ns, 0);
+    t->index = next_index++;
+    t->session = rl_session;
+    t->owner = pthread_self();
+    t->tail_seen = 0;
+    t->depth = t->overflow = t->open = t->callbacks = 0;
+    t->op = 0;
+    t->level = RL_PYTHON;
+    t->sealed = 0;
+    t->file = -1;
+    t->reported_drops = 0;
+    atomic_store(&t->drained, 0);
+    if (!listed) {
+        t->next = rl_first_thread();
+        atomic_store(&rl_threads, t);
+    }
+    tls_thread = t;
+    tls_session = rl_session;
+    if (exit_key_made) {
+        pthread_setspecific(exit_key, t);
+    }
+    return t;
+}
+
+RlThread *rl_thread(void) {
+    if (tls_thread != NULL && tls_session == rl_session) {
+        return tls_thread;
+    }
+    return new_thread();
+}
+
+RlThread *rl_first_thread(void) { return atomic_load(&rl_threads); }
+
+/* Begin a recording session: fresh threads, a clock base, a memory bound. */
+int rl_session_begin(uint64_t words, int64_t budget) {
+    if (!exit_key_made) {
+        exit_key_made = pthread_key_create(&exit_key, on_thread_exit) == 0;
+    }
+    rl_session++;
+    next_index = 0;
+    base_ns = rl_now();
+    ring_words = words;
+    budget_bytes = budget;
+    atomic_store(&rl_lost_events, 0);
+    return 0;
+}
+
+int64_t rl_base_ns(void) { return base_ns; }
+
+/* End it. The structs are kept for reuse, as other threads still point to them. */
+void rl_session_end(void) {
+    RlThread *t = atomic_exchange(&rl_threads, NULL);
+    rl_session++;
+    while (t != NULL) {
+        RlThread *next = t->next;
+        rl_release_ring(t);
+        t->next = free_structs;
+        free_structs = t;
+        t = next;
+    }
+}
+
+static inline int has_room(RlThread *t, uint64_t need) {
+    const uint64_t head = atomic_load_explicit(&t->head, memory_order_relaxed);
+    if (t->capacity - (head - t->tail_seen) >= need) {
+        return 1;
+    }
+    t->tail_seen = atomic_load_explicit(&t->tail, memory_order_acquire);
+    return t->capacity >= need && t->capacity - (head - t->tail_seen) >= need;
+}
+
+static inline void put(RlThread *t, uint64_t number, uint16_t code) {
+    const uint64_t head = atomic_load_explicit(&t->head, memory_order_relaxed);
+    t->words[head & (t->capacity - 1)] = (number << 16) | code;
+    atomic_store_explicit(&t->head, head + 1, memory_order_release);
+}
+
+static inline void count_drop(RlThread *t, uint64_t events) {
+    atomic_fetch_add_explicit(&t->dropped, events, memory_order_relaxed);
+}
+
+void rl_instant(RlThread *t, int64_t now_ns, uint16_t code) {
+    if (has_room(t, t->open + 1)) {
+        put(t, rl_rel(now_ns), code);
+    } else {
+        count_drop(t, 1);
+    }
+}
+
+void rl_payload(RlThread *t, uint64_t value, uint16_t code) {
+    if (has_room(t, t->open + 1)) {
+        put(t, value & 0xffffffffffffu, code);
+    } else {
+        count_drop(t, 1);
+    }
+}
+
+void rl_report_callbacks(RlThread *t) {
+    if (t->callbacks != 0 && has_room(t, t->open + RL_RESERVE)) {
+        put(t, t->callbacks, RL_CODE_CALLBACKS);
+        t->callbacks = 0;
+    }
+}
+
+/* A begin is only recorded when there is also room for its end and for every end
+ * already owed, so that a full ring loses whole pairs and never half of one. */
+void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t kind,
+             const void *key) {
+    if (t->depth >= RL_MAX_DEPTH) {
+        t->overflow++;
+        count_drop(t, 2);
+        return;
+    }
+    RlEntry *e = &t->stack[t->depth++];
+    e->key = key;
+    e->id = id;
+    e->repeat = 0;
+    e->op = t->op;
+    e->level = t->level;
+    e->own_level = kind >= RL_CALL ? level : t->level;
+    e->kind = kind;
+    e->sealed = t->sealed;
+    e->recorded = (uint8_t)has_room(t, (uint64_t)t->open + RL_RESERVE + 2);
+    if (e->recorded) {
+        put(t, rl_rel(now_ns), (uint16_t)(id << 1));
+        t->open++;
+    } else {
+        count_drop(t, 2);
+    }
+    if (kind <= RL_AUTO) {
+        t->op = id;
+    } else if (kind >= RL_CALL) {
+        t->level = level;
+        t->sealed |= (uint8_t)rl_is_sealing(id);
+    }
+}
+
+static void end_event(RlThread *t, int64_t now_ns, const RlEntry *e) {
+    if (e->recorded) {
+        put(t, rl_rel(now_ns), (uint16_t)((e->id << 1) | 1));
+        t->open--;
+    }
+}
+
+void rl_pop_top(RlThread *t, int64_t now_ns) {
+    const RlEntry *e = &t->stack[--t->depth];
+    end_event(t, now_ns, e);
+    t->op = e->op;
+    t->level = e->level;
+    t->sealed = e->sealed;
+}
+
+/* Recompute what follows from the stack after an entry was taken from its middle. */
+static void recompute(RlThread *t) {
+    t->op = 0;
+    t->level = RL_PYTHON;
+    t->sealed = 0;
+    for (uint32_t i = 0; i < t->depth; i++) {
+        RlEntry *e = &t->stack[i];
+        e->op = t->op;
+        e->level = t->level;
+        e->sealed = t->sealed;
+        if (e->kind <= RL_AUTO) {
+            t->op = e->id;
+        } else if (e->kind >= RL_CALL) {
+            t->level = e->own_level;
+            t->sealed |= (uint8_t)rl_is_sealing(e->id);
+        }
+    }
+}
+
+/* End the innermost open entry of this kind and id; 0 when there is none.
+ *
+ * Calls, frames and automatic operations above it cannot outlive it and are
+ * closed too. Marks above it can (two interleaved coroutines), and stay open. */
+int rl_pop_operation(RlThread *t, int64_t now_ns, uint16_t id, uint8_t kind) {
+    uint32_t i = t->depth;
+    while (i > 0 && !(t->stack[i - 1].id == id && t->stack[i - 1].kind == kind)) {
+        i--;
+    }
+    if (i == 0) {
+        return 0;
+    }
+    if (i == t->depth) {
+        rl_pop_top(t, now_ns);
+        return 1;
+    }
+    uint32_t kept = i - 1;
+    for (uint32_t j = t->depth; j-- > i;) {
+        const RlEntry *e = &t->stack[j];
+        if (e->kind != RL_MARK && e->kind != RL_PHASE) {
+            end_event(t, now_ns, e);
+        }
+    }
+    end_event(t, now_ns, &t->stack[i - 1]);
+    for (uint32_t j = i; j < t->depth; j++) {
+        if (t->stack[j].kind == RL_MARK || t->stack[j].kind == RL_PHASE) {
+            t->stack[kept++] = t->stack[j];
+        }
+    }
+    t->depth = kept;
+    recompute(t);
+    return 1;
+}
+
+static void close_entries(RlThread *t, int64_t now_ns, int calls_only) {
+    if (!calls_only) {
+        while (t->depth > 0) {
+            rl_pop_top(t, now_ns);
+        }
+        t->overflow = 0;
+        return;
+    }
+    uint32_t kept = 0;
+    for (uint32_t j = t->depth; j-- > 0;) {
+        if (t->stack[j].kind >= RL_CALL) {
+            end_event(t, now_ns, &t->stack[j]);
+        }
+    }
+    for (uint32_t j = 0; j < t->depth; j++) {
+        if (t->stack[j].kind < RL_CALL) {
+            t->stack[kept++] = t->stack[j];
+        }
+    }
+    t->depth = kept;
+    recompute(t);
+}
+
+/* Close what every thread has open at the native boundary (the probe goes off). */
+void rl_close_calls(int64_t now_ns) {
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (!atomic_load(&t->exited_ns)) {
+            close_entries(t, now_ns, 1);
+        }
+    }
+}
+
+/* Close everything every thread has open (the window ends). */
+void rl_close_all(int64_t now_ns) {
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (!atomic_load(&t->exited_ns)) {
+            rl_report_callbacks(t);
+            close_entries(t, now_ns, 0);
+        }
+    }
+}
+
+/* Let the calibrator decide on the next block; it returns when to be called again. */
+int rl_run_block_hook(int64_t now_ns) {
+    rl_next_block_ns = INT64_MAX; /* not again from within itself */
+    if (rl_block_hook == NULL) {
+        return 0;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *result = PyObject_CallFunction(rl_block_hook, "L", (long long)now_ns);
+    if (result == NULL) {
+        PyErr_WriteUnraisable(rl_block_hook);
+    } else {
+        rl_next_block_ns = PyLong_AsLongLong(result);
+        if (PyErr_Occurred()) {
+            PyErr_WriteUnraisable(rl_block_hook);
+            rl_next_block_ns = INT64_MAX;
+        }
+        Py_DECREF(result);
+    }
+    PyErr_Restore(type, value, traceback);
+    return 0;
+}

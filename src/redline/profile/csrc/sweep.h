@@ -1,0 +1,11 @@
+/* Shared by the two files of redline.profile._sweep. */
+#ifndef REDLINE_SWEEP_H
+#define REDLINE_SWEEP_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+extern PyMethodDef rl_decode_methods[];
+
+#endif

@@ -1,0 +1,186 @@
+/* Wrapper: a callable that times what it wraps and otherwise passes for it.
+ *
+ * Used for simulator entry points, `--watch`ed functions and env methods. It binds
+ * like a function when found on a class, and forwards attributes.
+ */
+#include "recorder.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function;
+    PyObject *guard; /* None or a callable: record only when it returns true */
+    uint16_t id;
+    uint8_t level;
+    uint8_t kind;
+} WrapperObject;
+
+static int applies(WrapperObject *w, RlThread *t) {
+    if (w->kind == RL_AUTO ? t->op == w->id : t->sealed) {
+        return 0; /* an env in an env: one operation, timed once */
+    }
+    if (w->guard == Py_None) {
+        return 1;
+    }
+    PyObject *answer = PyObject_CallNoArgs(w->guard);
+    const int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return truth;
+}
+
+static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
+                                    PyObject *kwnames) {
+    WrapperObject *w = (WrapperObject *)self;
+    const int needed = w->kind == RL_AUTO ? RL_ACTIVE_MARKS : RL_ACTIVE_CALLS;
+    RlThread *t = (rl_active & needed) ? rl_thread() : NULL;
+    if (t == NULL) {
+        return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
+    }
+    const int yes = applies(w, t);
+    if (yes < 0) {
+        return NULL;
+    }
+    if (!yes) {
+        return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
+    }
+    const uint32_t session = rl_session;
+    if (w->kind == RL_AUTO) {
+        rl_report_callbacks(t);
+    }
+    rl_push(t, rl_now(), w->id, w->level, w->kind, self);
+    PyObject *result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
+    if ((rl_active & needed) && session == rl_session) {
+        const int64_t now = rl_now();
+        if (w->kind == RL_AUTO) {
+            rl_report_callbacks(t);
+        }
+        if (t->overflow > 0) {
+            t->overflow--;
+        } else {
+            rl_pop_operation(t, now, w->id, w->kind);
+        }
+        if (w->kind == RL_AUTO && now >= rl_next_block_ns) {
+            rl_run_block_hook(now);
+        }
+    }
+    return result;
+}
+
+static PyObject *wrapper_get(PyObject *self, PyObject *instance, PyObject *type) {
+    (void)type;
+    if (instance == NULL || instance == Py_None) {
+        return Py_NewRef(self);
+    }
+    return PyMethod_New(self, instance);
+}
+
+static PyObject *wrapper_getattro(PyObject *self, PyObject *name) {
+    WrapperObject *w = (WrapperObject *)self;
+    if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) {
+        return Py_NewRef(w->function);
+    }
+    if (PyUnicode_CompareWithASCIIString(name, "__class__") != 0 &&
+        PyUnicode_CompareWithASCIIString(name, "__reduce_ex__") != 0 &&
+        PyUnicode_CompareWithASCIIString(name, "__reduce__") != 0 &&
+        PyUnicode_CompareWithASCIIString(name, "__get__") != 0 &&
+        PyUnicode_CompareWithASCIIString(name, "__call__") != 0) {
+        PyObject *value = PyObject_GetAttr(w->function, name);
+        if (value != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return value;
+        }
+        PyErr_Clear();
+    }
+    return PyObject_GenericGetAttr(self, name);
+}
+
+static int wrapper_setattro(PyObject *self, PyObject *name, PyObject *value) {
+    return PyObject_SetAttr(((WrapperObject *)self)->function, name, value);
+}
+
+static PyObject *wrapper_repr(PyObject *self) {
+    return PyObject_Repr(((WrapperObject *)self)->function);
+}
+
+/* Travels as what it wraps: the process that receives it wraps for itself. */
+static PyObject *wrapper_reduce(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *module = PyImport_ImportModule("redline.profile.marks");
+    PyObject *maker = module ? PyObject_GetAttrString(module, "unwrapped") : NULL;
+    Py_XDECREF(module);
+    return maker ? Py_BuildValue("(N(O))", maker, ((WrapperObject *)self)->function) : NULL;
+}
+
+static int wrapper_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((WrapperObject *)self)->function);
+    Py_VISIT(((WrapperObject *)self)->guard);
+    return 0;
+}
+
+static int wrapper_clear(PyObject *self) {
+    Py_CLEAR(((WrapperObject *)self)->function);
+    Py_CLEAR(((WrapperObject *)self)->guard);
+    return 0;
+}
+
+static void wrapper_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    wrapper_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"function", "id", "operation", "level", "guard", NULL};
+    PyObject *function, *guard = Py_None;
+    int id, operation = 0, level = RL_PYTHON;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|piO:Wrapper", keywords, &function, &id,
+                                     &operation, &level, &guard)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(function)) {
+        return PyErr_Format(PyExc_TypeError, "only a callable can be wrapped, not %R", function);
+    }
+    if (id < RL_FIRST_ID || id > RL_MAX_ID || level < 0 || level >= RL_NUM_LEVELS) {
+        return PyErr_Format(PyExc_ValueError, "id %d or level %d is out of range", id, level);
+    }
+    WrapperObject *w = (WrapperObject *)type->tp_alloc(type, 0);
+    if (w != NULL) {
+        w->vectorcall = wrapper_vectorcall;
+        w->function = Py_NewRef(function);
+        w->guard = Py_NewRef(guard);
+        w->id = (uint16_t)id;
+        w->level = (uint8_t)level;
+        w->kind = operation ? RL_AUTO : RL_CALL;
+    }
+    return (PyObject *)w;
+}
+
+static PyMethodDef wrapper_methods[] = {
+    {"__reduce__", wrapper_reduce, METH_NOARGS, "Pickle as the wrapped callable."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject RlWrapperType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "redline.profile.Wrapper",
+    .tp_basicsize = sizeof(WrapperObject),
+    .tp_dealloc = wrapper_dealloc,
+    .tp_repr = wrapper_repr,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(WrapperObject, vectorcall),
+    .tp_getattro = wrapper_getattro,
+    .tp_setattro = wrapper_setattro,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_doc = "Wrapper(function, id, operation=False, level=0, guard=None).",
+    .tp_traverse = wrapper_traverse,
+    .tp_clear = wrapper_clear,
+    .tp_methods = wrapper_methods,
+    .tp_descr_get = wrapper_get,
+    .tp_new = wrapper_new,
+};
+
+int rl_wrapper_ready(PyObject *module) {
+    if (PyType_Ready(&RlWrapperType) < 0) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Wrapper", (PyObject *)&RlWrapperType);
+}

@@ -1,0 +1,334 @@
+/* The background writer: drains the rings into one Arrow stream per thread.
+ *
+ * A plain pthread that never takes the GIL, so that the profiled program does not
+ * wait for it. A batch is self-contained: its first timed row is preceded by an
+ * anchor with the absolute time, so a shard cut short loses its tail only.
+ */
+#include "arrow_stream.h"
+#include "recorder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BATCH_ROWS = 1 << 15, BEAT_EVERY_NS = 500000000, FULL_EVERY_NS = 200000000 };
+
+_Atomic int rl_writer_error = 0;
+_Atomic uint64_t rl_events_written = 0;
+_Atomic uint64_t rl_bytes_written = 0;
+
+static pthread_t writer;
+static int writer_running = 0;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake, flushed;
+static int stopping = 0;
+static uint64_t flush_wanted = 0, flush_done = 0;
+static int64_t interval_ns = 20000000;
+static char directory[PATH_MAX];
+
+typedef struct {
+    uint32_t delta_ns[BATCH_ROWS];
+    uint16_t code[BATCH_ROWS];
+    size_t rows;
+    uint64_t last_ns;
+    int anchored;
+} Batch;
+
+static Batch *batch = NULL;
+static RlThread monitor; /* not a thread: the shard of samples and beats */
+
+static int write_all(int file, struct iovec *parts, int count) {
+    while (count > 0) {
+        ssize_t n = writev(file, parts, count);
+        if (n < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return -1;
+        }
+        atomic_fetch_add(&rl_bytes_written, (uint64_t)n);
+        while (count > 0 && (size_t)n >= parts->iov_len) {
+            n -= (ssize_t)parts->iov_len;
+            parts++;
+            count--;
+        }
+        if (count > 0) {
+            parts->iov_base = (char *)parts->iov_base + n;
+            parts->iov_len -= (size_t)n;
+        }
+    }
+    return 0;
+}
+
+static int open_shard(RlThread *t) {
+    char path[PATH_MAX + 32];
+    if (t == &monitor) {
+        snprintf(path, sizeof path, "%s/monitor.arrow", directory);
+    } else {
+        snprintf(path, sizeof path, "%s/thread-%05u.arrow", directory, t->index);
+    }
+    t->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (t->file < 0) {
+        return -1;
+    }
+    struct iovec part = {(void *)RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA};
+    return write_all(t->file, &part, 1);
+}
+
+static void write_batch(RlThread *t) {
+    static const unsigned char zeros[8] = {0};
+    unsigned char header[sizeof RL_ARROW_BATCH];
+    const size_t rows = batch->rows;
+    batch->rows = 0;
+    batch->anchored = 0;
+    if (rows == 0) {
+        return;
+    }
+    if (t->file < 0 && open_shard(t) != 0) {
+        atomic_store(&rl_writer_error, errno);
+        atomic_fetch_add(&rl_lost_events, rows);
+        return;
+    }
+    rl_arrow_batch_header(header, rows);
+    struct iovec parts[5] = {
+        {header, sizeof header},
+        {batch->delta_ns, 4 * rows},
+        {(void *)zeros, rl_pad8(4 * rows) - 4 * rows},
+        {batch->code, 2 * rows},
+        {(void *)zeros, rl_pad8(2 * rows) - 2 * rows},
+    };
+    if (write_all(t->file, parts, 5) != 0) {
+        atomic_store(&rl_writer_error, errno);
+        atomic_fetch_add(&rl_lost_events, rows);
+    } else {
+        atomic_fetch_add(&rl_events_written, rows);
+    }
+}
+
+static inline void row(uint32_t delta, uint16_t code) {
+    batch->delta_ns[batch->rows] = delta;
+    batch->code[batch->rows++] = code;
+}
+
+static void add_word(RlThread *t, uint64_t word) {
+    const uint16_t code = (uint16_t)(word & 0xffff);
+    uint64_t number = word >> 16;
+    if (batch->rows + 4 > BATCH_ROWS) {
+        write_batch(t);
+    }
+    if (code == RL_CODE_CPU || code == RL_CODE_CALLBACKS || code == RL_CODE_DROPPED ||
+        code == RL_CODE_RSS || code == RL_CODE_PROCESS_CPU) {
+        row((uint32_t)(number >> 32), RL_CODE_HIGH);
+        row((uint32_t)number, code);
+        return;
+    }
+    if (!batch->anchored || number - batch->last_ns > UINT32_MAX) {
+        row((uint32_t)(number >> 32), RL_CODE_HIGH);
+        row((uint32_t)number, RL_CODE_ANCHOR);
+        batch->last_ns = number;
+        batch->anchored = 1;
+    }
+    row((uint32_t)(number - batch->last_ns), code);
+    batch->last_ns = number;
+}
+
+static void drain(RlThread *t) {
+    if (atomic_load(&t->drained)) {
+        return;
+    }
+    const int64_t exited_ns = atomic_load(&t->exited_ns);
+    const uint64_t head = atomic_load_explicit(&t->head, memory_order_acquire);
+    uint64_t tail = atomic_load_explicit(&t->tail, memory_order_relaxed);
+    while (tail != head) {
+        const uint64_t stop = head - tail > 4096 ? tail + 4096 : head;
+        for (; tail != stop; tail++) {
+            add_word(t, t->words[tail & (t->capacity - 1)]);
+        }
+        atomic_store_explicit(&t->tail, tail, memory_order_release);
+    }
+    const uint64_t dropped = atomic_load(&t->dropped);
+    if (dropped != t->reported_drops) {
+        t->reported_drops = dropped;
+        add_word(t, (dropped << 16) | RL_CODE_DROPPED);
+    }
+    if (exited_ns != 0) {
+        add_word(t, (rl_rel(exited_ns) << 16) | RL_CODE_THREAD_END);
+    }
+    write_batch(t);
+    if (exited_ns != 0) {
+        if (t->file >= 0) {
+            close(t->file);
+        }
+        t->file = -1;
+        rl_release_ring(t);
+        atomic_store(&t->drained, 1);
+    }
+}
+
+static uint64_t resident_kib(void) {
+    char text[128];
+    long long pages = 0, resident = 0;
+    const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return 0;
+    }
+    const ssize_t n = read(file, text, sizeof text - 1);
+    close(file);
+    if (n <= 0) {
+        return 0;
+    }
+    text[n] = 0;
+    sscanf(text, "%lld %lld", &pages, &resident);
+    return (uint64_t)resident * (uint64_t)(sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void beat(void) {
+    struct timespec ts = {0, 0};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    const uint64_t cpu_us = (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
+    add_word(&monitor, (rl_rel(rl_now()) << 16) | RL_CODE_BEAT);
+    add_word(&monitor, (resident_kib() << 16) | RL_CODE_RSS);
+    add_word(&monitor, (cpu_us << 16) | RL_CODE_PROCESS_CPU);
+    write_batch(&monitor);
+}
+
+/* All rings, or those filling up: few large batches, yet no ring runs over. */
+static void drain_all(int everything) {
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        const uint64_t pending = atomic_load(&t->head) - atomic_load(&t->tail);
+        if (everything || pending > t->capacity / 8) {
+            drain(t);
+        }
+    }
+}
+
+/* The writer's own pace, also when tests inject a clock. */
+static int64_t monotonic(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void *run(void *unused) {
+    (void)unused;
+    int64_t next_beat = 0, next_full = 0;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        const int last = stopping;
+        const uint64_t wanted = flush_wanted;
+        pthread_mutex_unlock(&lock);
+        const int64_t now = monotonic();
+        const int everything = last || now >= next_full || wanted != seen;
+        drain_all(everything);
+        seen = wanted;
+        if (everything) {
+            next_full = now + FULL_EVERY_NS;
+        }
+        if (now >= next_beat || last) {
+            beat();
+            next_beat = now + BEAT_EVERY_NS;
+        }
+        pthread_mutex_lock(&lock);
+        flush_done = wanted;
+        pthread_cond_broadcast(&flushed);
+        if (last) {
+            break;
+        }
+        if (!stopping && flush_wanted == wanted) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            const int64_t ns = until.tv_nsec + interval_ns;
+            until.tv_sec += ns / 1000000000;
+            until.tv_nsec = ns % 1000000000;
+            pthread_cond_timedwait(&wake, &lock, &until);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+static void close_shards(void) {
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (t->file >= 0) {
+            close(t->file);
+            t->file = -1;
+        }
+    }
+    if (monitor.file >= 0) {
+        close(monitor.file);
+    }
+    monitor.file = -1;
+}
+
+int rl_writer_start(const char *path, int64_t interval) {
+    if (batch == NULL) {
+        batch = calloc(1, sizeof *batch);
+        if (batch == NULL) {
+            return ENOMEM;
+        }
+    }
+    batch->rows = 0;
+    batch->anchored = 0;
+    memset(&monitor, 0, offsetof(RlThread, stack));
+    monitor.file = -1;
+    snprintf(directory, sizeof directory, "%s", path);
+    interval_ns = interval;
+    stopping = 0;
+    flush_wanted = flush_done = 0;
+    atomic_store(&rl_writer_error, 0);
+    atomic_store(&rl_events_written, 0);
+    atomic_store(&rl_bytes_written, 0);
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&wake, NULL);
+    pthread_cond_init(&flushed, NULL);
+    /* Signals stay with the program's own threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&writer, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    writer_running = failed == 0;
+    return failed;
+}
+
+void rl_writer_flush(void) {
+    if (!writer_running) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    const uint64_t mine = ++flush_wanted;
+    pthread_cond_signal(&wake);
+    while (flush_done < mine) {
+        pthread_cond_wait(&flushed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void rl_writer_stop(void) {
+    if (!writer_running) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    stopping = 1;
+    pthread_cond_signal(&wake);
+    pthread_mutex_unlock(&lock);
+    pthread_join(writer, NULL);
+    writer_running = 0;
+    close_shards();
+}
+
+/* In a forked child: the writer thread is not there, and its shards are the parent's. */
+void rl_writer_abandon(void) {
+    if (writer_running) {
+        writer_running = 0;
+        close_shards();
+    }
+}

@@ -1,0 +1,245 @@
+"""Marks, rings and shards, on an injected clock."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redline import profile
+from redline.profile import _native, marks
+
+Recorder = Callable[..., Any]
+
+
+def test_marks_without_a_session_do_nothing() -> None:
+    with profile.operation("inference"), profile.phase("warm-up"):
+        profile.step()
+    assert _native.get_active() == 0
+
+
+def test_a_mark_is_interned_and_reentrant(fake_recorder: Recorder) -> None:
+    """inference 0..10, simulation 3..7 within it, inference again within that 4..5."""
+    assert profile.operation("inference") is profile.operation("inference")
+    recorder = fake_recorder()
+    with profile.operation("inference"):
+        recorder.tick(3)
+        with profile.operation("simulation"):
+            recorder.tick(1)
+            with profile.operation("inference"):
+                recorder.tick(1)
+            recorder.tick(2)
+        recorder.tick(3)
+    recorder.stop()
+    assert recorder.events() == [
+        (0, "begin", "inference"),
+        (3, "begin", "simulation"),
+        (4, "begin", "inference"),
+        (5, "end", "inference"),
+        (7, "end", "simulation"),
+        (10, "end", "inference"),
+    ]
+
+
+def test_a_raising_body_ends_its_mark(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    with pytest.raises(KeyError), profile.operation("simulation"):
+        recorder.tick(5)
+        raise KeyError("boom")
+    recorder.stop()
+    assert recorder.events() == [(0, "begin", "simulation"), (5, "end", "simulation")]
+
+
+def test_a_mark_decorates_functions_recursively(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+
+    @profile.operation("inference")
+    def countdown(n: int) -> int:
+        """Docs stay."""
+        recorder.tick(1)
+        return 0 if n == 0 else countdown(n - 1)
+
+    assert countdown(1) == 0
+    assert countdown.__doc__ == "Docs stay."
+    recorder.stop()
+    assert [event[:2] for event in recorder.events()] == [
+        (0, "begin"),
+        (1, "begin"),
+        (2, "end"),
+        (2, "end"),
+    ]
+
+
+def test_interleaved_coroutines_each_keep_their_mark(fake_recorder: Recorder) -> None:
+    """a: 0..2 and b: 1..3 overlap without nesting; the end of a does not end b."""
+    recorder = fake_recorder()
+
+    async def work(name: str) -> None:
+        with profile.operation(name):
+            recorder.tick(1)
+            await asyncio.sleep(0)
+            recorder.tick(1)
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    asyncio.run(both())
+    recorder.stop()
+    assert [event for event in recorder.events() if event[2] in ("a", "b")] == [
+        (0, "begin", "a"),
+        (1, "begin", "b"),
+        (3, "end", "a"),
+        (4, "end", "b"),
+    ]
+
+
+def test_each_thread_has_its_shard(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    recorder.tick(1)
+
+    def run() -> None:
+        with profile.operation("learner"):
+            recorder.tick(4)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    recorder.stop()
+    assert recorder.events(1)[:2] == [(1, "begin", "learner"), (5, "end", "learner")]
+
+
+def test_many_short_threads_reuse_their_memory(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder(budget_bytes=64 * 4096, ring_words=512)
+
+    def run() -> None:
+        with profile.operation("learner"):
+            pass
+
+    for _ in range(200):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        _native.flush()
+    assert recorder.stop()["dropped"] == 0
+
+
+def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) -> None:
+    """A ring of 512 words and no writer in time: what is kept is still well nested."""
+    recorder = fake_recorder(ring_words=512, interval_ns=10**12)
+    with profile.operation("outer"):
+        for _ in range(20_000):
+            with profile.operation("inner"):
+                recorder.tick(1)
+    statistics = recorder.stop()
+    events = recorder.events()
+    pairs = [event for event in events if event[1] in ("begin", "end")]
+    open_names: list[str] = []
+    for _, what, name in pairs:
+        if what == "begin":
+            open_names.append(name)
+        else:
+            assert open_names.pop() == name
+    assert open_names == []
+    assert pairs[0] == (0, "begin", "outer")
+    assert pairs[-1] == (20_000, "end", "outer")
+    assert statistics["dropped"] > 0
+    assert statistics["dropped"] + len(pairs) == 2 + 2 * 20_000
+
+
+def test_no_memory_left_drops_everything_and_says_so(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder(budget_bytes=0)
+    with profile.operation("inference"):
+        pass
+    assert recorder.stop()["dropped"] == 3  # the pair, and the opening of the window
+
+
+def test_long_gaps_and_long_runs_keep_exact_times(fake_recorder: Recorder) -> None:
+    """An hour between two events does not fit 32 bits of nanoseconds; ten hours neither."""
+    recorder = fake_recorder()
+    hour = 3600 * 10**9
+    with profile.operation("sleep"):
+        recorder.tick(hour)
+        with profile.operation("nap"):
+            recorder.tick(9 * hour)
+    recorder.stop()
+    assert [event[0] for event in recorder.events()] == [0, hour, 10 * hour, 10 * hour]
+
+
+def test_marks_open_at_the_end_of_a_window_are_closed(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    with profile.operation("simulation"):
+        recorder.tick(5)
+        _native.set_active(0)
+        recorder.tick(5)
+    recorder.stop()
+    assert recorder.events()[:2] == [(0, "begin", "simulation"), (5, "end", "simulation")]
+
+
+def test_marks_begun_before_the_window_do_not_end_others(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    _native.set_active(0)
+    with profile.operation("inference"):
+        _native.set_active(1)
+        recorder.tick(2)
+        with profile.operation("inference"):
+            recorder.tick(3)
+        recorder.tick(4)
+    recorder.stop()
+    assert [e for e in recorder.events() if len(e) == 3] == [
+        (2, "begin", "inference"),
+        (5, "end", "inference"),
+    ]
+
+
+def test_steps_are_instants(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    profile.step()
+    recorder.tick(7)
+    profile.step()
+    recorder.stop()
+    assert recorder.events() == [(0, 1), (7, 1)]
+
+
+def test_a_shard_costs_at_most_eight_bytes_per_event(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    mark = profile.operation("inference")
+    for _ in range(50_000):
+        with mark:
+            recorder.tick(1)
+    statistics = recorder.stop()
+    assert statistics["dropped"] == 0
+    assert statistics["bytes"] / 100_000 < 8
+
+
+def test_names_of_marks_must_be_text() -> None:
+    with pytest.raises(TypeError, match="must be a str, not int"):
+        profile.operation(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_generators_are_refused_as_decorated() -> None:
+    def rollout() -> Any:
+        yield 1
+
+    with pytest.raises(TypeError, match="generator function"):
+        profile.operation("simulation")(rollout)
+
+
+def test_marks_pickle_by_name() -> None:
+    mark = profile.operation("inference")
+    assert pickle.loads(pickle.dumps(mark)) is mark
+    assert pickle.loads(pickle.dumps(profile.phase("p"))) is profile.phase("p")
+
+
+def test_metadata_reaches_a_listener() -> None:
+    heard: list[dict[str, Any]] = []
+    marks.listen_to_metadata(heard.append)
+    try:
+        profile.metadata(env="Hopper-v5")
+    finally:
+        marks.listen_to_metadata(None)
+    assert heard == [{"env": "Hopper-v5"}]
+    assert marks.known_metadata()["env"] == "Hopper-v5"
