@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -84,7 +84,7 @@ class Console:
         """
         if self._bar is None:
             return
-        shown: dict[str, str] = {}
+        shown: dict[str, Any] = {}
         if sps is not None:
             shown["sps"] = f"{sps:,.0f} SPS"
         if mean_return is not None:

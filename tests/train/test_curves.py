@@ -1,0 +1,176 @@
+"""Learning curves: grouping, interpolation and intervals by hand, and the pictures."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from redline.errors import ConfigError, RunDirectoryError
+from redline.train.curves import (
+    learning_curves,
+    load_progress,
+    load_setting,
+    plot_runs,
+    setting_labels,
+)
+
+
+def make_run(
+    directory: Path,
+    rows: list[tuple[float, float | None]],
+    *,
+    algorithm: str = "ppo",
+    env: str = "CartPole-v1",
+    seed: int = 1,
+    **algo: Any,
+) -> Path:
+    directory.mkdir(parents=True)
+    run = {"env": env, "seed": seed, "out": str(directory), "quiet": seed == 1}
+    config = {"format_version": 1, "algorithm": algorithm, "run": run, "algo": algo}
+    (directory / "config.json").write_text(json.dumps(config))
+    lines = ["env_steps,return_mean"]
+    lines += [f"{x!r},{'' if y is None else repr(y)}" for x, y in rows]
+    (directory / "progress.csv").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def line(slope: float, start: int = 0, stop: int = 100, step: int = 10) -> list[Any]:
+    return [(x, slope * x) for x in range(start, stop + 1, step)]
+
+
+def test_load_progress_reads_numbers_and_empty_cells(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [(10, None), (20, 0.1), (30, float("nan"))])
+    with open(run / "progress.csv", "a") as file:
+        file.write("40,1")  # being written
+    columns = load_progress(run)
+    assert columns["env_steps"].tolist() == [10, 20, 30]
+    assert np.isnan(columns["return_mean"]).tolist() == [True, False, True]
+    assert columns["return_mean"][1] == 0.1
+
+
+@pytest.mark.parametrize("text", ["", "env_steps,return_mean\n", "env_steps,return_mean\n10,1"])
+def test_empty_progress_is_refused(tmp_path: Path, text: str) -> None:
+    run = make_run(tmp_path / "run", [])
+    (run / "progress.csv").write_text(text)
+    with pytest.raises(RunDirectoryError, match="has no rows yet"):
+        load_progress(run)
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"has no progress\.csv"):
+        load_progress(tmp_path)
+    with pytest.raises(RunDirectoryError, match=r"config\.json cannot be read"):
+        load_setting(tmp_path)
+    run = make_run(tmp_path / "run", [(10, 1.0)])
+    for row in ("20,high\n", "20\n"):
+        (run / "progress.csv").write_text("env_steps,return_mean\n10,1\n" + row)
+        with pytest.raises(RunDirectoryError, match="is damaged"):
+            load_progress(run)
+
+
+def test_seeds_of_a_setting_become_a_mean_with_an_interval(tmp_path: Path) -> None:
+    """Slopes 1 and 3 on different rows: the mean has slope 2, and of two runs the bootstrap
+    interval spans both. The grid is where both have values: 10 to 90."""
+    runs = [
+        make_run(tmp_path / "a", [(0, None), *line(1, 10, 100, 10)], seed=1),
+        make_run(tmp_path / "b", line(3, 5, 90, 17), seed=2),
+    ]
+    (curve,) = learning_curves(runs)
+    assert curve.num_runs == 2
+    assert curve.label == "ppo, CartPole-v1"
+    assert (curve.x[0], curve.x[-1]) == (10, 90)
+    np.testing.assert_allclose(curve.y, 2 * curve.x)
+    np.testing.assert_allclose(curve.low, curve.x)
+    np.testing.assert_allclose(curve.high, 3 * curve.x)
+
+
+def test_interquartile_mean_leaves_the_odd_run_out(tmp_path: Path) -> None:
+    slopes = [1, 2, 4, 100]
+    runs = [make_run(tmp_path / str(s), line(s), seed=s) for s in slopes]
+    (curve,) = learning_curves(runs, statistic="iqm")
+    np.testing.assert_allclose(curve.y, 3 * curve.x)
+
+
+def test_one_run_keeps_its_own_rows(tmp_path: Path) -> None:
+    (curve,) = learning_curves([make_run(tmp_path / "a", [(1, 2.0), (4, None), (7, 5.0)])])
+    assert curve.x.tolist() == [1, 7]
+    assert curve.y.tolist() == curve.low.tolist() == curve.high.tolist() == [2, 5]
+
+
+def test_smoothing_averages_backwards(tmp_path: Path) -> None:
+    """Window 2 over 1, 3, 8: 1, 2, 5.5."""
+    (curve,) = learning_curves([make_run(tmp_path / "a", [(1, 1), (2, 3), (3, 8)])], smooth=2)
+    assert curve.y.tolist() == [1, 2, 5.5]
+
+
+def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", line(1), gamma=0.9, lr=1),
+        make_run(tmp_path / "b", line(1), gamma=0.9, lr=1, seed=2),
+        make_run(tmp_path / "c", line(1), gamma=0.9, lr=2),
+        make_run(tmp_path / "d", line(1), algorithm="a2c", vf=1),
+    ]
+    curves = learning_curves(runs)
+    assert [(curve.label, curve.num_runs) for curve in curves] == [
+        ("ppo, lr=1", 2),
+        ("ppo, lr=2", 1),
+        ("a2c", 1),
+    ]
+
+
+def test_labels_name_no_more_than_is_needed() -> None:
+    """A preset that changes five settings is named once."""
+    base = {"algorithm": "ppo", "run.env": "A"}
+    presets = [{**base, "run.preset": name, "algo.lr": i} for i, name in enumerate("xy")]
+    assert setting_labels(presets) == ["preset=x", "preset=y"]
+    assert setting_labels([base, {**base, "run.env": "B"}]) == ["A", "B"]
+    assert setting_labels([{}]) == ["run"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_pictures_are_written_and_repeat(tmp_path: Path, suffix: str) -> None:
+    runs = [make_run(tmp_path / f"r{s}", line(s), seed=s) for s in range(3)]
+    runs.append(make_run(tmp_path / "other", line(2), algorithm="a2c"))
+    first = plot_runs(runs, tmp_path / "new" / f"first{suffix}")
+    second = plot_runs(runs, tmp_path / f"second{suffix}")
+    assert first.read_bytes() == second.read_bytes()
+    assert len(first.read_bytes()) > 2000
+    assert not list(tmp_path.rglob(".tmp-*"))
+    if suffix == ".svg":
+        assert b"<svg" in first.read_bytes()
+    if suffix == ".pdf":
+        assert first.read_bytes().startswith(b"%PDF")
+    if suffix == ".png":
+        picture = matplotlib.image.imread(first)
+        blue = np.abs(picture[..., :3] - np.array([0x00, 0x72, 0xB2]) / 255).max(-1) < 0.02
+        assert blue.sum() > 500, "the line of the first setting is drawn"
+
+
+def test_many_settings_and_single_rows_can_be_drawn(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"r{i}", [(10, 1.0 * i)], lr=i) for i in range(9)]
+    assert plot_runs(runs, tmp_path / "many.png", title="nine").stat().st_size > 2000
+
+
+def test_bad_requests_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", line(1))
+    with pytest.raises(ConfigError, match=r"ends in '\.jpg'.*\.png, \.pdf, \.svg"):
+        plot_runs([run], tmp_path / "out.jpg")
+    with pytest.raises(ConfigError, match=r"no column 'reward'.*env_steps, return_mean"):
+        plot_runs([run], tmp_path / "out.png", y="reward")
+    with pytest.raises(ConfigError, match="at least one run directory"):
+        plot_runs([], tmp_path / "out.png")
+    with pytest.raises(ConfigError, match="smooth=0"):
+        plot_runs([run], tmp_path / "out.png", smooth=0)
+    with pytest.raises(ConfigError, match="statistic='median'"):
+        plot_runs([run], tmp_path / "out.png", statistic=cast(Any, "median"))
+    early = make_run(tmp_path / "early", line(1, 0, 10), seed=2)
+    late = make_run(tmp_path / "late", line(1, 50, 90), seed=3)
+    with pytest.raises(ConfigError, match="share no range"):
+        plot_runs([early, late], tmp_path / "out.png")
+    silent = make_run(tmp_path / "silent", [(10, None)], seed=4)
+    with pytest.raises(RunDirectoryError, match="no value of return_mean yet"):
+        plot_runs([silent], tmp_path / "out.png")
+    assert not (tmp_path / "out.png").exists()
