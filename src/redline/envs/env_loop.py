@@ -57,6 +57,7 @@ class EnvLoop(Backend):
         env = self._envs[0]
         self._native_space = env.observation_space
         self.observation_space = carried_space(env.observation_space)
+        self.native_action_space = env.action_space
         self.codec = make_codec(env.action_space, num_envs, self._label)
         self._snapshots = [Snapshotter(env) for env in self._envs]
         self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]

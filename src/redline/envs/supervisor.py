@@ -1,0 +1,410 @@
+"""Worker processes that cannot hang their parent, outlive it or leave anything behind.
+
+`WorkerGroup` starts one fresh interpreter per worker, sends each a factory (by cloudpickle)
+and from then on exchanges commands and replies with the handler that the factory made:
+
+    class Handler:
+        def __init__(self, link: WorkerLink) -> None: ...
+        def handle(self, command: str, payload: Any) -> Any: ...
+        def close(self) -> None: ...
+
+    group = WorkerGroup([make_handler] * 2, titles=["envs 0 .. 3", "envs 4 .. 7"])
+    replies = group.call("step")                  # send to all, wait for all
+    group.send(0, "collect", payload)             # or without waiting
+    done = group.receive_ready(timeout_s=0.1)     # {worker: reply} of those that answered
+    group.close()
+
+Large data travels in a `SharedBlock`, which has no name in the file system. What goes wrong:
+
+| in the worker | in the parent |
+|---|---|
+| a RedlineError is raised | the same error, once all have answered; the group goes on |
+| anything else is raised | WorkerError with the traceback |
+| it is killed or exits | WorkerError with the signal or exit status |
+| it does not answer in time | WorkerError with the Python stack of each of its threads |
+
+Every WorkerError ends the whole group at once. A worker whose parent is gone, even by
+SIGKILL, exits within about a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from redline.envs.shared_memory import SharedBlock
+from redline.envs.worker_main import (
+    ALIVE,
+    CLOSE,
+    DUMP_SIGNAL,
+    FAILED,
+    OK,
+    REFUSED,
+    Factory,
+    Handler,
+    WorkerLink,
+)
+from redline.errors import ConfigError, RedlineError, WorkerError
+
+__all__ = ["Factory", "Handler", "SharedBlock", "WorkerGroup", "WorkerLink"]
+
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from redline.envs.worker_main import main; main(sys.argv[2:])"
+)
+# Many workers with as many threads as there are cores each would only get in each other's way.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_EXIT_GRACE_S = 2.0
+_DUMP_WAIT_S = 1.0
+_HEARTBEAT_CHECK_S = 0.5
+
+
+class _Worker:
+    """The parent's side of one process."""
+
+    def __init__(self, index: int, title: str, memory: SharedBlock | None) -> None:
+        self.index, self.title = index, title
+        self.connection, theirs = Pipe()
+        self.dump_fd, dump_write_fd = os.pipe()
+        life_read_fd, self.life_fd = os.pipe()
+        inherited = [theirs.fileno(), dump_write_fd, life_read_fd]
+        if memory is not None:
+            inherited.append(memory.fd)
+        environment = dict.fromkeys(_ONE_THREAD, "1") | os.environ
+        arguments = [index, os.getpid(), *inherited, *([] if memory is not None else [-1])]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                env=environment,
+            )
+        finally:
+            theirs.close()
+            os.close(dump_write_fd)
+            os.close(life_read_fd)
+        self.num_pending = 0
+
+    def __str__(self) -> str:
+        return f"worker {self.index} ({self.title})"
+
+    def close_pipes(self) -> None:
+        self.connection.close()
+        os.close(self.dump_fd)
+        os.close(self.life_fd)
+
+
+class _Watch:
+    """When each worker was last known to get on.
+
+    Args:
+        workers: their numbers.
+        timeout_s: how long one may stand still.
+        heartbeat: worker -> a number that changes while it gets on; None: only a reply counts.
+    """
+
+    def __init__(
+        self, workers: Iterable[int], timeout_s: float, heartbeat: Callable[[int], int] | None
+    ) -> None:
+        self._timeout_s, self._heartbeat = timeout_s, heartbeat
+        self._seen = dict.fromkeys(workers, time.monotonic())
+        self._beats = {index: heartbeat(index) for index in self._seen} if heartbeat else {}
+
+    def patience_s(self, waiting: Iterable[int]) -> float:
+        """How long to wait for a reply before looking again."""
+        left = min(self._seen[index] for index in waiting) + self._timeout_s - time.monotonic()
+        return min(left, _HEARTBEAT_CHECK_S) if self._heartbeat else left
+
+    def silent(self, waiting: Iterable[int]) -> list[int]:
+        """Those of `waiting` that stood still for the whole time."""
+        now = time.monotonic()
+        for index in waiting:
+            if self._heartbeat and (beat := self._heartbeat(index)) != self._beats[index]:
+                self._beats[index], self._seen[index] = beat, now
+        return [index for index in waiting if now - self._seen[index] >= self._timeout_s]
+
+
+class WorkerGroup:
+    """Worker processes under supervision; the module docstring tells how to use it.
+
+    Args:
+        factories: one per worker; makes its handler there.
+        titles: what each worker works on, for messages.
+        memory: shared with all workers; owned by the caller.
+        timeout_s: seconds after which a worker that owes a reply has failed.
+        timeout_option: what the user calls that setting.
+        start_timeout_s: the same for starting and making the handler.
+
+    Raises:
+        ConfigError: if a factory cannot be sent to another process.
+        WorkerError: if a worker does not start.
+    """
+
+    def __init__(
+        self,
+        factories: Sequence[Factory],
+        *,
+        titles: Sequence[str],
+        memory: SharedBlock | None = None,
+        timeout_s: float = 8.0,
+        timeout_option: str = "worker_timeout_s",
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        payloads = [_pickled(factory) for factory in factories]
+        self._timeout_s, self._timeout_option = timeout_s, timeout_option
+        self._poller = select.poll()
+        self._workers: list[_Worker] = []
+        self._by_fd: dict[int, _Worker] = {}
+        self._finalizer = weakref.finalize(self, _end, self._workers, os.getpid())
+        try:
+            for index, title in enumerate(titles):
+                worker = _Worker(index, title, memory)
+                self._workers.append(worker)
+                self._by_fd[worker.connection.fileno()] = worker
+                self._poller.register(worker.connection.fileno(), select.POLLIN)
+            self._start(payloads, start_timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, payloads: list[bytes], timeout_s: float) -> None:
+        for worker in self._workers:
+            worker.num_pending += 1
+        self._gather(self._workers, timeout_s, "start", wanted=ALIVE)
+        for worker, payload in zip(self._workers, payloads, strict=True):
+            self._transmit(worker, lambda c, p=payload: c.send_bytes(p))
+        self._gather(self._workers, timeout_s, "start")
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are; 0 once closed."""
+        return len(self._workers)
+
+    def send(self, worker: int, command: str, payload: Any = None) -> None:
+        """Give worker number `worker` a command, without waiting for the reply.
+
+        Raises:
+            WorkerError: if it is gone.
+        """
+        target = self._living(worker)
+        self._transmit(target, lambda connection: connection.send((command, payload)))
+
+    def call(
+        self,
+        command: str,
+        payloads: Sequence[Any] | None = None,
+        timeout_s: float | None = None,
+        heartbeat: Callable[[int], int] | None = None,
+    ) -> list[Any]:
+        """Give all workers a command and wait for all replies.
+
+        Args:
+            command: the handlers' command.
+            payloads: one per worker; None sends None to each.
+            timeout_s: instead of the group's own.
+            heartbeat: worker -> a number that changes while it gets on; a worker has failed
+                when that stood still for the whole time.
+
+        Returns:
+            The replies, in the workers' order.
+
+        Raises:
+            RedlineError: the first that a handler raised.
+            WorkerError: if a worker raised anything else, died or did not answer.
+        """
+        self._living(0)
+        for index, worker in enumerate(self._workers):
+            payload = None if payloads is None else payloads[index]
+            self._transmit(worker, lambda connection, p=payload: connection.send((command, p)))
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        replies = self._gather(self._workers, limit, command, heartbeat=heartbeat)
+        return [replies[worker.index] for worker in self._workers]
+
+    def receive(self, worker: int, timeout_s: float | None = None) -> Any:
+        """Wait for one worker's next reply; raises as `call` does."""
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        return self._gather([self._living(worker)], limit, "a command")[worker]
+
+    def receive_ready(self, timeout_s: float = 0.0) -> dict[int, Any]:
+        """The replies that are there, after waiting up to `timeout_s` for the first.
+
+        Raises as `call` does, except that slowness is no failure.
+        """
+        self._living(0)
+        ready = self._poll(timeout_s)
+        return self._take([worker for worker in ready if worker.num_pending], OK)
+
+    def close(self) -> None:
+        """Let every worker close its handler and exit; kill those that do not."""
+        for worker in self._workers:
+            if worker.num_pending == 0 and worker.process.poll() is None:
+                try:
+                    worker.connection.send((CLOSE, None))
+                except OSError:
+                    continue  # it is gone already, which is what is wanted
+        deadline = time.monotonic() + _EXIT_GRACE_S
+        for worker in self._workers:
+            if worker.num_pending == 0:
+                _wait(worker.process, deadline - time.monotonic())
+        self.kill()
+
+    def kill(self) -> None:
+        """End every worker at once."""
+        self._finalizer()
+        self._by_fd.clear()
+
+    def _living(self, worker: int) -> _Worker:
+        if not self._workers:
+            raise WorkerError("the workers are closed; make a new group.")
+        return self._workers[worker]
+
+    def _transmit(self, worker: _Worker, send: Any) -> None:
+        try:
+            send(worker.connection)
+        except OSError as error:
+            raise self._died(worker) from error
+        worker.num_pending += 1
+
+    def _gather(
+        self,
+        workers: Iterable[_Worker],
+        timeout_s: float,
+        command: str,
+        wanted: str = OK,
+        heartbeat: Callable[[int], int] | None = None,
+    ) -> dict[int, Any]:
+        """One reply of each of `workers`, watching all the others meanwhile."""
+        waiting = {worker.index: worker for worker in workers}
+        watch = _Watch(waiting, timeout_s, heartbeat)
+        replies: dict[int, Any] = {}
+        refusal: RedlineError | None = None
+        while waiting:
+            ready = [w for w in self._poll(watch.patience_s(waiting)) if w.index in waiting]
+            silent = [] if ready else watch.silent(waiting)
+            if silent:
+                raise self._hung([waiting[index] for index in silent], timeout_s, command)
+            for worker in ready:
+                del waiting[worker.index]
+                try:
+                    replies.update(self._take([worker], wanted))
+                except WorkerError:
+                    raise
+                except RedlineError as error:
+                    refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+        return replies
+
+    def _poll(self, timeout_s: float) -> list[_Worker]:
+        """Workers with a reply (or an end) to read; idle ones only if they are gone."""
+        events = self._poller.poll(max(0.0, timeout_s) * 1000.0)
+        found = []
+        for fd, event in events:
+            worker = self._by_fd[fd]
+            if worker.num_pending == 0 and event & (select.POLLHUP | select.POLLERR):
+                raise self._died(worker)
+            found.append(worker)
+        return found
+
+    def _take(self, workers: Iterable[_Worker], wanted: str) -> dict[int, Any]:
+        replies = {}
+        for worker in workers:
+            try:
+                kind, answer = worker.connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._died(worker) from error
+            worker.num_pending -= 1
+            if kind == FAILED:
+                message = f"{worker} raised:\n{answer}"
+                self.kill()
+                raise WorkerError(message)
+            if kind == REFUSED:
+                error, text = answer
+                error.add_note(f"Raised in {worker}:\n{text}")
+                if wanted != OK:
+                    self.kill()
+                raise error
+            replies[worker.index] = answer
+        return replies
+
+    def _died(self, worker: _Worker) -> WorkerError:
+        _wait(worker.process, _EXIT_GRACE_S)
+        status = worker.process.returncode
+        self.kill()
+        if status is None:
+            end = "closed its pipe but did not exit"
+        elif status < 0:
+            end = f"was killed by {signal.Signals(-status).name}"
+            if status == -signal.SIGKILL:
+                end += " (the kernel does that when memory runs out)"
+        else:
+            end = f"exited with status {status}; its own messages are above"
+        return WorkerError(f"{worker} {end}. The other workers were ended.")
+
+    def _hung(self, workers: list[_Worker], timeout_s: float, command: str) -> WorkerError:
+        stacks = [f"{worker}:\n{_stack(worker)}" for worker in workers[:4]]
+        names = ", ".join(map(str, workers))
+        self.kill()
+        option = "start_timeout_s" if command == "start" else self._timeout_option
+        return WorkerError(
+            f"{names} did not answer {command!r} within {option}={timeout_s:g} s; all workers were "
+            f"ended. Raise {option} if it may take longer. The Python stack was:\n"
+            + "\n".join(stacks)
+        )
+
+
+def _pickled(factory: Factory) -> bytes:
+    try:
+        return cloudpickle.dumps(factory)
+    except Exception as error:  # anything may go wrong in a user's own __reduce__
+        raise ConfigError(
+            f"what makes the environments cannot be sent to a worker process: {error}. Make "
+            f"files, locks and simulators inside the callable, or use the gymnasium back end."
+        ) from error
+
+
+def _stack(worker: _Worker) -> str:
+    """The Python stack of a worker that does not answer, as faulthandler prints it."""
+    if worker.process.poll() is not None:
+        return "(it is gone)"
+    worker.process.send_signal(DUMP_SIGNAL)
+    text, deadline = b"", time.monotonic() + _DUMP_WAIT_S
+    while select.select([worker.dump_fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(worker.dump_fd, 65536)
+        if not part:
+            break
+        text += part
+        deadline = min(deadline, time.monotonic() + 0.1)
+    return text.decode(errors="replace").strip() or "(none was given)"
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    try:
+        process.wait(max(0.0, timeout_s))
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _end(workers: list[_Worker], owner: int) -> None:
+    """Kill and reap, unless this is a fork of the process that owns the workers."""
+    if os.getpid() != owner:
+        return
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.process.kill()
+    for worker in workers:
+        worker.process.wait()
+        worker.close_pipes()
+    workers.clear()
