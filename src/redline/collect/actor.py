@@ -33,6 +33,7 @@ class Actor:
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
         first_env_id: number of the first of these environments in the whole run.
+        heartbeat: [1] int64 that counts steps, for whoever watches this process; None: nobody.
 
     Raises:
         ConfigError: if environments should wait but their back end cannot idle.
@@ -47,6 +48,7 @@ class Actor:
         seed: int,
         reset_mode: ResetMode = "immediate",
         first_env_id: int = 0,
+        heartbeat: Array | None = None,
     ) -> None:
         if reset_mode == "wait" and not env.can_idle:
             raise ConfigError(
@@ -58,6 +60,7 @@ class Actor:
         self._wait = reset_mode == "wait"
         self._first_env_id = first_env_id
         self._seed = seed
+        self._heartbeat = heartbeat
         parameter = next(policy.parameters(), None)
         self._device = parameter.device if parameter is not None else torch.device("cpu")
         self._tensors = buffer.tensors()
@@ -97,6 +100,8 @@ class Actor:
             for t in range(buffer.rollout_length):
                 step = self._step(t, noise[t], active, conditioning)
                 episodes.extend(step.episodes)
+                if self._heartbeat is not None:
+                    self._heartbeat += 1
                 if active is not None:
                     active &= ~(step.terminated | step.truncated)
                     if not active.any():

@@ -39,7 +39,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle

@@ -21,7 +21,7 @@ from redline.data import Rollout
 from redline.train.checkpoint_store import Checkpoint, CheckpointStore
 from redline.train.console import Console
 from redline.train.evaluate import Evaluation
-from redline.train.logging import ProgressLogger
+from redline.train.progress import EpisodeStatistics, ProgressLogger
 from redline.train.reward_scaling import RewardScaler
 from redline.train.schedules import scheduled_hyperparameters
 from redline.train.settings import RunConfig
@@ -117,6 +117,7 @@ class OnPolicyLoop:
         self._logger, self._store, self._console = logger, store, console
         self._frame_skip, self._evaluate = frame_skip, evaluate
         self._metrics = MetricMeans()
+        self._episodes = EpisodeStatistics()
         self._scaler = (
             RewardScaler(collector.num_envs, config.algo.gamma)
             if config.algo.scale_reward
@@ -156,15 +157,15 @@ class OnPolicyLoop:
         rollout = self.collector.collect()
         self.counters.env_steps += rollout.num_valid()
         self.counters.iteration += 1
-        self._logger.episodes.add(rollout.episodes)
+        self._episodes.add(rollout.episodes)
         self._metrics.add(self._learn(rollout))
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
-        self._console.advance(
+        elapsed_s = max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9)
+        self._console.update(
             self.counters.env_steps,
-            (self.counters.env_steps - self._row_env_steps)
-            / max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9),
-            self._logger.episodes.recent_mean(),
+            sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
+            mean_return=self._episodes.moving_mean,
         )
 
     def _learn(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -201,6 +202,11 @@ class OnPolicyLoop:
             f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
         )
 
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the most recent episodes; None before the first has ended."""
+        return self._episodes.moving_mean
+
     # -- rows and checkpoints -------------------------------------------------------------
 
     def _write_row(self) -> None:
@@ -213,6 +219,7 @@ class OnPolicyLoop:
             "optimizer_steps": self.algorithm.optimizer_steps(),
             "wall_time_s": counters.wall_time_s,
             "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
+            **self._episodes.take_row(),
             **self._metrics.take(),
         }
         row |= scheduled_hyperparameters(
@@ -221,14 +228,14 @@ class OnPolicyLoop:
         if self._evaluate is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
-        self._logger.write(row)
+        self._console.row(self._logger.write(row))
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
 
     def save(self, *, final: bool = False) -> None:
         """Write a checkpoint of everything the next iteration depends on, if the mode wants one."""
         if not self._store.wants(self.counters.env_steps, final=final):
             return
-        score = self._last_evaluation.get("eval_return_mean", self._logger.episodes.recent_mean())
+        score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
         path = self._store.save(
             self.counters.env_steps,
             self.state_dict(),
@@ -263,6 +270,7 @@ class OnPolicyLoop:
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "logger": self._logger.state_dict(),
+            "episodes": self._episodes.state_dict(),
             "metrics": {"totals": dict(self._metrics.totals), "count": self._metrics.count},
             "reward_scaler": self._scaler.state_dict() if self._scaler else None,
             "last_evaluation": dict(self._last_evaluation),
@@ -282,13 +290,14 @@ class OnPolicyLoop:
         self.collector.load_state_dict(state["collector"])
         self.collector.update_weights(self.counters.iteration)
         self._logger.load_state_dict(state["logger"])
+        self._episodes.load_state_dict(state["episodes"])
         self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
         if self._scaler is not None:
             self._scaler.load_state_dict(state["reward_scaler"])
         self._last_evaluation = dict(state["last_evaluation"])
         set_rng_state(state["rng"])
         if self.collector.restorable is not None:
-            self._console.message(
+            self._console.warning(
                 f"{self.collector.restorable}: the environments begin fresh episodes, so this "
                 f"run goes on from the same weights but not bit for bit"
             )

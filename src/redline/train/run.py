@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +17,10 @@ from redline.algos.a2c import A2C
 from redline.algos.algorithm import OnPolicyAlgorithm
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
-from redline.collect import Collector, SerialCollector, WorkersCollector, available_cores
+from redline.collect import Collector, SerialCollector, WorkersCollector
 from redline.envs import EnvSettings, VecEnv
+from redline.envs.cpus import usable_cpus
+from redline.envs.registry import is_atari
 from redline.errors import (
     CheckpointError,
     ConfigError,
@@ -26,12 +30,14 @@ from redline.errors import (
 )
 from redline.policies import ActorCritic, make_policy
 from redline.train.atomic_files import write_json_atomic
-from redline.train.checkpoint_store import Checkpoint, CheckpointStore, params_sha256
-from redline.train.console import Console
+from redline.train.checkpoint import Checkpoint
+from redline.train.checkpoint_files import params_sha256
+from redline.train.checkpoint_store import CheckpointStore
+from redline.train.console import Console, duration
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
-from redline.train.logging import ProgressLogger
 from redline.train.loop import OnPolicyLoop
 from redline.train.presets import preset_config
+from redline.train.progress import ProgressLogger
 from redline.train.run_directory import (
     CONFIG_FILE,
     RunLock,
@@ -81,7 +87,7 @@ class Run:
             CheckpointError: if there is none.
         """
         store = CheckpointStore(self.out / "checkpoints")
-        found = store.best() if which == "best" else store.latest(Console(quiet=False).message)
+        found = store.best() if which == "best" else store.latest(_warn)
         if found is None:
             raise CheckpointError(
                 f"{self.out} has no {which} checkpoint yet. Train it first: "
@@ -132,6 +138,10 @@ class Run:
         }
 
 
+def _warn(message: str) -> None:
+    sys.stderr.write(f"warning: {message}\n")
+
+
 def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettings:
     """How to make the run's environments.
 
@@ -155,7 +165,7 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
     return EnvSettings(
         env=env,
         backend=run.env_backend,
-        preset=run.atari_preset,
+        preset=run.atari_preset if is_atari(env) else None,
         env_kwargs=run.parsed_env_kwargs(),
         num_workers=run.num_workers,
         worker_timeout_s=run.worker_timeout_s,
@@ -224,7 +234,7 @@ def resolve(config: RunConfig, observation_space: gymnasium.Space[Any]) -> RunCo
         log_interval=run.log_interval or max(1, total // 100),
         checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
         checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
-        num_threads=run.num_threads or (available_cores() if images else 1),
+        num_threads=run.num_threads or (usable_cpus() if images else 1),
         reset_mode=reset_mode,
     )
 
@@ -283,8 +293,6 @@ def train(
     if isinstance(env, gymnasium.vector.VectorEnv):
         settings.setdefault("num_envs", env.num_envs)
     if isinstance(settings.get("env_kwargs"), Mapping):
-        import json
-
         settings["env_kwargs"] = json.dumps(settings["env_kwargs"])
     config = preset_config(algorithm, name, preset).replace(env=name, **settings)
     return start_run(config, env=None if isinstance(env, str) else env, network=network)
@@ -340,10 +348,9 @@ def resume_run(
             f"{out} was trained on {config.run.env}, not on {describe_env(env)}. Resume it with "
             f"the same environment, or start a new run."
         )
-    console = Console(quiet=quiet)
-    store = CheckpointStore(out / "checkpoints")
-    checkpoint = store.latest(console.message)
     total = total_env_steps or config.run.total_env_steps
+    console = Console(total, quiet=quiet)
+    checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning)
     if checkpoint is not None:
         _check_same_env(config, checkpoint)
         if checkpoint.metadata["env_steps"] >= total:
@@ -378,7 +385,8 @@ def _execute(
     check_device(config.run.device)
     settings = env_settings(config, env)
     with ExitStack() as closing:
-        probe = settings.make(config.algo.num_envs)
+        serial = config.run.collector == "serial"
+        probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
         config = resolve(config, probe.observation_space)
         torch.set_num_threads(config.run.num_threads or 1)
@@ -392,7 +400,11 @@ def _execute(
         closing.enter_context(RunLock(out))
         write_json_atomic(out / CONFIG_FILE, config.to_json())
         console = closing.enter_context(
-            Console(quiet=config.run.quiet, total_env_steps=config.run.total_env_steps)
+            Console(
+                config.run.total_env_steps,
+                title=f"{config.algorithm} {config.run.env}",
+                quiet=config.run.quiet,
+            )
         )
         logger = closing.enter_context(_make_logger(config, out))
         evaluator = None
@@ -409,17 +421,27 @@ def _execute(
             evaluate=evaluator,
         )
         console.message(
-            f"{config.algorithm} on {config.run.env} ({probe.backend}, {probe.num_envs} "
+            f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "
             f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
         )
         if checkpoint is not None:
             loop.restore(checkpoint)
         stopped_by = loop.run()
-        console.finish(loop.counters.env_steps, loop.counters.wall_time_s)
+        console.close()
+        console.message(_summary(loop))
         if stopped_by is not None:
             console.message(f"stopped; go on with: redline train --resume {out}")
     exit_code = 0 if stopped_by is None else 128 + stopped_by
     return Run(out, config, env=env, network=network, exit_code=exit_code)
+
+
+def _summary(loop: OnPolicyLoop) -> str:
+    counters = loop.counters
+    text = f"{counters.env_steps:,} env_steps in {duration(counters.wall_time_s)}"
+    text += f" ({counters.env_steps / max(counters.wall_time_s, 1e-9):,.0f} SPS)"
+    if loop.mean_return is not None:
+        text += f", mean return of recent episodes {loop.mean_return:,.1f}"
+    return text
 
 
 def _make_collector(
@@ -450,7 +472,10 @@ def _make_collector(
 def _make_logger(config: RunConfig, out: Path) -> ProgressLogger:
     writers = ["csv"]
     writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
-    return ProgressLogger(out, writers=writers, config=config.to_json())
+    name = f"{config.algorithm}-{config.run.env}-seed{config.run.seed}"
+    return ProgressLogger(
+        out, writers=writers, wandb_settings={"name": name, "config": config.to_json()}
+    )
 
 
 def _make_store(config: RunConfig, out: Path) -> CheckpointStore:
