@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable
+import importlib
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
-from redline.envs import atari, minatar
+from redline.envs import atari, minatar, partially_observed
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
@@ -67,7 +70,10 @@ def find_single(
         if env not in minatar.IDS:
             raise _unknown(env, f"there is no MinAtar game {env!r}")
         return SingleEnv(make=lambda: minatar.make_minatar(env, env_kwargs), env_id=env)
-    check_registered(env)
+    name = _import_module_of(env)
+    if name.startswith(partially_observed.PREFIX):
+        partially_observed.register()
+    check_registered(name)
     return SingleEnv(make=lambda: _make_registered(env, env_kwargs), env_id=env)
 
 
@@ -130,11 +136,58 @@ def _find_callable(
     return SingleEnv(make=env, env_id=name_of(env))
 
 
-def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+def _import_module_of(env: str) -> str:
+    """The id in `module:Id`, after importing the module, which is to register it."""
+    module, colon, name = env.rpartition(":")
+    if not colon:
+        return env
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UnknownNameError(
+            f"the module {module!r} of the environment {env!r} cannot be imported ({error}). "
+            f"Install it, or put its folder on the path: PYTHONPATH=FOLDER redline ..."
+        ) from error
+    return name
+
+
+@contextlib.contextmanager
+def _quiet_mujoco(entry_point: str) -> Iterator[None]:
+    """Send MuJoCo's remarks on model files to logging.
+
+    By itself it prints them once per environment and writes MUJOCO_LOG.TXT into the
+    folder that the program happens to stand in.
+    """
+    if "mujoco" not in entry_point:
+        yield
+        return
+    try:
+        import mujoco
+    except ImportError:
+        yield  # the making itself will say what is missing
+        return
+    get_handler: Any = getattr(mujoco, "get_mju_user_warning", None)
+    set_handler: Any = getattr(mujoco, "set_mju_user_warning", None)
+    if get_handler is None or set_handler is None:
+        yield
+        return
+    before = get_handler()
+    set_handler(logging.getLogger("redline.envs").info)
+    try:
+        yield
+    finally:
+        set_handler(before)
+
+
+def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    name = _import_module_of(env_id)
+    if name.startswith(partially_observed.PREFIX):
+        partially_observed.register()  # a worker process begins with an empty registry
+    entry_point = str(gymnasium.spec(name).entry_point)
+    try:
+        with _quiet_mujoco(entry_point):
+            return gymnasium.make(name, disable_env_checker=True, **env_kwargs)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        entry_point = str(gymnasium.spec(env_id).entry_point)
         for part, package, extra, purpose in _NEEDS:
             if part in entry_point:
                 raise MissingExtraError(package, extra, purpose) from error

@@ -23,6 +23,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (r"^ALE/", "atari"),
     (r"^MinAtar/", "minatar"),
+    (r"^redline/CartPoleHiddenVelocity-v\d$", "recurrent"),
 )
 """(pattern of the environment's id, preset) in the order in which they are tried."""
 
@@ -39,6 +40,19 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "learning_rate": 1e-3,
             "learning_rate_schedule": "linear",
             "clip_range_schedule": "linear",
+        },
+        "recurrent": {
+            "total_env_steps": 300_000,
+            "num_envs": 16,
+            "rollout_length": 64,
+            "num_epochs": 10,
+            "num_minibatches": 4,
+            "gamma": 0.98,
+            "gae_lambda": 0.9,
+            "learning_rate": 1e-3,
+            "learning_rate_schedule": "linear",
+            "core": "lstm",
+            "core_size": 64,
         },
         "mujoco": {
             "total_env_steps": 1_000_000,
