@@ -31,6 +31,16 @@ from redline.train.atomic_files import (
     sync_file,
 )
 from redline.train.checkpoint import Checkpoint, load_checkpoint, read_manifest, save_checkpoint
+from redline.train.checkpoint_files import params_sha256
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointStore",
+    "SnapshotMode",
+    "load_checkpoint",
+    "params_sha256",
+    "save_checkpoint",
+]
 
 SnapshotMode: TypeAlias = Literal["none", "last", "every", "gap", "last+gap", "best"]
 

@@ -1,0 +1,131 @@
+"""An exported module acts like the original, for any batch size."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from redline.errors import ConfigError, MissingExtraError, UnknownNameError
+from redline.train.export import export_policy
+
+
+class Network(nn.Module):
+    """Nested input, a picture in uint8, a recurrent state, an integer action."""
+
+    input_names = ("obs.camera", "obs.x", "hidden")
+    output_names = ("action", "new_hidden")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vector = nn.Linear(3, 4)
+        self.picture = nn.Conv2d(1, 2, 3)
+        self.dropout = nn.Dropout(0.5)
+        self.core = nn.GRUCell(6, 5)
+
+    def forward(self, obs: dict[str, Tensor], hidden: Tensor) -> tuple[Tensor, Tensor]:
+        seen = self.picture(obs["camera"].float() / 255).mean((-2, -1))
+        features = self.dropout(torch.cat([torch.tanh(self.vector(obs["x"])), seen], dim=-1))
+        hidden = self.core(features, hidden)
+        return hidden.argmax(-1), hidden
+
+
+def inputs(batch_size: int) -> tuple[dict[str, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(batch_size)
+    camera = torch.randint(0, 256, (batch_size, 1, 6, 6), generator=generator).to(torch.uint8)
+    x = torch.randn(batch_size, 3, generator=generator)
+    return {"camera": camera, "x": x}, torch.randn(batch_size, 5, generator=generator)
+
+
+@pytest.fixture
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network()
+
+
+def check(network: Network, run: Any) -> None:
+    network.eval()
+    for batch_size in (1, 2, 7):
+        obs, hidden = inputs(batch_size)
+        action, state = network(obs, hidden)
+        got_action, got_state = run(obs, hidden)
+        np.testing.assert_array_equal(np.asarray(got_action), action.numpy())
+        np.testing.assert_allclose(
+            np.asarray(got_state), state.detach().numpy(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_onnx_acts_alike_for_any_batch_size(
+    network: Network, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    out = export_policy(network, inputs(2), tmp_path / "new" / "policy.onnx")
+    session = runtime.InferenceSession(out)
+    assert [each.name for each in session.get_inputs()] == list(Network.input_names)
+    assert [each.name for each in session.get_outputs()] == list(Network.output_names)
+
+    def run(obs: dict[str, Tensor], hidden: Tensor) -> list[Any]:
+        fed = {"obs.camera": obs["camera"], "obs.x": obs["x"], "hidden": hidden}
+        return session.run(None, {name: leaf.numpy() for name, leaf in fed.items()})
+
+    assert network.training, "the module given is left as it was"
+    check(network, run)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["policy.onnx"]
+    assert capfd.readouterr().err == ""
+    assert logging.getLogger("torch.onnx._internal.exporter._registration").level == 0
+
+
+@pytest.mark.parametrize("name", ["policy.pt2", "policy"])
+def test_torch_program_acts_alike_for_any_batch_size(
+    network: Network, tmp_path: Path, name: str
+) -> None:
+    out = export_policy(network, inputs(3), tmp_path / name, format="torch")
+    program: Any = torch.export.load(str(out)) if name.endswith(".pt2") else None
+    if program is None:
+        with open(out, "rb") as file:
+            program = torch.export.load(file)
+    check(network, lambda *given: [part.detach() for part in program.module()(*given)])
+
+
+def test_names_may_be_given(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    out = tmp_path / "policy.onnx"
+    example = (torch.zeros(2, 3),)
+    export_policy(nn.Linear(3, 2), example, out, input_names=["obs"], output_names=["action"])
+    session = runtime.InferenceSession(out)
+    assert session.get_inputs()[0].name == "obs"
+    assert session.get_outputs()[0].name == "action"
+
+
+class Branching(nn.Module):
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs if obs.sum() > 0 else -obs
+
+
+class OneSize(nn.Module):
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs + torch.ones(4, 1)
+
+
+@pytest.mark.parametrize("module", [Branching(), OneSize()])
+def test_what_cannot_be_traced_is_refused(tmp_path: Path, module: nn.Module) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be exported as torch: .*own must be"):
+        export_policy(module, (torch.ones(4, 1),), tmp_path / "policy", format="torch")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_requests_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linear = nn.Linear(1, 1)
+    out = tmp_path / "policy"
+    with pytest.raises(UnknownNameError, match=r"'tflite'.*onnx, torch"):
+        export_policy(linear, (torch.ones(2, 1),), out, format="tflite")
+    with pytest.raises(ConfigError, match="batch size of 2 or more"):
+        export_policy(linear, (torch.ones(1, 1),), out, format="torch")
+    with pytest.raises(ConfigError, match=r"must be a tensor \[N"):
+        export_policy(linear, (torch.tensor(1.0),), out, format="torch")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'redline\[onnx\]'"):
+        export_policy(linear, (torch.ones(2, 1),), out)
