@@ -27,7 +27,7 @@ def make(stream: Stream, first: Rollout, **settings_: object) -> Replay:
 
 
 def check_all(replay: Replay, stream: Stream, n: int) -> None:
-    """Every valid row in the ring is drawn, nothing else is, and each is as the reference has it."""
+    """Every valid row in the ring, and no other, is drawn as the reference has it."""
     head, oldest = len(stream.rows), max(len(stream.rows) - replay.ring_rows, 0)
     expected = {
         t * stream.num_envs + b

@@ -155,6 +155,7 @@ class Replay:
         starts = self._sequences and self._sequences.require_states(self._head, rollout, states)
         follows = self._follows_stored(rollout)
         links = link_rows(rollout, follows & self._chain.episode_open)
+        chain = next_chain_state(self._chain, links, follows)
         obs = self._prepare_obs(rollout, links)
 
         head, oldest = self._head, max(self._head + length - self.ring_rows, 0)
@@ -167,7 +168,7 @@ class Replay:
         self._write_rows(head, rollout, links)
         self._head, self._oldest = head + length, oldest
         self._head_tensor.fill_(self._head)
-        self._chain = next_chain_state(self._chain, links)
+        self._chain = chain
         if self._sequences is None:
             self._sampler.advance(oldest, head, links.valid, priorities)
         else:
@@ -377,20 +378,25 @@ class Replay:
             )
 
     def _follows_stored(self, rollout: Rollout) -> Array:
-        """[B] whether the first valid observation is the one stored to act on next."""
+        """[B] whether the stored observation to act on is where this rollout carries on.
+
+        It must be the first valid row's, or still be the one to act on if there is none.
+        """
         if self._head == 0:
             return np.zeros(self.num_envs, dtype=bool)
-        valid = rollout.valid
-        row = valid.int().argmax(0)  # 0 also where none is valid, which does not follow
-        env = torch.arange(self.num_envs)
-        follows = valid.any(0).cpu()
-        here = env.to(self.device)
+        row = rollout.valid.int().argmax(0)
+        any_valid = rollout.valid.any(0)
+        env = torch.arange(self.num_envs, device=row.device)
+        here = torch.arange(self.num_envs, device=self.device)
         stored_row = torch.full_like(here, self._head)
+        follows = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        last_obs = flatten(rollout.last_obs)
         for path, leaf in flatten(rollout["obs"]).items():
             stored = self._obs[path].fetch(self._obs[path].slots(stored_row, here))
-            given = leaf[row, env.to(leaf.device)].to(self.device)
-            follows &= (stored == given).reshape(self.num_envs, -1).all(1).cpu()
-        return follows.numpy()
+            first = leaf[row, env]
+            given = torch.where(_like(any_valid, first), first, last_obs[path]).to(self.device)
+            follows &= (stored == given).reshape(self.num_envs, -1).all(1)
+        return follows.cpu().numpy()
 
     def _prepare_obs(self, rollout: Rollout, links: Links) -> dict[KeyPath, LeafRows]:
         """Each observation leaf with the true successors of ended and cut rows, checked."""

@@ -88,15 +88,22 @@ def link_rows(rollout: Rollout, continues: Array) -> Links:
     return Links(valid, open_row & ~cut, ended, cut, next_valid, flags, at_valid.min(axis=0))
 
 
-def next_chain_state(state: ChainState, links: Links) -> ChainState:
-    """The chain after this rollout."""
+def next_chain_state(state: ChainState, links: Links, follows: Array) -> ChainState:
+    """The chain after this rollout.
+
+    Args:
+        state: the chain before it.
+        links: its rows.
+        follows: [B] bool, it begins where the one before left off; without a valid row, the
+            observation to act on has not changed.
+    """
     length = len(links.valid)
     any_valid = links.valid.any(axis=0)
     last = length - 1 - np.argmax(links.valid[::-1], axis=0)
     ended = np.take_along_axis(links.ended, last[None], axis=0)[0]
     return ChainState(
         newest_goes_on=links.goes_on[-1],
-        episode_open=np.where(any_valid, ~ended, state.episode_open),
+        episode_open=np.where(any_valid, ~ended, state.episode_open & follows),
     )
 
 

@@ -1,0 +1,224 @@
+"""Proportional prioritization against the exact distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from redline.errors import ConfigError
+from redline.replay import Replay, ReplayConfig, ReplaySpec
+from redline.replay.storage import Arena
+from redline.replay.tree import PriorityTree
+from tests.replay.streams import Stream
+
+ALPHA, EPSILON = 0.6, 1e-3
+
+
+def make(stream: Stream, capacity: int = 60, **settings_: object) -> Replay:
+    rollout = stream.rollout(1)
+    replay = Replay(
+        ReplayConfig(
+            capacity=capacity,
+            prioritized=True,
+            alpha=ALPHA,
+            priority_epsilon=EPSILON,
+            **settings_,  # type: ignore[arg-type]
+        ),
+        ReplaySpec.from_rollout(rollout),
+    )
+    replay.add(rollout)
+    return replay
+
+
+def tree(size: int, kind: str = "sum") -> PriorityTree:
+    arena = Arena(PriorityTree.plans("t", size), ReplayConfig(capacity=size))
+    return PriorityTree(arena, "t", size, kind)  # type: ignore[arg-type]
+
+
+@given(
+    size=st.integers(1, 3000),
+    seed=st.integers(0, 2**20),
+    zeros=st.sampled_from([0.0, 0.5, 0.99]),
+    scale=st.sampled_from([1.0, 1e-12, 1e12]),
+)
+@settings(max_examples=60, deadline=None)
+def test_tree_finds_what_a_running_sum_finds(
+    size: int, seed: int, zeros: float, scale: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    leaves = np.zeros(size)
+    sums, minima = tree(size), tree(size, "min")
+    for _ in range(3):
+        index = rng.integers(0, size, 50)
+        value = rng.random(50) * scale * (rng.random(50) >= zeros)
+        highest: dict[int, float] = {}
+        for i, v in zip(index, value, strict=True):
+            highest[int(i)] = max(highest.get(int(i), 0.0), float(v))
+        for i, v in highest.items():
+            leaves[i] = v
+        sums.set(torch.from_numpy(index), torch.from_numpy(value))
+        minima.set(torch.from_numpy(index), torch.from_numpy(value))
+    assert np.array_equal(sums.leaves.numpy(), leaves)
+    assert float(sums.root) == pytest.approx(leaves.sum(), rel=1e-12)
+    touched = minima.leaves[torch.isfinite(minima.leaves)]
+    assert float(minima.root) == float(touched.min())
+    if leaves.sum() == 0:
+        return
+    target = np.concatenate([rng.random(200), [0.0, 1 - 2.0**-53]]) * float(sums.root)
+    found = sums.find(torch.from_numpy(target)).numpy()
+    assert (leaves[found] > 0).all()
+    running = leaves.cumsum()
+    slack = 1e-12 * running[-1]
+    assert (running[found] >= target - slack).all()
+    assert (running[found] - leaves[found] <= target + slack).all()
+
+
+def test_tree_drifts_by_nothing() -> None:
+    """A thousand updates leave the sums that a fresh tree has, bit for bit."""
+    rng = np.random.default_rng(0)
+    sums = tree(5000)
+    for _ in range(1000):
+        sums.set(torch.from_numpy(rng.integers(0, 5000, 32)), torch.from_numpy(rng.random(32)))
+    fresh = tree(5000)
+    fresh.set(torch.arange(5000), sums.leaves.clone())
+    assert torch.equal(fresh.root, sums.root)
+
+
+def exact(replay: Replay, raw: dict[int, float]) -> dict[int, float]:
+    scaled = {unit: (p + EPSILON) ** ALPHA for unit, p in raw.items()}
+    total = sum(scaled.values())
+    return {unit: p / total for unit, p in scaled.items()}
+
+
+def test_sampling_frequencies_and_weights_are_exact() -> None:
+    """Chi-square against the exact distribution, over a wrapped ring with invalid rows."""
+    stream = Stream(2, idle_rate=0.2, end_rate=0.2, late_reset=True)
+    replay = make(stream)
+    for _ in range(9):
+        replay.add(stream.rollout(5))
+    head, oldest = replay.head, replay.head - 30
+    units = [t * 2 + b for t in range(oldest, head) for b in range(2) if stream.rows[t][b].valid]
+    rng = np.random.default_rng(0)
+    raw = dict(zip(units, rng.exponential(size=len(units)), strict=True))
+    replay.update_priorities(torch.tensor(units), torch.tensor(list(raw.values())))
+    probability = exact(replay, raw)
+    # One draw at a time: within a batch, strata make draws dependent.
+    draws = torch.cat([replay.sample(1, rng)["index"] for _ in range(6000)]).tolist()
+    observed = [draws.count(unit) for unit in units]
+    expected = np.array([probability[unit] for unit in units]) * len(draws)
+    assert sum(observed) == len(draws)
+    assert chisquare(observed, expected * sum(observed) / expected.sum()).pvalue > 1e-3
+
+    batch = replay.sample(500, rng, beta=0.7)
+    least = min(probability.values())
+    for unit, weight in zip(batch["index"].tolist(), batch["weight"].tolist(), strict=True):
+        # (1/N 1/P)^beta over its maximum: N cancels.
+        assert weight == pytest.approx((least / probability[unit]) ** 0.7, rel=1e-5)
+
+
+def test_strata_each_give_one_unit() -> None:
+    """Schaul et al. 2016, appendix B.2.1: unit i's count in a batch is within one of N * P(i)."""
+    stream = Stream(0, end_rate=0.1)
+    replay = make(stream)
+    replay.add(stream.rollout(19))
+    units = torch.arange(40)
+    raw = torch.linspace(0.1, 5, 40)
+    replay.update_priorities(units, raw)
+    probability = exact(replay, dict(enumerate(raw.tolist())))
+    index = replay.sample(1000, np.random.default_rng(1))["index"]
+    for unit, p in probability.items():
+        assert abs(int((index == unit).sum()) - 1000 * p) < 2
+
+
+def test_initial_priorities_are_raised_to_alpha_too() -> None:
+    """Fault 6: elsewhere the collector's priorities skipped alpha."""
+    stream = Stream(0)
+    replay = make(stream)
+    given_ = torch.rand(10, 2) * 3
+    replay.add(stream.rollout(10), priorities=given_)
+    leaves = replay._sampler.sums.leaves  # type: ignore[attr-defined]
+    expected = (given_.double() + EPSILON) ** ALPHA
+    assert torch.allclose(leaves[2:22].view(10, 2), expected)
+
+
+def test_new_units_are_as_high_as_any_before() -> None:
+    """Schaul et al. 2016, algorithm 1, line 6; highest ever given, before alpha."""
+    stream = Stream(0, end_rate=0.0)
+    replay = make(stream)
+    leaves = replay._sampler.sums.leaves  # type: ignore[attr-defined]
+    assert float(leaves[0]) == pytest.approx((1 + EPSILON) ** ALPHA)
+    replay.update_priorities(torch.tensor([0, 1]), torch.tensor([7.0, 2.0]))
+    replay.update_priorities(torch.tensor([0]), torch.tensor([3.0]))
+    replay.add(stream.rollout(1))
+    assert float(leaves[2]) == pytest.approx((7 + EPSILON) ** ALPHA)
+
+
+def test_priorities_of_overwritten_units_are_passed_over() -> None:
+    """An update that comes late must not land on whatever took the place meanwhile."""
+    stream = Stream(0, end_rate=0.0)
+    replay = make(stream, capacity=8)
+    replay.add(stream.rollout(3))
+    late = replay.sample(64, np.random.default_rng(0))["index"]
+    replay.add(stream.rollout(2))  # overwrites units 0 .. 3
+    leaves = replay._sampler.sums.leaves  # type: ignore[attr-defined]
+    replay.update_priorities(late, torch.full((64,), 50.0))
+    before = (1 + EPSILON) ** ALPHA
+    assert leaves[:4].tolist() == pytest.approx([before] * 4)
+    assert leaves[4:].tolist() == pytest.approx([(50 + EPSILON) ** ALPHA] * 4)
+    # Of two updates of one place, one late and one in time, only the latter counts.
+    replay.update_priorities(torch.tensor([0, 8]), torch.tensor([99.0, 2.0]))
+    assert float(leaves[0]) == pytest.approx((2 + EPSILON) ** ALPHA)
+
+
+def test_alpha_zero_is_uniform_and_beta_zero_weighs_nothing() -> None:
+    stream = Stream(0, end_rate=0.0)
+    rollout = stream.rollout(5)
+    replay = Replay(
+        ReplayConfig(capacity=10, prioritized=True, alpha=0.0), ReplaySpec.from_rollout(rollout)
+    )
+    replay.add(rollout, priorities=torch.rand(5, 2))
+    assert replay.sample(10, np.random.default_rng(0))["index"].tolist() == list(range(10))
+    stream = Stream(1)
+    replay = make(stream)
+    replay.add(stream.rollout(9), priorities=torch.rand(9, 2))
+    assert replay.sample(10, np.random.default_rng(0), beta=0.0)["weight"].tolist() == [1.0] * 10
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
+def test_bad_priorities_are_refused(bad: float) -> None:
+    stream = Stream(0)
+    replay = make(stream)
+    with pytest.raises(ConfigError, match="NaN, infinite or negative"):
+        replay.update_priorities(torch.tensor([0]), torch.tensor([bad]))
+    with pytest.raises(ConfigError, match="NaN, infinite or negative"):
+        replay.add(stream.rollout(1), priorities=torch.tensor([[1.0, bad]]))
+    with pytest.raises(ConfigError, match="does not match index"):
+        replay.update_priorities(torch.tensor([0, 1]), torch.tensor([1.0]))
+    with pytest.raises(ConfigError, match="one per row"):
+        replay.add(stream.rollout(1), priorities=torch.ones(2))
+
+
+@given(seed=st.integers(0, 2**20), rows=st.integers(4, 10), idle=st.sampled_from([0.0, 0.5]))
+@settings(max_examples=30, deadline=None)
+def test_only_live_valid_units_are_drawn(seed: int, rows: int, idle: float) -> None:
+    """Whatever was added and updated, a drawn unit is valid and in the ring."""
+    stream = Stream(seed, idle_rate=idle)
+    replay = make(stream, capacity=2 * rows)
+    rng = np.random.default_rng(seed)
+    for _ in range(8):
+        replay.add(stream.rollout(int(rng.integers(1, 4))))
+        live = {
+            t * 2 + b
+            for t in range(max(replay.head - rows, 0), replay.head)
+            for b in range(2)
+            if stream.rows[t][b].valid
+        }
+        assert len(replay) == len(live)
+        if live:
+            index = replay.sample(64, rng)["index"]
+            assert set(index.tolist()) <= live
+            replay.update_priorities(index, torch.from_numpy(rng.exponential(size=64)))
