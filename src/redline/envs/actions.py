@@ -179,7 +179,9 @@ class _DictCodec(ActionCodec):
         self, space: spaces.Dict | spaces.Tuple, num_envs: int, label: Label, key: str
     ) -> None:
         self._is_tuple = isinstance(space, spaces.Tuple)
-        items = enumerate(space.spaces) if self._is_tuple else space.spaces.items()
+        items: Any = (
+            enumerate(space.spaces) if isinstance(space, spaces.Tuple) else space.spaces.items()
+        )
         self._parts = {
             name: make_codec(sub, num_envs, label, f"{key}.{name}" if key else str(name))
             for name, sub in items

@@ -28,6 +28,7 @@ import numpy as np
 from gymnasium import spaces
 
 from redline.data import Array
+from redline.envs.simulator_state import restore_ale, save_ale
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 
 FRAME_SKIP = 4
@@ -141,7 +142,7 @@ def make_atari(env_id: str, preset: AtariPreset, env_kwargs: dict[str, Any]) -> 
     return AtariGame(game.unwrapped, preset)
 
 
-class AtariGame(gymnasium.Env[Array, int]):
+class AtariGame(gymnasium.Env[Array, Any]):
     """One game in process, with observations uint8 [4, 84, 84], the newest frame last.
 
     Sticky actions are drawn here rather than in ALE, which does not save its last
@@ -193,7 +194,7 @@ class AtariGame(gymnasium.Env[Array, int]):
         self._stack[:] = self._resize(self._screens[1])
         return self._stack.copy(), {"lives": self._ale.lives()}
 
-    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Four frames of one action."""
         ale, reward = self._ale, 0
         sticky = self._preset.sticky_probability
@@ -231,7 +232,7 @@ class AtariGame(gymnasium.Env[Array, int]):
     def get_state(self) -> dict[str, Any]:
         """All that the next steps depend on."""
         return {
-            "system": bytes(self._ale.cloneSystemState().__getstate__()),
+            "system": save_ale(self._ale),
             "stack": self._stack,
             "last": self._last,
             "random": self.np_random,
@@ -240,11 +241,7 @@ class AtariGame(gymnasium.Env[Array, int]):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        import ale_py
-
-        system = ale_py.ALEState.__new__(ale_py.ALEState)
-        system.__setstate__(state["system"])
-        self._ale.restoreSystemState(system)
+        restore_ale(self._ale, state["system"])
         self._stack[:] = state["stack"]
         self._last = state["last"]
         self.np_random = state["random"]

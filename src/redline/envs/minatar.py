@@ -30,7 +30,7 @@ _GAMES = {
 IDS = tuple(f"{PREFIX}{name}-{version}" for name in _GAMES for version in ("v0", "v1"))
 
 
-def make_minatar(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Array, int]:
+def make_minatar(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Array, Any]:
     """One game.
 
     Args:
@@ -50,7 +50,7 @@ def make_minatar(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Array
     return MinAtarGame(_GAMES[name], minimal_actions=version == "v1", **env_kwargs)
 
 
-class MinAtarGame(gymnasium.Env[Array, int]):
+class MinAtarGame(gymnasium.Env[Array, Any]):
     """One MinAtar game.
 
     Args:
@@ -92,7 +92,7 @@ class MinAtarGame(gymnasium.Env[Array, int]):
         self._game.reset()
         return self._observation(), {}
 
-    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """One frame."""
         reward, terminated = self._game.act(self._actions[int(action)])
         return self._observation(), float(reward), bool(terminated), False, {}

@@ -7,6 +7,7 @@ or an array file cannot hold as they are become a dict with the one key "__<kind
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,33 +23,22 @@ def encode(value: Any) -> Any:
     Raises:
         NotPlainError: if it, or a part of it, has no such form.
     """
-    if value is None or isinstance(value, (bool, int, float, str)) and not _is_numpy(value):
+    if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, np.generic):
-        return {"__scalar__": encode(np.asarray(value))}
-    if isinstance(value, np.ndarray):
-        return _encode_array(value)
-    if isinstance(value, (bytes, bytearray)):
-        return {"__bytes__": np.frombuffer(bytes(value), dtype=np.uint8).copy()}
     if isinstance(value, list):
         return [encode(part) for part in value]
-    if type(value) is tuple:
-        return {"__tuple__": [encode(part) for part in value]}
-    if isinstance(value, (set, frozenset)) and type(value) in (set, frozenset):
-        return {"__set__": [encode(part) for part in sorted(value)]}
-    if isinstance(value, deque):
-        return {"__deque__": [encode(part) for part in value], "maxlen": value.maxlen}
-    if isinstance(value, dict):
-        return {"__dict__": [[encode(key), encode(part)] for key, part in value.items()]}
-    if isinstance(value, np.random.Generator):
-        return {"__generator__": encode(value.bit_generator.state)}
-    if isinstance(value, np.random.RandomState):
-        return {"__random_state__": encode(value.get_state(legacy=False))}
+    for kind, encoder in _ENCODERS.items():
+        if isinstance(value, kind):
+            return encoder(value)
     raise NotPlainError(f"{type(value).__module__}.{type(value).__qualname__}")
 
 
 def decode(data: Any) -> Any:
-    """The value that `encode` turned into `data`; arrays are copied."""
+    """The value that `encode` turned into `data`; arrays are copied.
+
+    Raises:
+        ValueError: if the data is damaged.
+    """
     if isinstance(data, list):
         return [decode(part) for part in data]
     if isinstance(data, np.ndarray):
@@ -56,32 +46,9 @@ def decode(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     kind = next(iter(data))
-    content = data[kind]
-    if kind == "__array__":
-        return np.frombuffer(content.tobytes(), dtype=data["dtype"]).reshape(data["shape"]).copy()
-    if kind == "__scalar__":
-        return decode(content)[()]
-    if kind == "__bytes__":
-        return content.tobytes()
-    if kind == "__tuple__":
-        return tuple(decode(part) for part in content)
-    if kind == "__set__":
-        return {decode(part) for part in content}
-    if kind == "__deque__":
-        return deque((decode(part) for part in content), maxlen=data["maxlen"])
-    if kind == "__dict__":
-        return {decode(key): decode(part) for key, part in content}
-    if kind == "__generator__":
-        return _generator(decode(content))
-    if kind == "__random_state__":
-        random = np.random.RandomState()
-        random.set_state(decode(content))
-        return random
-    raise ValueError(f"the key {kind!r} is no kind of plain data; the state is damaged.")
-
-
-def _is_numpy(value: Any) -> bool:
-    return isinstance(value, np.generic)
+    if kind not in _DECODERS:
+        raise ValueError(f"the key {kind!r} is no kind of plain data; the state is damaged.")
+    return _DECODERS[kind](data[kind], data)
 
 
 def _encode_array(value: np.ndarray[Any, Any]) -> Any:
@@ -101,3 +68,50 @@ def _generator(state: dict[str, Any]) -> np.random.Generator:
     bit_generator = getattr(np.random, name)()
     bit_generator.state = state
     return np.random.Generator(bit_generator)
+
+
+def _encode_tuple(value: tuple[Any, ...]) -> Any:
+    if type(value) is not tuple:  # a named tuple's class would be lost
+        raise NotPlainError(f"{type(value).__module__}.{type(value).__qualname__}")
+    return {"__tuple__": [encode(part) for part in value]}
+
+
+_ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
+    np.ndarray: _encode_array,
+    np.generic: lambda value: {"__scalar__": encode(np.asarray(value))},
+    bytes: lambda value: {"__bytes__": np.frombuffer(value, dtype=np.uint8).copy()},
+    tuple: _encode_tuple,
+    set: lambda value: {"__set__": [encode(part) for part in sorted(value)]},
+    deque: lambda value: {"__deque__": [encode(part) for part in value], "maxlen": value.maxlen},
+    dict: lambda value: {"__dict__": [[encode(k), encode(part)] for k, part in value.items()]},
+    np.random.Generator: lambda value: {"__generator__": encode(value.bit_generator.state)},
+    np.random.RandomState: lambda value: {"__random__": encode(value.get_state(legacy=False))},
+    # Subclasses, such as an enumeration of integers or NumPy's own str.
+    bool: bool,
+    int: int,
+    float: float,
+    str: str,
+}
+
+
+def _decode_array(content: Any, data: dict[str, Any]) -> Any:
+    return np.frombuffer(content.tobytes(), dtype=data["dtype"]).reshape(data["shape"]).copy()
+
+
+def _decode_random(content: Any, _: dict[str, Any]) -> np.random.RandomState:
+    random = np.random.RandomState()
+    random.set_state(decode(content))
+    return random
+
+
+_DECODERS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "__array__": _decode_array,
+    "__scalar__": lambda content, _: decode(content)[()],
+    "__bytes__": lambda content, _: content.tobytes(),
+    "__tuple__": lambda content, _: tuple(decode(part) for part in content),
+    "__set__": lambda content, _: {decode(part) for part in content},
+    "__deque__": lambda content, data: deque(map(decode, content), maxlen=data["maxlen"]),
+    "__dict__": lambda content, _: {decode(key): decode(part) for key, part in content},
+    "__generator__": lambda content, _: _generator(decode(content)),
+    "__random__": _decode_random,
+}

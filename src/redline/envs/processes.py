@@ -7,6 +7,7 @@ so the same seed gives the same steps whatever the number of workers.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import cloudpickle
@@ -159,7 +160,7 @@ class ProcessBackend(Backend):
 def split_evenly(total: int, parts: int) -> list[tuple[int, int]]:
     """Contiguous (begin, end) shares of 0 .. total - 1 whose sizes differ by at most 1."""
     bounds = [total * part // parts for part in range(parts + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 @dataclass(frozen=True, slots=True)

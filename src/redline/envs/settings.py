@@ -66,8 +66,8 @@ class EnvSettings:
         if isinstance(self.env, VectorEnv):
             if self.backend not in ("auto", "vector"):
                 raise ConfigError(
-                    f"backend={self.backend!r} cannot step a ready {type(self.env).__name__}. Leave "
-                    f"it at 'auto', or give an id or a callable."
+                    f"backend={self.backend!r} cannot step a ready {type(self.env).__name__}. "
+                    f"Leave it at 'auto', or give an id or a callable."
                 )
             return "vector"
         if self.backend == "vector":
@@ -115,7 +115,7 @@ class EnvSettings:
         )
 
     def _make_backend(self, num_envs: int, first_env_id: int) -> Backend:
-        if self.backend == "vector":
+        if isinstance(self.env, VectorEnv):
             from redline.envs.vector_adapter import VectorBackend
 
             return VectorBackend(self.env, num_envs, first_env_id)

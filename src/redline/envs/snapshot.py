@@ -23,15 +23,19 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from redline.envs.plain_data import NotPlainError, decode, encode
+from redline.envs.simulator_state import restore_ale, restore_mujoco, save_ale, save_mujoco
 from redline.errors import EnvError
 
 JOURNAL_LIMIT = 100_000
 _ATTRIBUTE_MODULES = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
 # Constant for given constructor arguments, and large.
 _CONSTANT = {"TaxiEnv": ("P", "initial_state_distrib", "desc", "locs")}
-_SKIPPED_TYPES = (gymnasium.Space, gymnasium.Env, gymnasium.envs.registration.EnvSpec)
+_MUJOCO_ATTRIBUTES = frozenset({"model", "data", "mujoco_renderer"})
+_ALE_ATTRIBUTES = frozenset({"ale", "_action_set"})
+_SKIPPED_TYPES = (gymnasium.Space, gymnasium.Env, EnvSpec)
 _SKIPPED_NAMES = frozenset({"metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"})
 
 
@@ -146,11 +150,14 @@ class Snapshotter:
         if self.method == "protocol":
             return encode(self._inner.get_state())
         if self.method == "mujoco":
-            return _save_mujoco(self._inner)
+            return {
+                "simulator": save_mujoco(self._inner),
+                "attributes": _attributes(self._inner, _MUJOCO_ATTRIBUTES),
+            }
         if self.method == "ale":
             return {
-                "system": encode(self._inner.ale.cloneSystemState().__getstate__()),
-                "attributes": _attributes(self._inner, frozenset({"ale", "_action_set"})),
+                "simulator": save_ale(self._inner.ale),
+                "attributes": _attributes(self._inner, _ALE_ATTRIBUTES),
             }
         return _attributes(self._inner)
 
@@ -177,8 +184,8 @@ class Snapshotter:
             return self._replay(state, name)
         if len(state["wrappers"]) != len(self._layers) - 1:
             raise EnvError(
-                f"{name}: the saved environment had {len(state['wrappers'])} wrappers, this one has "
-                f"{len(self._layers) - 1}. Resume with the environment of the saved run."
+                f"{name}: the saved environment had {len(state['wrappers'])} wrappers, this one "
+                f"has {len(self._layers) - 1}. Resume with the environment of the saved run."
             )
         # Some constructors leave to the first reset what stepping needs.
         self._env.reset(seed=0)
@@ -191,9 +198,10 @@ class Snapshotter:
         if self.method == "protocol":
             self._inner.set_state(decode(saved))
         elif self.method == "mujoco":
-            _restore_mujoco(self._inner, saved)
+            restore_mujoco(self._inner, saved["simulator"])
+            _set_attributes(self._inner, saved["attributes"])
         elif self.method == "ale":
-            _restore_ale_system(self._inner.ale, decode(saved["system"]))
+            restore_ale(self._inner.ale, saved["simulator"])
             _set_attributes(self._inner, saved["attributes"])
         else:
             _set_attributes(self._inner, saved)
@@ -202,8 +210,8 @@ class Snapshotter:
         origin = state["origin"]
         if len(origin["generators"]) != len(self._layers):
             raise EnvError(
-                f"{name}: the saved environment had {len(origin['generators']) - 1} wrappers, this "
-                f"one has {len(self._layers) - 1}. Resume with the environment of the saved run."
+                f"{name}: the saved environment had {len(origin['generators']) - 1} wrappers, "
+                f"this one has {len(self._layers) - 1}. Resume with the environment of the saved run."
             )
         for layer, generators in zip(self._layers, origin["generators"], strict=True):
             _set_attributes(layer, generators)
@@ -213,14 +221,11 @@ class Snapshotter:
             obs, _, terminated, truncated, info = self._env.step(action)
             if terminated or truncated:
                 raise EnvError(
-                    f"{name}: replaying the episode's actions ended it early, so its state cannot "
-                    f"be restored. Give the environment get_state() and set_state(state), or draw "
+                    f"{name}: replaying the episode's actions ended it early, so its state "
+                    f"cannot be restored. Give the environment get_state() and set_state(state), or draw "
                     f"all its randomness from self.np_random."
                 )
         return obs, info
-
-
-_MUJOCO_ATTRIBUTES = frozenset({"model", "data", "mujoco_renderer"})
 
 
 def _pack(actions: list[Any]) -> Any:
@@ -297,50 +302,3 @@ def _generators(layer: Any) -> dict[str, Any]:
         for name, value in vars(layer).items()
         if isinstance(value, kept) and not _is_skipped(name, value)
     }
-
-
-def _save_mujoco(env: Any) -> dict[str, Any]:
-    import mujoco
-
-    spec = mujoco.mjtState.mjSTATE_INTEGRATION
-    integration = np.empty(mujoco.mj_stateSize(env.model, spec), dtype=np.float64)
-    mujoco.mj_getState(env.model, env.data, integration, spec)
-    return {
-        "integration": integration,
-        "arrays": {name: encode(array) for name, array in _mujoco_arrays(env.data)},
-        "attributes": _attributes(env, _MUJOCO_ATTRIBUTES),
-    }
-
-
-def _restore_mujoco(env: Any, saved: dict[str, Any]) -> None:
-    import mujoco
-
-    spec = mujoco.mjtState.mjSTATE_INTEGRATION
-    mujoco.mj_setState(env.model, env.data, saved["integration"], spec)
-    # Derived quantities lag a step behind qpos, and rewards read them.
-    for name, array in _mujoco_arrays(env.data):
-        if name in saved["arrays"]:
-            value = decode(saved["arrays"][name])
-            if value.shape == array.shape:
-                array[...] = value
-    _set_attributes(env, saved["attributes"])
-
-
-def _mujoco_arrays(data: Any) -> list[tuple[str, Any]]:
-    """Every writeable numeric array of MjData, those of changing length left out."""
-    found = []
-    for name in dir(data):
-        if name.startswith(("_", "efc_", "iefc_")):
-            continue
-        value = getattr(data, name)
-        if isinstance(value, np.ndarray) and value.flags.writeable and value.dtype.kind in "biuf":
-            found.append((name, value))
-    return found
-
-
-def _restore_ale_system(ale: Any, system: bytes) -> None:
-    import ale_py
-
-    state = ale_py.ALEState.__new__(ale_py.ALEState)
-    state.__setstate__(system)
-    ale.restoreSystemState(state)

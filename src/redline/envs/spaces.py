@@ -170,3 +170,35 @@ def _join(key: str, name: str) -> str:
 
 def _named(key: str) -> str:
     return f" key {key!r}" if key else ""
+
+
+def batch_to_carried(space: Space[Any], target: NestedArray, obs: Any, name: str) -> None:
+    """Write a whole batch of observations, as vector environments give them.
+
+    Args:
+        space: one environment's own space.
+        target: [B, ...] arrays of the carried space.
+        obs: [B, ...] arrays in the space's own structure, tuples included.
+        name: what to call the environments in messages.
+
+    Raises:
+        EnvDataError: for a wrong structure, shape or dtype.
+    """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, sub in parts:
+            batch_to_carried(sub, target[str(key)], obs[key], f"{name}, observation key {key!r}")
+        return
+    value, to = np.asarray(obs), np.asarray(target)
+    if value.shape != to.shape:
+        raise EnvDataError(
+            f"{name}: a batch of observations has shape {value.shape}, but the space declares "
+            f"{to.shape}. Return that shape, or declare the right one."
+        )
+    if not np.can_cast(value.dtype, to.dtype, casting="same_kind"):
+        raise EnvDataError(
+            f"{name}: observations have dtype {value.dtype}, but the space declares {to.dtype}. "
+            f"Cast them in the environment, or declare the right dtype."
+        )
+    offset = offset_of(space)
+    np.copyto(to, value - offset if np.any(offset) else value, casting="same_kind")

@@ -35,8 +35,10 @@ class Handler(Protocol):
     """What a worker does: answers commands one after the other."""
 
     def handle(self, command: str, payload: Any) -> Any:
-        """The reply, which is pickled. A RedlineError is raised again in the parent and
-        leaves the worker running; any other exception ends the whole group.
+        """Answer one command; the reply is pickled.
+
+        A RedlineError is raised again in the parent and leaves the worker running; any other
+        exception ends the whole group.
         """
         ...
 
@@ -107,7 +109,7 @@ def _guarded(function: Callable[[], Any]) -> tuple[str, Any]:
 def _picklable(error: RedlineError) -> RedlineError:
     """The error itself, or its message alone if it would not survive the trip."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own bytes)
+        pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 (whatever its constructor does)
         return RedlineError(f"{type(error).__name__}: {error}")
     return error
