@@ -60,6 +60,15 @@ def test_on_a_terminal_there_is_a_bar_and_messages_go_above_it() -> None:
     assert " left" not in shown, "no plain lines beside the bar"
 
 
+def test_time_left_of_a_resumed_run_is_not_that_of_a_miracle() -> None:
+    """A run resumed at 9,000 has not just done 9,000 env_steps: no speed is known yet."""
+    stream = Terminal()
+    with Console(10_000, stream=stream) as console:
+        console.update(9000)
+        console.close()
+    assert "9,000/10,000 env_steps   -:--:--" in stream.getvalue().replace("\x1b[36m", "")
+
+
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
 def test_quiet_shows_warnings_only(stream: io.StringIO) -> None:
     with Console(10_000, quiet=True, stream=stream) as console:

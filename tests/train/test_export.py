@@ -66,6 +66,7 @@ def test_onnx_acts_alike_for_any_batch_size(
     session = runtime.InferenceSession(out)
     assert [each.name for each in session.get_inputs()] == list(Network.input_names)
     assert [each.name for each in session.get_outputs()] == list(Network.output_names)
+    assert session.get_inputs()[0].shape == ["batch", 1, 6, 6]
 
     def run(obs: dict[str, Tensor], hidden: Tensor) -> list[Any]:
         fed = {"obs.camera": obs["camera"], "obs.x": obs["x"], "hidden": hidden}

@@ -39,6 +39,7 @@ class Console:
         self._rich = RichConsole(file=self._stream, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
+        self._updated = False
 
     @property
     def has_bar(self) -> bool:
@@ -89,6 +90,10 @@ class Console:
             shown["sps"] = f"{sps:,.0f} SPS"
         if mean_return is not None:
             shown["mean_return"] = f"return {mean_return:,.1f}"
+        if not self._updated:
+            # What a resumed run begins with was not done just now: it says nothing of the speed.
+            self._bar.reset(self._task, completed=min(env_steps, self._total))
+            self._updated = True
         self._bar.update(self._task, completed=min(env_steps, self._total), **shown)
 
     def row(self, row: Mapping[str, int | float | None]) -> None:

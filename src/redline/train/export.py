@@ -64,7 +64,7 @@ def export_policy(
                 raise MissingExtraError(package, "onnx", "exporting to ONNX")
     out = Path(out)
     try:
-        program = _traced(module, example_inputs)
+        program, free = _traced(module, example_inputs)
         if format == "torch":
             with atomic_file(out) as temporary, open(temporary, "wb") as file:
                 torch.export.save(program, file)
@@ -73,7 +73,7 @@ def export_policy(
                 input_names or getattr(module, "input_names", None),
                 output_names or getattr(module, "output_names", None),
             )
-            _write_onnx(program, names, out)
+            _write_onnx(program, free, names, out)
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
@@ -84,8 +84,10 @@ def export_policy(
     return out
 
 
-def _traced(module: nn.Module, example_inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """The module as a graph whose leading dimension is free."""
+def _traced(
+    module: nn.Module, example_inputs: tuple[Any, ...]
+) -> tuple[torch.export.ExportedProgram, Any]:
+    """The module as a graph whose leading dimension is free, and the name of that dimension."""
     batch = torch.export.Dim("batch", min=1)
     inputs = pytree.tree_map(lambda leaf: leaf.detach().cpu(), example_inputs)
     for leaf in pytree.tree_leaves(inputs):
@@ -97,11 +99,12 @@ def _traced(module: nn.Module, example_inputs: tuple[Any, ...]) -> torch.export.
     free = pytree.tree_map(lambda _: {0: batch}, inputs)
     on_cpu = copy.deepcopy(module).cpu().eval()
     with torch.no_grad():
-        return torch.export.export(on_cpu, inputs, dynamic_shapes=free)
+        return torch.export.export(on_cpu, inputs, dynamic_shapes=free), free
 
 
 def _write_onnx(
     program: torch.export.ExportedProgram,
+    free: Any,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     out: Path,
 ) -> None:
@@ -110,8 +113,11 @@ def _write_onnx(
         # The exporter uses what torch itself deprecates; nothing here could be changed for it.
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
+        # All inputs have the same free dimension; it tells that "batch" is used once.
+        warnings.filterwarnings("ignore", "# The axis name: batch will not be used", UserWarning)
         exported = torch.onnx.export(
             program,
+            dynamic_shapes=free,
             input_names=input_names,
             output_names=output_names,
             dynamo=True,
