@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from scipy.stats import chisquare
 
 from redline.errors import ConfigError
 from redline.replay import Replay, ReplayConfig, ReplaySpec
+from redline.replay.samplers import PrioritizedSampler
 from redline.replay.storage import Arena
 from redline.replay.tree import PriorityTree
 from tests.replay.streams import Stream
@@ -18,7 +21,7 @@ from tests.replay.streams import Stream
 ALPHA, EPSILON = 0.6, 1e-3
 
 
-def make(stream: Stream, capacity: int = 60, **settings_: object) -> Replay:
+def make(stream: Stream, capacity: int = 60, **settings_: Any) -> Replay:
     rollout = stream.rollout(1)
     replay = Replay(
         ReplayConfig(
@@ -26,7 +29,7 @@ def make(stream: Stream, capacity: int = 60, **settings_: object) -> Replay:
             prioritized=True,
             alpha=ALPHA,
             priority_epsilon=EPSILON,
-            **settings_,  # type: ignore[arg-type]
+            **settings_,
         ),
         ReplaySpec.from_rollout(rollout),
     )
@@ -34,9 +37,14 @@ def make(stream: Stream, capacity: int = 60, **settings_: object) -> Replay:
     return replay
 
 
-def tree(size: int, kind: str = "sum") -> PriorityTree:
+def leaves_of(replay: Replay) -> torch.Tensor:
+    assert isinstance(replay._sampler, PrioritizedSampler)
+    return replay._sampler.sums.leaves
+
+
+def tree(size: int, kind: Literal["sum", "min"] = "sum") -> PriorityTree:
     arena = Arena(PriorityTree.plans("t", size), ReplayConfig(capacity=size))
-    return PriorityTree(arena, "t", size, kind)  # type: ignore[arg-type]
+    return PriorityTree(arena, "t", size, kind)
 
 
 @given(
@@ -107,7 +115,9 @@ def test_sampling_frequencies_and_weights_are_exact() -> None:
     replay.update_priorities(torch.tensor(units), torch.tensor(list(raw.values())))
     probability = exact(replay, raw)
     # One draw at a time: within a batch, strata make draws dependent.
-    draws = torch.cat([replay.sample(1, rng)["index"] for _ in range(6000)]).tolist()
+    sampler = replay._sampler
+    uniform = torch.from_numpy(rng.random((6000, 1)))
+    draws = torch.cat([sampler.draw(u, 1.0)[0] for u in uniform]).tolist()
     observed = [draws.count(unit) for unit in units]
     expected = np.array([probability[unit] for unit in units]) * len(draws)
     assert sum(observed) == len(draws)
@@ -140,7 +150,7 @@ def test_initial_priorities_are_raised_to_alpha_too() -> None:
     replay = make(stream)
     given_ = torch.rand(10, 2) * 3
     replay.add(stream.rollout(10), priorities=given_)
-    leaves = replay._sampler.sums.leaves  # type: ignore[attr-defined]
+    leaves = leaves_of(replay)
     expected = (given_.double() + EPSILON) ** ALPHA
     assert torch.allclose(leaves[2:22].view(10, 2), expected)
 
@@ -149,7 +159,7 @@ def test_new_units_are_as_high_as_any_before() -> None:
     """Schaul et al. 2016, algorithm 1, line 6; highest ever given, before alpha."""
     stream = Stream(0, end_rate=0.0)
     replay = make(stream)
-    leaves = replay._sampler.sums.leaves  # type: ignore[attr-defined]
+    leaves = leaves_of(replay)
     assert float(leaves[0]) == pytest.approx((1 + EPSILON) ** ALPHA)
     replay.update_priorities(torch.tensor([0, 1]), torch.tensor([7.0, 2.0]))
     replay.update_priorities(torch.tensor([0]), torch.tensor([3.0]))
@@ -164,7 +174,7 @@ def test_priorities_of_overwritten_units_are_passed_over() -> None:
     replay.add(stream.rollout(3))
     late = replay.sample(64, np.random.default_rng(0))["index"]
     replay.add(stream.rollout(2))  # overwrites units 0 .. 3
-    leaves = replay._sampler.sums.leaves  # type: ignore[attr-defined]
+    leaves = leaves_of(replay)
     replay.update_priorities(late, torch.full((64,), 50.0))
     before = (1 + EPSILON) ** ALPHA
     assert leaves[:4].tolist() == pytest.approx([before] * 4)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +27,10 @@ KINDS = [
 ]
 
 
-def make(capacity: int = 64, seed: int = 0, **settings_: object) -> tuple[Replay, Stream]:
+def make(capacity: int = 64, seed: int = 0, **settings_: Any) -> tuple[Replay, Stream]:
     stream = Stream(seed, frames=3, end_rate=0.2, idle_rate=0.1, break_rate=0.1)
     rollout = stream.rollout(4)
-    config = ReplayConfig(capacity=capacity, n_step=2, **settings_)  # type: ignore[arg-type]
+    config = ReplayConfig(capacity=capacity, n_step=2, **settings_)
     replay = Replay(config, ReplaySpec.from_rollout(rollout))
     replay.add(rollout)
     return replay, stream
@@ -67,7 +68,7 @@ def equal(a: list[dict[str, torch.Tensor]], b: list[dict[str, torch.Tensor]]) ->
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_continues_bit_for_bit(kind: dict[str, object], tmp_path: Path) -> None:
+def test_continues_bit_for_bit(kind: dict[str, Any], tmp_path: Path) -> None:
     """Fault 27: a checkpoint without replay, or one that nothing loads."""
     replay, stream = make(**kind)
     work(replay, stream, 25)  # the ring has wrapped
@@ -107,7 +108,7 @@ def check_files(directory: Path, files: list[SavedFile]) -> None:
 
 
 @given(seed=st.integers(0, 2**20), steps=st.lists(st.integers(0, 3), min_size=2, max_size=5))
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_chain_of_incremental_saves_equals_a_full_one(
     seed: int, steps: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -137,7 +138,7 @@ def test_a_save_costs_what_changed(tmp_path: Path) -> None:
     rollout = stream.rollout(8)
     config = ReplayConfig(capacity=80_000, chunk_bytes=4096)
     replay = Replay(config, ReplaySpec.from_rollout(rollout))
-    for _ in range(2600):  # the ring is full
+    for _ in range(2510):  # the ring is full
         replay.add(rollout)
     first = replay.save(tmp_path / "a")
     replay.add(rollout)
@@ -234,7 +235,7 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
         {"prioritized": True},
         {"sequence_length": 2, "state_interval": 4},
     ):
-        other, _ = make(**settings_)  # type: ignore[arg-type]
+        other, _ = make(**settings_)
         with pytest.raises(IncompatibleCheckpointError, match="Resume with the settings"):
             other.load(tmp_path / "a")
         assert other.head == 4

@@ -30,12 +30,13 @@ from redline.errors import (
 )
 from redline.replay.config import ReplayConfig
 from redline.replay.continuity import ChainState, Links, link_rows, next_chain_state
-from redline.replay.observations import LeafRows, ObservationLeaf
+from redline.replay.intake import follows_stored, prepare_obs, require_rollout, stacked_paths
+from redline.replay.observations import ObservationLeaf
 from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from redline.replay.sequences import SequenceIndex
 from redline.replay.snapshot import SavedFile, load_snapshot, read_manifest, save_snapshot
 from redline.replay.spec import Path as KeyPath
-from redline.replay.spec import ReplaySpec, dotted, flatten, nest
+from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten, nest
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.windows import CUT, TERMINATED, TRUNCATED, Window, n_step_windows
 from redline.replay.windows import FIRST as FIRST_ROW
@@ -86,7 +87,7 @@ class Replay:
                 f"{spec.num_envs}, fewer than the {config.sequence_rows} rows of one sequence. "
                 f"Use a capacity of at least {config.sequence_rows * spec.num_envs}."
             )
-        stacked = _stacked_paths(config, spec)
+        stacked = stacked_paths(config, spec)
         self._frames = {path: config.frame_stack if path in stacked else 1 for path in spec.obs}
         self._arena = Arena(self._plans(), config)
         self._obs = {
@@ -150,13 +151,15 @@ class Replay:
             ConfigError: if shapes, dtypes, episodes or stacks are not as they should be, or
                 a priority is NaN, infinite or negative. The buffer is unchanged.
         """
-        self._require_rollout(rollout, priorities)
+        if isinstance(self._sampler, PrioritizedSampler):
+            self._sampler.require_sound()
+        require_rollout(rollout, priorities, self.config, self.spec, self.ring_rows)
         length = rollout.rollout_length
         starts = self._sequences and self._sequences.require_states(self._head, rollout, states)
-        follows = self._follows_stored(rollout)
+        follows = follows_stored(rollout, self._obs, self._head, self.device)
         links = link_rows(rollout, follows & self._chain.episode_open)
         chain = next_chain_state(self._chain, links, follows)
-        obs = self._prepare_obs(rollout, links)
+        obs = prepare_obs(rollout, links, self._obs)
 
         head, oldest = self._head, max(self._head + length - self.ring_rows, 0)
         for leaf in self._obs.values():
@@ -339,81 +342,8 @@ class Replay:
         )
 
     def _row_leaves(self) -> dict[str, Any]:
-        actions = {_name("action", path): leaf for path, leaf in self.spec.action.items()}
+        actions = {entry_name("action", path): leaf for path, leaf in self.spec.action.items()}
         return {**actions, **{f"extra/{name}": leaf for name, leaf in self.spec.extras.items()}}
-
-    def _require_rollout(self, rollout: Rollout, priorities: Tensor | None) -> None:
-        length = rollout.rollout_length
-        if length > self.ring_rows:
-            raise ConfigError(
-                f"rollout_length={length} exceeds the {self.ring_rows} rows of a replay of "
-                f"capacity={self.config.capacity} with num_envs={self.num_envs}. "
-                f"Use a capacity of at least {length * self.num_envs}."
-            )
-        found = ReplaySpec.from_rollout(rollout, tuple(self.spec.extras))
-        for kind in ("num_envs", "obs", "action", "extras"):
-            given, wanted = getattr(found, kind), getattr(self.spec, kind)
-            if given != wanted:
-                raise ConfigError(
-                    f"{kind} of the rollout is {given}, but this replay was made for {wanted}. "
-                    "Nothing is converted silently: make the collector and the spec agree."
-                )
-        if self._sequences is not None and found.state != self.spec.state:
-            raise ConfigError(
-                f"the rollout's initial_state is {found.state}, but this replay was made for "
-                f"{self.spec.state}. Make the policy and the spec agree."
-            )
-        if priorities is None:
-            return
-        if priorities.shape != rollout.steps.batch_size:
-            raise ConfigError(
-                f"priorities of shape {tuple(priorities.shape)} should be one per row, "
-                f"{tuple(rollout.steps.batch_size)}."
-            )
-        counted = torch.where(rollout.valid.to(priorities.device), priorities, 0.0)
-        if not bool((counted.isfinite() & (counted >= 0)).all()):
-            raise ConfigError(
-                "an initial priority is NaN, infinite or negative. "
-                "Priorities are absolute TD errors."
-            )
-
-    def _follows_stored(self, rollout: Rollout) -> Array:
-        """[B] whether the stored observation to act on is where this rollout carries on.
-
-        It must be the first valid row's, or still be the one to act on if there is none.
-        """
-        if self._head == 0:
-            return np.zeros(self.num_envs, dtype=bool)
-        row = rollout.valid.int().argmax(0)
-        any_valid = rollout.valid.any(0)
-        env = torch.arange(self.num_envs, device=row.device)
-        here = torch.arange(self.num_envs, device=self.device)
-        stored_row = torch.full_like(here, self._head)
-        follows = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
-        last_obs = flatten(rollout.last_obs)
-        for path, leaf in flatten(rollout["obs"]).items():
-            stored = self._obs[path].fetch(self._obs[path].slots(stored_row, here))
-            first = leaf[row, env]
-            given = torch.where(_like(any_valid, first), first, last_obs[path]).to(self.device)
-            follows &= (stored == given).reshape(self.num_envs, -1).all(1)
-        return follows.cpu().numpy()
-
-    def _prepare_obs(self, rollout: Rollout, links: Links) -> dict[KeyPath, LeafRows]:
-        """Each observation leaf with the true successors of ended and cut rows, checked."""
-        t, b = np.nonzero(links.ended | links.cut)
-        ended = torch.from_numpy(links.ended[t, b])
-        source = links.cut_source[t, b]
-        source = torch.from_numpy(np.where(links.cut[t, b], source, 0))
-        at = (torch.from_numpy(t), torch.from_numpy(b))
-        last, final = flatten(rollout.last_obs), flatten(rollout["final_obs"])
-        prepared: dict[KeyPath, LeafRows] = {}
-        for path, obs in flatten(rollout["obs"]).items():
-            inside = obs[source.clamp(max=len(obs) - 1), at[1]]
-            cut = torch.where(_like(source == len(obs), inside), last[path][at[1]], inside)
-            kept = torch.where(_like(ended, inside), final[path][at], cut)
-            rows = LeafRows(obs, last[path], np.zeros_like(links.valid), (t, b), kept)
-            prepared[path] = self._obs[path].prepare(rows, links)
-        return prepared
 
     def _cut_before(self, head: int, cut: Array) -> None:
         envs = np.flatnonzero(cut)
@@ -427,9 +357,11 @@ class Replay:
         flags.tensor[torch.from_numpy(slots).to(self.device)] |= CUT
 
     def _write_rows(self, head: int, rollout: Rollout, links: Links) -> None:
-        values = {_name("action", path): leaf for path, leaf in flatten(rollout["action"]).items()}
+        values = {
+            entry_name("action", path): leaf for path, leaf in flatten(rollout["action"]).items()
+        }
         values |= {f"extra/{name}": rollout[name] for name in self.spec.extras}
-        values["reward"] = rollout["reward"].float()
+        values["reward"] = rollout["reward"]
         values["flags"] = torch.from_numpy(links.flags)
         for name, value in values.items():
             self._arena.write_ring(name, head, value, self.num_envs)
@@ -467,7 +399,7 @@ class Replay:
                 {p: shaped(leaf.fetch(leaf.slots(row, env))) for p, leaf in self._obs.items()},
                 shape,
             ),
-            "action": nest({p: stored(_name("action", p)) for p in self.spec.action}, shape),
+            "action": nest({p: stored(entry_name("action", p)) for p in self.spec.action}, shape),
             "reward": shaped(window.reward),
             "discount": shaped(window.discount),
             "num_steps": shaped(window.num_steps),
@@ -530,32 +462,8 @@ class Replay:
                 )
 
 
-def _stacked_paths(config: ReplayConfig, spec: ReplaySpec) -> set[KeyPath]:
-    if config.frame_stack == 1:
-        return set()
-    if not config.stacked_keys:
-        if len(spec.obs) > 1:
-            raise ConfigError(
-                f"frame_stack={config.frame_stack} with several observations "
-                f"{[dotted(path) for path in spec.obs]}: name the stacked ones in stacked_keys."
-            )
-        return set(spec.obs)
-    names = {dotted(path): path for path in spec.obs}
-    unknown = [key for key in config.stacked_keys if key not in names]
-    if unknown:
-        raise ConfigError(
-            f"stacked_keys={config.stacked_keys}: there is no observation {unknown}, "
-            f"only {sorted(names)}."
-        )
-    return {names[key] for key in config.stacked_keys}
-
-
-def _name(kind: str, path: KeyPath) -> str:
-    return f"{kind}/{dotted(path)}" if path else kind
-
-
 def _obs_name(path: KeyPath) -> str:
-    return _name("obs", path)
+    return entry_name("obs", path)
 
 
 def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -566,8 +474,3 @@ def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
         for name, value in arrays.items()
         if name.startswith(start) and "/" not in name[len(start) :]
     }
-
-
-def _like(mask: Tensor, value: Tensor) -> Tensor:
-    """[n] mask with the trailing axes of `value` [n, ...], on its device."""
-    return mask.to(value.device).view(-1, *([1] * (value.dim() - 1)))

@@ -238,9 +238,8 @@ class PrioritizedSampler:
         """See `Sampler`.
 
         Raises:
-            ConfigError: if a priority is negative or infinite, here or in an earlier update.
+            ConfigError: if a priority is negative or infinite.
         """
-        self.require_sound()
         device = self._arena.device
         mask = torch.from_numpy(eligible).to(device)
         given = torch.full(eligible.shape, torch.nan, dtype=torch.float64, device=device)

@@ -148,6 +148,11 @@ def dotted(path: Path | str) -> str:
     return path if isinstance(path, str) else ".".join(path)
 
 
+def entry_name(kind: str, path: Path) -> str:
+    """Name of the array that holds a leaf, e.g. "obs" or "obs/pose.0"."""
+    return f"{kind}/{dotted(path)}" if path else kind
+
+
 def flatten(tree: Any, prefix: Path = ()) -> dict[Path, Tensor]:
     """The leaves of nested data by their path of keys, in key order of the tree."""
     if not isinstance(tree, (Mapping, TensorDictBase)):

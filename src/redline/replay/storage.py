@@ -232,7 +232,7 @@ class Arena:
         rows = max(plan.max_rows, plan.rows)
         size = rows * plan.row_bytes
         if config.storage == "memmap":
-            buffer, descriptor = _map_file(config.storage_dir or Path(), size, plan)
+            buffer, descriptor = _map_file(_storage_directory(config), size, plan)
         else:
             buffer, descriptor = _map_memory(size, plan), None
         flat = torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8, count=size))
@@ -249,14 +249,25 @@ def _storage_device(config: ReplayConfig) -> torch.device:
     return device
 
 
+def _storage_directory(config: ReplayConfig) -> Path:
+    directory = config.storage_dir or Path()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"storage_dir={str(directory)!r} cannot be made ({error}). "
+            "Use a directory that is writable."
+        ) from error
+    return directory
+
+
 def _require_room(plans: list[ArrayPlan], config: ReplayConfig, device: torch.device) -> None:
     parts: dict[str, int] = {}
     for plan in plans:
         group = plan.name.split("/", 1)[0]
         parts[group] = parts.get(group, 0) + plan.nbytes
     if config.storage == "memmap":
-        directory = config.storage_dir or Path()
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = _storage_directory(config)
         available, advice = available_disk(directory), ", or a storage_dir on a larger disk"
     elif config.storage == "device":
         available = available_device_memory(device)
