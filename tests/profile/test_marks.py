@@ -47,9 +47,13 @@ def test_a_mark_is_interned_and_reentrant(fake_recorder: Recorder) -> None:
 
 def test_a_raising_body_ends_its_mark(fake_recorder: Recorder) -> None:
     recorder = fake_recorder()
-    with pytest.raises(KeyError), profile.operation("simulation"):
+
+    def fail() -> None:
         recorder.tick(5)
         raise KeyError("boom")
+
+    with pytest.raises(KeyError), profile.operation("simulation"):
+        fail()
     recorder.stop()
     assert recorder.events() == [(0, "begin", "simulation"), (5, "end", "simulation")]
 

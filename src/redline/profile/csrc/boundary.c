@@ -32,7 +32,7 @@ typedef struct {
     uint16_t id;
     uint8_t level;
     uint8_t kind; /* RL_AUTO: an operation; RL_CALL: a region of this level */
-    PyObject *guard;
+    PyObject *unless; /* a callable that returns true when the rule does not apply */
 } CodeRule;
 
 static CodeRule plain_code; /* stands for: inspected, nothing to observe */
@@ -196,14 +196,14 @@ static inline CodeRule *rule_of(PyObject *code) {
     PyObject *answer = classify_code ? PyObject_CallOneArg(classify_code, code) : NULL;
     if (answer != NULL && answer != Py_None) {
         int id, level, operation;
-        PyObject *guard;
-        if (PyArg_ParseTuple(answer, "iiiO", &id, &level, &operation, &guard)) {
+        PyObject *unless;
+        if (PyArg_ParseTuple(answer, "iiiO", &id, &level, &operation, &unless)) {
             CodeRule *made = calloc(1, sizeof *made);
             if (made != NULL) {
                 made->id = (uint16_t)id;
                 made->level = (uint8_t)level;
                 made->kind = operation ? RL_AUTO : RL_CALL;
-                made->guard = guard == Py_None ? NULL : Py_NewRef(guard);
+                made->unless = unless == Py_None ? NULL : Py_NewRef(unless);
                 rule = made;
             }
         }
@@ -219,18 +219,17 @@ static inline CodeRule *rule_of(PyObject *code) {
     return rule;
 }
 
-static int guard_allows(const CodeRule *rule) {
-    if (rule->guard == NULL) {
+static int applies(const CodeRule *rule) {
+    if (rule->unless == NULL) {
         return 1;
     }
-    PyObject *answer = PyObject_CallNoArgs(rule->guard);
-    const int truth = answer == NULL ? 0 : PyObject_IsTrue(answer);
+    PyObject *answer = PyObject_CallNoArgs(rule->unless);
+    const int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
-    if (truth < 0 || PyErr_Occurred()) {
-        PyErr_WriteUnraisable(rule->guard);
-        return 0;
+    if (truth < 0) {
+        PyErr_WriteUnraisable(rule->unless);
     }
-    return truth;
+    return truth == 0;
 }
 
 static inline int top_is(const RlThread *t, const void *key) {
@@ -259,7 +258,7 @@ static inline int python_begin(RlThread *t, PyObject *code, const void *key) {
     }
     if (rule != &plain_code) {
         const int nested = rule->kind == RL_AUTO ? t->op == rule->id : t->sealed;
-        if (!nested && guard_allows(rule)) {
+        if (!nested && applies(rule)) {
             if (rule->kind == RL_AUTO) {
                 rl_report_callbacks(t);
             }

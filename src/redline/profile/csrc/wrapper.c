@@ -9,38 +9,18 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *function;
-    PyObject *guard; /* None or a callable: record only when it returns true */
     uint16_t id;
     uint8_t level;
     uint8_t kind;
 } WrapperObject;
-
-static int applies(WrapperObject *w, RlThread *t) {
-    if (w->kind == RL_AUTO ? t->op == w->id : t->sealed) {
-        return 0; /* an env in an env: one operation, timed once */
-    }
-    if (w->guard == Py_None) {
-        return 1;
-    }
-    PyObject *answer = PyObject_CallNoArgs(w->guard);
-    const int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
-    Py_XDECREF(answer);
-    return truth;
-}
 
 static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                                     PyObject *kwnames) {
     WrapperObject *w = (WrapperObject *)self;
     const int needed = w->kind == RL_AUTO ? RL_ACTIVE_MARKS : RL_ACTIVE_CALLS;
     RlThread *t = (rl_active & needed) ? rl_thread() : NULL;
-    if (t == NULL) {
-        return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
-    }
-    const int yes = applies(w, t);
-    if (yes < 0) {
-        return NULL;
-    }
-    if (!yes) {
+    /* An env in an env is one operation, timed once; a sealed region has no inside. */
+    if (t == NULL || (w->kind == RL_AUTO ? t->op == w->id : t->sealed)) {
         return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
     }
     const uint32_t session = rl_session;
@@ -112,13 +92,11 @@ static PyObject *wrapper_reduce(PyObject *self, PyObject *unused) {
 
 static int wrapper_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(((WrapperObject *)self)->function);
-    Py_VISIT(((WrapperObject *)self)->guard);
     return 0;
 }
 
 static int wrapper_clear(PyObject *self) {
     Py_CLEAR(((WrapperObject *)self)->function);
-    Py_CLEAR(((WrapperObject *)self)->guard);
     return 0;
 }
 
@@ -129,11 +107,11 @@ static void wrapper_dealloc(PyObject *self) {
 }
 
 static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"function", "id", "operation", "level", "guard", NULL};
-    PyObject *function, *guard = Py_None;
+    static char *keywords[] = {"function", "id", "operation", "level", NULL};
+    PyObject *function;
     int id, operation = 0, level = RL_PYTHON;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|piO:Wrapper", keywords, &function, &id,
-                                     &operation, &level, &guard)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|pi:Wrapper", keywords, &function, &id,
+                                     &operation, &level)) {
         return NULL;
     }
     if (!PyCallable_Check(function)) {
@@ -146,7 +124,6 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (w != NULL) {
         w->vectorcall = wrapper_vectorcall;
         w->function = Py_NewRef(function);
-        w->guard = Py_NewRef(guard);
         w->id = (uint16_t)id;
         w->level = (uint8_t)level;
         w->kind = operation ? RL_AUTO : RL_CALL;
@@ -170,7 +147,7 @@ PyTypeObject RlWrapperType = {
     .tp_setattro = wrapper_setattro,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                 Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "Wrapper(function, id, operation=False, level=0, guard=None).",
+    .tp_doc = "Wrapper(function, id, operation=False, level=0).",
     .tp_traverse = wrapper_traverse,
     .tp_clear = wrapper_clear,
     .tp_methods = wrapper_methods,

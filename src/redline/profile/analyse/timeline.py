@@ -1,0 +1,202 @@
+"""One process's events as streams of states over time.
+
+A stream is `(times [N] int64 ns, states [N] uint32)`: state `states[i]` holds from `times[i]` to
+`times[i + 1]`; before the first time the state is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.errors import ProfileError
+from redline.profile import layout, levels
+from redline.profile.session import Process, Shard
+
+Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
+
+OTHER = "other"
+NO_PHASE = ""
+
+__all__ = ["OTHER", "Decoded", "State", "Stream", "Timeline", "build_timeline", "decode"]
+
+
+class State(NamedTuple):
+    """What a thread is doing; operations by name id, 0 for none."""
+
+    operation: int  # the innermost operation
+    marked: int  # the innermost that was not inferred from Python code, and so is always seen
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded shard."""
+
+    index: int
+    stream: Stream  # of indices into `states`, 0: the thread is not there
+    states: list[State | None]
+    special_times: NDArray[np.int64]  # [M] ns
+    special_codes: NDArray[np.uint16]  # [M] CODE_*, or 2 * id + is_end of phases
+    special_values: NDArray[np.int64]  # [M] of payloads
+    inclusive_ns: NDArray[np.int64]  # [MAX_IDS] time inside each name
+    counts: NDArray[np.int64]  # [MAX_IDS] begins of each name
+    last_ns: int
+
+
+def decode(process: Process, shard: Shard) -> Decoded:
+    """Follow the begins and ends of a shard.
+
+    Raises:
+        ProfileError: if the C extension was not built.
+    """
+    try:
+        from redline.profile import _sweep
+    except ImportError as error:
+        raise ProfileError(
+            "the C extension redline.profile._sweep was not built, so no session can be analysed. "
+            "Install a C compiler and run `pip install --force-reinstall redline`"
+        ) from error
+    kinds = np.full(layout.MAX_IDS, 255, np.uint8)
+    name_levels = np.zeros(layout.MAX_IDS, np.uint8)
+    for name in process.names.values():
+        kinds[name.id] = layout.KINDS[name.kind]
+        name_levels[name.id] = name.level
+    raw = _sweep.decode(shard.deltas, shard.codes, kinds, name_levels)
+    keys = np.frombuffer(raw["keys"], np.uint64).tolist()
+    states = [State(key >> 24 & 0xFFFF, key >> 8 & 0xFFFF, key & 0xFF) for key in keys]
+    return Decoded(
+        index=0 if shard.path.stem == "monitor" else shard.index,
+        stream=(np.frombuffer(raw["times"], np.int64), np.frombuffer(raw["states"], np.uint32)),
+        states=[None, *states],
+        special_times=np.frombuffer(raw["special_times"], np.int64),
+        special_codes=np.frombuffer(raw["special_codes"], np.uint16),
+        special_values=np.frombuffer(raw["special_values"], np.int64),
+        inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64),
+        counts=np.frombuffer(raw["counts"], np.int64),
+        last_ns=raw["last_ns"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A process over time: who leads, in which phase, what was being observed."""
+
+    process: Process
+    threads: list[Decoded]
+    states: list[State]  # of `lead`; 0 is: nothing known
+    lead: Stream
+    phases: list[str]  # names of the states of `phase`; 0 is no phase
+    phase: Stream
+    window: Stream  # 1 while recording
+    blind: Stream  # 1 while the native boundary was not observed, for calibration
+    end_ns: int
+
+
+def build_timeline(process: Process) -> Timeline:
+    """Decode all threads of a process and let one lead at each instant.
+
+    The first thread leads unless it waits or is gone; then the next that does not wait. So a
+    process counts as waiting only while all its threads wait.
+    """
+    threads = [decode(process, shard) for shard in process.threads]
+    table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
+    streams = []
+    for thread in threads:
+        numbers = [0 if s is None else table.setdefault(s, len(table)) for s in thread.states]
+        gone = np.array([s is None for s in thread.states])
+        streams.append((thread, np.array(numbers, np.uint32), gone))
+    # State 0 of the merged streams means "not there"; the others move up by one.
+    absent = [
+        (t.stream[0], np.where(gone[t.stream[1]], 0, numbers[t.stream[1]] + 1).astype(np.uint32))
+        for t, numbers, gone in streams
+    ]
+    states = list(table)
+    idle = bytes([1, *(s.level == levels.WAITING for s in states)])
+    lead = reduce(lambda a, b: _lead(a, b, idle), absent) if absent else _empty()
+    end_ns = _end_of(process, threads)
+    return Timeline(
+        process=process,
+        threads=threads,
+        states=[State(0, 0, levels.PYTHON), *states],
+        lead=lead,
+        phases=(named := _phases(process, threads))[0],
+        phase=named[1],
+        window=_switch(threads, layout.CODE_WINDOW_ON, layout.CODE_WINDOW_OFF),
+        blind=_switch(threads, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON),
+        end_ns=end_ns,
+    )
+
+
+def _empty() -> Stream:
+    return np.empty(0, np.int64), np.empty(0, np.uint32)
+
+
+def _lead(a: Stream, b: Stream, idle: bytes) -> Stream:
+    from redline.profile import _sweep
+
+    times, states = _sweep.lead(a, b, idle)
+    return np.frombuffer(times, np.int64), np.frombuffer(states, np.uint32)
+
+
+def _end_of(process: Process, threads: list[Decoded]) -> int:
+    """The last instant that is known of, ns since the base."""
+    if process.end is not None:
+        return int(process.end["time_ns"]) - process.base_ns
+    last = [thread.last_ns for thread in threads]
+    if process.monitor is not None:
+        last.append(decode(process, process.monitor).last_ns)
+    return max(last, default=0)
+
+
+def _special(threads: list[Decoded], wanted: set[int]) -> list[tuple[int, int]]:
+    """(time, code) of these codes in all threads, in time order."""
+    found: list[tuple[int, int]] = []
+    for thread in threads:
+        chosen = np.isin(thread.special_codes, list(wanted))
+        found += zip(
+            thread.special_times[chosen].tolist(),
+            thread.special_codes[chosen].tolist(),
+            strict=True,
+        )
+    return sorted(found)
+
+
+def _as_stream(points: list[tuple[int, int]]) -> Stream:
+    times, states = [], []
+    for time, state in points:
+        if times and times[-1] == time:
+            states[-1] = state
+        else:
+            times.append(time)
+            states.append(state)
+    return np.array(times, np.int64), np.array(states, np.uint32)
+
+
+def _switch(threads: list[Decoded], on: int, off: int) -> Stream:
+    return _as_stream([(t, int(code == on)) for t, code in _special(threads, {on, off})])
+
+
+def _phases(process: Process, threads: list[Decoded]) -> tuple[list[str], Stream]:
+    """The innermost phase of the process at each time."""
+    ids = {name.id: name.name for name in process.names.values() if name.kind == "phase"}
+    numbers: dict[str, int] = {NO_PHASE: 0}
+    codes = {2 * number + end for number in ids for end in (0, 1)}
+    windows = {layout.CODE_WINDOW_OFF}
+    stack: list[int] = []
+    points: list[tuple[int, int]] = []
+    for time, code in _special(threads, codes | windows):
+        if code in windows:
+            stack.clear()
+        elif code & 1:
+            if code >> 1 in stack:
+                del stack[len(stack) - 1 - stack[::-1].index(code >> 1)]
+        else:
+            stack.append(code >> 1)
+        name = ids[stack[-1]] if stack else NO_PHASE
+        points.append((time, numbers.setdefault(name, len(numbers))))
+    return list(numbers), _as_stream(points)

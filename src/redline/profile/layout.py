@@ -1,0 +1,47 @@
+"""The session directory: what both its writer and its reader know.
+
+```
+DIR/
+  session.json                 format, version, mode, command, machine
+  lock                         held while the process that made the session lives
+  processes/<pid>-<start>/
+    process.jsonl              one JSON object per line: start, name, metadata, end, ...
+    names.jsonl                [id, kind, name, level, module] per line
+    thread-00000.arrow         events of one thread: delta_ns uint32, code uint16
+    monitor.arrow              heartbeats, resident memory, CPU time of the process
+  samples.jsonl                CPU per core and GPU readings, when the runner took them
+```
+
+Rows of a shard are in time order. A code of 16 and more is `2 * id + is_end` for the name `id`;
+lower codes are the `CODE_*` below. `delta_ns` counts from the row before; a number that does not
+fit comes as two rows, `CODE_HIGH` with the high bits first. Each batch begins with `CODE_ANCHOR`,
+the absolute time in ns since the process's `base_ns`. Everything is appended, nothing rewritten:
+what a killed process leaves is readable up to its last batch.
+"""
+
+from __future__ import annotations
+
+FORMAT = "redline-profile"
+VERSION = 1
+
+(
+    CODE_STEP,
+    CODE_PROBE_ON,
+    CODE_PROBE_OFF,
+    CODE_WINDOW_ON,
+    CODE_WINDOW_OFF,
+    CODE_THREAD_END,
+    CODE_ANCHOR,
+    CODE_HIGH,
+    CODE_CPU,
+    CODE_CALLBACKS,
+    CODE_DROPPED,
+    CODE_RSS,
+    CODE_PROCESS_CPU,
+    CODE_BEAT,
+) = range(1, 15)
+
+ENVIRONMENT = "REDLINE_PROFILE"
+PACKAGE_PATH = "REDLINE_PROFILE_PACKAGE"
+MAX_IDS = 32768
+KINDS = {"operation": 0, "inferred": 1, "phase": 2, "call": 3}

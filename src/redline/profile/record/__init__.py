@@ -1,0 +1,1 @@
+"""The recording side: what runs inside the profiled program."""

@@ -1,0 +1,170 @@
+"""Write a session directory: made once by one process, joined by any number."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from redline.errors import SessionError
+from redline.profile import layout
+
+__all__ = ["ProcessFiles", "SessionLock", "create_session"]
+
+
+class SessionLock:
+    """Says that a session is being written; the system releases it if we die."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        """The session is complete."""
+        self._file.close()
+
+
+def create_session(directory: Path, *, mode: str, command: list[str]) -> SessionLock:
+    """Make a new session directory.
+
+    Args:
+        directory: must not exist, or be empty.
+        mode: how the program is recorded.
+        command: what is profiled.
+
+    Raises:
+        SessionError: if the directory is in use, is not empty, or cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _refuse_used(directory)
+        lock = open(directory / "lock", "a+")  # noqa: SIM115  (held as long as the session)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (directory / "processes").mkdir()
+        manifest = {
+            "format": layout.FORMAT,
+            "version": layout.VERSION,
+            "mode": mode,
+            "command": command,
+            "created_unix_s": time.time(),
+            "machine": platform.platform(),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+        }
+        temporary = directory / "session.json.tmp"
+        temporary.write_text(json.dumps(manifest, indent=1) + "\n")
+        temporary.rename(directory / "session.json")
+    except OSError as error:
+        raise SessionError(
+            f"cannot write a session to {directory}: {error}. Give a directory that can be written"
+        ) from error
+    return SessionLock(lock)
+
+
+def _refuse_used(directory: Path) -> None:
+    if not any(directory.iterdir()):
+        return
+    if not (directory / "session.json").exists() and not (directory / "lock").exists():
+        raise SessionError(
+            f"{directory} is not empty and holds no session. Give a new or empty directory"
+        )
+    with open(directory / "lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SessionError(
+                f"the session directory {directory} is in use by another profile. "
+                "Give another directory"
+            ) from None
+    raise SessionError(
+        f"{directory} already holds a session. Give another directory, or remove it first"
+    )
+
+
+class ProcessFiles:
+    """This process's part of a session.
+
+    Args:
+        session: the session directory.
+        base_ns: a CLOCK_MONOTONIC reading, to tell apart processes of one pid.
+    """
+
+    def __init__(self, session: Path, base_ns: int) -> None:
+        self._pid = os.getpid()
+        self.directory = session / "processes" / f"{self._pid}-{base_ns}"
+        try:
+            self.directory.mkdir(parents=True)
+            self._process = self._open("process.jsonl")
+            self._names = self._open("names.jsonl")
+        except OSError as error:
+            raise SessionError(
+                f"cannot join the session in {session}: {error}. "
+                "It must stay in place until the program ends"
+            ) from error
+
+    def _open(self, name: str) -> int:
+        return os.open(
+            self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
+
+    def start(self, base_ns: int, mode: str) -> None:
+        """Say who this process is; times in its shards count from `base_ns`."""
+        self.note(
+            "start",
+            pid=os.getpid(),
+            parent_pid=os.getppid(),
+            name=process_name(),
+            argv=list(getattr(sys, "orig_argv", sys.argv)),
+            base_ns=base_ns,
+            unix_offset_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+            python=platform.python_version(),
+            mode=mode,
+        )
+
+    def note(self, event: str, **values: Any) -> None:
+        """Append one line to process.jsonl."""
+        line = json.dumps({"event": event, **values}, default=repr)
+        os.write(self._process, line.encode() + b"\n")
+
+    def name(self, row: tuple[int, str, str, int, str | None, bool]) -> None:
+        """Append an interned name.
+
+        A forked child runs other libraries' fork handlers, which may meet new names, before it
+        has files of its own: those it must not add to its parent's.
+        """
+        if os.getpid() == self._pid:
+            os.write(self._names, json.dumps(row[:5]).encode() + b"\n")
+
+    def close(self) -> None:
+        """No more lines."""
+        os.close(self._process)
+        os.close(self._names)
+
+
+def process_name() -> str:
+    """A short name for this process: its script, module, or role in multiprocessing."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        return str(multiprocessing.current_process().name)
+    argv = list(getattr(sys, "orig_argv", sys.argv))
+    text = " ".join(argv)
+    for role in ("resource_tracker", "forkserver"):
+        if f"multiprocessing.{role}" in text:
+            return role
+    if "multiprocessing.spawn" in text:
+        return "spawned"
+    rest = iter(argv[1:])
+    for argument in rest:
+        if argument == "-m":
+            return next(rest, "python")
+        if argument == "-c":
+            return "python -c"
+        if argument in ("-W", "-X"):
+            next(rest, None)
+        elif not argument.startswith("-"):
+            return Path(argument).name
+    return "python"

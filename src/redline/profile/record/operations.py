@@ -1,0 +1,234 @@
+"""Operations known without marks: simulation and backpropagation; simulator entry points.
+
+Everything done to the program's classes and modules is undone by `Patches.undo`.
+
+| operation | what counts |
+|---|---|
+| simulation | `step` and `reset` of Gymnasium, EnvPool, ALE and Stable-Baselines3 envs |
+| backpropagation | `backward`, `torch.autograd.grad`, the `step` of optimizers |
+| inference | outermost module calls with gradients off: see `record.boundary` |
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from redline.errors import ConfigError, ProfileError
+from redline.profile import _native, levels
+from redline.profile.record.imports import PostImport
+
+# Base classes of envs: (module, class, methods). Subclasses are followed as they are defined.
+ENV_CLASSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("gymnasium.core", "Env", ("step", "reset")),
+    (
+        "gymnasium.vector.vector_env",
+        "VectorEnv",
+        ("step", "reset", "step_async", "step_wait", "reset_async", "reset_wait", "send", "recv"),
+    ),
+    ("gym.core", "Env", ("step", "reset")),
+    ("envpool.python.envpool", "EnvPoolMixin", ("step", "reset", "send", "recv", "async_reset")),
+    (
+        "stable_baselines3.common.vec_env.base_vec_env",
+        "VecEnv",
+        ("step", "reset", "step_async", "step_wait"),
+    ),
+    ("torchrl.envs.common", "EnvBase", ("step", "reset")),
+)
+
+# Native entry points that neither a profile function nor a CALL event is sure to show.
+SIMULATOR_METHODS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("ale_py._ale_py", "ALEInterface", ("act", "reset_game", "getScreenRGB", "getScreenGrayscale")),
+    ("ale_py._ale_py", "ALEVectorInterface", ("send", "recv", "reset")),
+)
+
+# Tensor operators reach C through type slots, which no call event shows.
+TENSOR_OPERATORS = tuple(
+    f"__{name}__"
+    for name in (
+        *("add", "radd", "iadd", "sub", "isub", "mul", "rmul", "imul", "truediv", "itruediv"),
+        *("matmul", "neg", "pos", "abs", "invert", "and", "or", "xor", "iand", "ior", "ixor"),
+        *("mod", "lshift", "rshift", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem"),
+        *("bool", "float", "int", "index"),
+    )
+)
+
+__all__ = ["Patches"]
+
+
+class Patches:
+    """What has been wrapped, and how to take it back.
+
+    Args:
+        hooks: runs the actions once the modules they concern are imported.
+    """
+
+    def __init__(self, hooks: PostImport) -> None:
+        self._hooks = hooks
+        self._undo: list[Callable[[], None]] = []
+        self._done = False
+
+    def undo(self) -> None:
+        """Take everything back, latest first. Classes defined meanwhile are left alone."""
+        self._done = True
+        while self._undo:
+            self._undo.pop()()
+
+    def on_undo(self, action: Callable[[], None]) -> None:
+        """Do this, too, when everything is taken back."""
+        self._undo.append(action)
+
+    def operations(self) -> None:
+        """Mark simulation and backpropagation wherever they happen."""
+        simulation = _native.intern("operation", "simulation")
+        for module, name, methods in ENV_CLASSES:
+            self._hooks.add(module, self._family_action(name, methods, simulation))
+        self._hooks.add("torch.autograd", self._mark_backward)
+        self._hooks.add("torch.optim.optimizer", self._mark_optimizers)
+
+    def native_functions(self) -> None:
+        """Time native functions that the boundary probe does not see."""
+        for module, name, methods in SIMULATOR_METHODS:
+            self._hooks.add(module, self._methods_action(name, methods))
+        self._hooks.add("torch", self._time_tensor_operators)
+
+    def watch(self, targets: Iterable[str]) -> None:
+        """Count further functions as simulator.
+
+        Args:
+            targets: each `module:function` or `module:Class.method`, native or not.
+
+        Raises:
+            ConfigError: if a target is not of this form.
+        """
+        for target in targets:
+            module, _, name = target.partition(":")
+            if not module or not name:
+                raise ConfigError(
+                    f"--watch {target!r} names no function. Give module:function or "
+                    "module:Class.method, for example mujoco:mj_step"
+                )
+            self._hooks.add(module, self._watch_action(target, name))
+
+    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+        own = vars(owner)
+        missing = name not in own
+        before = own.get(name)
+        setattr(owner, name, replacement)
+
+        def take_back() -> None:
+            if vars(owner).get(name) is not replacement:
+                return  # somebody wrapped the wrapper: it stays, and does nothing
+            if missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        self._undo.append(take_back)
+
+    def _watch_action(self, target: str, name: str) -> Callable[[types.ModuleType], None]:
+        def wrap(module: types.ModuleType) -> None:
+            owner: Any = module
+            *path, last = name.split(".")
+            try:
+                for part in path:
+                    owner = getattr(owner, part)
+                function = vars(owner)[last] if isinstance(owner, type) else getattr(owner, last)
+            except (AttributeError, KeyError):
+                raise ProfileError(
+                    f"--watch {target!r}: {module.__name__} has no {name!r}. "
+                    "Check the spelling against the module"
+                ) from None
+            number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
+            self._replace(owner, last, _native.Wrapper(function, number, level=levels.SIMULATOR))
+
+        return wrap
+
+    def _methods_action(
+        self, class_name: str, methods: tuple[str, ...]
+    ) -> Callable[[types.ModuleType], None]:
+        def wrap(module: types.ModuleType) -> None:
+            owner = getattr(module, class_name, None)
+            for method in methods if owner is not None else ():
+                function = vars(owner).get(method)
+                if callable(function):
+                    name = f"{class_name}.{method}"
+                    number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
+                    wrapper = _native.Wrapper(function, number, level=levels.SIMULATOR)
+                    self._replace(owner, method, wrapper)
+
+        return wrap
+
+    def _family_action(
+        self, class_name: str, methods: tuple[str, ...], number: int
+    ) -> Callable[[types.ModuleType], None]:
+        def follow(module: types.ModuleType) -> None:
+            root = getattr(module, class_name)
+            for kind in _descendants(root):
+                self._wrap_methods(kind, methods, number)
+            inherited = root.__init_subclass__.__func__
+
+            def init_subclass(cls: type, **kwargs: Any) -> None:
+                inherited(cls, **kwargs)
+                if not self._done:
+                    self._wrap_methods(cls, methods, number)
+
+            self._replace(root, "__init_subclass__", classmethod(init_subclass))
+
+        return follow
+
+    def _wrap_methods(self, kind: type, methods: tuple[str, ...], number: int) -> None:
+        for method in methods:
+            function = vars(kind).get(method)
+            if (
+                function is None
+                or isinstance(function, (staticmethod, classmethod, property, _native.Wrapper))
+                or not callable(function)
+                or getattr(function, "__isabstractmethod__", False)
+            ):
+                continue
+            self._replace(kind, method, _native.Wrapper(function, number, operation=True))
+
+    def _mark_backward(self, autograd: types.ModuleType) -> None:
+        number = _native.intern("operation", "backpropagation")
+        for name in ("backward", "grad"):
+            wrapper = _native.Wrapper(getattr(autograd, name), number, operation=True)
+            self._replace(autograd, name, wrapper)
+
+    def _mark_optimizers(self, module: types.ModuleType) -> None:
+        number = _native.intern("operation", "backpropagation")
+
+        def before(*_: Any) -> None:
+            _native.begin(number)
+
+        def after(*_: Any) -> None:
+            _native.end(number)
+
+        handles = (
+            module.register_optimizer_step_pre_hook(before),
+            module.register_optimizer_step_post_hook(after),
+        )
+        for handle in handles:
+            self._undo.append(handle.remove)
+
+    def _time_tensor_operators(self, torch: types.ModuleType) -> None:
+        tensor = getattr(torch, "Tensor", None)
+        for name in TENSOR_OPERATORS if tensor is not None else ():
+            if name in vars(tensor):
+                continue  # Python code, whose own calls are seen
+            function = getattr(tensor, name, None)
+            if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+                number = _native.intern("call", f"Tensor.{name}", levels.BACKEND, "torch")
+                wrapper = _native.Wrapper(function, number, level=levels.BACKEND)
+                self._replace(tensor, name, wrapper)
+
+
+def _descendants(root: type) -> list[type]:
+    found, queue = [], [root]
+    while queue:
+        kind = queue.pop()
+        if kind not in found:
+            found.append(kind)
+            queue.extend(kind.__subclasses__())
+    return found

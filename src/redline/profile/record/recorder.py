@@ -1,0 +1,322 @@
+"""Record this process into a session, and let its children join."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from redline.errors import ProfileError
+from redline.profile import layout, marks
+from redline.profile.record.files import ProcessFiles, create_session
+from redline.profile.record.imports import PostImport
+from redline.profile.record.options import Options
+
+if TYPE_CHECKING:
+    from redline.profile.record.boundary import Boundary
+
+MARKS, CALLS = 1, 2
+
+__all__ = ["Recorder", "current", "join", "session"]
+
+_current: Recorder | None = None
+
+
+def _extension() -> ModuleType:
+    try:
+        from redline.profile import _native
+    except ImportError as error:
+        raise ProfileError(
+            "the C extension redline.profile._native was not built for "
+            f"{sys.implementation.cache_tag}, and nothing can be recorded without it. Install a C "
+            "compiler and run `pip install --force-reinstall redline` (or `pip install -e .` in a "
+            "checkout)"
+        ) from error
+    return _native
+
+
+class Recorder:
+    """The recording of one process.
+
+    Args:
+        directory: of a session that exists.
+        options: what to record.
+    """
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self.directory, self.options = directory.resolve(), options
+        self._native = _extension()
+        self._hooks = PostImport()
+        self._files: ProcessFiles | None = None
+        self._boundary: Boundary | None = None
+        self._patches: Any = None
+        self._pid = 0
+        self._steps = 0
+        self._os_exit = os._exit
+
+    def start(self) -> None:
+        """Begin to record, or to wait for the window.
+
+        Raises:
+            ProfilerConflictError: if another profiler or a debugger holds the hook.
+            SessionError: if the session cannot be written.
+        """
+        from redline.profile.record.operations import Patches
+
+        if self.options.mode == "full":
+            from redline.profile.record.boundary import Boundary
+
+            self._boundary = Boundary()
+        self._open_files()
+        try:
+            if self._boundary is not None:
+                self._boundary.attach()
+                self._boundary.pause()
+        except ProfileError:
+            self._native.stop()
+            self._close_files()
+            raise
+        self._patches = Patches(self._hooks)
+        self._hooks.install()
+        self._patches.operations()
+        if self._boundary is not None:
+            self._patches.native_functions()
+        self._patches.watch(self.options.watch)
+        self._hooks.add("multiprocessing.process", self._name_workers)
+        os._exit = self._exit_now
+        marks.listen_to_metadata(self._write_metadata)
+        self._open_window()
+
+    def stop(self) -> dict[str, int]:
+        """End the recording.
+
+        Returns:
+            `events` and `bytes` written, events `dropped`, and `write_errno` (0 when fine).
+        """
+        if self._files is None:
+            return {}
+        os._exit = self._os_exit
+        marks.listen_to_metadata(None)
+        self._native.set_step_hook(None)
+        self._native.set_block_hook(None, 0)
+        self._native.set_active(0)
+        if self._boundary is not None:
+            self._boundary.detach()
+        self._patches.undo()
+        self._hooks.remove()
+        statistics = self._native.stop()
+        self._end_note(statistics)
+        self._close_files()
+        return statistics
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's files and record into new ones."""
+        if self._files is None:
+            return
+        self._native.abandon()
+        self._close_files()
+        self._steps = 0
+        self._open_files()
+        self._open_window()
+
+    # ------------------------------------------------------------------ files
+
+    def _open_files(self) -> None:
+        self._pid = os.getpid()
+        stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._files = ProcessFiles(self.directory, stamp)
+        for row in self._native.names():
+            self._files.name(row)
+        self._native.set_name_hook(self._files.name)
+        base_ns = self._native.start(
+            str(self._files.directory), budget_bytes=int(self.options.memory_mb * 2**20)
+        )
+        self._files.start(base_ns, self.options.mode)
+        if marks.known_metadata():
+            self._write_metadata(marks.known_metadata())
+
+    def _close_files(self) -> None:
+        self._native.set_name_hook(None)
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+
+    def _end_note(self, statistics: dict[str, int]) -> None:
+        if self._files is not None:
+            from redline.profile.record.files import process_name
+
+            self._files.note(
+                "end",
+                name=process_name(),
+                time_ns=self._native.now(),
+                cpu_s=time.process_time(),
+                **statistics,
+            )
+
+    def _write_metadata(self, values: dict[str, Any]) -> None:
+        if self._files is not None:
+            self._files.note("metadata", values=values)
+
+    def _name_workers(self, module: ModuleType) -> None:
+        """A worker's name is known once multiprocessing has prepared it."""
+        process = module.BaseProcess
+        bootstrap = process._bootstrap
+
+        def named(worker: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._files is not None and os.getpid() == self._pid:
+                self._files.note("name", name=worker.name)
+            return bootstrap(worker, *args, **kwargs)
+
+        process._bootstrap = named
+        self._patches.on_undo(lambda: setattr(process, "_bootstrap", bootstrap))
+
+    def _exit_now(self, status: int) -> None:
+        """`os._exit` skips all clean-up but ours."""
+        if os.getpid() == self._pid:
+            self.stop()
+        self._os_exit(status)
+
+    # ------------------------------------------------------------------ the window
+
+    def _open_window(self) -> None:
+        if self.options.delay_steps or self.options.for_steps:
+            self._native.set_step_hook(self._on_step)
+        if self.options.delay_s > 0:
+            _later(self.options.delay_s, self._begin_window)
+        elif self.options.delay_steps == 0:
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        if self._files is None or os.getpid() != self._pid:
+            return
+        if self._boundary is not None:
+            self._native.set_active(MARKS | CALLS)
+            self._boundary.resume()
+        else:
+            self._native.set_active(MARKS)
+        self._native.thread_index()
+        if self.options.for_s > 0:
+            _later(self.options.for_s, self._end_window)
+
+    def _end_window(self) -> None:
+        if self._files is None or os.getpid() != self._pid:
+            return
+        if self._boundary is not None:
+            self._boundary.pause()
+        self._native.set_active(0)
+
+    def _on_step(self) -> None:
+        self._steps += 1
+        if self._steps == self.options.delay_steps:
+            self._begin_window()
+        elif (
+            self.options.for_steps
+            and self._steps == self.options.delay_steps + self.options.for_steps
+        ):
+            self._end_window()
+
+
+def _later(seconds: float, action: Any) -> None:
+    def wait() -> None:
+        time.sleep(seconds)
+        action()
+
+    threading.Thread(target=wait, name="redline-profile-window", daemon=True).start()
+
+
+# ---------------------------------------------------------------------- this process
+
+
+def current() -> Recorder | None:
+    """The recorder of this process, if it records."""
+    return _current
+
+
+def _start(recorder: Recorder) -> None:
+    global _current
+    if _current is not None:
+        raise ProfileError(
+            f"this process already records into {_current.directory}. End that session first"
+        )
+    recorder.start()
+    _current = recorder
+
+
+def _stop() -> dict[str, int]:
+    global _current
+    recorder, _current = _current, None
+    return recorder.stop() if recorder is not None else {}
+
+
+def _after_fork_in_child() -> None:
+    if _current is not None:
+        _current.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def join(directory: Path, options: Options) -> None:
+    """Record this process into an existing session until it ends."""
+    _start(Recorder(directory, options))
+    atexit.register(_stop)
+
+
+def environment(directory: Path, options: Options) -> dict[str, str]:
+    """What to add to the environment so that a Python process, and its children, join."""
+    import redline
+
+    package = Path(redline.__file__).parent
+    bootstrap = package / "profile" / "record" / "bootstrap"
+    path = os.environ.get("PYTHONPATH")
+    return {
+        layout.ENVIRONMENT: f"{directory.resolve()}\n{options.to_json()}",
+        layout.PACKAGE_PATH: str(package.parent),
+        "PYTHONPATH": str(bootstrap) + (os.pathsep + path if path else ""),
+    }
+
+
+@contextmanager
+def session(directory: str | Path, **options: Any) -> Iterator[Recorder]:
+    """Record this block, and the processes started in it, into a new session.
+
+    Args:
+        directory: must not exist, or be empty.
+        **options: see `Options`: mode, watch, for_s, ...
+
+    Yields:
+        The recorder.
+
+    Raises:
+        ConfigError: if an option is wrong.
+        ProfilerConflictError: if another profiler or a debugger holds the hook.
+        SessionError: if the directory is in use or cannot be written.
+        ProfileError: if this process already records, or the extension is missing.
+    """
+    settings = Options(**options)
+    path = Path(directory)
+    _extension()
+    lock = create_session(path, mode=settings.mode, command=list(sys.argv))
+    before = dict(os.environ)
+    recorder = Recorder(path, settings)
+    try:
+        _start(recorder)
+        os.environ.update(environment(path, settings))
+        try:
+            yield recorder
+        finally:
+            for name in (layout.ENVIRONMENT, layout.PACKAGE_PATH, "PYTHONPATH"):
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    os.environ.pop(name, None)
+            _stop()
+    finally:
+        lock.release()
