@@ -54,6 +54,7 @@ from redline.envs.worker_main import (
     Factory,
     Handler,
     WorkerLink,
+    transmit,
 )
 from redline.errors import ConfigError, RedlineError, WorkerError
 
@@ -198,7 +199,7 @@ class WorkerGroup:
             WorkerError: if it is gone.
         """
         target = self._living(worker)
-        self._transmit(target, lambda connection: connection.send((command, payload)))
+        self._transmit(target, lambda connection: transmit(connection, (command, payload)))
 
     def call(
         self,
@@ -226,7 +227,7 @@ class WorkerGroup:
         self._living(0)
         for index, worker in enumerate(self._workers):
             payload = None if payloads is None else payloads[index]
-            self._transmit(worker, lambda connection, p=payload: connection.send((command, p)))
+            self._transmit(worker, lambda connection, p=payload: transmit(connection, (command, p)))
         limit = self._timeout_s if timeout_s is None else timeout_s
         replies = self._gather(self._workers, limit, command, heartbeat=heartbeat)
         return [replies[worker.index] for worker in self._workers]
@@ -250,7 +251,7 @@ class WorkerGroup:
         for worker in self._workers:
             if worker.num_pending == 0 and worker.process.poll() is None:
                 try:
-                    worker.connection.send((CLOSE, None))
+                    transmit(worker.connection, (CLOSE, None))
                 except OSError:
                     continue  # it is gone already, which is what is wanted
         deadline = time.monotonic() + _EXIT_GRACE_S

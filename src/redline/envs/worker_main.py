@@ -63,6 +63,15 @@ class WorkerLink:
 Factory = Callable[[WorkerLink], Handler]
 
 
+def transmit(connection: Connection, message: Any) -> None:
+    """Send a message by value.
+
+    `Connection.send` would hand tensors over through files and sockets of their own, which
+    needs a key that these processes do not share, and leaks if one of them is killed.
+    """
+    connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
 def main(arguments: list[str]) -> None:
     """Run a worker until it is told to close or its parent is gone."""
     index, parent, conn_fd, dump_fd, life_fd, memory_fd = map(int, arguments)
@@ -73,7 +82,7 @@ def main(arguments: list[str]) -> None:
     memory = SharedBlock(memory_fd) if memory_fd >= 0 else None
     connection = Connection(conn_fd)
     try:
-        connection.send((ALIVE, None))
+        transmit(connection, (ALIVE, None))
         _serve(connection, WorkerLink(index, memory))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the parent is gone: nobody to tell
@@ -83,7 +92,7 @@ def main(arguments: list[str]) -> None:
 def _serve(connection: Connection, link: WorkerLink) -> None:
     payload = connection.recv_bytes()
     kind, answer = _guarded(lambda: cloudpickle.loads(payload)(link))
-    connection.send((kind, None if kind == OK else answer))
+    transmit(connection, (kind, None if kind == OK else answer))
     if kind != OK:
         return
     handler: Handler = answer
@@ -93,7 +102,7 @@ def _serve(connection: Connection, link: WorkerLink) -> None:
             handler.close()
             return
         kind, answer = _guarded(functools.partial(handler.handle, command, payload))
-        connection.send((kind, answer))
+        transmit(connection, (kind, answer))
 
 
 def _guarded(function: Callable[[], Any]) -> tuple[str, Any]:
