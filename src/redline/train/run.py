@@ -35,9 +35,11 @@ from redline.train.checkpoint_files import params_sha256
 from redline.train.checkpoint_store import CheckpointStore
 from redline.train.console import Console, duration
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.export import export_policy
 from redline.train.loop import OnPolicyLoop
 from redline.train.presets import preset_config
 from redline.train.progress import ProgressLogger
+from redline.train.recording import EpisodeFrames
 from redline.train.run_directory import (
     CONFIG_FILE,
     RunLock,
@@ -46,6 +48,7 @@ from redline.train.run_directory import (
     read_config,
 )
 from redline.train.settings import RunConfig
+from redline.train.video import write_video
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
 """What a user may give as an environment."""
@@ -136,6 +139,50 @@ class Run:
             "params_sha256": params_sha256(checkpoint.state["algorithm"]["policy"]),
             "checkpoint": str(checkpoint.path),
         }
+
+    def record_video(
+        self,
+        out: str | Path | None = None,
+        *,
+        seed: int | None = None,
+        greedy: bool = True,
+        which: str = "latest",
+    ) -> Path:
+        """Write a video of one episode.
+
+        Args:
+            out: .mp4 or .gif file; None: videos/step_<env_steps>.mp4 in the run directory.
+            seed: of environment and action noise; None: one that training never uses.
+            greedy: act with the mode of the action distribution.
+            which: "latest" or "best" checkpoint.
+
+        Returns:
+            Where the video lies.
+        """
+        step = self.checkpoint(which).step
+        path = Path(out) if out else self.out / "videos" / f"step_{step:012d}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames = EpisodeFrames(
+            env_settings(self.config, self._env),
+            self.policy(which),
+            seed=evaluation_seed(self.config.run.seed) if seed is None else seed,
+            greedy=greedy,
+        )
+        return write_video(frames, path, fps=frames.fps)
+
+    def export(self, out: str | Path, *, format: str = "onnx", which: str = "latest") -> Path:
+        """Write the greedy policy, normalisation included, for use without Redline.
+
+        Args:
+            out: file to write.
+            format: "onnx", or "torch" for a `torch.export` program.
+            which: "latest" or "best" checkpoint.
+
+        Returns:
+            Where the file lies.
+        """
+        module = self.policy(which).export_module()
+        return export_policy(module, module.example_inputs(), out, format=format)
 
 
 def _warn(message: str) -> None:
