@@ -146,6 +146,19 @@ def test_pools_do_not_grow_once_the_ring_is_full() -> None:
     assert replay.nbytes < 64 * (2 * 2 * 4 + 60)
 
 
+def test_only_first_stacks_take_slots() -> None:
+    """Nothing is described twice: not where rollouts meet, not where a life is lost."""
+    stream = Stream(1, frames=3, end_rate=0.0, life_rate=0.3, paddings=("distinct",))
+    rollout = stream.rollout(4)
+    replay = pair(rollout, 3, capacity=64)[1]
+    replay.add(rollout)
+    pool = replay._obs[()].pool
+    for _ in range(5):
+        lost = sum(step.terminated for row in stream.rows for step in row)
+        assert pool.num_taken == lost + 2 * stream.num_envs
+        replay.add(stream.rollout(4))
+
+
 def test_a_million_atari_transitions_fit_in_seven_and_a_half_gigabytes() -> None:
     """The arithmetic of 84x84 stacks of 4, actions of 8 bytes; checked by RSS in benchmarks."""
     spec = ReplaySpec(

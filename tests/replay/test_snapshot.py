@@ -161,6 +161,21 @@ def test_a_save_costs_what_changed(tmp_path: Path) -> None:
     assert sum(f.size_bytes for f in empty) < 300_000
 
 
+def test_what_crosses_chunks_is_saved(tmp_path: Path) -> None:
+    """Writes longer than a chunk, and around the ring's end; compared byte by byte."""
+    stream = Stream(0, frames=3, end_rate=0.3)
+    rollouts = [stream.rollout(700) for _ in range(4)]
+    config = ReplayConfig(capacity=4000, frame_stack=3, chunk_bytes=4096)
+    spec = ReplaySpec.from_rollout(rollouts[0])
+    replay, other = Replay(config, spec), Replay(config, spec)
+    for number, rollout in enumerate(rollouts):
+        replay.add(rollout)
+        replay.save(tmp_path / str(number), tmp_path / str(number - 1))
+        other.load(tmp_path / str(number))
+        for name, array in replay._arena.arrays.items():
+            assert torch.equal(array.tensor, other._arena[name]), name
+
+
 def test_a_save_does_not_alter_an_earlier_one(tmp_path: Path) -> None:
     """Links share content: a file in use must never be written into."""
     replay, stream = make(capacity=64, prioritized=True)
