@@ -1,10 +1,16 @@
 """Environments behind one contract, whatever the back end."""
 
-from redline.envs.atari import PRESETS, AtariPreset
-from redline.envs.make import make_vec
-from redline.envs.seeding import env_seed, episode_seed
-from redline.envs.settings import BACKENDS, EnvSettings
-from redline.envs.vec_env import EnvStep, VecEnv, zeros_like_space
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redline.envs.atari import PRESETS, AtariPreset
+    from redline.envs.make import make_vec
+    from redline.envs.seeding import env_seed, episode_seed
+    from redline.envs.settings import BACKENDS, EnvSettings
+    from redline.envs.vec_env import EnvStep, VecEnv, zeros_like_space
 
 __all__ = [
     "BACKENDS",
@@ -18,3 +24,23 @@ __all__ = [
     "make_vec",
     "zeros_like_space",
 ]
+
+_HOMES = {
+    "BACKENDS": "settings",
+    "PRESETS": "atari",
+    "AtariPreset": "atari",
+    "EnvSettings": "settings",
+    "EnvStep": "vec_env",
+    "VecEnv": "vec_env",
+    "env_seed": "seeding",
+    "episode_seed": "seeding",
+    "make_vec": "make",
+    "zeros_like_space": "vec_env",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: a worker process needs few, and no torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'redline.envs' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"redline.envs.{_HOMES[name]}"), name)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from redline.data import Array, EpisodeRecord, NestedArray, leaves
+from redline.data import EpisodeRecord
 from redline.envs.backend import StepBuffers
+from redline.envs.nested import Array, copy_rows
 from redline.envs.vec_env import EnvStep
 from redline.errors import EnvError
 
@@ -78,7 +79,7 @@ class EpisodeBook:
         np.copyto(self._lives, buffers.lives)
         any_lost = bool(lost.any())
         if any_lost:
-            _copy_rows(buffers.final_obs, buffers.obs, lost)
+            copy_rows(buffers.final_obs, buffers.obs, lost)
         np.logical_or(buffers.terminated, lost, out=self._terminated)
         return self._terminated, any_lost
 
@@ -124,8 +125,3 @@ class EpisodeBook:
         self._length[...] = state["length"]
         self._episode_id[...] = state["episode_id"]
         self._lives[...] = state["lives"]
-
-
-def _copy_rows(target: NestedArray, source: NestedArray, rows: Array) -> None:
-    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
-        to[rows] = of[rows]

@@ -7,23 +7,49 @@ turned into {"obs": its own, "action_mask": int8, 1 where the action is allowed}
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.data import Array
+from redline.envs.nested import Array
 from redline.errors import EnvDataError
 
 KEY = "action_mask"
 
 
-def find_mask_space(env: gymnasium.Env[Any, Any]) -> spaces.Box | None:
-    """The space of the masks in `info`, found by resetting once; None if there are none."""
+# Known to report none, so that no extra environment need be made to find out.
+_WITHOUT_MASKS = (
+    "ale_py.",
+    "gymnasium.envs.classic_control.",
+    "gymnasium.envs.mujoco.",
+    "redline.envs.",
+)
+
+
+def find_mask_space(
+    env: gymnasium.Env[Any, Any], make_env: Callable[[], gymnasium.Env[Any, Any]]
+) -> spaces.Box | None:
+    """The space of the masks in `info`; None if there are none.
+
+    Found by resetting another environment that is then closed: one more reset of `env`
+    might change its stream.
+
+    Args:
+        env: one of the environments, to be left as it is.
+        make_env: makes another.
+    """
     if isinstance(env.observation_space, spaces.Dict) and KEY in env.observation_space.spaces:
         return None
-    _, info = env.reset()
+    if type(env.unwrapped).__module__.startswith(_WITHOUT_MASKS):
+        return None
+    probe = make_env()
+    try:
+        _, info = probe.reset(seed=0)
+    finally:
+        probe.close()
     if KEY not in info:
         return None
     return spaces.Box(0, 1, shape=flat_mask(info[KEY]).shape, dtype=np.int8)

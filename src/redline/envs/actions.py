@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from redline.data import Array, NestedArray
+from redline.envs.nested import Array, NestedArray
 from redline.envs.spaces import Label, carried_space, offset_of
 from redline.errors import ActionError, SpaceError
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from redline.data import Array, NestedArray
 from redline.envs import atari
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
 from redline.envs.cpus import usable_cpus
 from redline.envs.journal import ActionJournal
+from redline.envs.nested import Array, NestedArray
 from redline.envs.registry import check_registered
 from redline.envs.seeding import episode_seed, fresh_seed
 from redline.errors import ConfigError, EnvError

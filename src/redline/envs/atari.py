@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.data import Array
+from redline.envs.nested import Array
 from redline.envs.simulator_state import restore_ale, save_ale
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 

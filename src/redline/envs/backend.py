@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from redline.data import Array, NestedArray, map_leaves
 from redline.envs.actions import ActionCodec
+from redline.envs.nested import Array, NestedArray, map_leaves
 from redline.envs.vec_env import zeros_like_space
 
 

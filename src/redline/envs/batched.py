@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from redline.data import Array, NestedArray
 from redline.envs.accounting import EpisodeBook
 from redline.envs.backend import Backend
 from redline.envs.checks import DataChecker
+from redline.envs.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
 

@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from redline.data import Array, leaves
 from redline.envs.backend import StepBuffers
+from redline.envs.nested import Array, leaves
 from redline.envs.spaces import Label
 from redline.errors import EnvDataError
 

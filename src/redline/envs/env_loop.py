@@ -11,10 +11,10 @@ from typing import Any
 
 import gymnasium
 
-from redline.data import Array, NestedArray, leaves
 from redline.envs.action_mask import find_mask_space, with_action_mask
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
+from redline.envs.nested import Array, NestedArray, leaves
 from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
 from redline.envs.spaces import carried_space, make_writer
@@ -50,7 +50,7 @@ class EnvLoop(Backend):
         try:
             for _ in range(num_envs):
                 self._envs.append(_checked_env(make_env(), env_id))
-            self._add_action_masks()
+            self._add_action_masks(make_env)
         except BaseException:
             self.close()
             raise
@@ -204,8 +204,8 @@ class EnvLoop(Backend):
         for env in envs:
             env.close()
 
-    def _add_action_masks(self) -> None:
-        space = find_mask_space(self._envs[0])
+    def _add_action_masks(self, make_env: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+        space = find_mask_space(self._envs[0], make_env)
         if space is not None:
             self._envs = [with_action_mask(env, space) for env in self._envs]
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from redline.data import Array, NestedArray
 from redline.envs import atari
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
 from redline.envs.cpus import usable_cpus
+from redline.envs.nested import Array, NestedArray
 from redline.envs.next_step import FillerRows
 from redline.envs.registry import is_atari
 from redline.envs.seeding import env_seed, fresh_seed

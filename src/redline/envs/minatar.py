@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.data import Array
+from redline.envs.nested import Array
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 
 PREFIX = "MinAtar/"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from redline.data import leaves
 from redline.envs.backend import StepBuffers
+from redline.envs.nested import copy_rows
 
 
 class FillerRows:
@@ -37,8 +37,5 @@ class FillerRows:
         np.logical_or(buffers.terminated, buffers.truncated, out=ended)
         if not ended.any():
             return False
-        for (_, final), (_, obs) in zip(
-            leaves(buffers.final_obs), leaves(buffers.obs), strict=True
-        ):
-            final[ended] = obs[ended]
+        copy_rows(buffers.final_obs, buffers.obs, ended)
         return True

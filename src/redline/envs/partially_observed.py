@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 
-from redline.data import Array
+from redline.envs.nested import Array
 
 PREFIX = "redline/"
 HIDDEN_VELOCITY = "redline/CartPoleHiddenVelocity-v1"

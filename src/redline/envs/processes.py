@@ -14,11 +14,11 @@ import cloudpickle
 import numpy as np
 from gymnasium import Space
 
-from redline.data import Array, NestedArray, leaves, map_leaves
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
 from redline.envs.cpus import usable_cpus
 from redline.envs.env_loop import EnvLoop
+from redline.envs.nested import Array, NestedArray, copy_all, leaves, map_leaves
 from redline.envs.registry import SingleEnv
 from redline.envs.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.supervisor import WorkerGroup, WorkerLink
@@ -111,7 +111,7 @@ class ProcessBackend(Backend):
 
     def step(self, action: NestedArray, active: Array | None) -> bool:
         """Step all, or those in `active`."""
-        _copy(self._action, action)
+        copy_all(self._action, action)
         if active is None:
             return any(self._group.call("step"))
         self._active[...] = active
@@ -225,8 +225,3 @@ class _LoopHandler:
 
     def close(self) -> None:
         self._loop.close()
-
-
-def _copy(target: NestedArray, source: NestedArray) -> None:
-    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
-        to[...] = of

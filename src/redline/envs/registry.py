@@ -117,15 +117,15 @@ def check_registered(env_id: str) -> None:
 def _find_callable(
     env: Callable[[], gymnasium.Env[Any, Any]], preset: str | None, env_kwargs: dict[str, Any]
 ) -> SingleEnv:
-    if not callable(env):
-        raise ConfigError(
-            f"env is of type {type(env).__name__}. Give a Gymnasium id, a callable that makes one "
-            f"gymnasium.Env, or a gymnasium.vector.VectorEnv."
-        )
     if isinstance(env, gymnasium.Env):
         raise ConfigError(
             "env is one gymnasium.Env, but a batch needs several. Give a callable that makes one, "
             "such as `lambda: MyEnv()`."
+        )
+    if not callable(env):
+        raise ConfigError(
+            f"env is of type {type(env).__name__}. Give a Gymnasium id, a callable that makes one "
+            f"gymnasium.Env, or a gymnasium.vector.VectorEnv."
         )
     refuse_preset(env, preset)
     if env_kwargs:

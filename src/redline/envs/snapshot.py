@@ -211,7 +211,7 @@ class Snapshotter:
         if len(origin["generators"]) != len(self._layers):
             raise EnvError(
                 f"{name}: the saved environment had {len(origin['generators']) - 1} wrappers, "
-                f"this one has {len(self._layers) - 1}. Resume with the environment of the saved run."
+                f"this one has {len(self._layers) - 1}. Resume with that of the saved run."
             )
         for layer, generators in zip(self._layers, origin["generators"], strict=True):
             _set_attributes(layer, generators)
@@ -221,9 +221,9 @@ class Snapshotter:
             obs, _, terminated, truncated, info = self._env.step(action)
             if terminated or truncated:
                 raise EnvError(
-                    f"{name}: replaying the episode's actions ended it early, so its state "
-                    f"cannot be restored. Give the environment get_state() and set_state(state), or draw "
-                    f"all its randomness from self.np_random."
+                    f"{name}: replaying the episode's actions ended it early, so its state cannot "
+                    f"be restored. Give the environment get_state() and set_state(state), or "
+                    f"draw all its randomness from self.np_random."
                 )
         return obs, info
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import Space, spaces
 
-from redline.data import Array, NestedArray
+from redline.envs.nested import Array, NestedArray
 from redline.errors import EnvDataError, SpaceError
 
 Writer: TypeAlias = Callable[[int, Any], None]

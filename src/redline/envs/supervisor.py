@@ -76,7 +76,8 @@ class _Worker:
 
     def __init__(self, index: int, title: str, memory: SharedBlock | None) -> None:
         self.index, self.title = index, title
-        self.connection, theirs = Pipe()
+        ours, theirs = Pipe()
+        self.connection: Any = ours
         self.dump_fd, dump_write_fd = os.pipe()
         life_read_fd, self.life_fd = os.pipe()
         inherited = [theirs.fileno(), dump_write_fd, life_read_fd]
@@ -289,7 +290,7 @@ class WorkerGroup:
         waiting = {worker.index: worker for worker in workers}
         watch = _Watch(waiting, timeout_s, heartbeat)
         replies: dict[int, Any] = {}
-        refusal: RedlineError | None = None
+        refusals: dict[int, RedlineError] = {}
         while waiting:
             ready = [w for w in self._poll(watch.patience_s(waiting)) if w.index in waiting]
             silent = [] if ready else watch.silent(waiting)
@@ -302,9 +303,9 @@ class WorkerGroup:
                 except WorkerError:
                     raise
                 except RedlineError as error:
-                    refusal = refusal or error
-        if refusal is not None:
-            raise refusal
+                    refusals[worker.index] = error
+        if refusals:
+            raise refusals[min(refusals)]
         return replies
 
     def _poll(self, timeout_s: float) -> list[_Worker]:

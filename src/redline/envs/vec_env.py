@@ -7,12 +7,15 @@ hides that behind `VecEnv`. Autoreset is normalised here and nowhere else.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from redline.data import Array, EpisodeRecord, NestedArray
+from redline.envs.nested import Array, NestedArray
+
+if TYPE_CHECKING:
+    from redline.data import EpisodeRecord
 
 
 class EnvStep(NamedTuple):

@@ -18,10 +18,10 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from redline.data import Array, NestedArray, leaves
 from redline.envs.action_mask import KEY, flat_mask
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
+from redline.envs.nested import Array, NestedArray, copy_rows, leaves
 from redline.envs.next_step import FillerRows
 from redline.envs.registry import name_of
 from redline.envs.seeding import env_seed
@@ -136,10 +136,7 @@ class VectorBackend(Backend):
                 _part(self.buffers.final_obs, KEY)[i] = 1 if masks is None else flat_mask(masks[i])
 
     def _reset_ended(self, ended: Array) -> None:
-        for (_, final), (_, obs) in zip(
-            leaves(self.buffers.final_obs), leaves(self.buffers.obs), strict=True
-        ):
-            final[ended] = obs[ended]
+        copy_rows(self.buffers.final_obs, self.buffers.obs, ended)
         kept = {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)}
         obs, info = self._env.reset(options={"reset_mask": ended.copy()})
         self._write(self.buffers.obs, obs, info, rows=ended)

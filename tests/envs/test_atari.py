@@ -1,0 +1,225 @@
+"""Atari protocols: one game in process, ALE's vector environment, and the resize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redline.envs import make_vec
+from redline.envs.atari import PRESETS, AreaResize
+from redline.errors import ActionError, ConfigError, EnvError, UnknownNameError
+from tests.envs.recording import check_plain, draw_actions, record
+from tests.envs.test_snapshot import go_on
+
+BREAKOUT = "ALE/Breakout-v5"
+
+
+def overlap_mean(image: np.ndarray) -> np.ndarray:
+    """The definition, with fractions in float64 and one target pixel at a time."""
+    height, width = image.shape
+    out = np.zeros((84, 84))
+    for y in range(84):
+        for x in range(84):
+            top, bottom = y * height / 84, (y + 1) * height / 84
+            left, right = x * width / 84, (x + 1) * width / 84
+            rows = np.arange(int(top), int(np.ceil(bottom - 1e-9)))
+            columns = np.arange(int(left), int(np.ceil(right - 1e-9)))
+            down = np.minimum(rows + 1, bottom) - np.maximum(rows, top)
+            across = np.minimum(columns + 1, right) - np.maximum(columns, left)
+            part = image[np.ix_(rows, columns)]
+            out[y, x] = down @ part @ across / (down.sum() * across.sum())
+    return out
+
+
+@pytest.mark.parametrize("shape", [(210, 160), (250, 160), (84, 84)])
+def test_area_resize_is_the_overlap_weighted_mean(shape: tuple[int, int]) -> None:
+    """FAULTS 14: a resize whose interpolation flag is misplaced."""
+    image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    kept = image.copy()
+    resized = AreaResize(*shape)(image)
+    assert resized.dtype == np.uint8
+    assert np.abs(resized - overlap_mean(image)).max() <= 0.5 + 1e-9
+    np.testing.assert_array_equal(image, kept)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 255))
+def test_area_resize_keeps_a_flat_image(gray: int) -> None:
+    resized = AreaResize(210, 160)(np.full((210, 160), gray, dtype=np.uint8))
+    np.testing.assert_array_equal(resized, np.full((84, 84), gray))
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "ale"])
+@pytest.mark.parametrize(("preset", "num_actions"), [("dqn-2015", 4), ("machado-2018", 18)])
+def test_protocols_set_spaces_and_frame_skip(backend: str, preset: str, num_actions: int) -> None:
+    with make_vec(BREAKOUT, 2, backend=backend, preset=preset) as env:
+        assert env.preset == preset
+        assert env.frame_skip == 4
+        assert env.action_space == gymnasium.spaces.Discrete(num_actions)
+        obs = env.reset(0)
+        assert obs.shape == (2, 4, 84, 84)
+        assert obs.dtype == np.uint8
+        assert obs.max() > 100  # not scaled
+
+
+def test_ale_is_chosen_for_games_and_dqn_2015_is_the_default() -> None:
+    with make_vec(BREAKOUT, 1) as env:
+        assert (env.backend, env.preset) == ("ale", "dqn-2015")
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "ale"])
+def test_lost_lives_and_clipped_rewards_leave_the_score(backend: str) -> None:
+    """FAULTS 12. Breakout has five lives: four ends for the learner alone, then the game's."""
+    with make_vec(BREAKOUT, 1, backend=backend) as env:
+        env.reset(0)
+        ends, total, records, rng = 0, 0.0, [], np.random.default_rng(0)
+        while not records:
+            step = env.step(rng.integers(0, 4, 1))
+            total += float(step.reward[0])
+            assert step.reward[0] in (0.0, 1.0)
+            if step.terminated[0]:
+                ends += 1
+                assert step.final_obs is not None
+                if not step.episodes:  # the game goes on: nothing was reset
+                    np.testing.assert_array_equal(step.final_obs, step.obs)
+                else:
+                    assert not np.array_equal(step.final_obs, step.obs)
+            records += step.episodes
+        assert ends == 5
+        assert records[0].return_ >= total
+
+
+def test_the_sum_of_raw_rewards_is_the_score() -> None:
+    """Seaquest gives 20 a hit, which the learner sees as 1."""
+    with make_vec("ALE/Seaquest-v5", 1, backend="gymnasium") as env:
+        env.reset(1)
+        hits, rng, records = 0.0, np.random.default_rng(0), []
+        while not records:
+            step = env.step(draw_actions(env, rng))
+            hits += float(step.reward[0])
+            records += step.episodes
+    assert hits > 0
+    assert records[0].return_ == 20.0 * hits
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("backend", ["gymnasium", "ale"])
+def test_games_go_on_bit_for_bit(backend: str, preset: str) -> None:
+    def make() -> Any:
+        return make_vec(BREAKOUT, 2, backend=backend, preset=preset)
+
+    assert make().restorable is None
+    go_on(make(), make(), 60, 60)
+
+
+def test_ale_games_go_on_past_ends_and_with_journals_of_unequal_length() -> None:
+    """About 130 steps a game, so that after 150 the journals differ and some games are new."""
+    go_on(make_vec(BREAKOUT, 3), make_vec(BREAKOUT, 3), 150, 30)
+
+
+def test_ale_goes_on_from_the_step_in_which_a_game_ended() -> None:
+    """Its journal is empty and it has just been reset."""
+    first, second = make_vec(BREAKOUT, 2), make_vec(BREAKOUT, 2)
+    first.reset(0)
+    rng = np.random.default_rng(0)
+    while not first.step(draw_actions(first, rng)).episodes:
+        pass
+    state = first.state_dict()
+    check_plain(state)
+    assert 0 in state["simulators"]["journal"]["length"]
+    second.load_state_dict(state)
+    assert record(second, 20, seed=1) == record(first, 20, seed=1)
+    first.close()
+    second.close()
+
+
+def test_a_changed_ale_journal_is_found_out() -> None:
+    env = make_vec("ALE/Pong-v5", 1)
+    env.reset(0)
+    record(env, 30, seed=0)
+    state = env.state_dict()
+    state["simulators"]["obs"][0, 0, 0, 0] ^= 1
+    with pytest.raises(EnvError, match="did not reproduce the saved observation"):
+        env.load_state_dict(state)
+    env.close()
+
+
+def test_ale_streams_depend_on_the_environments_index_alone() -> None:
+    """FAULTS 24."""
+    whole, part = make_vec(BREAKOUT, 3), make_vec(BREAKOUT, 1, first_env_id=2)
+    np.testing.assert_array_equal(whole.reset(5)[2:], part.reset(5))
+    rng = np.random.default_rng(0)
+    for _ in range(170):  # past the end of a game
+        action = draw_actions(whole, rng)
+        a, b = whole.step(action), part.step(action[2:])
+        np.testing.assert_array_equal(a.obs[2:], b.obs)
+        np.testing.assert_array_equal(a.terminated[2:], b.terminated)
+        assert [record for record in a.episodes if record.env_id == 2] == b.episodes
+    whole.close()
+    part.close()
+
+
+def test_actions_ale_would_hang_on_are_refused() -> None:
+    """ALE's threads die of an action number out of range, and the caller waits for ever."""
+    with make_vec(BREAKOUT, 2) as env:
+        env.reset(0)
+        with pytest.raises(ActionError, match="environment 1: action is 4"):
+            env.step(np.array([0, 4]))
+
+
+def test_sticky_actions_repeat_a_quarter_of_the_frames() -> None:
+    game = make_vec(BREAKOUT, 1, backend="gymnasium", preset="machado-2018")
+    game.reset(0)
+    inner = game._backend._envs[0]
+    played = []
+    ale = inner._ale
+
+    class Watching:
+        def act(self, action: Any) -> int:
+            played.append(action)
+            return ale.act(action)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ale, name)
+
+    inner._ale = Watching()
+    for t in range(200):
+        inner.step(2 + t % 2)  # alternating, so that a repeated action can be told
+    wanted = [inner._actions[2 + t % 2] for t in range(200)]
+    repeated = [action != want for action, want in zip(played[::4], wanted, strict=True)]
+    assert 0.15 < np.mean(repeated) < 0.35
+
+
+def test_what_a_protocol_fixes_cannot_be_set() -> None:
+    with pytest.raises(ConfigError, match="fixed by the preset"):
+        make_vec(BREAKOUT, 1, backend="gymnasium", env_kwargs={"frameskip": 2})
+    with pytest.raises(ConfigError, match="cannot be given to the ale back end"):
+        make_vec(BREAKOUT, 1, env_kwargs={"mode": 4})
+    with make_vec(BREAKOUT, 1, backend="gymnasium", env_kwargs={"mode": 4}) as env:
+        env.reset(0)
+
+
+def test_unknown_games_and_presets_are_named() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'ALE/Breakout-v5'"):
+        make_vec("ALE/Brekout-v5", 1)
+    with pytest.raises(UnknownNameError, match="Choose one of dqn-2015, machado-2018"):
+        make_vec(BREAKOUT, 1, preset="dqn-2016")
+
+
+def test_a_sticky_game_outside_the_protocols_says_that_it_cannot_be_restored() -> None:
+    def make() -> Any:
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+        return gymnasium.make("ALE/Pong-v5", obs_type="ram")
+
+    env = make_vec(make, 1)
+    env.reset(0)
+    assert "Use the preset 'machado-2018'" in str(env.restorable)
+    with pytest.raises(EnvError, match="sticky actions"):
+        env.state_dict()

@@ -1,0 +1,272 @@
+"""Worker processes: the same steps as in process, and nothing left whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redline.envs import make_vec
+from redline.envs.processes import split_evenly
+from redline.envs.shared_memory import Layout, SharedBlock, spec_of
+from redline.envs.supervisor import WorkerGroup
+from redline.errors import ConfigError, EnvDataError, EnvError, WorkerError
+from tests.envs.recording import record
+from tests.envs.scripted import Counting, Echo, Faulty, Walk
+
+ZERO = np.zeros(3, dtype=np.int64)
+
+
+def pids_of(env: Any) -> list[int]:
+    return [worker.process.pid for worker in env._backend._group._workers]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that is dead but not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pids: list[int], limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, "a worker outlived its parent"
+        time.sleep(0.02)
+
+
+def shm() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def test_workers_give_the_same_steps_as_one_process() -> None:
+    """FAULTS 24; also idle environments, and saving in one number of workers for another."""
+    before = shm()
+    serial = make_vec("CartPole-v1", 5)
+    with make_vec("CartPole-v1", 5, backend="processes", num_workers=2) as env:
+        np.testing.assert_array_equal(env.reset(9), serial.reset(9))
+        assert record(env, 60, seed=1) == record(serial, 60, seed=1)
+        active = np.array([True, False, True, False, True])
+        action = np.zeros(5, dtype=np.int64)
+        for _ in range(12):
+            ours, theirs = env.step(action, active), serial.step(action, active)
+            for a, b in zip(ours[:5], theirs[:5], strict=True):
+                np.testing.assert_array_equal(a, b)
+            assert ours.episodes == theirs.episodes
+        assert shm() == before  # shared memory without a name
+        state = env.state_dict()
+        expected = record(serial, 40, seed=2)
+    with make_vec("CartPole-v1", 5, backend="processes", num_workers=1) as env:
+        env.load_state_dict(state)
+        assert record(env, 40, seed=2) == expected
+    with make_vec("CartPole-v1", 4, backend="processes", num_workers=1) as other:
+        with pytest.raises(EnvError, match="of 5 environments, this run has 4"):
+            other.load_state_dict(state)
+
+
+def test_journals_and_refusals_cross_the_process_border() -> None:
+    """A RedlineError of a worker is raised as it is, and the workers go on."""
+    with make_vec(Walk, 2, backend="processes", num_workers=1) as env:
+        assert env.restorable is None
+        env.reset(0)
+        record(env, 20, seed=1)
+        state = env.state_dict()
+        expected = record(env, 20, seed=2)
+        env.load_state_dict(state)
+        assert record(env, 20, seed=2) == expected
+        state["simulators"]["obs"][""] += 1
+        with pytest.raises(EnvError, match="did not reproduce") as caught:
+            env.load_state_dict(state)
+        assert "worker 0" in caught.value.__notes__[0]
+        env.reset(1)
+        env.step(np.zeros((2, 2), np.float32))
+
+
+def fail_in_step_3(fault: str, timeout_s: float = 60.0) -> tuple[WorkerError, list[int], float]:
+    before = shm()
+    env = make_vec(
+        lambda: Faulty("none" if fault == "kill" else fault),
+        3,
+        backend="processes",
+        num_workers=2,
+        worker_timeout_s=timeout_s,
+    )
+    pids = pids_of(env)
+    env.reset(0)
+    env.step(ZERO)
+    env.step(ZERO)
+    if fault == "kill":
+        os.kill(pids[1], signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        env.step(ZERO)
+    took = time.monotonic() - begin
+    assert not any(map(alive, pids))
+    assert shm() == before
+    with pytest.raises(WorkerError, match="closed"):
+        env.step(ZERO)
+    env.close()
+    return caught.value, pids, took
+
+
+def test_a_raising_worker_reaches_the_parent_with_its_traceback() -> None:
+    """FAULTS 16: a worker exception that leaves the parent hung for ever."""
+    error, _, took = fail_in_step_3("raise")
+    assert "KeyError: 'the door is locked'" in str(error)
+    assert "scripted.py" in str(error)
+    assert "environment" in str(error)
+    assert took < 10
+
+
+def test_a_killed_worker_reaches_the_parent_with_its_signal() -> None:
+    error, _, took = fail_in_step_3("kill")
+    assert "worker 1 (environments 1 .. 2 of " in str(error)
+    assert "was killed by SIGKILL" in str(error)
+    assert took < 10
+
+
+def test_an_exiting_worker_reaches_the_parent_with_its_status() -> None:
+    error, _, took = fail_in_step_3("exit")
+    assert "exited with status 7" in str(error)
+    assert took < 10
+
+
+def test_a_hanging_worker_is_ended_and_its_stack_shown() -> None:
+    error, _, took = fail_in_step_3("hang", timeout_s=1.0)
+    assert "did not answer 'step' within worker_timeout_s=1 s" in str(error)
+    assert "in spoil" in str(error)
+    assert took < 10
+
+
+def test_bad_data_in_a_worker_is_named_by_its_place_in_the_whole_batch() -> None:
+    with make_vec(lambda: Faulty("shape"), 2, backend="processes", num_workers=2) as env:
+        env.reset(0)
+        env.step(ZERO[:2])
+        env.step(ZERO[:2])
+        with pytest.raises(EnvDataError, match="environment 0: observation has shape"):
+            env.step(ZERO[:2])
+
+
+def test_a_factory_that_raises_or_cannot_travel_is_reported() -> None:
+    def broken() -> None:
+        raise OSError("no such level")
+
+    with pytest.raises(WorkerError, match="no such level"):
+        make_vec(broken, 1, backend="processes")
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match="cannot be sent"):
+        make_vec(lambda: Counting(lock), 1, backend="processes")
+
+
+SCRIPT = """
+import sys, time
+import gymnasium, numpy as np
+{setup}
+class Mine(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {{}}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {{}}
+from redline.envs import make_vec
+env = make_vec(Mine, 2, backend="processes", num_workers=2)
+env.reset(0)
+env.step(np.zeros(2, dtype=np.int64))
+print(*[worker.process.pid for worker in env._backend._group._workers], flush=True)
+{end}
+"""
+
+
+def run_script(tmp_path: Path, setup: str, end: str) -> subprocess.Popen:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.format(setup=setup, end=end))
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_any_start_method_and_no_main_guard(tmp_path: Path, method: str) -> None:
+    """FAULTS 26 and 18: code that works only under fork; a script that ends without closing."""
+    setup = f"import multiprocessing; multiprocessing.set_start_method({method!r})"
+    script = run_script(tmp_path, setup, "")
+    out, _ = script.communicate(timeout=120)
+    assert script.returncode == 0
+    pids = [int(word) for word in out.split()]
+    assert len(pids) == 2
+    wait_until_gone(pids)
+
+
+def test_workers_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    before = shm()
+    script = run_script(tmp_path, "", "time.sleep(600)")
+    assert script.stdout is not None
+    pids = [int(word) for word in script.stdout.readline().split()]
+    assert len(pids) == 2
+    script.kill()
+    script.wait()
+    script.stdout.close()
+    wait_until_gone(pids)
+    assert shm() == before
+
+
+def test_a_group_of_workers_alone() -> None:
+    """Commands without waiting, replies as they come, closing with replies still unread.
+
+    FAULTS 18: a hang at shutdown while queues still hold items. FAULTS 25: worker ids
+    outside the allowed cpuset crash, so workers are left where their parent may run.
+    """
+    group = WorkerGroup([Echo, Echo], titles=["a", "b"], timeout_s=60)
+    assert group.call("hello", [1, 2]) == [(0, "hello", 1), (1, "hello", 2)]
+    assert group.call("affinity") == [sorted(os.sched_getaffinity(0))] * 2
+    group.send(0, "sleep", 1.0)
+    group.send(1, "quick")
+    assert group.receive_ready(timeout_s=30) == {1: (1, "quick", None)}
+    assert group.receive(0) == (0, "sleep", 1.0)
+    assert group.receive_ready() == {}
+    group.send(0, "big", 50_000_000)
+    begin = time.monotonic()
+    group.close()
+    assert time.monotonic() - begin < 10
+    assert group.num_workers == 0
+    group.close()
+
+
+def test_a_worker_that_dies_idle_is_noticed_at_the_next_word() -> None:
+    group = WorkerGroup([Echo], titles=["a"], timeout_s=60)
+    pid = group._workers[0].process.pid
+    os.kill(pid, signal.SIGTERM)
+    wait_until_gone([pid])
+    with pytest.raises(WorkerError, match="was killed by SIGTERM"):
+        group.call("hello")
+
+
+def test_shared_blocks_hold_nested_arrays_without_overlap() -> None:
+    tree = {"a": np.zeros((3, 5), np.uint8), "b": {"c": np.zeros(2), "d": np.zeros((), np.int64)}}
+    layout = Layout.of(spec_of(tree))
+    before = shm()
+    block = SharedBlock()
+    block.resize(layout.nbytes)
+    arrays = block.arrays(layout)
+    assert shm() == before
+    arrays["a"][...], arrays["b"]["c"][...], arrays["b"]["d"][...] = 1, 2, 3
+    again = block.arrays(layout)
+    assert (again["a"] == 1).all()
+    assert (again["b"]["c"] == 2).all()
+    assert again["b"]["d"] == 3
+    block.close()
+    block.close()
+
+
+def test_shares_are_contiguous_and_even() -> None:
+    assert split_evenly(5, 2) == [(0, 2), (2, 5)]
+    assert split_evenly(3, 3) == [(0, 1), (1, 2), (2, 3)]
