@@ -16,10 +16,10 @@ import pytest
 from redline.profile import _native
 from redline.profile.analyse.cells import compute_cells
 from redline.profile.analyse.timeline import build_timeline
+from redline.profile.reader import open_session
 from redline.profile.record.files import create_session
 from redline.profile.record.options import Options
 from redline.profile.record.recorder import environment
-from redline.profile.session import open_session
 
 MARKS = 1
 BASE_NS = 1_000

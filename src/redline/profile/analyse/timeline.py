@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from redline.errors import ProfileError
 from redline.profile import layout, levels
-from redline.profile.session import Process, Shard
+from redline.profile.reader import Process, Shard
 
 Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
 

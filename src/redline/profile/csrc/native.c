@@ -66,6 +66,25 @@ static PyObject *flush(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* Around a fork in the parent. */
+static PyObject *pause_writer(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    rl_writer_pause();
+    Py_RETURN_NONE;
+}
+
+static PyObject *resume_writer(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    const int failed = rl_writer_resume();
+    if (failed) {
+        errno = failed;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
 /* In a forked child: leave the parent's session without writing to it. */
 static PyObject *abandon(PyObject *module, PyObject *unused) {
     (void)module;
@@ -173,6 +192,8 @@ static PyMethodDef methods[] = {
     {"stop", stop, METH_NOARGS, "Close everything, write the rest; returns the statistics."},
     {"statistics", get_statistics, METH_NOARGS, "Events and bytes written, events dropped."},
     {"flush", flush, METH_NOARGS, "Return when all events so far are in the files."},
+    {"pause_writer", pause_writer, METH_NOARGS, "End the writer thread for a moment."},
+    {"resume_writer", resume_writer, METH_NOARGS, "Start it again."},
     {"abandon", abandon, METH_NOARGS, "Leave the session of the process this was forked from."},
     {"set_active", set_active, METH_O, "Choose what is recorded: bit 1 marks, bit 2 calls."},
     {"get_active", get_active, METH_NOARGS, "What is recorded."},

@@ -136,6 +136,8 @@ int64_t rl_base_ns(void);
 int rl_session_begin(uint64_t words, int64_t budget);
 void rl_session_end(void);
 int rl_writer_start(const char *directory, int64_t interval_ns);
+void rl_writer_pause(void);
+int rl_writer_resume(void);
 void rl_writer_stop(void);
 void rl_writer_flush(void);
 void rl_writer_abandon(void);

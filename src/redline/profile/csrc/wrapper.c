@@ -26,6 +26,8 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
     const uint32_t session = rl_session;
     if (w->kind == RL_AUTO) {
         rl_report_callbacks(t);
+    } else {
+        t->callbacks += 2; /* as the probe would count this call */
     }
     rl_push(t, rl_now(), w->id, w->level, w->kind, self);
     PyObject *result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);

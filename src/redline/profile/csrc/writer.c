@@ -25,7 +25,7 @@ _Atomic uint64_t rl_events_written = 0;
 _Atomic uint64_t rl_bytes_written = 0;
 
 static pthread_t writer;
-static int writer_running = 0;
+static int session_open = 0, writer_running = 0;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake, flushed;
 static int stopping = 0;
@@ -268,6 +268,31 @@ static void close_shards(void) {
     monitor.file = -1;
 }
 
+static int start_thread(void) {
+    stopping = 0;
+    flush_wanted = flush_done = 0;
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&wake, NULL);
+    pthread_cond_init(&flushed, NULL);
+    /* Signals stay with the program's own threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&writer, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    writer_running = failed == 0;
+    return failed;
+}
+
+static void stop_thread(void) {
+    pthread_mutex_lock(&lock);
+    stopping = 1;
+    pthread_cond_signal(&wake);
+    pthread_mutex_unlock(&lock);
+    pthread_join(writer, NULL);
+    writer_running = 0;
+}
+
 int rl_writer_start(const char *path, int64_t interval) {
     if (batch == NULL) {
         batch = calloc(1, sizeof *batch);
@@ -281,23 +306,22 @@ int rl_writer_start(const char *path, int64_t interval) {
     monitor.file = -1;
     snprintf(directory, sizeof directory, "%s", path);
     interval_ns = interval;
-    stopping = 0;
-    flush_wanted = flush_done = 0;
     atomic_store(&rl_writer_error, 0);
     atomic_store(&rl_events_written, 0);
     atomic_store(&rl_bytes_written, 0);
-    pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&wake, NULL);
-    pthread_cond_init(&flushed, NULL);
-    /* Signals stay with the program's own threads. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(&writer, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    writer_running = failed == 0;
-    return failed;
+    session_open = 1;
+    return start_thread();
 }
+
+/* Around a fork: Python warns of forking with threads about, and no lock of ours may be
+ * held in the child. What is recorded meanwhile waits in the rings. */
+void rl_writer_pause(void) {
+    if (writer_running) {
+        stop_thread();
+    }
+}
+
+int rl_writer_resume(void) { return session_open && !writer_running ? start_thread() : 0; }
 
 void rl_writer_flush(void) {
     if (!writer_running) {
@@ -313,21 +337,21 @@ void rl_writer_flush(void) {
 }
 
 void rl_writer_stop(void) {
-    if (!writer_running) {
+    if (!session_open) {
         return;
     }
-    pthread_mutex_lock(&lock);
-    stopping = 1;
-    pthread_cond_signal(&wake);
-    pthread_mutex_unlock(&lock);
-    pthread_join(writer, NULL);
-    writer_running = 0;
+    if (!writer_running) {
+        start_thread(); /* to write what is left */
+    }
+    stop_thread();
+    session_open = 0;
     close_shards();
 }
 
-/* In a forked child: the writer thread is not there, and its shards are the parent's. */
+/* In a forked child: the shards are the parent's. */
 void rl_writer_abandon(void) {
-    if (writer_running) {
+    if (session_open) {
+        session_open = 0;
         writer_running = 0;
         close_shards();
     }

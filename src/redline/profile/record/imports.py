@@ -45,7 +45,8 @@ class PostImport(importlib.abc.MetaPathFinder):
         """Call `action(module)` once `name` is imported."""
         module = sys.modules.get(name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):
-            action(module)
+            self._actions.setdefault(name, []).append(action)
+            self.run(module)
         else:
             self._actions.setdefault(name, []).append(action)
 
@@ -61,9 +62,19 @@ class PostImport(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
 
     def run(self, module: ModuleType) -> None:
-        """Run the actions of a module that has just been imported."""
+        """Run the actions of a module that has just been imported.
+
+        An action that fails must not make the program's import fail: it is printed, and what it
+        was to observe goes unobserved.
+        """
         for action in self._actions.pop(module.__name__, []):
-            action(module)
+            try:
+                action(module)
+            except Exception as error:  # noqa: BLE001  (the program must run, whatever this meets)
+                sys.stderr.write(
+                    f"redline.profile: {module.__name__} is not fully observed: "
+                    f"{type(error).__name__}: {error}\n"
+                )
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -11,6 +11,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -167,10 +168,13 @@ class Patches:
             root = getattr(module, class_name)
             for kind in _descendants(root):
                 self._wrap_methods(kind, methods, number)
-            inherited = root.__init_subclass__.__func__
+            own = vars(root).get("__init_subclass__")
 
             def init_subclass(cls: type, **kwargs: Any) -> None:
-                inherited(cls, **kwargs)
+                if isinstance(own, classmethod):
+                    own.__func__(cls, **kwargs)
+                else:
+                    super(root, cls).__init_subclass__(**kwargs)
                 if not self._done:
                     self._wrap_methods(cls, methods, number)
 
@@ -198,12 +202,16 @@ class Patches:
 
     def _mark_optimizers(self, module: types.ModuleType) -> None:
         number = _native.intern("operation", "backpropagation")
+        torch = sys.modules["torch"]
 
+        # torch.compile traces into these: to it they must be nothing at all.
         def before(*_: Any) -> None:
-            _native.begin(number)
+            if not torch.compiler.is_compiling():
+                _native.begin(number)
 
         def after(*_: Any) -> None:
-            _native.end(number)
+            if not torch.compiler.is_compiling():
+                _native.end(number)
 
         handles = (
             module.register_optimizer_step_pre_hook(before),

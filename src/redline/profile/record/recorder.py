@@ -116,6 +116,14 @@ class Recorder:
         self._close_files()
         return statistics
 
+    def pause_writer(self) -> None:
+        """Before a fork: no thread of ours may exist then."""
+        self._native.pause_writer()
+
+    def resume_writer(self) -> None:
+        """After it, in the parent."""
+        self._native.resume_writer()
+
     def after_fork(self) -> None:
         """In a forked child: leave the parent's files and record into new ones."""
         if self._files is None:
@@ -194,20 +202,29 @@ class Recorder:
             self._begin_window()
 
     def _begin_window(self) -> None:
+        from redline.profile.record.calibrate import Calibrator
+
         if self._files is None or os.getpid() != self._pid:
             return
         if self._boundary is not None:
             self._native.set_active(MARKS | CALLS)
             self._boundary.resume()
+            if self.options.calibrate:
+                Calibrator(self._switch).start(self._native.now())
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
         if self.options.for_s > 0:
             _later(self.options.for_s, self._end_window)
 
+    def _switch(self, on: bool) -> None:
+        if self._boundary is not None:
+            (self._boundary.resume if on else self._boundary.pause)()
+
     def _end_window(self) -> None:
         if self._files is None or os.getpid() != self._pid:
             return
+        self._native.set_block_hook(None, 0)
         if self._boundary is not None:
             self._boundary.pause()
         self._native.set_active(0)
@@ -260,7 +277,21 @@ def _after_fork_in_child() -> None:
         _current.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def _before_fork() -> None:
+    if _current is not None:
+        _current.pause_writer()
+
+
+def _after_fork_in_parent() -> None:
+    if _current is not None:
+        _current.resume_writer()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 def join(directory: Path, options: Options) -> None:

@@ -1,0 +1,233 @@
+"""A session in one object: processes, cells raw and corrected, overhead, native functions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redline.profile import layout, levels
+from redline.profile.analyse.cells import Cells, Key, compute_cells, operation_name
+from redline.profile.analyse.correction import Cycle, Estimate, estimate_unit_cost, find_cycles
+from redline.profile.analyse.timeline import Decoded, Timeline, build_timeline, decode
+from redline.profile.reader import Process, Session, open_session
+
+__all__ = ["Cell", "FunctionRow", "ProcessRow", "Summary", "summarize"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A process; times in seconds."""
+
+    name: str
+    pid: int
+    parent_pid: int
+    wall_s: float  # recorded time
+    cpu_s: float
+    ended: bool  # False: killed, crashed, or still running
+    metadata: dict[str, Any]
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Time of one process in one (phase, operation, level)."""
+
+    process: str
+    pid: int
+    phase: str
+    operation: str
+    level: str
+    gpu_busy: bool
+    raw_s: float
+    corrected_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRow:
+    """A native function of one process; inclusive time, callbacks into Python too."""
+
+    process: str
+    pid: int
+    level: str
+    function: str
+    calls: int
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What `redline report` shows."""
+
+    session: str
+    mode: str
+    wall_s: float  # from the first process's start to the last one's end
+    processes: list[ProcessRow]
+    cells: list[Cell]
+    overhead: list[Estimate]
+    functions: list[FunctionRow]
+    dropped_events: int
+    problems: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `json.dumps`; numbers that are not known are null."""
+        return _without_nan(asdict(self))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def summarize(session: Session | str | Path) -> Summary:
+    """Analyse a whole session.
+
+    Raises:
+        SessionError: if the directory is not a session that can be read.
+        ProfileError: if the C extension was not built.
+    """
+    if not isinstance(session, Session):
+        session = open_session(session)
+    timelines = [build_timeline(process) for process in session.processes]
+    charges = [_callbacks_by_operation(timeline) for timeline in timelines]
+    cycles: list[Cycle] = []
+    for process in session.processes:
+        for shard in process.threads[:1]:
+            cycles += find_cycles(process, shard)
+    overhead = []
+    if session.mode == "full":
+        overhead = [estimate_unit_cost(cycles, sum(sum(c.values()) for c in charges))]
+    unit_ns = sum(e.unit_ns for e in overhead if e.corrected)
+    cells: list[Cell] = []
+    rows: list[ProcessRow] = []
+    functions: list[FunctionRow] = []
+    problems: list[str] = []
+    for timeline, charge in zip(timelines, charges, strict=True):
+        found = compute_cells(timeline)
+        cells += _cell_rows(timeline.process, found, correct(found, charge, unit_ns))
+        rows.append(_process_row(timeline, found))
+        functions += _function_rows(timeline)
+        for problem in timeline.process.problems:
+            problems.append(f"{timeline.process.name} (pid {timeline.process.pid}): {problem}")
+    begin = min((t.process.base_ns for t in timelines), default=0)
+    end = max((t.process.base_ns + t.end_ns for t in timelines), default=0)
+    return Summary(
+        session=str(session.directory),
+        mode=session.mode,
+        wall_s=(end - begin) / 1e9,
+        processes=rows,
+        cells=cells,
+        overhead=overhead,
+        functions=sorted(functions, key=lambda row: -row.total_s),
+        dropped_events=sum(process.dropped for process in session.processes),
+        problems=problems,
+    )
+
+
+def _callbacks_by_operation(timeline: Timeline) -> dict[tuple[str, str], int]:
+    """Probe callbacks per (phase, operation) of the threads that led when they happened."""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for thread in timeline.threads:
+        chosen = thread.special_codes == layout.CODE_CALLBACKS
+        times, values = thread.special_times[chosen], thread.special_values[chosen]
+        own = _states_at(thread, times)
+        phases = np.concatenate([[0], timeline.phase[1]])[
+            np.searchsorted(timeline.phase[0], times, side="right")
+        ]
+        leads = np.concatenate([[0], timeline.lead[1]])[
+            np.searchsorted(timeline.lead[0], times, side="right")
+        ]
+        keys = (own.astype(np.int64) << 40) | (leads.astype(np.int64) << 16) | phases
+        for key in np.unique(keys):
+            state = thread.states[int(key) >> 40]
+            lead = timeline.states[int(key) >> 16 & 0xFFFFFF]
+            if state is not None and lead.operation == state.operation:
+                phase = timeline.phases[int(key) & 0xFFFF]
+                total = int(values[keys == key].sum())
+                counts[phase, operation_name(timeline, state)] += total
+    return dict(counts)
+
+
+def _states_at(thread: Decoded, times: Any) -> Any:
+    at = np.searchsorted(thread.stream[0], times, side="right")
+    return np.concatenate([[0], thread.stream[1]])[at]
+
+
+def correct(cells: Cells, charge: dict[tuple[str, str], int], unit_ns: float) -> dict[Key, float]:
+    """Take the probe's cost out of the cells, ns.
+
+    A callback's cost falls on the code that makes the call: on `python` of the same phase and
+    operation first, on that operation's other levels once nothing is left of it.
+    """
+    corrected = {key: float(ns) for key, ns in cells.time_ns.items()}
+    for (phase, operation), count in charge.items():
+        rest = count * unit_ns
+        keys = [key for key in corrected if key[:2] == (phase, operation)]
+        for group in (
+            [key for key in keys if key[2] == levels.LEVELS[levels.PYTHON]],
+            [key for key in keys if key[2] not in ("python", "waiting")],
+        ):
+            whole = sum(corrected[key] for key in group)
+            taken = min(rest, whole)
+            for key in group if taken > 0 else []:
+                corrected[key] -= taken * corrected[key] / whole
+            rest -= taken
+    return corrected
+
+
+def _cell_rows(process: Process, cells: Cells, corrected: dict[Key, float]) -> list[Cell]:
+    return [
+        Cell(process.name, process.pid, *key, raw_s=ns / 1e9, corrected_s=corrected[key] / 1e9)
+        for key, ns in sorted(cells.time_ns.items(), key=lambda item: -item[1])
+    ]
+
+
+def _process_row(timeline: Timeline, cells: Cells) -> ProcessRow:
+    process = timeline.process
+    return ProcessRow(
+        name=process.name,
+        pid=process.pid,
+        parent_pid=process.parent_pid,
+        wall_s=sum(cells.time_ns.values()) / 1e9,
+        cpu_s=_cpu_s(process),
+        ended=process.end is not None,
+        metadata=process.metadata,
+        problems=list(process.problems),
+    )
+
+
+def _cpu_s(process: Process) -> float:
+    if process.end is not None:
+        return float(process.end["cpu_s"])
+    if process.monitor is None:
+        return 0.0
+    monitor = decode(process, process.monitor)
+    readings = monitor.special_values[monitor.special_codes == layout.CODE_PROCESS_CPU]
+    return float(readings[-1]) / 1e6 if len(readings) else 0.0
+
+
+def _function_rows(timeline: Timeline) -> list[FunctionRow]:
+    process = timeline.process
+    calls = sum(thread.counts for thread in timeline.threads)
+    total_ns = sum(thread.inclusive_ns for thread in timeline.threads)
+    return [
+        FunctionRow(
+            process.name,
+            process.pid,
+            levels.LEVELS[name.level],
+            f"{name.module}.{name.name}" if name.module else name.name,
+            int(calls[name.id]),  # pyright: ignore[reportIndexIssue]
+            int(total_ns[name.id]) / 1e9,  # pyright: ignore[reportIndexIssue]
+        )
+        for name in process.names.values()
+        if name.kind == "call"
+        and name.level != levels.PYTHON
+        and timeline.threads
+        and calls[name.id]  # pyright: ignore[reportIndexIssue]
+    ]

@@ -1,0 +1,183 @@
+"""The profiler's commands, for the command line to call; none imports torch.
+
+Each takes its arguments as a list and returns an exit status:
+
+| function | command |
+|---|---|
+| `profile_main` | `redline profile [--out DIR] [--mode MODE] ... -- COMMAND...` |
+| `report_main` | `redline report DIR [--format FORMAT]` |
+| `inspect_main` | `redline inspect-session DIR` |
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from redline.errors import ProfileError, RedlineError
+from redline.profile.record.options import MODES, Options
+
+__all__ = ["COMMANDS", "inspect_main", "main", "profile_main", "report_main"]
+
+
+def profile_main(argv: Sequence[str]) -> int:
+    """`redline profile`: run a command and record it; returns the command's status."""
+    from redline.profile.runner import run_profiled
+
+    own, command = _split(list(argv))
+    arguments = _profile_parser().parse_args(own)
+    directory = Path(arguments.out or time.strftime("profile-%Y%m%d-%H%M%S"))
+    options = Options(
+        mode=arguments.mode,
+        watch=tuple(arguments.watch),
+        delay_s=arguments.delay_s,
+        for_s=arguments.for_s,
+        delay_steps=arguments.delay_steps,
+        for_steps=arguments.for_steps,
+        memory_mb=arguments.memory_mb,
+        calibrate=not arguments.no_calibration,
+    )
+    status = run_profiled(command, directory, options)
+    sys.stderr.write(f"redline profile: recorded to {directory}; see: redline report {directory}\n")
+    return status
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    if "--" in argv:
+        at = argv.index("--")
+        return argv[:at], argv[at + 1 :]
+    return argv, []
+
+
+def _profile_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="redline profile",
+        usage="redline profile [options] -- python program.py [arguments]",
+        description="Record where the time of a program, and of the Python processes it starts, "
+        "goes. The program needs no change.",
+    )
+    add = parser.add_argument
+    add("--out", metavar="DIR", help="new session directory (default: profile-DATE-TIME)")
+    add(
+        "--mode",
+        choices=MODES,
+        default="full",
+        help="light: marks, env calls, backward and optimizers; full: native calls, too "
+        "(default: full)",
+    )
+    add("--delay-s", type=float, default=0.0, metavar="X", help="start X seconds late (default: 0)")
+    add("--for-s", type=float, default=0.0, metavar="X", help="record X seconds (default: 0, all)")
+    add(
+        "--delay-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start after N calls of profile.step() (default: 0)",
+    )
+    add(
+        "--for-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="record N steps (default: 0, all)",
+    )
+    add(
+        "--watch",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="count this function as simulator; may be repeated",
+    )
+    add(
+        "--memory-mb",
+        type=float,
+        default=64.0,
+        metavar="X",
+        help="bound of the event buffers per process, MB (default: 64)",
+    )
+    add(
+        "--no-calibration",
+        action="store_true",
+        help="leave out the short blocks without the probe, from which its cost is estimated",
+    )
+    return parser
+
+
+def report_main(argv: Sequence[str]) -> int:
+    """`redline report`: where the time went."""
+    parser = argparse.ArgumentParser(prog="redline report", description="Where the time went.")
+    parser.add_argument("directory", metavar="DIR", help="session directory")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="what to print (default: text)"
+    )
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.analyse.summary import summarize
+    from redline.profile.report.text import render_text
+
+    summary = summarize(arguments.directory)
+    if arguments.format == "json":
+        sys.stdout.write(json.dumps(summary.to_json()) + "\n")
+    else:
+        sys.stdout.write(render_text(summary))
+    return 0
+
+
+def inspect_main(argv: Sequence[str]) -> int:
+    """`redline inspect-session`: what a session directory holds; the last line is JSON."""
+    parser = argparse.ArgumentParser(
+        prog="redline inspect-session", description="What a session directory holds."
+    )
+    parser.add_argument("directory", metavar="DIR", help="session directory")
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.reader import open_session
+
+    session = open_session(arguments.directory)
+    rows = []
+    for process in session.processes:
+        shards = [*process.threads, *([process.monitor] if process.monitor else [])]
+        size = sum(shard.path.stat().st_size for shard in shards)
+        events = sum(len(shard.codes) for shard in shards)
+        rows.append(
+            {
+                "name": process.name,
+                "pid": process.pid,
+                "threads": len(process.threads),
+                "rows": events,
+                "bytes": size,
+                "dropped": process.dropped,
+                "ended": process.end is not None,
+                "problems": process.problems,
+            }
+        )
+        sys.stdout.write(
+            f"{process.name} (pid {process.pid}): {len(process.threads)} threads, {events} rows, "
+            f"{size} bytes{''.join(f'; {p}' for p in process.problems)}\n"
+        )
+    summary = {"version": session.manifest["version"], "mode": session.mode, "processes": rows}
+    sys.stdout.write(json.dumps(summary) + "\n")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "profile": profile_main,
+    "report": report_main,
+    "inspect-session": inspect_main,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m redline.profile COMMAND ...`: the profiler without the rest of Redline."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in COMMANDS:
+        sys.stderr.write(f"usage: python -m redline.profile {{{','.join(COMMANDS)}}} ...\n")
+        return 2
+    try:
+        return COMMANDS[arguments[0]](arguments[1:])
+    except RedlineError as error:
+        kind = "profile error" if isinstance(error, ProfileError) else "error"
+        sys.stderr.write(f"redline {arguments[0]}: {kind}: {error}\n")
+        return 2

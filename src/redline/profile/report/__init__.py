@@ -1,0 +1,1 @@
+"""Show a summary: text, JSON."""

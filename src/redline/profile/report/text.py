@@ -1,0 +1,87 @@
+"""A summary as text, for a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from redline.profile.analyse.summary import Cell, ProcessRow, Summary
+from redline.profile.levels import LEVELS
+
+__all__ = ["render_text"]
+
+TOP_FUNCTIONS = 10
+
+
+def render_text(summary: Summary) -> str:
+    """Processes, time by operation and level, native functions, overhead, problems."""
+    lines = [
+        f"session {summary.session}, mode {summary.mode}, {summary.wall_s:.3f} s, "
+        f"{len(summary.processes)} process{'es' * (len(summary.processes) != 1)}",
+    ]
+    for process in summary.processes:
+        lines += ["", *_process(process, summary)]
+    lines += ["", *_overhead(summary)]
+    for problem in summary.problems:
+        lines.append(f"note: {problem}")
+    return "\n".join(lines) + "\n"
+
+
+def _process(process: ProcessRow, summary: Summary) -> list[str]:
+    cells = [cell for cell in summary.cells if cell.pid == process.pid]
+    lines = [
+        f"{process.name} (pid {process.pid}, parent {process.parent_pid}): "
+        f"{process.wall_s:.3f} s recorded, {process.cpu_s:.3f} s CPU"
+    ]
+    for phase in dict.fromkeys(cell.phase for cell in cells):
+        if phase:
+            lines.append(f"  phase {phase}")
+        lines += _table([cell for cell in cells if cell.phase == phase])
+    functions = [row for row in summary.functions if row.pid == process.pid][:TOP_FUNCTIONS]
+    if functions:
+        lines.append("  native functions by time inside them:")
+        for row in functions:
+            lines.append(
+                f"    {row.total_s:10.3f} s {row.calls:10d} calls  {row.level:9s} {row.function}"
+            )
+    return lines
+
+
+def _table(cells: list[Cell]) -> list[str]:
+    shown = [level for level in LEVELS if any(cell.level == level for cell in cells)]
+    by_operation: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for cell in cells:
+        by_operation[cell.operation][cell.level] += cell.corrected_s
+    total = sum(cell.corrected_s for cell in cells)
+    width = max(9, *(len(name) for name in by_operation), 0)
+    lines = [
+        f"  {'operation':{width}s} {'s':>10s} {'%':>6s}"
+        + "".join(f" {level:>12s}" for level in shown)
+    ]
+    for name, row in sorted(by_operation.items(), key=lambda item: -sum(item[1].values())):
+        seconds = sum(row.values())
+        lines.append(
+            f"  {name:{width}s} {seconds:10.3f} {100 * seconds / max(total, 1e-12):6.1f}"
+            + "".join(f" {row[level]:12.3f}" for level in shown)
+        )
+    return lines
+
+
+def _overhead(summary: Summary) -> list[str]:
+    lines = []
+    for estimate in summary.overhead:
+        head = f"overhead of the {estimate.probe} probe: {estimate.count} callbacks"
+        if estimate.corrected:
+            seconds = estimate.count * estimate.unit_ns / 1e9
+            lines.append(
+                f"{head} of {estimate.unit_ns:.0f} ns "
+                f"(95% {estimate.ci_low_ns:.0f} to {estimate.ci_high_ns:.0f}), "
+                f"{seconds:.3f} s taken out of the times above"
+            )
+        else:
+            lines.append(f"{head}, not corrected for: {estimate.reason}")
+    if summary.dropped_events:
+        lines.append(
+            f"{summary.dropped_events} events were dropped: the rings were full. "
+            "Profile a shorter window, or give more memory"
+        )
+    return lines

@@ -1,0 +1,125 @@
+"""The probe's unit cost, on cycles with a known answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redline.profile.analyse.cells import Cells, split_exactly
+from redline.profile.analyse.correction import Cycle, estimate_unit_cost, find_cycles
+from redline.profile.analyse.summary import correct, summarize
+from redline.profile.reader import open_session
+
+
+def cycles(unit_ns: float, noise_ns: float, number: int = 40) -> list[Cycle]:
+    """Cycles of a program whose steps take 100 us each and call the probe 300 times per step."""
+    rng = np.random.default_rng(3)
+    made = []
+    for _ in range(number):
+        steps_on, steps_off = rng.integers(180, 220, 2).tolist()
+        callbacks = 300 * steps_on + int(rng.integers(-50, 50))
+        cpu_ns = 100_000 * (steps_on - steps_off) + unit_ns * callbacks + rng.normal(0, noise_ns)
+        made.append(Cycle(cpu_ns, {"simulation": steps_on - steps_off}, callbacks))
+    return made
+
+
+def test_the_unit_cost_is_found_exactly_without_noise() -> None:
+    estimate = estimate_unit_cost(cycles(80.0, 0.0), count=10**6)
+    assert estimate.corrected
+    assert estimate.unit_ns == pytest.approx(80.0, rel=1e-6)
+    assert estimate.count == 10**6
+
+
+def test_the_interval_covers_the_truth_under_noise() -> None:
+    """1 ms of noise per cycle against 300 * 200 * 80 ns = 4.8 ms of probe."""
+    estimate = estimate_unit_cost(cycles(80.0, 1e6), count=1)
+    assert estimate.corrected
+    assert estimate.ci_low_ns < 80.0 < estimate.ci_high_ns
+    assert estimate.ci_high_ns - estimate.ci_low_ns < 20.0
+
+
+def test_outlying_cycles_are_set_aside() -> None:
+    """One block in twenty was interrupted for 50 ms of somebody else's work."""
+    disturbed = cycles(80.0, 1e5)
+    for i in range(0, len(disturbed), 20):
+        before = disturbed[i]
+        disturbed[i] = Cycle(before.cpu_ns - 5e7, before.operations, before.callbacks)
+    estimate = estimate_unit_cost(disturbed, count=1)
+    assert estimate.unit_ns == pytest.approx(80.0, rel=0.02)
+    assert estimate.cycles == len(disturbed) - 2
+
+
+def test_a_wide_interval_speaks_instead_of_correcting() -> None:
+    estimate = estimate_unit_cost(cycles(80.0, 2e7), count=1)
+    assert not estimate.corrected
+    assert "too wide" in estimate.reason
+
+
+def test_too_few_cycles_are_no_estimate() -> None:
+    estimate = estimate_unit_cost(cycles(80.0, 0.0, number=3), count=1)
+    assert not estimate.corrected
+    assert math.isnan(estimate.unit_ns)
+    assert "3 calibration cycles" in estimate.reason
+
+
+def test_correction_takes_from_python_first() -> None:
+    """30 callbacks of 10 ns in inference: 250 ns of Python go, then 50 of the back end's 500."""
+    cells = Cells(
+        {
+            ("", "inference", "python", False): 250,
+            ("", "inference", "backend", False): 500,
+            ("", "inference", "waiting", False): 1000,
+            ("", "simulation", "python", False): 70,
+        },
+        imputed_ns=0,
+    )
+    corrected = correct(cells, {("", "inference"): 30}, unit_ns=10.0)
+    assert corrected == {
+        ("", "inference", "python", False): 0.0,
+        ("", "inference", "backend", False): 450.0,
+        ("", "inference", "waiting", False): 1000.0,
+        ("", "simulation", "python", False): 70.0,
+    }
+
+
+@given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))
+def test_splitting_loses_nothing(total: int, weights: list[int]) -> None:
+    if sum(weights) == 0:
+        weights = [1, *weights]
+    parts = split_exactly(total, weights)
+    assert sum(parts) == total
+    for part, weight in zip(parts, weights, strict=True):
+        assert abs(part - total * weight / sum(weights)) <= 1.001
+
+
+def test_a_run_leaves_cycles_and_all_its_time_is_attributed(profiled: Any) -> None:
+    """Blocks of the real thing; the time in unobserved blocks is split like the rest."""
+    profiled.run(
+        """
+import time
+import mujoco, torch
+from redline import profile
+until = time.monotonic() + 2.5
+while time.monotonic() < until:
+    with profile.operation("simulation"):
+        mujoco.spin(200_000)
+        for _ in range(100):
+            torch.spin(500)
+"""
+    )
+    process = open_session(profiled.session).processes[0]
+    found = find_cycles(process, process.threads[0])
+    assert len(found) >= 3
+    assert all(cycle.callbacks > 0 for cycle in found)
+    summary = summarize(profiled.session)
+    levels = {"python": 0.0, "backend": 0.0, "simulator": 0.0, "waiting": 0.0, "unattributed": 0.0}
+    for cell in summary.cells:
+        levels[cell.level] += cell.raw_s
+    assert levels["unattributed"] < 0.01 * sum(levels.values())
+    assert sum(levels.values()) == pytest.approx(summary.processes[0].wall_s)
+    assert min(levels["simulator"], levels["backend"]) > 0

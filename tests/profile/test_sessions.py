@@ -1,0 +1,371 @@
+"""Sessions of programs that end badly, in odd ways, or under somebody else's hook."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline import profile
+from redline.errors import ConfigError, ProfileError, ProfilerConflictError, SessionError
+from redline.profile import layout
+from redline.profile.analyse.summary import summarize
+from redline.profile.commands import main
+from redline.profile.reader import open_session
+from redline.profile.record.files import create_session
+from redline.profile.record.options import Options
+from redline.profile.record.recorder import environment
+
+SPIN = "import mujoco\nmujoco.spin(30_000_000)\n"
+
+
+def simulator_s(directory: Path) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for cell in summarize(directory).cells:
+        if cell.level == "simulator":
+            totals[cell.process] = totals.get(cell.process, 0.0) + cell.raw_s
+    return totals
+
+
+def test_a_crash_leaves_a_whole_session(profiled: Any) -> None:
+    done = profiled.run(SPIN + "raise SystemError('boom')", check=False)
+    assert done.returncode == 1
+    assert "boom" in done.stderr
+    assert simulator_s(profiled.session)["program.py"] >= 0.03
+    assert open_session(profiled.session).processes[0].end is not None
+
+
+def test_os_exit_leaves_a_whole_session(profiled: Any) -> None:
+    done = profiled.run(SPIN + "import os\nos._exit(7)", check=False)
+    assert done.returncode == 7
+    assert simulator_s(profiled.session)["program.py"] >= 0.03
+    assert open_session(profiled.session).processes[0].end is not None
+
+
+def test_a_killed_program_leaves_a_readable_session(profiled: Any) -> None:
+    """SIGKILL: what was written by then is there, and the report says how it ended."""
+    done = profiled.run(
+        SPIN + "import os, signal, time\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)",
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert simulator_s(profiled.session)["program.py"] >= 0.03
+    process = open_session(profiled.session).processes[0]
+    assert process.end is None
+    assert any("did not end by itself" in problem for problem in process.problems)
+    summary = summarize(profiled.session)
+    assert summary.processes[0].cpu_s > 0
+
+
+def test_a_shard_cut_short_is_named_and_the_rest_is_used(profiled: Any) -> None:
+    profiled.run(
+        """
+import time, mujoco
+for _ in range(5):
+    mujoco.spin(10_000_000)
+    time.sleep(0.25)
+"""
+    )
+    shard = next(profiled.session.glob("processes/*/thread-00000.arrow"))
+    whole = simulator_s(profiled.session)["program.py"]
+    with shard.open("r+b") as file:
+        file.truncate(shard.stat().st_size - 100)
+    summary = summarize(profiled.session)
+    assert any("thread-00000.arrow: cut short" in problem for problem in summary.problems)
+    assert 0 < simulator_s(profiled.session)["program.py"] <= whole
+
+
+@pytest.mark.parametrize("keep", [0, 10, 100, 200, 400])
+def test_any_cut_is_survived(profiled: Any, keep: int) -> None:
+    profiled.run(SPIN)
+    shard = next(profiled.session.glob("processes/*/thread-00000.arrow"))
+    with shard.open("r+b") as file:
+        file.truncate(keep)
+    assert summarize(profiled.session).processes[0].name == "program.py"
+
+
+def test_torn_lines_are_named(profiled: Any) -> None:
+    profiled.run(SPIN)
+    names = next(profiled.session.glob("processes/*/names.jsonl"))
+    names.write_text(names.read_text()[:-9])
+    assert any("names.jsonl: a torn line" in p for p in summarize(profiled.session).problems)
+
+
+def test_forks_and_subprocesses_join(profiled: Any) -> None:
+    profiled.run(
+        """
+import os, subprocess, sys, mujoco
+child = os.fork()
+if child == 0:
+    mujoco.spin(20_000_000)
+    os._exit(0)
+os.waitpid(child, 0)
+subprocess.run([sys.executable, "-c", "import mujoco; mujoco.spin(40_000_000)"], check=True)
+mujoco.spin(10_000_000)
+"""
+    )
+    summary = summarize(profiled.session)
+    by_pid = {cell.pid: cell.raw_s for cell in summary.cells if cell.level == "simulator"}
+    root = summary.processes[0]
+    assert [p.parent_pid for p in summary.processes[1:]] == [root.pid, root.pid]
+    assert all(a >= b for a, b in zip(sorted(by_pid.values()), (0.01, 0.02, 0.04), strict=True))
+
+
+def test_multiprocessing_pools_join_by_name(profiled: Any) -> None:
+    profiled.run(
+        """
+import multiprocessing, mujoco
+def work(ns):
+    return mujoco.spin(ns) > 0
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert pool.map(work, [20_000_000])
+            pool.close()
+            pool.join()
+"""
+    )
+    workers = {n: s for n, s in simulator_s(profiled.session).items() if "PoolWorker" in n}
+    assert len(workers) == 2
+    assert all(seconds >= 0.02 for seconds in workers.values())
+
+
+def test_windows_by_time_and_by_steps(profiled: Any) -> None:
+    """Of ten steps of 5 ms the third to the sixth are recorded."""
+    profiled.run(
+        """
+import mujoco
+from redline import profile
+for _ in range(10):
+    mujoco.spin(5_000_000)
+    profile.step()
+""",
+        delay_steps=2,
+        for_steps=4,
+    )
+    summary = summarize(profiled.session)
+    (row,) = [row for row in summary.functions if row.function == "mujoco.spin"]
+    assert row.calls == 4
+    assert summary.processes[0].wall_s < 0.9 * summary.wall_s
+
+
+def test_light_mode_sees_marks_but_no_calls(profiled: Any) -> None:
+    profiled.run(
+        "import mujoco\nfrom redline import profile\n"
+        "with profile.operation('simulation'):\n    mujoco.spin(20_000_000)\n",
+        mode="light",
+    )
+    cells = profiled.cells()["program.py"]
+    assert cells["", "simulation", "python", False] >= 20_000_000
+    assert {key[2] for key in cells} == {"python"}
+
+
+def test_watched_functions_are_simulator(profiled: Any) -> None:
+    profiled.run(
+        "import statistics, time\n"
+        "from statistics import mean\n"
+        "def slow():\n    time.sleep(0.02)\n    yield 1\n"
+        "statistics.mean(slow())\n",
+        watch=("statistics:mean",),
+    )
+    (row,) = [r for r in summarize(profiled.session).functions if r.function == "statistics.mean"]
+    assert (row.calls, row.level) == (1, "simulator")
+    assert row.total_s >= 0.02
+
+
+def test_a_misspelled_watch_is_told_and_the_program_runs(profiled: Any) -> None:
+    done = profiled.run("import mujoco\nprint('ran')\n", watch=("mujoco:spni",), check=False)
+    assert done.stdout == "ran\n"
+    assert "mujoco has no 'spni'" in done.stderr
+
+
+def test_gymnasium_like_envs_are_simulation_once_however_nested(profiled: Any) -> None:
+    """Fault 37's sister: env classes of the program are seen, wrappers do not count twice."""
+    core = profiled.directory / "gymnasium"
+    core.mkdir()
+    (core / "__init__.py").write_text("from gymnasium.core import Env\n")
+    (core / "core.py").write_text(
+        "class Env:\n"
+        "    def step(self, action): raise NotImplementedError\n"
+        "    def reset(self): raise NotImplementedError\n"
+    )
+    done = profiled.run(
+        """
+import gymnasium, mujoco, pickle
+spent = []
+class Inner(gymnasium.Env):
+    def step(self, action):
+        "Step."
+        spent.append(mujoco.spin(1_000_000))
+    def reset(self):
+        spent.append(mujoco.spin(1_000_000))
+class Outer(gymnasium.Env):
+    def __init__(self, env):
+        self.env = env
+    def step(self, action):
+        return self.env.step(action)
+    def reset(self):
+        return self.env.reset()
+env = Outer(Inner())
+env.reset()
+for _ in range(9):
+    env.step(0)
+assert Inner.step.__doc__ == "Step." and Inner.step.__name__ == "step"
+pickle.loads(pickle.dumps(env)).step(0)
+mujoco.spin(5_000_000)
+print(sum(spent))
+"""
+    )
+    cells = profiled.cells()["program.py"]
+    simulation = cells["", "simulation", "simulator", False]
+    assert simulation == pytest.approx(int(done.stdout), rel=0.05, abs=1e6)
+    assert cells["", "other", "simulator", False] >= 5_000_000
+    process = open_session(profiled.session).processes[0]
+    events = process.threads[0].codes
+    (number,) = [n.id for n in process.names.values() if n.name == "simulation"]
+    assert (events == 2 * number).sum() == 11
+
+
+def test_session_in_code_restores_everything(tmp_path: Path) -> None:
+    before = dict(os.environ), os._exit, list(sys.meta_path)
+    with profile.session(tmp_path / "s", calibrate=False), profile.operation("inference"):
+        time.sleep(0.02)
+    assert (dict(os.environ), os._exit, list(sys.meta_path)) == before
+    assert sys.getprofile() is None
+    cells = {(c.operation, c.level): c.raw_s for c in summarize(tmp_path / "s").cells}
+    assert cells["inference", "waiting"] >= 0.02
+
+
+def test_sessions_can_follow_each_other(tmp_path: Path) -> None:
+    for number in range(3):
+        with profile.session(tmp_path / str(number), calibrate=False), profile.operation("o"):
+            time.sleep(0.01)
+        cells = {(c.operation, c.level) for c in summarize(tmp_path / str(number)).cells}
+        assert ("o", "waiting") in cells
+
+
+def test_a_second_session_at_once_is_refused(tmp_path: Path) -> None:
+    with (
+        profile.session(tmp_path / "a", calibrate=False),
+        pytest.raises(ProfileError, match="already records"),
+        profile.session(tmp_path / "b"),
+    ):
+        pass
+
+
+def test_a_foreign_profiler_is_named_and_left_alone(tmp_path: Path) -> None:
+    def foreign(*_: object) -> None:
+        return None
+
+    if sys.version_info >= (3, 12):
+        sys.monitoring.use_tool_id(sys.monitoring.PROFILER_ID, "cProfile's rival")
+    else:
+        sys.setprofile(foreign)
+    try:
+        with (
+            pytest.raises(ProfilerConflictError, match=r"rival|foreign"),
+            profile.session(tmp_path / "s"),
+        ):
+            pass
+        with profile.session(tmp_path / "light", mode="light"):
+            pass
+    finally:
+        if sys.version_info >= (3, 12):
+            assert sys.monitoring.get_tool(sys.monitoring.PROFILER_ID) == "cProfile's rival"
+            sys.monitoring.free_tool_id(sys.monitoring.PROFILER_ID)
+        else:
+            assert sys.getprofile() is foreign
+            sys.setprofile(None)
+
+
+def test_a_debugger_is_refused(tmp_path: Path) -> None:
+    sys.settrace(lambda *_: None)
+    try:
+        with pytest.raises(ProfilerConflictError, match="debugger"):
+            profile.session(tmp_path / "s").__enter__()
+    finally:
+        sys.settrace(None)
+
+
+def test_directories_in_use_or_used_are_refused(tmp_path: Path) -> None:
+    lock = create_session(tmp_path / "s", mode="full", command=[])
+    with pytest.raises(SessionError, match="in use"):
+        create_session(tmp_path / "s", mode="full", command=[])
+    lock.release()
+    with pytest.raises(SessionError, match="already holds a session"):
+        create_session(tmp_path / "s", mode="full", command=[])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(SessionError, match="not empty"):
+        create_session(tmp_path / "other", mode="full", command=[])
+
+
+def test_a_version_from_the_future_is_refused(tmp_path: Path) -> None:
+    create_session(tmp_path / "s", mode="full", command=[]).release()
+    manifest = json.loads((tmp_path / "s" / "session.json").read_text())
+    manifest["version"] = layout.VERSION + 1
+    (tmp_path / "s" / "session.json").write_text(json.dumps(manifest))
+    with pytest.raises(SessionError, match="Upgrade Redline"):
+        open_session(tmp_path / "s")
+    with pytest.raises(SessionError, match=r"no session\.json"):
+        open_session(tmp_path)
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'ful'"):
+        Options(mode="ful")
+    with pytest.raises(ConfigError, match="delay_s=-1"):
+        Options(delay_s=-1)
+
+
+def test_importing_the_profiler_imports_no_torch() -> None:
+    """Fault: a tool whose help takes seconds because it loads the framework it measures."""
+    code = (
+        "import sys, redline.profile, redline.profile.commands; "
+        "assert not {'torch', 'gymnasium', 'numpy', 'pyarrow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_commands_end_to_end(
+    tmp_path: Path, stubs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(stubs), *sys.path]))
+    program = "import mujoco; mujoco.spin(20_000_000); raise SystemExit(5)"
+    out = str(tmp_path / "s")
+    assert main(["profile", "--out", out, "--", sys.executable, "-c", program]) == 5
+    capfd.readouterr()
+    assert main(["report", out, "--format", "json"]) == 0
+    data = json.loads(capfd.readouterr().out)
+    assert {"wall_s", "processes", "cells", "overhead", "dropped_events"} <= set(data)
+    assert {"name", "pid", "parent_pid", "wall_s", "cpu_s"} <= set(data["processes"][0])
+    total = sum(cell["raw_s"] for cell in data["cells"])
+    assert total == pytest.approx(data["processes"][0]["wall_s"])
+    assert main(["report", out]) == 0
+    assert "mujoco.spin" in capfd.readouterr().out
+    assert main(["inspect-session", out]) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["version"] == layout.VERSION
+    assert main(["profile", "--out", out, "--", sys.executable, "-c", "pass"]) == 2
+    assert "already holds a session" in capfd.readouterr().err
+    assert main(["profile", "--out", str(tmp_path / "t"), "--"]) == 2
+    assert "no command" in capfd.readouterr().err
+
+
+def test_the_environment_reaches_children_of_children(profiled: Any) -> None:
+    added = environment(profiled.session, Options())
+    assert set(added) == {layout.ENVIRONMENT, layout.PACKAGE_PATH, "PYTHONPATH"}
+    profiled.run(
+        """
+import subprocess, sys
+inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import mujoco'])"
+subprocess.run([sys.executable, "-c", inner], check=True)
+"""
+    )
+    assert len(open_session(profiled.session).processes) == 3
