@@ -44,13 +44,27 @@ def wait_until_gone(pids: list[int], limit_s: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def shm() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+def named_memory(*pids: int) -> set[str]:
+    """Entries of /dev/shm that these processes map or hold open: what could be left behind.
+
+    Other programs of this machine use that folder too, so its listing tells nothing.
+    """
+    found = set()
+    for pid in pids:
+        words = Path(f"/proc/{pid}/maps").read_text().split()
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if exists(link)]
+        found |= {word for word in (*words, *links) if word.startswith("/dev/shm")}
+    return found
+
+
+def exists(link: Path) -> bool:
+    """Whether a file descriptor is still open."""
+    return os.path.lexists(link)
 
 
 def test_workers_give_the_same_steps_as_one_process() -> None:
     """FAULTS 24; also idle environments, and saving in one number of workers for another."""
-    before = shm()
+    before = named_memory(os.getpid())
     serial = make_vec("CartPole-v1", 5)
     with make_vec("CartPole-v1", 5, backend="processes", num_workers=2) as env:
         np.testing.assert_array_equal(env.reset(9), serial.reset(9))
@@ -62,15 +76,17 @@ def test_workers_give_the_same_steps_as_one_process() -> None:
             for a, b in zip(ours[:5], theirs[:5], strict=True):
                 np.testing.assert_array_equal(a, b)
             assert ours.episodes == theirs.episodes
-        assert shm() == before  # shared memory without a name
+        assert named_memory(os.getpid(), *pids_of(env)) == before  # it is shared without a name
         state = env.state_dict()
         expected = record(serial, 40, seed=2)
     with make_vec("CartPole-v1", 5, backend="processes", num_workers=1) as env:
         env.load_state_dict(state)
         assert record(env, 40, seed=2) == expected
-    with make_vec("CartPole-v1", 4, backend="processes", num_workers=1) as other:
-        with pytest.raises(EnvError, match="of 5 environments, this run has 4"):
-            other.load_state_dict(state)
+    with (
+        make_vec("CartPole-v1", 4, backend="processes", num_workers=1) as other,
+        pytest.raises(EnvError, match="of 5 environments, this run has 4"),
+    ):
+        other.load_state_dict(state)
 
 
 def test_journals_and_refusals_cross_the_process_border() -> None:
@@ -92,7 +108,7 @@ def test_journals_and_refusals_cross_the_process_border() -> None:
 
 
 def fail_in_step_3(fault: str, timeout_s: float = 60.0) -> tuple[WorkerError, list[int], float]:
-    before = shm()
+    before = named_memory(os.getpid())
     env = make_vec(
         lambda: Faulty("none" if fault == "kill" else fault),
         3,
@@ -104,6 +120,7 @@ def fail_in_step_3(fault: str, timeout_s: float = 60.0) -> tuple[WorkerError, li
     env.reset(0)
     env.step(ZERO)
     env.step(ZERO)
+    assert named_memory(os.getpid(), *pids) == before
     if fault == "kill":
         os.kill(pids[1], signal.SIGKILL)
     begin = time.monotonic()
@@ -111,7 +128,6 @@ def fail_in_step_3(fault: str, timeout_s: float = 60.0) -> tuple[WorkerError, li
         env.step(ZERO)
     took = time.monotonic() - begin
     assert not any(map(alive, pids))
-    assert shm() == before
     with pytest.raises(WorkerError, match="closed"):
         env.step(ZERO)
     env.close()
@@ -207,16 +223,15 @@ def test_any_start_method_and_no_main_guard(tmp_path: Path, method: str) -> None
 
 
 def test_workers_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    before = shm()
     script = run_script(tmp_path, "", "time.sleep(600)")
     assert script.stdout is not None
     pids = [int(word) for word in script.stdout.readline().split()]
     assert len(pids) == 2
+    assert not named_memory(script.pid, *pids)
     script.kill()
     script.wait()
     script.stdout.close()
     wait_until_gone(pids)
-    assert shm() == before
 
 
 def test_a_group_of_workers_alone() -> None:
@@ -253,11 +268,11 @@ def test_a_worker_that_dies_idle_is_noticed_at_the_next_word() -> None:
 def test_shared_blocks_hold_nested_arrays_without_overlap() -> None:
     tree = {"a": np.zeros((3, 5), np.uint8), "b": {"c": np.zeros(2), "d": np.zeros((), np.int64)}}
     layout = Layout.of(spec_of(tree))
-    before = shm()
+    before = named_memory(os.getpid())
     block = SharedBlock()
     block.resize(layout.nbytes)
     arrays = block.arrays(layout)
-    assert shm() == before
+    assert named_memory(os.getpid()) == before
     arrays["a"][...], arrays["b"]["c"][...], arrays["b"]["d"][...] = 1, 2, 3
     again = block.arrays(layout)
     assert (again["a"] == 1).all()
