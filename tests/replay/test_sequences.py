@@ -140,6 +140,31 @@ def test_given_states_serve_starts_within_a_rollout() -> None:
     check_sequences(replay, stream)
 
 
+def test_stale_rows_come_out_as_zero() -> None:
+    """Fault 20: padding that is stale data of the slot's earlier use."""
+    for frames in (1, 3):
+        for n in (1, 3):
+            stream = Stream(3, frames=frames, end_rate=0.3, late_reset=True)
+            rollout = stream.rollout(12)
+            stale = ~rollout.valid
+            assert bool(stale.any())
+            rollout.steps["reward"][stale] = torch.nan
+            rollout.steps["action"][stale] = 7
+            rollout.steps["obs"][stale] = 255
+            rollout.steps["truncated"][stale] = True
+            config = ReplayConfig(
+                capacity=40,
+                gamma=GAMMA,
+                n_step=n,
+                frame_stack=frames,
+                sequence_length=5,
+                state_interval=12,
+            )
+            replay = Replay(config, ReplaySpec.from_rollout(rollout))
+            replay.add(rollout)
+            check_sequences(replay, stream)
+
+
 def test_mixed_priority_by_hand() -> None:
     """Three rows, the last not valid: eta = 0.9, max 4, mean 3 -> 3.9."""
     priority = torch.tensor([[2.0, 0.0], [4.0, 0.0], [9.0, 9.0]])
@@ -172,7 +197,7 @@ def test_initial_sequence_priorities_come_from_the_learned_rows() -> None:
     replay.add(stream.rollout(2), priorities=torch.tensor([[2.0], [3.0]]))
     replay.add(stream.rollout(2), priorities=torch.tensor([[4.0], [5.0]]))
     assert isinstance(replay._sampler, PrioritizedSampler)
-    leaves = replay._sampler.sums.leaves
+    leaves = replay._sampler.tree.leaves
     assert leaves[:3].tolist() == pytest.approx([1.75**0.5, 3.75**0.5, 0.0])
     batch = replay.sample(4, np.random.default_rng(0))
     replay.update_priorities(batch.index, torch.full((4,), 9.0))

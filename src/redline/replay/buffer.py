@@ -30,7 +30,13 @@ from redline.errors import (
 )
 from redline.replay.config import ReplayConfig
 from redline.replay.continuity import ChainState, Links, link_rows, next_chain_state
-from redline.replay.intake import follows_stored, prepare_obs, require_rollout, stacked_paths
+from redline.replay.intake import (
+    follows_stored,
+    prepare_obs,
+    require_rollout,
+    stacked_paths,
+    zero_invalid,
+)
 from redline.replay.observations import ObservationLeaf
 from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from redline.replay.sequences import SequenceIndex
@@ -38,8 +44,7 @@ from redline.replay.snapshot import SavedFile, load_snapshot, read_manifest, sav
 from redline.replay.spec import Path as KeyPath
 from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten, nest
 from redline.replay.storage import Arena, ArrayPlan
-from redline.replay.windows import CUT, TERMINATED, TRUNCATED, Window, n_step_windows
-from redline.replay.windows import FIRST as FIRST_ROW
+from redline.replay.windows import CUT, FIRST, TERMINATED, TRUNCATED, VALID, Window, Windows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,8 +108,7 @@ class Replay:
         )
         self._sampler = self._make_sampler()
         device = self._arena.device
-        powers = config.gamma ** np.arange(config.n_step + 1)
-        self._powers = torch.from_numpy(powers.astype(np.float32)).to(device)
+        self._windows = Windows(config.gamma, config.n_step, self.num_envs, device)
         self._head_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self._reset_chain()
 
@@ -211,14 +215,12 @@ class Replay:
             )
         index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
         if self._sequences is None:
-            row, env = index // self.num_envs, index % self.num_envs
-            window = self._window(row, env)
-            fields = self._fields(row, env, window, (batch_size,))
+            window = self._window(index)
+            fields = self._fields(index, window, (batch_size,))
             fields["index"], fields["weight"] = index, weight
             return TensorDict(fields, batch_size=[batch_size])
-        rows, envs = self._sequences.rows(index)
         return SequenceBatch(
-            steps=self._sequence_steps(rows, envs),
+            steps=self._sequence_steps(self._sequences.rows(index)),
             initial_state=self._sequences.states(index),
             index=index,
             weight=weight,
@@ -362,31 +364,22 @@ class Replay:
         }
         values |= {f"extra/{name}": rollout[name] for name in self.spec.extras}
         values["reward"] = rollout["reward"]
-        values["flags"] = torch.from_numpy(links.flags)
         for name, value in values.items():
-            self._arena.write_ring(name, head, value, self.num_envs)
+            self._arena.write_ring(name, head, zero_invalid(value, links), self.num_envs)
+        self._arena.write_ring("flags", head, torch.from_numpy(links.flags), self.num_envs)
 
     def _uniform(self, count: int, rng: np.random.Generator | torch.Generator) -> Tensor:
         if isinstance(rng, torch.Generator):
             return torch.rand(count, generator=rng, dtype=torch.float64, device=self.device)
         return torch.from_numpy(rng.random(count)).to(self.device)
 
-    def _window(self, row: Tensor, env: Tensor) -> Window:
-        return n_step_windows(
-            self._arena["reward"],
-            self._arena["flags"],
-            row,
-            env,
-            self._head_tensor,
-            self.num_envs,
-            self._powers,
-        )
+    def _window(self, index: Tensor) -> Window:
+        arena = self._arena
+        return self._windows(arena["reward"], arena["flags"], index, self._head_tensor)
 
-    def _fields(
-        self, row: Tensor, env: Tensor, window: Window, shape: tuple[int, ...]
-    ) -> dict[str, Any]:
+    def _fields(self, index: Tensor, window: Window, shape: tuple[int, ...]) -> dict[str, Any]:
         """What is drawn for each of M rows, shaped [*shape, ...]."""
-        slot = (row % self.ring_rows) * self.num_envs + env
+        slot = index % (self.ring_rows * self.num_envs)
 
         def shaped(value: Tensor) -> Tensor:
             return value.view(*shape, *value.shape[1:])
@@ -396,8 +389,7 @@ class Replay:
 
         fields: dict[str, Any] = {
             "obs": nest(
-                {p: shaped(leaf.fetch(leaf.slots(row, env))) for p, leaf in self._obs.items()},
-                shape,
+                {p: shaped(leaf.fetch(leaf.slots(index))) for p, leaf in self._obs.items()}, shape
             ),
             "action": nest({p: stored(entry_name("action", p)) for p in self.spec.action}, shape),
             "reward": shaped(window.reward),
@@ -405,31 +397,28 @@ class Replay:
             "num_steps": shaped(window.num_steps),
         }
         if self.config.next_obs:
-            fields["next_obs"] = nest(
-                {p: shaped(self._successor(leaf, env, window)) for p, leaf in self._obs.items()},
-                shape,
-            )
+            successors = {p: shaped(self._successor(leaf, window)) for p, leaf in self._obs.items()}
+            fields["next_obs"] = nest(successors, shape)
         for name in self.spec.extras:
             fields[name] = stored(f"extra/{name}")
         return fields
 
-    def _successor(self, leaf: ObservationLeaf, env: Tensor, window: Window) -> Tensor:
-        slots = torch.where(
-            window.ended[:, None],
-            leaf.last_slots(window.last, env),
-            leaf.slots(window.last + 1, env),
-        )
-        return leaf.fetch(torch.where(window.valid[:, None], slots, leaf.zero_slot))
+    def _successor(self, leaf: ObservationLeaf, window: Window) -> Tensor:
+        slots = leaf.successor_slots(window.last, window.ended)
+        if self._sequences is not None:  # only there can rows be drawn that are not valid
+            valid = (window.num_steps > 0).view(-1, *([1] * (slots.dim() - 1)))
+            slots = torch.where(valid, slots, leaf.zero_slot)
+        return leaf.fetch(slots)
 
-    def _sequence_steps(self, rows: Tensor, envs: Tensor) -> TensorDict:
-        row, env = rows.reshape(-1), envs.reshape(-1)
-        window = self._window(row, env)
-        fields = self._fields(row, env, window, tuple(rows.shape))
-        bits = self._arena["flags"][(rows % self.ring_rows) * self.num_envs + envs]
-        fields["valid"] = window.valid.view(rows.shape)
+    def _sequence_steps(self, rows: Tensor) -> TensorDict:
+        """The steps of N sequences, from the numbers [T', N] of their rows."""
+        window = self._window(rows.reshape(-1))
+        fields = self._fields(rows.reshape(-1), window, tuple(rows.shape))
+        bits = self._arena["flags"][rows % (self.ring_rows * self.num_envs)]
+        fields["valid"] = (bits & VALID) != 0
         fields["terminated"] = (bits & TERMINATED) != 0
         fields["truncated"] = (bits & TRUNCATED) != 0
-        fields["reset"] = (bits & FIRST_ROW) != 0
+        fields["reset"] = (bits & FIRST) != 0
         fields["reset"][0] = False
         return TensorDict(fields, batch_size=list(rows.shape))
 

@@ -107,12 +107,11 @@ def follows_stored(
     row = rollout.valid.int().argmax(0)
     any_valid = rollout.valid.any(0)
     env = torch.arange(num_envs, device=row.device)
-    here = torch.arange(num_envs, device=device)
-    stored_row = torch.full_like(here, head)
+    here = head * num_envs + torch.arange(num_envs, device=device)
     follows = torch.ones(num_envs, dtype=torch.bool, device=device)
     last_obs = flatten(rollout.last_obs)
     for path, leaf in flatten(rollout["obs"]).items():
-        stored = leaves[path].fetch(leaves[path].slots(stored_row, here))
+        stored = leaves[path].fetch(leaves[path].slots(here))
         first = leaf[row, env]
         given = torch.where(_like(any_valid, first), first, last_obs[path]).to(device)
         follows &= (stored == given).reshape(num_envs, -1).all(1)
@@ -134,7 +133,8 @@ def prepare_obs(
     at = (torch.from_numpy(t), torch.from_numpy(b))
     last, final = flatten(rollout.last_obs), flatten(rollout["final_obs"])
     prepared: dict[KeyPath, LeafRows] = {}
-    for path, obs in flatten(rollout["obs"]).items():
+    for path, value in flatten(rollout["obs"]).items():
+        obs = zero_invalid(value, links)
         inside = obs[source.clamp(max=len(obs) - 1), at[1]]
         cut = torch.where(_like(source == len(obs), inside), last[path][at[1]], inside)
         kept = torch.where(_like(ended, inside), final[path][at], cut)
@@ -146,3 +146,11 @@ def prepare_obs(
 def _like(mask: Tensor, value: Tensor) -> Tensor:
     """[n] mask with the trailing axes of `value` [n, ...], on its device."""
     return mask.to(value.device).view(-1, *([1] * (value.dim() - 1)))
+
+
+def zero_invalid(value: Tensor, links: Links) -> Tensor:
+    """[T, B, ...] with zeros in the rows that are not valid, whatever a collector left there."""
+    if links.valid.all():
+        return value
+    invalid = torch.from_numpy(~links.valid).to(value.device)
+    return value.masked_fill(invalid.view(*invalid.shape, *([1] * (value.dim() - 2))), 0)

@@ -206,8 +206,7 @@ class PrioritizedSampler:
         self._size = unit_rows * num_envs
         self._alpha, self._epsilon = alpha, epsilon
         self._rows = _UnitRows(unit_rows)
-        self.sums = PriorityTree(arena, "priority/sum", self._size, "sum")
-        self.minima = PriorityTree(arena, "priority/min", self._size, "min")
+        self.tree = PriorityTree(arena, "priority", self._size)
         self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
         self._refused = torch.zeros((), dtype=torch.bool, device=arena.device)
         self.clear()
@@ -217,8 +216,7 @@ class PrioritizedSampler:
         """The arrays of a prioritized sampler."""
         size = unit_rows * num_envs
         return [
-            *PriorityTree.plans("priority/sum", size),
-            *PriorityTree.plans("priority/min", size),
+            *PriorityTree.plans("priority", size),
             ArrayPlan(
                 name="priority/highest", rows=1, shape=(), dtype=torch.float64, volatile=True
             ),
@@ -245,9 +243,9 @@ class PrioritizedSampler:
         given = torch.full(eligible.shape, torch.nan, dtype=torch.float64, device=device)
         if priority is not None:
             given = priority.to(device, torch.float64)
-            self._check(torch.where(mask & ~given.isnan(), given, 0.0))
-            self.require_sound()
             known = torch.where(mask & ~given.isnan(), given, 0.0)
+            self._check(known)
+            self.require_sound()
             if known.numel():
                 self.highest.copy_(torch.maximum(self.highest, known.max()))
         gone, _ = self._rows.evict(oldest)
@@ -259,20 +257,21 @@ class PrioritizedSampler:
         if len(gone):
             env = torch.arange(self._num_envs, device=device)
             unit = (gone[:, None] * self._num_envs + env).view(-1)
-            self._write(unit, torch.zeros(len(unit), dtype=torch.float64, device=device), None)
+            empty = torch.zeros(len(unit), dtype=torch.float64, device=device)
+            self.tree.set(unit % self._size, empty)
         if mask.numel():
             value = self._scaled(torch.where(given.isnan(), self.highest, given))
             unit = first * self._num_envs + torch.arange(mask.numel(), device=device)
-            self._write(unit, torch.where(mask, value, 0.0).view(-1), None)
+            self.tree.set(unit % self._size, torch.where(mask, value, 0.0).view(-1))
         self._point()
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """See `Sampler`."""
         stratum = torch.arange(len(uniform), device=uniform.device)
-        leaf = self.sums.find((stratum + uniform) / len(uniform) * self.sums.root)
+        leaf = self.tree.find((stratum + uniform) / len(uniform))
         newest = self._span[1] - 1
         row = newest - (newest - leaf // self._num_envs) % self._unit_rows
-        ratio = self.minima.root / self.sums.leaves[leaf]
+        ratio = self.tree.least / self.tree.leaves[leaf]
         return row * self._num_envs + leaf % self._num_envs, (ratio**beta).float()
 
     def update(self, unit: Tensor, priority: Tensor) -> None:
@@ -289,14 +288,14 @@ class PrioritizedSampler:
         device = self._arena.device
         unit = unit.to(device)
         value = priority.detach().to(device, torch.float64)
-        self._check(value)
+        good = self._check(value)
         if device.type == "cpu":
             self.require_sound()
-        stored = self.sums.leaves[unit % self._size]
-        live = (unit >= self._span[0]) & (unit < self._span[1] * self._num_envs) & (stored > 0)
-        live &= value.isfinite() & (value >= 0)
+        leaf = unit % self._size
+        live = (unit >= self._span[0]) & (unit < self._span[1] * self._num_envs)
+        live &= (self.tree.leaves[leaf] > 0) & good
         self.highest.copy_(torch.maximum(self.highest, torch.where(live, value, 0.0).max()))
-        self._write(unit, self._scaled(value), live)
+        self.tree.set(leaf, self._scaled(value), live)
 
     def require_sound(self) -> None:
         """Raise if a bad priority was ever given.
@@ -324,23 +323,20 @@ class PrioritizedSampler:
     def clear(self) -> None:
         """See `Sampler`."""
         self._rows.clear()
-        self.sums.clear()
-        self.minima.clear()
+        self.tree.clear()
         self._arena.arrays["priority/highest"].touch(0, 1)
         self.highest.fill_(1.0)
         self._refused.fill_(False)
         self._point()
 
-    def _check(self, value: Tensor) -> None:
-        self._refused |= ~(value.isfinite() & (value >= 0)).all()
+    def _check(self, value: Tensor) -> Tensor:
+        """[N] bool which are sound; remembers if one is not."""
+        good = (value >= 0) & (value < torch.inf)
+        self._refused |= ~good.all()
+        return good
 
     def _scaled(self, priority: Tensor) -> Tensor:
         return (priority + self._epsilon) ** self._alpha
-
-    def _write(self, unit: Tensor, value: Tensor, keep: Tensor | None) -> None:
-        leaf = unit % self._size
-        self.sums.set(leaf, value, keep)
-        self.minima.set(leaf, torch.where(value > 0, value, torch.inf), keep)
 
     def _point(self) -> None:
         first = self._rows.oldest * self._num_envs

@@ -142,11 +142,11 @@ class SequenceIndex:
             priority = torch.where(unknown, torch.nan, mixed)
         return first, valid.any(1).cpu().numpy(), priority
 
-    def rows(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """[T', N] absolute rows and environments of N sequences."""
-        start = unit // self._num_envs * self.interval
+    def rows(self, unit: Tensor) -> Tensor:
+        """[T', N] numbers t * B + b of the rows of N sequences."""
+        start, env = unit // self._num_envs * self.interval, unit % self._num_envs
         steps = torch.arange(self._config.sequence_rows, device=unit.device)
-        return start + steps[:, None], (unit % self._num_envs).expand(len(steps), -1)
+        return (start + steps[:, None]) * self._num_envs + env
 
     def states(self, unit: Tensor) -> dict[str, Tensor]:
         """Name -> [N, ...] recurrent states before the first rows of N sequences."""

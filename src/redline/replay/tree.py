@@ -1,13 +1,12 @@
-"""A tree of sums (or minima) over priorities, for whole batches of indices at once.
+"""A tree of sums and minima over priorities, for whole batches of indices at once.
 
-Each node has 32 children, so a million leaves are four levels deep and a batch descends in
-four steps of plain tensor code, on any device. A parent is always recomputed from its
-children, never adjusted by a difference, so that rounding does not accumulate.
+Each node has 32 children, up to a top of at most 4,096 nodes that is searched as a whole.
+A million leaves thus take three steps of plain tensor code for a batch of any size, on any
+device. A parent is always recomputed from its children, never adjusted by a difference, so
+that rounding does not accumulate.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,106 +14,110 @@ from torch import Tensor
 from redline.replay.storage import Arena, ArrayPlan
 
 _FAN = 32
+_TOP = 4096
 
 
 class PriorityTree:
-    """A tree over `size` leaves.
+    """A tree over `size` leaves; an empty leaf is 0 and plays no part in the minimum.
 
     Args:
         arena: holds the arrays that `plans` asked for.
         name: prefix of their names.
         size: number of leaves.
-        kind: "sum", whose empty leaf is 0, or "min", whose empty leaf is infinity.
     """
 
-    def __init__(self, arena: Arena, name: str, size: int, kind: Literal["sum", "min"]) -> None:
-        self.kind: Literal["sum", "min"] = kind
+    def __init__(self, arena: Arena, name: str, size: int) -> None:
         self.size = size
-        self._arrays = [arena.arrays[plan.name] for plan in self.plans(name, size)]
+        arrays = [arena.arrays[plan.name] for plan in self.plans(name, size)]
+        self._sums = [a for a in arrays if a.plan.name.startswith(f"{name}/sum")]
+        self._minima = [a for a in arrays if a.plan.name.startswith(f"{name}/min")]
         self.clear()
 
     @staticmethod
     def plans(name: str, size: int) -> list[ArrayPlan]:
         """The arrays of a tree, from the leaves up; one spare leaf takes writes to discard."""
         levels = [-(-(size + 1) // _FAN) * _FAN]
-        while levels[-1] > _FAN:
+        while len(levels) == 1 or levels[-1] > _TOP:
             levels.append(-(-(levels[-1] // _FAN) // _FAN) * _FAN)
         return [
             ArrayPlan(
-                name=f"{name}/{level}",
+                name=f"{name}/{kind}{level}",
                 rows=rows,
                 shape=(),
                 dtype=torch.float64,
                 volatile=True,
             )
-            for level, rows in enumerate([*levels, 1])
+            for kind, first in (("sum", 0), ("min", 1))
+            for level, rows in enumerate(levels[first:], start=first)
         ]
 
     def clear(self) -> None:
         """Empty all leaves."""
-        for array in self._arrays:
-            array.tensor.fill_(0.0 if self.kind == "sum" else torch.inf)
-            array.touch(0, array.rows)
+        for arrays, empty in ((self._sums, 0.0), (self._minima, torch.inf)):
+            for array in arrays:
+                array.tensor.fill_(empty)
+                array.touch(0, array.rows)
 
     @property
     def leaves(self) -> Tensor:
         """[size] float64 the values of the leaves."""
-        return self._arrays[0].tensor[: self.size]
+        return self._sums[0].tensor[: self.size]
 
     @property
-    def root(self) -> Tensor:
-        """[] float64 the sum, or the least, of all leaves."""
-        return self._arrays[-1].tensor[0]
+    def total(self) -> Tensor:
+        """[] float64 the sum of all leaves."""
+        return self._sums[-1].tensor.cumsum(0)[-1]
+
+    @property
+    def least(self) -> Tensor:
+        """[] float64 the least leaf that is not empty; infinity if all are."""
+        return self._minima[-1].tensor.amin()
 
     def set(self, index: Tensor, value: Tensor, keep: Tensor | None = None) -> None:
         """Write leaves and what lies above them.
 
         Args:
             index: [N] int64 leaves; where one occurs twice, the larger value counts.
-            value: [N] float64.
+            value: [N] float64, not negative.
             keep: [N] bool; entries where it is false are discarded. None keeps all.
         """
         if keep is not None:
-            empty = 0.0 if self.kind == "sum" else torch.inf
             index = torch.where(keep, index, self.size)
-            value = torch.where(keep, value, empty)
-        self._arrays[0].tensor.scatter_reduce_(0, index, value, "amax", include_self=False)
+            value = torch.where(keep, value, 0.0)
+        self._sums[0].tensor.scatter_reduce_(0, index, value, "amax", include_self=False)
         node = index
-        for below, above in zip(self._arrays[:-1], self._arrays[1:], strict=True):
+        for level, above in enumerate(self._sums[1:]):
             node = node // _FAN
-            children = below.tensor.view(-1, _FAN).index_select(0, node)
+            children = self._sums[level].tensor.view(-1, _FAN).index_select(0, node)
+            if level == 0:
+                lower = torch.where(children > 0, children, torch.inf)
+            else:
+                lower = self._minima[level - 1].tensor.view(-1, _FAN).index_select(0, node)
             # A running sum, not sum(): its order, hence its rounding, is that of `find`.
-            total = children.cumsum(1)[:, -1] if self.kind == "sum" else children.amin(1)
-            above.tensor[node] = total
+            above.tensor[node] = children.cumsum(1)[:, -1]
+            self._minima[level].tensor[node] = lower.amin(1)
 
-    def set_range(self, start: int, value: Tensor) -> None:
-        """Write consecutive leaves, around the end if need be.
-
-        Args:
-            start: first leaf.
-            value: [N] float64, N at most `size`.
-        """
-        index = torch.arange(start, start + value.shape[0], device=value.device) % self.size
-        self.set(index, value)
-
-    def find(self, target: Tensor) -> Tensor:
-        """The leaves whose running sums first exceed the targets; never an empty leaf.
+    def find(self, fraction: Tensor) -> Tensor:
+        """The leaves whose running sums first exceed fractions of the total.
 
         Args:
-            target: [N] float64 in [0, root).
+            fraction: [N] float64 in [0, 1).
 
         Returns:
-            [N] int64 leaves.
+            [N] int64 leaves, none of them empty unless all are.
         """
-        node = torch.zeros_like(target, dtype=torch.int64)
-        rest = target
-        for array in reversed(self._arrays[:-1]):
+        running = self._sums[-1].tensor.cumsum(0)
+        rest = fraction * running[-1]
+        rest = torch.minimum(rest, torch.nextafter(running[-1], rest.new_zeros(())))
+        node = torch.searchsorted(running, rest, right=True)
+        rest = rest - torch.where(node > 0, running[node - 1], 0.0)
+        for array in reversed(self._sums[:-1]):
             running = array.tensor.view(-1, _FAN).index_select(0, node).cumsum(1)
-            # Rounding may push a target to the node's very total, where no child is left.
-            below_total = torch.nextafter(running[:, -1], torch.zeros_like(rest))
-            rest = torch.minimum(rest, below_total)
-            child = (running <= rest[:, None]).sum(1)
-            before = running.gather(1, (child - 1).clamp(min=0)[:, None])[:, 0]
-            rest = rest - torch.where(child > 0, before, 0.0)
-            node = node * _FAN + child
+            # Rounding may have put the rest at the node's very total, beyond its children.
+            last = running[:, -1]
+            rest = torch.minimum(rest, torch.nextafter(last, torch.zeros_like(last)))
+            child = torch.searchsorted(running, rest[:, None], right=True)
+            before = running.gather(1, (child - 1).clamp(min=0))
+            rest = rest - torch.where(child > 0, before, 0.0)[:, 0]
+            node = node * _FAN + child[:, 0]
         return node

@@ -11,6 +11,9 @@ newest row of the ring. With k rows in it (Sutton & Barto 2018, eq. 12.1, shorte
 
 A window cut by the ring's head is therefore a correct k-step one with 1 <= k < n, so every
 valid row can be drawn; nothing waits n rows to become usable.
+
+Row t of environment b has the number t * B + b, for ever; it lies in its ring at that number
+modulo the ring's size.
 """
 
 from __future__ import annotations
@@ -36,9 +39,8 @@ class Window(NamedTuple):
         reward: [N] float32 discounted sum.
         discount: [N] float32 factor of the successor's value.
         num_steps: [N] int64, k.
-        last: [N] int64 absolute number of the window's last row.
+        last: [N] int64 number of the window's last row.
         ended: [N] bool, the successor is the kept one of row `last`, not the next row's.
-        valid: [N] bool, the row is a real transition.
     """
 
     reward: Tensor
@@ -46,48 +48,64 @@ class Window(NamedTuple):
     num_steps: Tensor
     last: Tensor
     ended: Tensor
-    valid: Tensor
 
 
-def n_step_windows(
-    reward: Tensor,
-    flags: Tensor,
-    row: Tensor,
-    env: Tensor,
-    head: Tensor,
-    num_envs: int,
-    powers: Tensor,
-) -> Window:
-    """The windows of N rows, with fixed shapes and without waiting for a device.
+class Windows:
+    """Computes n-step windows with fixed shapes and without waiting for a device.
 
     Args:
-        reward: [L * B] float32 ring of one-step rewards.
-        flags: [L * B] uint8 ring of flags.
-        row: [N] int64 absolute row numbers, each in the ring.
-        env: [N] int64 environments.
-        head: [] int64 absolute number of the row to be written next.
+        gamma: discount per step.
+        n_step: n, the most rewards summed.
         num_envs: B.
-        powers: [n + 1] float32, gamma^0 .. gamma^n.
+        device: where the rings lie.
     """
-    n = powers.shape[0] - 1
-    ring = reward.shape[0] // num_envs
-    rows = row[:, None] + torch.arange(n, device=row.device)
-    slots = (rows % ring) * num_envs + env[:, None]
-    bits = flags[slots]
-    ends = (bits & ENDED) != 0
-    ended_before = (ends.cumsum(1) - ends.long()) > 0
-    valid = (bits[:, :1] & VALID) != 0
-    inside = (rows < head) & ~ended_before & valid
-    num_steps = inside.sum(1)
-    rewards = torch.where(inside, reward[slots], 0.0)
-    last = row + (num_steps - 1).clamp(min=0)
-    last_bits = bits.gather(1, (last - row)[:, None])[:, 0]
-    bootstraps = valid[:, 0] & ((last_bits & TERMINATED) == 0)
-    return Window(
-        reward=(rewards * powers[:-1]).sum(1),
-        discount=torch.where(bootstraps, powers[num_steps], 0.0),
-        num_steps=num_steps,
-        last=last,
-        ended=(last_bits & ENDED) != 0,
-        valid=valid[:, 0],
-    )
+
+    def __init__(self, gamma: float, n_step: int, num_envs: int, device: torch.device) -> None:
+        self._n, self._num_envs = n_step, num_envs
+        powers = torch.tensor([gamma**i for i in range(n_step + 1)], dtype=torch.float64)
+        self._powers = powers.to(device, torch.float32)
+        self._steps = torch.arange(n_step, device=device)
+        # What one step means, by the row's flags: the case n = 1 is all table look-ups.
+        bits = torch.arange(2 * FIRST, device=device)
+        self._valid = (bits & VALID) != 0
+        self._ended = (bits & ENDED) != 0
+        self._bootstraps = self._valid & ((bits & TERMINATED) == 0)
+        self._discount = torch.where(self._bootstraps, self._powers[1], 0.0)
+
+    def __call__(self, reward: Tensor, flags: Tensor, index: Tensor, head: Tensor) -> Window:
+        """The windows of N rows.
+
+        Args:
+            reward: [L * B] float32 ring of one-step rewards, zero where not valid.
+            flags: [L * B] uint8 ring of flags.
+            index: [N] int64 numbers t * B + b of rows in the ring.
+            head: [] int64 number of row t to be written next.
+        """
+        if self._n == 1:
+            slot = index % len(reward)
+            bits = flags[slot].long()
+            return Window(
+                reward=reward[slot],
+                discount=self._discount[bits],
+                num_steps=self._valid[bits].long(),
+                last=index,
+                ended=self._ended[bits],
+            )
+        numbers = index[:, None] + self._steps * self._num_envs
+        slots = numbers % len(reward)
+        bits = flags[slots].long()
+        ends = self._ended[bits]
+        ended_before = (ends.cumsum(1) - ends.long()) > 0
+        valid = self._valid[bits[:, :1]]
+        inside = (numbers < head * self._num_envs) & ~ended_before & valid
+        num_steps = inside.sum(1)
+        offset = (num_steps - 1).clamp(min=0)
+        last_bits = bits.gather(1, offset[:, None])[:, 0]
+        bootstraps = self._bootstraps[last_bits] & valid[:, 0]
+        return Window(
+            reward=(torch.where(inside, reward[slots], 0.0) * self._powers[:-1]).sum(1),
+            discount=torch.where(bootstraps, self._powers[num_steps], 0.0),
+            num_steps=num_steps,
+            last=index + offset * self._num_envs,
+            ended=self._ended[last_bits],
+        )
