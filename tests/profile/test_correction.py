@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,32 +12,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redline.profile.analyse.cells import Cells, split_exactly
-from redline.profile.analyse.correction import Cycle, estimate_unit_cost, find_cycles
+from redline.profile.analyse.correction import (
+    Block,
+    Cycle,
+    estimate_unit_cost,
+    find_cycles,
+)
 from redline.profile.analyse.summary import correct, summarize
 from redline.profile.reader import open_session
 
 
+def block(observed: bool, steps: int, unit_ns: float, step_ns: float, noise_ns: float) -> Block:
+    """Steps that call the probe 300 times each."""
+    callbacks = 300 * steps if observed else 0
+    cpu_ns = step_ns * steps + unit_ns * callbacks + noise_ns
+    return Block(observed, round(cpu_ns), {"simulation": steps}, callbacks)
+
+
 def cycles(unit_ns: float, noise_ns: float, number: int = 40) -> list[Cycle]:
-    """Cycles of a program whose steps take 100 us each and call the probe 300 times per step."""
+    """Cycles of a program whose steps take 100 us at first and 200 us at last."""
     rng = np.random.default_rng(3)
     made = []
-    for _ in range(number):
-        steps_on, steps_off = rng.integers(180, 220, 2).tolist()
-        callbacks = 300 * steps_on + int(rng.integers(-50, 50))
-        cpu_ns = 100_000 * (steps_on - steps_off) + unit_ns * callbacks + rng.normal(0, noise_ns)
-        made.append(Cycle(cpu_ns, {"simulation": steps_on - steps_off}, callbacks))
+    for i in range(number):
+        step_ns = 100_000 * (1 + i / number)
+        blocks = [
+            block(observed, int(rng.integers(180, 400)), unit_ns, step_ns, rng.normal(0, noise_ns))
+            for observed in (True, False, True)
+        ]
+        made.append(Cycle(*blocks))
     return made
 
 
 def test_the_unit_cost_is_found_exactly_without_noise() -> None:
     estimate = estimate_unit_cost(cycles(80.0, 0.0), count=10**6)
     assert estimate.corrected
-    assert estimate.unit_ns == pytest.approx(80.0, rel=1e-6)
+    assert estimate.unit_ns == pytest.approx(80.0, rel=1e-4)
     assert estimate.count == 10**6
 
 
 def test_the_interval_covers_the_truth_under_noise() -> None:
-    """1 ms of noise per cycle against 300 * 200 * 80 ns = 4.8 ms of probe."""
+    """1 ms of noise per block against some 300 * 300 * 80 ns = 7 ms of probe."""
     estimate = estimate_unit_cost(cycles(80.0, 1e6), count=1)
     assert estimate.corrected
     assert estimate.ci_low_ns < 80.0 < estimate.ci_high_ns
@@ -47,8 +62,9 @@ def test_outlying_cycles_are_set_aside() -> None:
     """One block in twenty was interrupted for 50 ms of somebody else's work."""
     disturbed = cycles(80.0, 1e5)
     for i in range(0, len(disturbed), 20):
-        before = disturbed[i]
-        disturbed[i] = Cycle(before.cpu_ns - 5e7, before.operations, before.callbacks)
+        whole = disturbed[i]
+        late = dataclasses.replace(whole.off, cpu_ns=whole.off.cpu_ns + 50_000_000)
+        disturbed[i] = dataclasses.replace(whole, off=late)
     estimate = estimate_unit_cost(disturbed, count=1)
     assert estimate.unit_ns == pytest.approx(80.0, rel=0.02)
     assert estimate.cycles == len(disturbed) - 2
@@ -58,6 +74,23 @@ def test_a_wide_interval_speaks_instead_of_correcting() -> None:
     estimate = estimate_unit_cost(cycles(80.0, 2e7), count=1)
     assert not estimate.corrected
     assert "too wide" in estimate.reason
+
+
+def test_operations_of_different_weight_are_told_apart() -> None:
+    """Blocks mix 50 us simulation steps and 1 ms updates in all proportions."""
+    rng = np.random.default_rng(5)
+    made = []
+    for _ in range(40):
+        blocks = []
+        for observed in (True, False, True):
+            steps, updates = rng.integers(50, 500, 2).tolist()
+            callbacks = (100 * steps + 900 * updates) * observed
+            cpu_ns = 50_000 * steps + 1_000_000 * updates + 90 * callbacks
+            blocks.append(
+                Block(observed, cpu_ns, {"simulation": steps, "update": updates}, callbacks)
+            )
+        made.append(Cycle(*blocks))
+    assert estimate_unit_cost(made, count=1).unit_ns == pytest.approx(90.0, rel=1e-3)
 
 
 def test_too_few_cycles_are_no_estimate() -> None:
@@ -115,7 +148,7 @@ while time.monotonic() < until:
     process = open_session(profiled.session).processes[0]
     found = find_cycles(process, process.threads[0])
     assert len(found) >= 3
-    assert all(cycle.callbacks > 0 for cycle in found)
+    assert all(c.before.callbacks > 0 and c.off.callbacks == 0 for c in found)
     summary = summarize(profiled.session)
     levels = {"python": 0.0, "backend": 0.0, "simulator": 0.0, "waiting": 0.0, "unattributed": 0.0}
     for cell in summary.cells:

@@ -1,13 +1,15 @@
 """What the probe on the native boundary cost, estimated in the run itself.
 
-The recorder left cycles of three blocks, observed - not observed - observed. With cpu the CPU time
-of the main thread, n_k how often operation k ended, and e the probe's callbacks in a block:
+The recorder left cycles of three blocks: observed, not observed, observed. A block's work is
+w = sum_k a_k n_k, with n_k how often operation k ended in it and a_k its CPU time, fitted over all
+blocks of the session. Within a cycle the unobserved block says how much CPU time a unit of work
+takes there and then, and what the observed ones took beyond that is the probe's:
 
-    mean(cpu_on) - cpu_off = sum_k a_k (mean(n_k,on) - n_k,off) + u mean(e_on) + noise
+    x = cpu_on - w_on * cpu_off / w_off,    u = sum x / sum e
 
-over all cycles; u, the cost of a callback, is found by least squares with outlying cycles set
-aside, its interval from heteroscedasticity-consistent (HC1) standard errors. Where the interval is
-wide it is reported and nothing is corrected.
+with e the probe's callbacks, over all cycles but outlying ones. Comparing neighbors cancels the
+drift of a program that learns; comparing per work cancels that blocks differ in length. The
+interval is the jackknife's. Where it is wide it is reported and nothing is corrected.
 """
 
 from __future__ import annotations
@@ -31,12 +33,22 @@ __all__ = ["Cycle", "Estimate", "estimate_unit_cost", "find_cycles"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
-    """The difference of the observed blocks (their mean) and the unobserved one."""
+class Block:
+    """A stretch of the main thread between two markers."""
 
-    cpu_ns: float
-    operations: dict[str, float]  # how many more marks ended, per operation
-    callbacks: float
+    observed: bool
+    cpu_ns: int
+    operations: dict[str, int]  # how many marks of each operation ended
+    callbacks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Three blocks in a row, the middle one without the probe."""
+
+    before: Block
+    off: Block
+    after: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +65,22 @@ class Estimate:
     reason: str  # why not, else empty
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    observed: bool
-    cpu_ns: int
-    operations: dict[str, int]
-    callbacks: int
-
-
 def find_cycles(process: Process, shard: Shard) -> list[Cycle]:
     """The calibration cycles in the shard of a process's main thread."""
     blocks = _blocks(process, shard)
-    cycles = []
-    for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False):
-        if before is None or off is None or after is None:
-            continue
-        if off.observed or not before.observed or not after.observed:
-            continue
-        names = {*before.operations, *off.operations, *after.operations}
-        cycles.append(
-            Cycle(
-                cpu_ns=(before.cpu_ns + after.cpu_ns) / 2 - off.cpu_ns,
-                operations={
-                    name: (before.operations.get(name, 0) + after.operations.get(name, 0)) / 2
-                    - off.operations.get(name, 0)
-                    for name in names
-                },
-                callbacks=(before.callbacks + after.callbacks) / 2 - off.callbacks,
-            )
-        )
-    return cycles
+    return [
+        Cycle(before, off, after)
+        for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False)
+        if before is not None
+        and off is not None
+        and after is not None
+        and before.observed
+        and not off.observed
+        and after.observed
+    ]
 
 
-def _blocks(process: Process, shard: Shard) -> list[_Block | None]:
+def _blocks(process: Process, shard: Shard) -> list[Block | None]:
     """The blocks between markers; None where the recording paused in between.
 
     What follows a switch is left out: its first marker differs in state from the one before.
@@ -102,7 +97,7 @@ def _blocks(process: Process, shard: Shard) -> list[_Block | None]:
     ends = {
         2 * name.id + 1: name.name for name in process.names.values() if name.kind == "operation"
     }
-    blocks: list[_Block | None] = []
+    blocks: list[Block | None] = []
     for i in range(len(markers) - 1):
         if i > 0 and observed[i] != observed[i - 1]:
             continue
@@ -114,7 +109,7 @@ def _blocks(process: Process, shard: Shard) -> list[_Block | None]:
         called = shard.deltas[rows][inside == layout.CODE_CALLBACKS]
         counts = np.bincount(inside, minlength=2 * layout.MAX_IDS)
         blocks.append(
-            _Block(
+            Block(
                 observed=bool(observed[i]),
                 cpu_ns=int(cpu[i + 1] - cpu[i]),
                 operations={name: int(counts[code]) for code, name in ends.items() if counts[code]},
@@ -135,30 +130,26 @@ def estimate_unit_cost(cycles: list[Cycle], count: int) -> Estimate:
         return _unknown(
             count, len(cycles), f"{len(cycles)} calibration cycles, at least {MIN_CYCLES} needed"
         )
-    target = np.array([c.cpu_ns for c in cycles])
-    totals: dict[str, float] = {}
+    cost = _cost_per_operation(cycles)
+    excess, fired = [], []
     for cycle in cycles:
-        for name, difference in cycle.operations.items():
-            totals[name] = totals.get(name, 0.0) + abs(difference)
-    chosen = sorted(totals, key=lambda name: -totals[name])[: min(MAX_OPERATIONS, len(cycles) // 4)]
-    columns = [[c.callbacks for c in cycles]]
-    columns += [[c.operations.get(name, 0.0) for c in cycles] for name in chosen]
-    design = np.array(columns, np.float64).T
-    design = design[:, np.abs(design).sum(axis=0) > 0]
-    if not np.any(design[:, 0]):
-        return _unknown(count, len(cycles), "the probe never fired in a calibration block")
-    kept = np.ones(len(cycles), bool)
-    for _ in range(5):
-        residuals = target - design @ _fit(design[kept], target[kept])
-        spread = 1.4826 * float(np.median(np.abs(residuals[kept] - np.median(residuals[kept]))))
-        good = np.abs(residuals - np.median(residuals[kept])) <= 4 * max(spread, 1.0)
-        if (good == kept).all() or good.sum() < MIN_CYCLES:
-            break
-        kept = good
-    unit, error, freedom = _unit_and_error(design[kept], target[kept])
-    half = _t_quantile(freedom) * error
+        work_off = _work(cycle.off, cost)
+        work_on = _work(cycle.before, cost) + _work(cycle.after, cost)
+        if work_off > 0 and work_on > 0:
+            cpu_on = cycle.before.cpu_ns + cycle.after.cpu_ns
+            excess.append(cpu_on - work_on * cycle.off.cpu_ns / work_off)
+            fired.append(cycle.before.callbacks + cycle.after.callbacks)
+    if len(excess) < MIN_CYCLES:
+        return _unknown(
+            count, len(excess), "the calibration blocks hold no marks to compare their work by"
+        )
+    if not any(fired):
+        return _unknown(count, len(excess), "the probe never fired in a calibration block")
+    x, e = _without_outliers(np.array(excess), np.array(fired, np.float64))
+    unit = float(x.sum() / e.sum())
+    half = _t_quantile(len(x) - 1) * _jackknife_error(x, e)
     reason = ""
-    if not math.isfinite(half) or unit <= 0 or half > MAX_RELATIVE_HALF_WIDTH * unit:
+    if unit <= 0 or half > MAX_RELATIVE_HALF_WIDTH * unit:
         reason = f"the interval is too wide to correct by ({unit:.0f} +- {half:.0f} ns)"
     return Estimate(
         probe="native boundary",
@@ -166,7 +157,7 @@ def estimate_unit_cost(cycles: list[Cycle], count: int) -> Estimate:
         ci_low_ns=unit - half,
         ci_high_ns=unit + half,
         count=count,
-        cycles=int(kept.sum()),
+        cycles=len(x),
         corrected=not reason,
         reason=reason,
     )
@@ -177,22 +168,52 @@ def _unknown(count: int, cycles: int, reason: str) -> Estimate:
     return Estimate("native boundary", nan, nan, nan, count, cycles, False, reason)
 
 
-def _fit(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.linalg.lstsq(design, target, rcond=None)[0], np.float64)
+def _cost_per_operation(cycles: list[Cycle]) -> dict[str, float]:
+    """CPU ns of each operation's share of the work, by least squares over all blocks.
+
+    The probe's callbacks are a column of their own; operations that would come out negative are
+    left out, rarest first.
+    """
+    blocks = [b for cycle in cycles for b in (cycle.before, cycle.off, cycle.after)]
+    totals: dict[str, int] = {}
+    for block in blocks:
+        for name, ended in block.operations.items():
+            totals[name] = totals.get(name, 0) + ended
+    chosen = sorted(totals, key=lambda name: -totals[name])[:MAX_OPERATIONS]
+    target = np.array([b.cpu_ns for b in blocks], np.float64)
+    while chosen:
+        columns = [[float(b.callbacks) for b in blocks]]
+        columns += [[float(b.operations.get(name, 0)) for b in blocks] for name in chosen]
+        cost = np.linalg.lstsq(np.array(columns).T, target, rcond=None)[0][1:].tolist()
+        if len(chosen) == 1 or all(each > 0 for each in cost):
+            return {name: max(each, 1.0) for name, each in zip(chosen, cost, strict=True)}
+        chosen.pop(next(i for i in range(len(cost) - 1, -1, -1) if cost[i] <= 0))
+    return {}
 
 
-def _unit_and_error(
-    design: NDArray[np.float64], target: NDArray[np.float64]
-) -> tuple[float, float, int]:
-    """The first coefficient, its HC1 standard error, the degrees of freedom."""
-    rows, columns = design.shape
-    coefficients = _fit(design, target)
-    residuals = target - design @ coefficients
-    freedom = max(rows - columns, 1)
-    bread = np.linalg.pinv(design.T @ design)
-    meat = (design * residuals[:, None] ** 2).T @ design * rows / freedom
-    variance = float((bread @ meat @ bread)[0, 0])
-    return float(coefficients[0]), math.sqrt(max(variance, 0.0)), freedom
+def _work(block: Block, cost: dict[str, float]) -> float:
+    return sum(each * block.operations.get(name, 0) for name, each in cost.items())
+
+
+def _without_outliers(
+    x: NDArray[np.float64], e: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Set aside cycles more than four robust standard deviations from the rest."""
+    for _ in range(5):
+        residuals = x - e * np.median(x / np.maximum(e, 1.0))
+        spread = 1.4826 * float(np.median(np.abs(residuals)))
+        good = np.abs(residuals) <= 4 * max(spread, 1.0)
+        if good.all() or good.sum() < MIN_CYCLES:
+            break
+        x, e = x[good], e[good]
+    return x, e
+
+
+def _jackknife_error(x: NDArray[np.float64], e: NDArray[np.float64]) -> float:
+    """Standard error of sum(x) / sum(e)."""
+    without = (x.sum() - x) / (e.sum() - e)
+    number = len(x)
+    return math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
 
 
 def _t_quantile(freedom: int) -> float:

@@ -302,10 +302,9 @@ def join(directory: Path, options: Options) -> None:
 
 def environment(directory: Path, options: Options) -> dict[str, str]:
     """What to add to the environment so that a Python process, and its children, join."""
-    import redline
-
-    package = Path(redline.__file__).parent
-    bootstrap = package / "profile" / "record" / "bootstrap"
+    here = Path(__file__).parent
+    package = here.parents[1]
+    bootstrap = here / "bootstrap"
     path = os.environ.get("PYTHONPATH")
     return {
         layout.ENVIRONMENT: f"{directory.resolve()}\n{options.to_json()}",
