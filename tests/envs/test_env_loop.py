@@ -287,3 +287,16 @@ def test_step_needs_reset_and_an_open_batch() -> None:
         env.step(ZERO)
     with pytest.raises(EnvError, match="closed"):
         env.reset(0)
+
+
+@pytest.mark.parametrize("value", [1e30, -3e38])
+def test_huge_but_finite_numbers_pass(value: float) -> None:
+    """Their squares overflow, which must not be taken for an infinity."""
+
+    class Huge(Counting):
+        def observe(self) -> np.ndarray:
+            return np.array([value, 0.0], dtype=np.float32)
+
+    env = make_vec(lambda: Huge(reward=value), 2)
+    env.reset(0)
+    np.testing.assert_array_equal(env.step(ZERO).obs, np.float32([[value, 0], [value, 0]]))

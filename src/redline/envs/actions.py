@@ -87,7 +87,7 @@ class _DiscreteCodec(ActionCodec):
         if active is not None:
             value[~active] = 0
         # Read as unsigned, a negative number is a huge one: a single pass finds both ends.
-        if value.view(np.uint64).max() >= self._n:
+        if np.maximum.reduce(value.view(np.uint64)) >= self._n:
             index = int(np.flatnonzero((value < 0) | (value >= self._n))[0])
             raise ActionError(
                 f"{self._label(index)}: action{_named(self._key)} is {value[index]}, outside "

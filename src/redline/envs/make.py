@@ -27,7 +27,8 @@ def make_vec(
     Args:
         env: a Gymnasium id ("CartPole-v1", "ALE/Breakout-v5", "MinAtar/Breakout-v1"), an id of
             EnvPool with that back end, a callable that makes one `gymnasium.Env`, or a ready
-            `gymnasium.vector.VectorEnv` in any autoreset mode.
+            `gymnasium.vector.VectorEnv` in any autoreset mode. A callable is called once per
+            environment, and once more (per worker) to see whether it reports action masks.
         num_envs: B.
         backend: "gymnasium" steps in this process, "processes" in worker processes, "envpool"
             and "ale" in threads of those packages; "auto" is ale for ALE/*-v5 ids, else

@@ -134,7 +134,8 @@ def _leaf_writer(space: Space[Any], buffer: Array, label: Label, key: str) -> Wr
     integral = np.issubdtype(buffer.dtype, np.integer) or buffer.dtype == np.bool_
 
     def write(i: int, obs: Any) -> None:
-        if obs.__class__ is np.ndarray and obs.shape == shape and obs.dtype == dtype:
+        # NumPy has one object per native dtype, and comparing objects is the quickest test.
+        if obs.__class__ is np.ndarray and obs.dtype is dtype and obs.shape == shape:
             buffer[i] = obs - offset if has_offset else obs
             return
         value = np.asarray(obs)
