@@ -51,6 +51,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "gae_lambda": 0.9,
             "learning_rate": 1e-3,
             "learning_rate_schedule": "linear",
+            "normalize_obs": True,
             "core": "lstm",
             "core_size": 64,
         },

@@ -80,6 +80,13 @@ class Run:
         self.out, self.config, self.exit_code = out, config, exit_code
         self._env, self._network = env, network
 
+    @staticmethod
+    def load(
+        out: str | Path, *, env: EnvArgument | None = None, network: NetworkFactory | None = None
+    ) -> Run:
+        """The run in a directory; see `load_run`."""
+        return load_run(out, env=env, network=network)
+
     def checkpoint(self, which: str = "latest") -> Checkpoint:
         """The newest checkpoint that is whole, or the best one.
 
