@@ -1,0 +1,237 @@
+"""Streams of states: decoding, merging threads, summing; C = numpy = by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redline.profile import _sweep, layout, levels
+from redline.profile.analyse.cells import compute_cells, sweep_numpy, sweep_streams
+from redline.profile.analyse.timeline import Stream, build_timeline
+from redline.profile.reader import Name, Process, Shard
+
+SIMULATION, INFERENCE, TORCH, SLEEP, WARM_UP, INFERRED = range(8, 14)
+NAMES = {
+    SIMULATION: Name(SIMULATION, "operation", "simulation", 0, None),
+    INFERENCE: Name(INFERENCE, "operation", "inference", 0, None),
+    TORCH: Name(TORCH, "call", "add", levels.BACKEND, "torch"),
+    SLEEP: Name(SLEEP, "call", "sleep", levels.WAITING, "time"),
+    WARM_UP: Name(WARM_UP, "phase", "warm-up", 0, None),
+    INFERRED: Name(INFERRED, "inferred", "inference", 0, None),
+}
+
+
+def begin(name: int) -> int:
+    return 2 * name
+
+
+def end(name: int) -> int:
+    return 2 * name + 1
+
+
+def process(*threads: list[tuple[int, int]], end_ns: int = 100) -> Process:
+    """A process whose threads hold these (time_ns, code) events."""
+    made = Process(
+        directory=Path("nowhere"),
+        start={"pid": 1, "parent_pid": 0, "base_ns": 0},
+        end={"time_ns": end_ns, "cpu_s": 0.0, "dropped": 0},
+        name="program",
+        metadata={},
+        names=NAMES,
+    )
+    shards = []
+    for index, events in enumerate(threads):
+        times = np.array([t for t, _ in events])
+        codes = np.array([c for _, c in events], np.uint16)
+        deltas = np.diff(times, prepend=0).astype(np.uint32)
+        shards.append(Shard(Path(f"thread-{index:05d}.arrow"), deltas, codes, None))
+    vars(made)["threads"] = shards
+    return made
+
+
+def cells(*threads: list[tuple[int, int]], **settings: Any) -> dict[Any, int]:
+    found = compute_cells(build_timeline(process(*threads, **settings))).time_ns
+    return {key[:3]: ns for key, ns in found.items()}
+
+
+def test_nested_operations_and_levels_by_hand() -> None:
+    """simulation 10..90 with a back-end call 20..50, inside which inference runs 30..40."""
+    assert cells(
+        [
+            (0, layout.CODE_WINDOW_ON),
+            (10, begin(SIMULATION)),
+            (20, begin(TORCH)),
+            (30, begin(INFERENCE)),
+            (40, end(INFERENCE)),
+            (50, end(TORCH)),
+            (90, end(SIMULATION)),
+        ]
+    ) == {
+        ("", "other", "python"): 20,
+        ("", "simulation", "python"): 50,
+        ("", "simulation", "backend"): 20,
+        ("", "inference", "backend"): 10,
+    }
+
+
+def test_interleaved_operations_by_hand() -> None:
+    """simulation 0..20 and inference 10..30 overlap: the later one counts until both are over."""
+    assert cells(
+        [
+            (0, layout.CODE_WINDOW_ON),
+            (0, begin(SIMULATION)),
+            (10, begin(INFERENCE)),
+            (20, end(SIMULATION)),
+            (30, end(INFERENCE)),
+        ]
+    ) == {
+        ("", "simulation", "python"): 10,
+        ("", "inference", "python"): 20,
+        ("", "other", "python"): 70,
+    }
+
+
+def test_a_waiting_thread_yields_to_a_working_one() -> None:
+    """The first thread sleeps 20..80; the second works in inference 30..60."""
+    assert cells(
+        [(0, layout.CODE_WINDOW_ON), (20, begin(SLEEP)), (80, end(SLEEP))],
+        [(30, begin(INFERENCE)), (60, end(INFERENCE)), (60, layout.CODE_THREAD_END)],
+    ) == {
+        ("", "other", "python"): 40,
+        ("", "other", "waiting"): 30,
+        ("", "inference", "python"): 30,
+    }
+
+
+def test_time_outside_the_window_is_no_time() -> None:
+    assert cells([(10, layout.CODE_WINDOW_ON), (40, layout.CODE_WINDOW_OFF)]) == {
+        ("", "other", "python"): 30
+    }
+
+
+def test_phases_belong_to_the_process() -> None:
+    found = cells(
+        [(0, layout.CODE_WINDOW_ON), (50, begin(SIMULATION)), (90, end(SIMULATION))],
+        [(40, begin(WARM_UP)), (60, end(WARM_UP))],
+    )
+    assert found["warm-up", "simulation", "python"] == 10
+    assert found["", "simulation", "python"] == 30
+    assert sum(found.values()) == 100
+
+
+def test_unobserved_time_is_split_like_the_observed() -> None:
+    """simulation 0..40: half back end. Unobserved 40..80: 20 of each. Inferred ones come along."""
+    found = compute_cells(
+        build_timeline(
+            process(
+                [
+                    (0, layout.CODE_WINDOW_ON),
+                    (0, begin(SIMULATION)),
+                    (0, begin(TORCH)),
+                    (20, end(TORCH)),
+                    (20, begin(INFERRED)),
+                    (30, end(INFERRED)),
+                    (40, layout.CODE_PROBE_OFF),
+                    (80, layout.CODE_PROBE_ON),
+                    (80, end(SIMULATION)),
+                ]
+            )
+        )
+    )
+    assert found.imputed_ns == 40
+    assert found.time_ns == {
+        ("", "simulation", "backend", False): 40,
+        ("", "simulation", "python", False): 20,
+        ("", "inference", "python", False): 20,
+        ("", "other", "python", False): 20,
+    }
+
+
+def test_unobserved_time_of_an_unknown_operation_is_unattributed() -> None:
+    found = cells(
+        [
+            (0, layout.CODE_WINDOW_ON),
+            (40, layout.CODE_PROBE_OFF),
+            (40, begin(SIMULATION)),
+            (80, end(SIMULATION)),
+            (80, layout.CODE_PROBE_ON),
+        ]
+    )
+    assert found == {("", "other", "python"): 60, ("", "simulation", "unattributed"): 40}
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from(
+            [f(n) for n in (SIMULATION, INFERENCE, TORCH, SLEEP, WARM_UP) for f in (begin, end)]
+        ),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, min_size=1, max_size=3))
+def test_cells_sum_to_the_wall_time_whatever_the_events(
+    threads: list[list[tuple[int, int]]],
+) -> None:
+    """Unmatched ends, begins without end, any interleaving: no nanosecond is lost or doubled."""
+    timed = []
+    for steps in threads:
+        times = np.cumsum([dt for dt, _ in steps]).astype(int).tolist()
+        timed.append([(0, layout.CODE_WINDOW_ON), *zip(times, (c for _, c in steps), strict=True)])
+    assert sum(cells(*timed, end_ns=1000).values()) == 1000
+
+
+def streams(draw: Any, count: int, size: int) -> list[Stream]:
+    made = []
+    for _ in range(count):
+        times = sorted(draw(st.lists(st.integers(0, 60), max_size=20)))
+        states = draw(st.lists(st.integers(0, size - 1), min_size=len(times), max_size=len(times)))
+        made.append((np.array(times, np.int64), np.array(states, np.uint32)))
+    return made
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_c_sweep_equals_numpy_and_counting(data: Any) -> None:
+    made = streams(data.draw, 3, 3)
+    table = sweep_streams(made, [3, 3, 3], 5, 50)
+    assert (table == sweep_numpy(made, [3, 3, 3], 5, 50)).all()
+    counted = np.zeros((3, 3, 3), int)
+    for t in range(5, 50):
+        state = [int([0, *s[x <= t].tolist()][-1]) for x, s in made]
+        counted[tuple(state)] += 1
+    assert (table == counted).all()
+    assert table.sum() == 45
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_leader_is_the_first_that_is_not_idle(data: Any) -> None:
+    a, b = streams(data.draw, 2, 4)
+    idle = bytes([1, 0, 1, 0])
+    times, states = _sweep.lead(a, b, idle)
+    merged = np.frombuffer(times, np.int64), np.frombuffer(states, np.uint32)
+    for t in range(61):
+        x, y, z = (int([0, *s[at <= t].tolist()][-1]) for at, s in (a, b, merged))
+        expected = x if not idle[x] else y if not idle[y] else x or y
+        assert z == expected
+
+
+def test_bad_buffers_are_refused() -> None:
+    good = (np.array([0, 5], np.int64), np.array([1, 0], np.uint32))
+    with pytest.raises(ValueError, match="beyond its size"):
+        sweep_streams([good], [1], 0, 10)
+    with pytest.raises(TypeError, match="4 bytes, not of 8"):
+        sweep_streams([(good[0], good[0])], [2], 0, 10)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="unsorted"):
+        sweep_streams([(good[0][::-1].copy(), good[1])], [2], 0, 10)
+    with pytest.raises(ValueError, match="begin <= end"):
+        sweep_streams([good], [2], 10, 0)

@@ -1,0 +1,135 @@
+"""Programs that use the real torch and Gymnasium; skipped where they are not installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from redline.profile.analyse.summary import Summary, summarize
+
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None or find_spec("gymnasium") is None,
+    reason="torch and gymnasium are not installed in this environment",
+)
+
+PROGRAM = """
+import gymnasium, torch
+torch.set_num_threads(1)
+net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+optimizer = torch.optim.Adam(net.parameters())
+env = gymnasium.make("CartPole-v1")
+obs, _ = env.reset(seed=0)
+for _ in range(50):
+    with torch.no_grad():
+        action = int(net(torch.as_tensor(obs)).argmax())
+    obs, _, terminated, truncated, _ = env.step(action)
+    if terminated or truncated:
+        obs, _ = env.reset()
+    loss = (net(torch.randn(16, 4)) - 1).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+x = torch.randn(8)
+for _ in range(100):
+    y = x + x * 2 - x[0]
+    y += 1
+"""
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """One run, looked at by several tests; without the stub modules on the path."""
+    from conftest import Profiled
+
+    directory = tmp_path_factory.mktemp("real")
+    profiled = Profiled(directory, directory)
+    profiled.run(PROGRAM, calibrate=False)
+    return summarize(profiled.session)
+
+
+def calls(summary: Summary, function: str) -> int:
+    return sum(row.calls for row in summary.functions if row.function == function)
+
+
+def test_operations_are_known_without_marks(summary: Summary) -> None:
+    operations = {cell.operation for cell in summary.cells}
+    assert {"simulation", "inference", "backpropagation", "other"} <= operations
+
+
+def test_inference_is_grad_free_module_calls_only(summary: Summary) -> None:
+    """100 forward passes of three layers, half of them with gradients: those are `other`."""
+    levels = {(c.operation, c.level): c.raw_s for c in summary.cells}
+    assert calls(summary, "torch._C._nn.linear") == 200
+    assert levels["inference", "backend"] > 0
+    assert levels["other", "backend"] > 0
+
+
+def test_backward_is_seen_from_its_caller(summary: Summary) -> None:
+    assert calls(summary, "torch._C._EngineBase.run_backward") == 50
+    assert any(c.operation == "backpropagation" and c.level == "backend" for c in summary.cells)
+
+
+def test_tensor_operators_are_seen(summary: Summary) -> None:
+    """Fault 37: wrapping module attributes sees none of the tensor operators."""
+    for operator, least in (("add", 100), ("mul", 100), ("sub", 150), ("iadd", 100)):
+        assert calls(summary, f"torch.Tensor.__{operator}__") >= least
+    assert calls(summary, "torch.Tensor.__getitem__") >= 100
+
+
+def test_the_program_is_left_as_it_was(tmp_path: Any) -> None:
+    """After a session in code no class, module or hook keeps a trace of it."""
+    import gymnasium
+    import torch
+
+    from redline import profile
+
+    optimizers: Any = sys.modules["torch.optim.optimizer"]
+    before = (
+        dict(vars(gymnasium.Env)),
+        dict(vars(torch.Tensor)),
+        torch.autograd.backward,
+        dict(optimizers._global_optimizer_pre_hooks),
+    )
+    with profile.session(tmp_path / "s", calibrate=False):
+        assert dict(vars(torch.Tensor)) != before[1]
+    assert dict(vars(gymnasium.Env)) == before[0]
+    assert dict(vars(torch.Tensor)) == before[1]
+    assert torch.autograd.backward is before[2]
+    assert dict(optimizers._global_optimizer_pre_hooks) == before[3]
+
+
+def test_profiling_changes_no_graph_that_torch_compile_makes(tmp_path: Any) -> None:
+    """Wrapped operators, hooks and module calls must not break a graph, nor be traced into it."""
+    from conftest import Profiled
+
+    done = Profiled(tmp_path, tmp_path).run(
+        """
+import torch, warnings
+warnings.simplefilter("ignore")
+graphs = []
+def backend(module, inputs):
+    graphs.append(module)
+    return module.forward
+net = torch.nn.Linear(4, 2)
+@torch.compile(backend=backend, fullgraph=True)
+def infer(x):
+    with torch.no_grad():
+        return (net(x) + x[:, :2] * 2 - 1 > 0).float().sum()
+for _ in range(3):
+    infer(torch.randn(8, 4))
+assert len(graphs) == 1
+assert "redline" not in graphs[0].print_readable(print_output=False)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+@torch.compile(backend=backend)
+def step():
+    optimizer.step()
+net(torch.randn(8, 4)).sum().backward()
+step()
+assert "redline" not in graphs[-1].print_readable(print_output=False)
+""",
+        check=False,  # torch warns of its own profiler's marks in optimizers
+    )
+    assert done.returncode == 0, done.stderr
