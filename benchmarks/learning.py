@@ -63,7 +63,7 @@ SUITES: dict[str, Suite] = {
         published="CleanRL 2,383 +- 272 (v4); Stable-Baselines3 zoo 2,410 +- 10 (v3)",
     ),
     "ppo-minatar-breakout": Suite(
-        "ppo --env MinAtar/Breakout-v1 --total-env-steps 2000000", 3, 8, 3
+        "ppo --env MinAtar/Breakout-v1 --total-env-steps 500000", 3, 8, 3
     ),
 }  # fmt: skip
 

@@ -75,7 +75,10 @@ def test_every_preset_is_a_valid_config(algorithm: str) -> None:
 
 
 def test_auto_takes_the_preset_of_the_environments_family() -> None:
-    assert family("HalfCheetah-v5") == "mujoco"
+    assert family("HalfCheetah-v5") == "halfcheetah"
+    assert family("Hopper-v5") == "mujoco"
+    assert preset_config("a2c", "HalfCheetah-v5", "auto").run.preset == "mujoco"
+    assert preset_config("reinforce", "HalfCheetah-v5", "auto").run.preset == "default"
     assert family("ALE/Breakout-v5") == "atari"
     assert family("MinAtar/Breakout-v1") == "minatar"
     assert preset_config("ppo", "CartPole-v1", "auto").run.preset == "cartpole"
