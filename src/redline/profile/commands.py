@@ -6,6 +6,8 @@ Each takes its arguments as a list and returns an exit status:
 |---|---|
 | `profile_main` | `redline profile [--out DIR] [--mode MODE] ... -- COMMAND...` |
 | `report_main` | `redline report DIR [--format FORMAT]` |
+| `trace_main` | `redline trace DIR --out FILE.json` |
+| `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
 """
 
@@ -18,10 +20,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from redline.errors import ProfileError, RedlineError
+from redline.errors import ProfileError, RedlineError, UnknownNameError
 from redline.profile.record.options import MODES, Options
 
-__all__ = ["COMMANDS", "inspect_main", "main", "profile_main", "report_main"]
+__all__ = [
+    "COMMANDS",
+    "diff_main",
+    "inspect_main",
+    "main",
+    "profile_main",
+    "report_main",
+    "trace_main",
+]
 
 
 def profile_main(argv: Sequence[str]) -> int:
@@ -162,9 +172,45 @@ def inspect_main(argv: Sequence[str]) -> int:
     return 0
 
 
+def trace_main(argv: Sequence[str]) -> int:
+    """`redline trace`: a file for ui.perfetto.dev."""
+    parser = argparse.ArgumentParser(
+        prog="redline trace", description="Write a trace that opens in ui.perfetto.dev."
+    )
+    parser.add_argument("directory", metavar="DIR", help="session directory")
+    parser.add_argument("--out", required=True, metavar="FILE.json", help="file to write")
+    arguments = parser.parse_args(list(argv))
+    output = Path(arguments.out)
+    if output.suffix != ".json":
+        raise UnknownNameError(f"no trace format {output.suffix!r}. Give a file that ends in .json")
+    from redline.profile.reader import open_session
+    from redline.profile.report.trace import write_trace
+
+    count = write_trace(open_session(arguments.directory), output)
+    sys.stdout.write(f"{count} events written to {output}; open it at https://ui.perfetto.dev\n")
+    return 0
+
+
+def diff_main(argv: Sequence[str]) -> int:
+    """`redline diff`: what got slower between two sessions."""
+    parser = argparse.ArgumentParser(
+        prog="redline diff", description="Compare two sessions, the largest change first."
+    )
+    parser.add_argument("before", metavar="DIR_A", help="session directory")
+    parser.add_argument("after", metavar="DIR_B", help="session directory to compare with it")
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.analyse.summary import summarize
+    from redline.profile.report.diff import render_diff
+
+    sys.stdout.write(render_diff(summarize(arguments.before), summarize(arguments.after)))
+    return 0
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "profile": profile_main,
     "report": report_main,
+    "trace": trace_main,
+    "diff": diff_main,
     "inspect-session": inspect_main,
 }
 

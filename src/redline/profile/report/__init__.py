@@ -1,1 +1,1 @@
-"""Show a summary: text, JSON."""
+"""Show a session: text, JSON, a trace for Perfetto, the difference of two."""

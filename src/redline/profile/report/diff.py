@@ -1,0 +1,55 @@
+"""Two sessions side by side: what got slower, what faster."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from redline.profile.analyse.summary import Summary
+
+__all__ = ["DiffRow", "diff_summaries", "render_diff"]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """One (operation, level), summed over processes and phases; corrected seconds."""
+
+    operation: str
+    level: str
+    before_s: float
+    after_s: float
+
+    @property
+    def change_s(self) -> float:
+        """Seconds more than before."""
+        return self.after_s - self.before_s
+
+
+def diff_summaries(before: Summary, after: Summary) -> list[DiffRow]:
+    """All (operation, level) of either session, the largest change first."""
+    totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for side, summary in enumerate((before, after)):
+        for cell in summary.cells:
+            totals[cell.operation, cell.level][side] += cell.corrected_s
+    rows = [DiffRow(*key, *seconds) for key, seconds in totals.items()]
+    return sorted(rows, key=lambda row: (-abs(row.change_s), row.operation, row.level))
+
+
+def render_diff(before: Summary, after: Summary) -> str:
+    """The differences as a text table."""
+    rows = diff_summaries(before, after)
+    width = max([9, *(len(row.operation) for row in rows)])
+    lines = [
+        f"A: {before.session}, {before.wall_s:.3f} s",
+        f"B: {after.session}, {after.wall_s:.3f} s",
+        "",
+        f"{'operation':{width}s} {'level':12s} {'A s':>10s} {'B s':>10s} {'change s':>10s}"
+        f" {'change %':>9s}",
+    ]
+    for row in rows:
+        share = f"{100 * row.change_s / row.before_s:+9.1f}" if row.before_s else "      new"
+        lines.append(
+            f"{row.operation:{width}s} {row.level:12s} {row.before_s:10.3f} {row.after_s:10.3f}"
+            f" {row.change_s:+10.3f} {share}"
+        )
+    return "\n".join(lines) + "\n"

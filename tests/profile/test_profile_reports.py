@@ -1,0 +1,110 @@
+"""Traces and differences, against events and cells given by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redline.profile.analyse.summary import Cell, Summary, summarize
+from redline.profile.commands import main
+from redline.profile.reader import open_session
+from redline.profile.report.diff import diff_summaries, render_diff
+from redline.profile.report.text import render_text
+from redline.profile.report.trace import row_times, write_trace
+
+
+def summary(**seconds: float) -> Summary:
+    """A session whose only process spent these seconds of Python in each operation."""
+    cells = [
+        Cell("program", 1, "", name, "python", False, raw_s=s, corrected_s=s)
+        for name, s in seconds.items()
+    ]
+    return Summary("dir", "full", sum(seconds.values()), [], cells, [], [], 0, [])
+
+
+def test_differences_largest_first() -> None:
+    """simulation +2 s, replay new with 1 s, inference unchanged."""
+    before, after = (
+        summary(simulation=4.0, inference=1.0),
+        summary(simulation=6.0, inference=1.0, replay=1.0),
+    )
+    rows = [(row.operation, row.change_s) for row in diff_summaries(before, after)]
+    assert rows == [("simulation", 2.0), ("replay", 1.0), ("inference", 0.0)]
+    text = render_diff(before, after)
+    assert "+50.0" in text
+    assert "new" in text
+
+
+def test_a_trace_is_well_nested_and_in_order(profiled: Any) -> None:
+    profiled.run(
+        """
+import threading, mujoco
+from redline import profile
+def work():
+    with profile.phase("p"), profile.operation("simulation"):
+        mujoco.spin(1_000_000)
+        profile.step()
+work()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    )
+    output = profiled.directory / "trace.json"
+    count = write_trace(open_session(profiled.session), output)
+    events = json.loads(output.read_text())["traceEvents"]
+    assert len(events) == count
+    stacks: dict[tuple[int, int], list[str]] = {}
+    last: dict[tuple[int, int], float] = {}
+    for event in events:
+        if event["ph"] in "BE":
+            track = event["pid"], event["tid"]
+            assert event["ts"] >= last.get(track, 0.0)
+            last[track] = event["ts"]
+            if event["ph"] == "B":
+                stacks.setdefault(track, []).append(event["name"])
+            else:
+                assert stacks[track].pop() == event["name"]
+    assert not any(stacks.values())
+    begun = [e["name"] for e in events if e["ph"] == "B"]
+    assert begun.count("simulation") == begun.count("spin") == 2
+    assert sum(e["ph"] == "i" for e in events) == 2
+
+
+def test_row_times_agree_with_a_plain_reading(fake_recorder: Any) -> None:
+    from shards import read_events
+
+    from redline import profile
+    from redline.profile import _native
+    from redline.profile.reader import read_shard
+
+    recorder = fake_recorder()
+    rng = np.random.default_rng(0)
+    for gap in rng.integers(0, 3 * 10**9, 200).tolist():
+        with profile.operation("simulation"):
+            recorder.tick(int(gap))
+        if gap % 7 == 0:
+            _native.flush()
+    recorder.stop()
+    path = recorder.directory / "thread-00000.arrow"
+    shard = read_shard(path)
+    times = row_times(shard)[shard.codes >= 16].tolist()
+    assert times == [e[0] for e in read_events(path, _native.names()) if e[1] in ("begin", "end")]
+
+
+def test_text_and_commands(profiled: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    profiled.run("import mujoco\nmujoco.spin(5_000_000)\n")
+    text = render_text(summarize(profiled.session))
+    assert "program.py" in text
+    assert "mujoco.spin" in text
+    assert "not corrected" in text
+    session = str(profiled.session)
+    assert main(["diff", session, session]) == 0
+    assert "+0.000" in capsys.readouterr().out
+    assert main(["trace", session, "--out", str(profiled.directory / "t.json")]) == 0
+    assert main(["trace", session, "--out", str(profiled.directory / "t.pdf")]) == 2
+    assert "no trace format '.pdf'" in capsys.readouterr().err
+    assert main(["nonsense"]) == 2
