@@ -27,7 +27,6 @@ class Links(NamedTuple):
         cut: [T, B] bool, valid, its episode goes on, but the next row is not valid.
         cut_source: [T, B] int64, the row with a cut row's successor; T means `last_obs`.
         flags: [T, B] uint8 as stored.
-        first_valid: [B] int64, the first valid row; T if there is none.
     """
 
     valid: Array
@@ -36,7 +35,6 @@ class Links(NamedTuple):
     cut: Array
     cut_source: Array
     flags: Array
-    first_valid: Array
 
 
 class ChainState(NamedTuple):
@@ -65,27 +63,22 @@ def link_rows(rollout: Rollout, continues: Array) -> Links:
     valid = _host(rollout.valid)
     terminated = _host(rollout["terminated"]) & valid
     truncated = _host(rollout["truncated"]) & valid
-    length, num_envs = valid.shape
-    row = np.arange(length)[:, None]
+    num_envs = valid.shape[1]
     ended = terminated | truncated
     open_row = valid & ~ended
 
-    at_valid = np.where(valid, row, length)
-    next_valid = np.full((length, num_envs), length)
-    next_valid[:-1] = np.minimum.accumulate(at_valid[::-1], axis=0)[::-1][1:]
-    last_valid = np.full((length, num_envs), -1)
-    last_valid[1:] = np.maximum.accumulate(np.where(valid, row, -1), axis=0)[:-1]
-
+    next_valid, last_valid = _valid_neighbors(valid)
+    env = np.arange(num_envs)
     _require_whole_episodes(open_row, next_valid, _host(rollout["episode_id"]))
     cut = open_row.copy()
     cut[:-1] &= ~valid[1:]
     cut[-1] = False
-    before = np.take_along_axis(ended, np.maximum(last_valid, 0), axis=0)
+    before = ended[np.maximum(last_valid, 0), env]
     first = valid & np.where(last_valid >= 0, before, ~continues)
     flags = (
         VALID * valid + TERMINATED * terminated + TRUNCATED * truncated + CUT * cut + FIRST * first
     ).astype(np.uint8)
-    return Links(valid, open_row & ~cut, ended, cut, next_valid, flags, at_valid.min(axis=0))
+    return Links(valid, open_row & ~cut, ended, cut, next_valid, flags)
 
 
 def next_chain_state(state: ChainState, links: Links, follows: Array) -> ChainState:
@@ -100,16 +93,29 @@ def next_chain_state(state: ChainState, links: Links, follows: Array) -> ChainSt
     length = len(links.valid)
     any_valid = links.valid.any(axis=0)
     last = length - 1 - np.argmax(links.valid[::-1], axis=0)
-    ended = np.take_along_axis(links.ended, last[None], axis=0)[0]
+    ended = links.ended[last, np.arange(len(last))]
     return ChainState(
         newest_goes_on=links.goes_on[-1],
         episode_open=np.where(any_valid, ~ended, state.episode_open & follows),
     )
 
 
+def _valid_neighbors(valid: Array) -> tuple[Array, Array]:
+    """[T, B] the next valid row after each (T if there is none), and the last before (or -1)."""
+    length = len(valid)
+    row = np.arange(length)[:, None]
+    if valid.all():
+        return np.broadcast_to(row + 1, valid.shape), np.broadcast_to(row - 1, valid.shape)
+    next_valid, last_valid = np.full(valid.shape, length), np.full(valid.shape, -1)
+    at_valid = np.where(valid, row, length)
+    next_valid[:-1] = np.minimum.accumulate(at_valid[::-1], axis=0)[::-1][1:]
+    last_valid[1:] = np.maximum.accumulate(np.where(valid, row, -1), axis=0)[:-1]
+    return next_valid, last_valid
+
+
 def _require_whole_episodes(open_row: Array, next_valid: Array, episode_id: Array) -> None:
-    length = len(open_row)
-    follows = np.take_along_axis(episode_id, np.minimum(next_valid, length - 1), axis=0)
+    length, num_envs = open_row.shape
+    follows = episode_id[np.minimum(next_valid, length - 1), np.arange(num_envs)]
     wrong = open_row & (next_valid < length) & (follows != episode_id)
     if wrong.any():
         t, b = (int(i[0]) for i in np.nonzero(wrong))

@@ -11,8 +11,8 @@ from redline.errors import ConfigError
 from redline.replay.config import ReplayConfig
 from redline.replay.continuity import Links
 from redline.replay.observations import LeafRows, ObservationLeaf
+from redline.replay.spec import LeafSpec, ReplaySpec, dotted, flatten
 from redline.replay.spec import Path as KeyPath
-from redline.replay.spec import ReplaySpec, dotted, flatten
 
 
 def stacked_paths(config: ReplayConfig, spec: ReplaySpec) -> set[KeyPath]:
@@ -56,25 +56,35 @@ def require_rollout(
         ConfigError: names what differs, or the bad priority.
     """
     length = rollout.rollout_length
+    if rollout.num_envs != spec.num_envs:
+        raise ConfigError(
+            f"the rollout has num_envs={rollout.num_envs}, but this replay was made for "
+            f"{spec.num_envs}. Make one replay per set of environments."
+        )
     if length > rows:
         raise ConfigError(
             f"rollout_length={length} exceeds the {rows} rows of a replay of "
             f"capacity={config.capacity} with num_envs={spec.num_envs}. "
             f"Use a capacity of at least {length * spec.num_envs}."
         )
-    found = ReplaySpec.from_rollout(rollout, tuple(spec.extras))
-    for kind in ("num_envs", "obs", "action", "extras"):
-        given, wanted = getattr(found, kind), getattr(spec, kind)
+    parts = [
+        ("obs", spec.obs, flatten(rollout["obs"]), 2),
+        ("action", spec.action, flatten(rollout["action"]), 2),
+        ("extras", spec.extras, {name: rollout.steps.get(name) for name in spec.extras}, 2),
+    ]
+    if config.is_sequential:
+        parts.append(("initial_state", spec.state, rollout.initial_state, 1))
+    for kind, wanted, values, leading in parts:
+        given = {
+            key: None if value is None else LeafSpec(tuple(value.shape[leading:]), value.dtype)
+            for key, value in values.items()
+        }
         if given != wanted:
             raise ConfigError(
                 f"{kind} of the rollout is {given}, but this replay was made for {wanted}. "
-                "Nothing is converted silently: make the collector and the spec agree."
+                "Nothing is converted silently: make the collector, the policy and the spec "
+                "agree."
             )
-    if config.is_sequential and found.state != spec.state:
-        raise ConfigError(
-            f"the rollout's initial_state is {found.state}, but this replay was made for "
-            f"{spec.state}. Make the policy and the spec agree."
-        )
     if rollout["reward"].dtype != torch.float32:
         raise ConfigError(
             f"reward is {rollout['reward'].dtype}, but a rollout's is torch.float32. "

@@ -17,6 +17,11 @@ from redline.errors import ConfigError
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.tree import PriorityTree
 
+_UNSOUND = (
+    "a priority is NaN, infinite or negative. Priorities are absolute TD errors; "
+    "look for a loss that diverged."
+)
+
 
 def mixed_priority(priority: Tensor, valid: Tensor, eta: float) -> Tensor:
     """Priority of a sequence from those of its rows.
@@ -208,6 +213,7 @@ class PrioritizedSampler:
         self._rows = _UnitRows(unit_rows)
         self.tree = PriorityTree(arena, "priority", self._size)
         self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
+        self._strata = torch.zeros(0, dtype=torch.int64, device=arena.device)
         self._refused = torch.zeros((), dtype=torch.bool, device=arena.device)
         self.clear()
 
@@ -244,10 +250,9 @@ class PrioritizedSampler:
         if priority is not None:
             given = priority.to(device, torch.float64)
             known = torch.where(mask & ~given.isnan(), given, 0.0)
-            self._check(known)
-            self.require_sound()
             if known.numel():
-                self.highest.copy_(torch.maximum(self.highest, known.max()))
+                self._take_note(known)
+                self.require_sound()
         gone, _ = self._rows.evict(oldest)
         self._rows.append(first, eligible)
         taken_over = (gone + self._unit_rows >= first) & (
@@ -267,12 +272,12 @@ class PrioritizedSampler:
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """See `Sampler`."""
-        stratum = torch.arange(len(uniform), device=uniform.device)
-        leaf = self.tree.find((stratum + uniform) / len(uniform))
+        if len(self._strata) != len(uniform):
+            self._strata = torch.arange(len(uniform), device=uniform.device)
+        leaf = self.tree.find((self._strata + uniform) / len(uniform))
         newest = self._span[1] - 1
-        row = newest - (newest - leaf // self._num_envs) % self._unit_rows
         ratio = self.tree.least / self.tree.leaves[leaf]
-        return row * self._num_envs + leaf % self._num_envs, (ratio**beta).float()
+        return newest - (newest - leaf) % self._size, (ratio**beta).float()
 
     def update(self, unit: Tensor, priority: Tensor) -> None:
         """Give units new priorities; those gone since they were drawn are passed over.
@@ -288,13 +293,11 @@ class PrioritizedSampler:
         device = self._arena.device
         unit = unit.to(device)
         value = priority.detach().to(device, torch.float64)
-        good = self._check(value)
-        if device.type == "cpu":
-            self.require_sound()
+        self._take_note(value)
         leaf = unit % self._size
-        live = (unit >= self._span[0]) & (unit < self._span[1] * self._num_envs)
-        live &= (self.tree.leaves[leaf] > 0) & good
-        self.highest.copy_(torch.maximum(self.highest, torch.where(live, value, 0.0).max()))
+        live = (unit >= self._span[0]) & (self.tree.leaves[leaf] > 0)
+        if device.type != "cpu":
+            live &= (value >= 0) & (value < torch.inf)
         self.tree.set(leaf, self._scaled(value), live)
 
     def require_sound(self) -> None:
@@ -305,10 +308,7 @@ class PrioritizedSampler:
         """
         if bool(self._refused):
             self._refused.fill_(False)
-            raise ConfigError(
-                "a priority is NaN, infinite or negative. Priorities are absolute TD errors; "
-                "look for a loss that diverged."
-            )
+            raise ConfigError(_UNSOUND)
 
     def state_arrays(self) -> dict[str, Array]:
         """See `Sampler`."""
@@ -329,15 +329,20 @@ class PrioritizedSampler:
         self._refused.fill_(False)
         self._point()
 
-    def _check(self, value: Tensor) -> Tensor:
-        """[N] bool which are sound; remembers if one is not."""
-        good = (value >= 0) & (value < torch.inf)
-        self._refused |= ~good.all()
-        return good
+    def _take_note(self, value: Tensor) -> None:
+        """Raise the highest priority; refuse bad ones, on a device only when next asked."""
+        low, high = torch.aminmax(value)  # NaN if there is one
+        good = (low >= 0) & (high < torch.inf)
+        if value.device.type != "cpu":
+            self._refused |= ~good
+            high = torch.where(good, high, 0.0)
+        elif not bool(good):
+            raise ConfigError(_UNSOUND)
+        torch.maximum(self.highest, high, out=self.highest)
 
     def _scaled(self, priority: Tensor) -> Tensor:
         return (priority + self._epsilon) ** self._alpha
 
     def _point(self) -> None:
-        first = self._rows.oldest * self._num_envs
-        self._span.copy_(torch.tensor([first, self._rows.stop]))
+        span = torch.tensor([self._rows.oldest, self._rows.stop])
+        self._span.copy_(span * self._num_envs)

@@ -7,6 +7,7 @@ possible, growing copies.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -57,7 +58,7 @@ class ArrayPlan:
     @property
     def row_bytes(self) -> int:
         """Bytes of one entry of the first axis."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +77,8 @@ class StoredArray:
         chunk_bytes: size of a chunk of the flattened array.
         written: [chunks] bool, ever written.
         changed: [chunks] bool, written since `digest` was taken.
-        digest: chunk -> name of the file that last held it.
+        digest: chunk -> SHA-256 of the content it was last saved with.
+        row_bytes: bytes of one entry of the first axis.
     """
 
     plan: ArrayPlan
@@ -88,11 +90,14 @@ class StoredArray:
     changed: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
     digest: dict[int, str] = field(default_factory=dict)
 
+    row_bytes: int = 0
+
     def __post_init__(self) -> None:
+        self.row_bytes = self.plan.row_bytes
         self._fit_chunks()
 
     def _fit_chunks(self) -> None:
-        total = self.tensor.shape[0] * self.plan.row_bytes
+        total = self.tensor.shape[0] * self.row_bytes
         more = -(-total // self.chunk_bytes) - len(self.written)
         self.written = np.concatenate([self.written, np.zeros(more, dtype=bool)])
         self.changed = np.concatenate([self.changed, np.zeros(more, dtype=bool)])
@@ -100,15 +105,15 @@ class StoredArray:
     def touch(self, start: int, stop: int) -> None:
         """Record that rows start .. stop - 1 are being written."""
         if stop > start:
-            first = start * self.plan.row_bytes // self.chunk_bytes
-            last = (stop * self.plan.row_bytes - 1) // self.chunk_bytes
+            first = start * self.row_bytes // self.chunk_bytes
+            last = (stop * self.row_bytes - 1) // self.chunk_bytes
             self.written[first : last + 1] = True
             self.changed[first : last + 1] = True
 
     def touch_rows(self, rows: Array) -> None:
         """Record that these rows are being written; a row may span several chunks."""
-        first = rows.astype(np.int64) * self.plan.row_bytes // self.chunk_bytes
-        last = ((rows.astype(np.int64) + 1) * self.plan.row_bytes - 1) // self.chunk_bytes
+        first = rows.astype(np.int64) * self.row_bytes // self.chunk_bytes
+        last = ((rows.astype(np.int64) + 1) * self.row_bytes - 1) // self.chunk_bytes
         for offset in range(int((last - first).max(initial=0)) + 1):
             chunk = np.minimum(first + offset, last)
             self.written[chunk] = True
@@ -122,7 +127,7 @@ class StoredArray:
         """
         if rows <= self.rows:
             return
-        added = (rows - self.rows) * self.plan.row_bytes
+        added = (rows - self.rows) * self.row_bytes
         if self.file_descriptor is None:
             self._require_room(rows, added)
         device = self.tensor.device
@@ -132,23 +137,21 @@ class StoredArray:
             self.tensor = larger
             self._fit_chunks()
         elif self.file_descriptor is not None:
-            _reserve_disk(
-                self.file_descriptor, self.rows * self.plan.row_bytes, added, self.plan.name
-            )
+            _reserve_disk(self.file_descriptor, self.rows * self.row_bytes, added, self.plan.name)
         self.rows = rows
 
     def _require_room(self, rows: int, added: int) -> None:
         device = self.tensor.device
         room, size = available_memory(), added
         if device.type != "cpu":  # old and new lie there side by side while it is copied
-            room, size = available_device_memory(device), rows * self.plan.row_bytes
+            room, size = available_device_memory(device), rows * self.row_bytes
         require_fit(
             {self.plan.name: size}, rows - self.rows, room, " less: it holds ends of episodes"
         )
 
     def chunk_range(self, chunk: int) -> tuple[int, int]:
         """First byte and the byte after the last of a chunk."""
-        total = self.tensor.shape[0] * self.plan.row_bytes
+        total = self.tensor.shape[0] * self.row_bytes
         return chunk * self.chunk_bytes, min((chunk + 1) * self.chunk_bytes, total)
 
     def flat_bytes(self) -> Tensor:

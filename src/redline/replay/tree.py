@@ -83,14 +83,14 @@ class PriorityTree:
         """
         if keep is not None:
             index = torch.where(keep, index, self.size)
-            value = torch.where(keep, value, 0.0)
+            value = value.masked_fill(~keep, 0.0)
         self._sums[0].tensor.scatter_reduce_(0, index, value, "amax", include_self=False)
         node = index
         for level, above in enumerate(self._sums[1:]):
             node = node // _FAN
             children = self._sums[level].tensor.view(-1, _FAN).index_select(0, node)
             if level == 0:
-                lower = torch.where(children > 0, children, torch.inf)
+                lower = children.masked_fill(children <= 0, torch.inf)
             else:
                 lower = self._minima[level - 1].tensor.view(-1, _FAN).index_select(0, node)
             # A running sum, not sum(): its order, hence its rounding, is that of `find`.
@@ -106,18 +106,25 @@ class PriorityTree:
         Returns:
             [N] int64 leaves, none of them empty unless all are.
         """
-        running = self._sums[-1].tensor.cumsum(0)
+        values = self._sums[-1].tensor
+        running = values.cumsum(0)
         rest = fraction * running[-1]
-        rest = torch.minimum(rest, torch.nextafter(running[-1], rest.new_zeros(())))
-        node = torch.searchsorted(running, rest, right=True)
-        rest = rest - torch.where(node > 0, running[node - 1], 0.0)
+        node = _first_above(running, rest, running[-1:])
+        rest = rest - (running[node] - values[node])
         for array in reversed(self._sums[:-1]):
-            running = array.tensor.view(-1, _FAN).index_select(0, node).cumsum(1)
-            # Rounding may have put the rest at the node's very total, beyond its children.
-            last = running[:, -1]
-            rest = torch.minimum(rest, torch.nextafter(last, torch.zeros_like(last)))
-            child = torch.searchsorted(running, rest[:, None], right=True)
-            before = running.gather(1, (child - 1).clamp(min=0))
-            rest = rest - torch.where(child > 0, before, 0.0)[:, 0]
+            values = array.tensor
+            running = values.view(-1, _FAN).index_select(0, node).cumsum(1)
+            # Rounding may have taken what is left of the target a little below zero.
+            rest = rest.clamp(min=0.0)
+            child = _first_above(running, rest[:, None], running[:, -1:].contiguous())
             node = node * _FAN + child[:, 0]
+            if array is not self._sums[0]:
+                rest = rest - (running.gather(1, child)[:, 0] - values[node])
         return node
+
+
+def _first_above(running: Tensor, target: Tensor, total: Tensor) -> Tensor:
+    """The first place where a running sum exceeds the target, or else reaches the total."""
+    return torch.minimum(
+        torch.searchsorted(running, target, right=True), torch.searchsorted(running, total)
+    )

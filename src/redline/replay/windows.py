@@ -103,8 +103,8 @@ class Windows:
         last_bits = bits.gather(1, offset[:, None])[:, 0]
         bootstraps = self._bootstraps[last_bits] & valid[:, 0]
         return Window(
-            reward=(torch.where(inside, reward[slots], 0.0) * self._powers[:-1]).sum(1),
-            discount=torch.where(bootstraps, self._powers[num_steps], 0.0),
+            reward=(reward[slots].masked_fill(~inside, 0.0) * self._powers[:-1]).sum(1),
+            discount=self._powers[num_steps].masked_fill(~bootstraps, 0.0),
             num_steps=num_steps,
             last=index + offset * self._num_envs,
             ended=self._ended[last_bits],
