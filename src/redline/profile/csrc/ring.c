@@ -19,8 +19,10 @@ static int64_t budget_bytes = 0;
 static _Atomic int64_t used_bytes = 0;
 static uint32_t next_index = 0;
 
-static __thread RlThread *tls_thread = NULL;
-static __thread uint32_t tls_session = 0;
+/* Read at every event: the model that costs one load, also in a shared library. */
+#define FAST_TLS static __thread __attribute__((tls_model("initial-exec")))
+FAST_TLS RlThread *tls_thread = NULL;
+FAST_TLS uint32_t tls_session = 0;
 static pthread_key_t exit_key;
 static int exit_key_made = 0;
 static RlThread *free_structs = NULL;
