@@ -111,8 +111,11 @@ def redline_buffer(rollout: Rollout, capacity: int, **settings: Any) -> Contende
     for _ in range(-(-capacity // (LENGTH * NUM_ENVS))):
         replay.add(rollout)
 
+    batch = replay.sample(BATCH, rng)
+
     def sample() -> None:
-        batch = replay.sample(BATCH, rng, beta=0.5)
+        nonlocal batch
+        batch = replay.sample(BATCH, rng, beta=0.5, out=batch)
         if settings.get("prioritized"):
             replay.update_priorities(batch["index"], torch.rand(BATCH))
 

@@ -301,6 +301,36 @@ def test_storage_does_not_change_the_batch(storage: str, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []  # the file has no name: nothing to leave behind
 
 
+@pytest.mark.parametrize("length", [0, 3])
+@pytest.mark.parametrize("frames", [1, 3])
+def test_an_earlier_batch_gives_its_memory(frames: int, length: int) -> None:
+    """The batch is the same, and its observations lie where those of the earlier one did."""
+    stream = Stream(1, frames=3)
+    rollout = stream.rollout(8)
+    interval = 4 if length else 0
+    states = {"h": torch.zeros(2, 2, 2)} if length else None
+    replay = make(
+        stream,
+        rollout,
+        capacity=20,
+        frame_stack=frames,
+        sequence_length=length,
+        state_interval=interval,
+    )
+    replay.add(rollout, states=states)
+    expected = replay.sample(16, np.random.default_rng(1))
+    earlier = replay.sample(16, np.random.default_rng(0))
+    batch = replay.sample(16, np.random.default_rng(1), out=earlier)
+    if length:
+        expected, earlier, batch = expected.steps, earlier.steps, batch.steps
+    assert bool((batch == expected).all())
+    for key in ("obs", "next_obs"):
+        assert batch[key].data_ptr() == earlier[key].data_ptr()
+    wrong = replay.sample(8, np.random.default_rng(0))
+    with pytest.raises(ConfigError, match="same batch_size"):
+        replay.sample(16, np.random.default_rng(1), out=wrong)
+
+
 def test_a_torch_generator_draws_too() -> None:
     stream = Stream(1)
     rollout = stream.rollout(5)

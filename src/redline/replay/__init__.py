@@ -9,11 +9,14 @@ when a batch is drawn, so one buffer serves any n.
 | `config.py` | `ReplayConfig`, which imports no torch |
 | `spec.py` | `ReplaySpec`: shapes and dtypes of what is stored |
 | `buffer.py` | `Replay`: add, sample, update_priorities, save, load |
+| `batches.py` | what is gathered for the rows that were drawn |
+| `intake.py` | what a rollout must be, and how it joins what is there |
 | `continuity.py` | where episodes begin and end in a rollout, and where a chain is cut |
 | `observations.py` | observations stored once per frame, stacks rebuilt by one gather |
 | `windows.py` | n-step windows |
 | `sequences.py` | which sequences are complete, and their stored states |
 | `samplers.py`, `tree.py` | uniform and proportional choice |
+| `pool.py` | slots for true last observations |
 | `storage.py`, `memory.py` | arrays in memory, in a file or on a device; the check that they fit |
 | `snapshot.py` | incremental, verified save and load |
 """
@@ -23,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from redline.replay.config import ReplayConfig
 
 if TYPE_CHECKING:
-    from redline.replay.buffer import Replay, SequenceBatch
+    from redline.replay.batches import SequenceBatch
+    from redline.replay.buffer import Replay
     from redline.replay.samplers import mixed_priority
     from redline.replay.snapshot import SavedFile, verify_snapshot
     from redline.replay.spec import ReplaySpec
@@ -41,8 +45,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch only when it is asked for: a config must not load torch."""
-    if name in {"Replay", "SequenceBatch"}:
+    if name == "Replay":
         from redline.replay import buffer as module
+    elif name == "SequenceBatch":
+        from redline.replay import batches as module
     elif name == "ReplaySpec":
         from redline.replay import spec as module
     elif name == "mixed_priority":

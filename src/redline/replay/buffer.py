@@ -13,7 +13,6 @@ Only valid rows are drawn, and no window reaches over a row that is not valid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from redline.errors import (
     CorruptCheckpointError,
     IncompatibleCheckpointError,
 )
+from redline.replay.batches import Batches, SequenceBatch
 from redline.replay.config import ReplayConfig
 from redline.replay.continuity import ChainState, Links, link_rows, next_chain_state
 from redline.replay.intake import (
@@ -42,29 +42,9 @@ from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from redline.replay.sequences import SequenceIndex
 from redline.replay.snapshot import SavedFile, load_snapshot, read_manifest, save_snapshot
 from redline.replay.spec import Path as KeyPath
-from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten, nest
+from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten
 from redline.replay.storage import Arena, ArrayPlan
-from redline.replay.windows import CUT, FIRST, TERMINATED, TRUNCATED, VALID, Window, Windows
-
-
-@dataclass(slots=True, kw_only=True)
-class SequenceBatch:
-    """N sequences of T' rows.
-
-    Attributes:
-        steps: [T', N] TensorDict with the entries of a transition batch (except index and
-            weight), and terminated, truncated, valid, and reset: the recurrent state must
-            be cleared before this row. Rows that are not valid are zero.
-        initial_state: name -> [N, ...] recurrent state before the first row, already
-            cleared if an episode began there.
-        index: [N] int64, to give priorities back with.
-        weight: [N] float32 importance weight.
-    """
-
-    steps: TensorDict
-    initial_state: dict[str, Tensor]
-    index: Tensor
-    weight: Tensor
+from redline.replay.windows import CUT
 
 
 class Replay:
@@ -108,7 +88,7 @@ class Replay:
         )
         self._sampler = self._make_sampler()
         device = self._arena.device
-        self._windows = Windows(config.gamma, config.n_step, self.num_envs, device)
+        self._batches = Batches(self._arena, config, spec, self._obs)
         self._head_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self._reset_chain()
 
@@ -189,6 +169,7 @@ class Replay:
         batch_size: int,
         rng: np.random.Generator | torch.Generator,
         beta: float | Tensor = 1.0,
+        out: Any = None,
     ) -> Any:
         """Draw a batch with replacement.
 
@@ -197,6 +178,9 @@ class Replay:
             rng: the stream to draw from; the same stream and buffer give the same batch. A
                 torch.Generator must lie on the buffer's device.
             beta: exponent of the importance weights, annealed by the caller in env_steps.
+            out: an earlier batch of the same size that is not needed any more; the memory
+                of its observations is used again, which for images saves more time than
+                the copying takes.
 
         Returns:
             For transitions a TensorDict [N] with obs, action, next_obs (the true successor
@@ -205,7 +189,7 @@ class Replay:
             `SequenceBatch`.
 
         Raises:
-            ConfigError: if there is nothing to draw yet.
+            ConfigError: if there is nothing to draw yet, or `out` does not fit.
         """
         if len(self) == 0:
             raise ConfigError(
@@ -215,12 +199,12 @@ class Replay:
             )
         index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
         if self._sequences is None:
-            window = self._window(index)
-            fields = self._fields(index, window, (batch_size,))
+            fields = self._batches.rows(index, self._head_tensor, out)
             fields["index"], fields["weight"] = index, weight
             return TensorDict(fields, batch_size=[batch_size])
+        rows = self._sequences.rows(index)
         return SequenceBatch(
-            steps=self._sequence_steps(self._sequences.rows(index)),
+            steps=self._batches.steps(rows, self._head_tensor, None if out is None else out.steps),
             initial_state=self._sequences.states(index),
             index=index,
             weight=weight,
@@ -372,55 +356,6 @@ class Replay:
         if isinstance(rng, torch.Generator):
             return torch.rand(count, generator=rng, dtype=torch.float64, device=self.device)
         return torch.from_numpy(rng.random(count)).to(self.device)
-
-    def _window(self, index: Tensor) -> Window:
-        arena = self._arena
-        return self._windows(arena["reward"], arena["flags"], index, self._head_tensor)
-
-    def _fields(self, index: Tensor, window: Window, shape: tuple[int, ...]) -> dict[str, Any]:
-        """What is drawn for each of M rows, shaped [*shape, ...]."""
-        slot = index % (self.ring_rows * self.num_envs)
-
-        def shaped(value: Tensor) -> Tensor:
-            return value.view(*shape, *value.shape[1:])
-
-        def stored(name: str) -> Tensor:
-            return shaped(self._arena[name].index_select(0, slot))
-
-        fields: dict[str, Any] = {
-            "obs": nest(
-                {p: shaped(leaf.fetch(leaf.slots(index))) for p, leaf in self._obs.items()}, shape
-            ),
-            "action": nest({p: stored(entry_name("action", p)) for p in self.spec.action}, shape),
-            "reward": shaped(window.reward),
-            "discount": shaped(window.discount),
-            "num_steps": shaped(window.num_steps),
-        }
-        if self.config.next_obs:
-            successors = {p: shaped(self._successor(leaf, window)) for p, leaf in self._obs.items()}
-            fields["next_obs"] = nest(successors, shape)
-        for name in self.spec.extras:
-            fields[name] = stored(f"extra/{name}")
-        return fields
-
-    def _successor(self, leaf: ObservationLeaf, window: Window) -> Tensor:
-        slots = leaf.successor_slots(window.last, window.ended)
-        if self._sequences is not None:  # only there can rows be drawn that are not valid
-            valid = (window.num_steps > 0).view(-1, *([1] * (slots.dim() - 1)))
-            slots = torch.where(valid, slots, leaf.zero_slot)
-        return leaf.fetch(slots)
-
-    def _sequence_steps(self, rows: Tensor) -> TensorDict:
-        """The steps of N sequences, from the numbers [T', N] of their rows."""
-        window = self._window(rows.reshape(-1))
-        fields = self._fields(rows.reshape(-1), window, tuple(rows.shape))
-        bits = self._arena["flags"][rows % (self.ring_rows * self.num_envs)]
-        fields["valid"] = (bits & VALID) != 0
-        fields["terminated"] = (bits & TERMINATED) != 0
-        fields["truncated"] = (bits & TRUNCATED) != 0
-        fields["reset"] = (bits & FIRST) != 0
-        fields["reset"][0] = False
-        return TensorDict(fields, batch_size=list(rows.shape))
 
     def _host_arrays(self) -> dict[str, Array]:
         host = {f"chain/{name}": value for name, value in self._chain._asdict().items()}

@@ -211,13 +211,33 @@ class ObservationLeaf:
         shifted = torch.cat([self.slots(last)[:, 1:], kept[:, None]], dim=1)
         return torch.where(ended[:, None], shifted, following)
 
-    def fetch(self, slots: Tensor) -> Tensor:
-        """[N, ...] observations made of the frames at these slots, [N] or [N, k]."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type, as collected."""
+        return self.arena[f"{self.name}/frames"].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one observation."""
+        frame = self.arena[f"{self.name}/frames"].shape[1:]
+        return tuple(frame) if self.frames == 1 else (self.frames * frame[0], *frame[1:])
+
+    def fetch(self, slots: Tensor, out: Tensor | None = None) -> Tensor:
+        """Observations made of the frames at these slots.
+
+        Args:
+            slots: [N] or [N, k].
+            out: contiguous memory of N observations to write into; None takes new memory.
+
+        Returns:
+            [N, ...].
+        """
         frames = self.arena[f"{self.name}/frames"]
-        found = frames.index_select(0, slots.reshape(-1))
-        if self.frames == 1:
-            return found
-        return found.view(slots.shape[0], self.frames * frames.shape[1], *frames.shape[2:])
+        if out is not None:
+            out = out.view(slots.numel(), *frames.shape[1:])
+            torch.index_select(frames, 0, slots.reshape(-1), out=out)
+            return out.view(slots.shape[0], *self.shape)
+        return frames.index_select(0, slots.reshape(-1)).view(slots.shape[0], *self.shape)
 
     def _write_older(self, head: int, rows: LeafRows, links: Links, matches: Array) -> None:
         """Where the older frames of rows 0 .. T lie, T being the observation to act on."""
