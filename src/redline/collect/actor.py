@@ -13,7 +13,7 @@ from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import ResetMode
 from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_tensor
 from redline.envs.vec_env import EnvStep, VecEnv
-from redline.errors import ConfigError
+from redline.errors import ConfigError, EnvError
 from redline.policies.policy import Policy, State, reset_state
 
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
@@ -206,20 +206,29 @@ class Actor:
             saved["env"] = self.env.state_dict()
         return saved
 
-    def load_state_dict(self, state: Mapping[str, Any], fresh_seed: int) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], fresh_seed: int) -> str | None:
         """Go on from `state`.
 
         Args:
             state: what `state_dict` gave.
-            fresh_seed: seeds the new episodes of environments that could not be saved.
+            fresh_seed: seeds the new episodes of environments that cannot be restored.
+
+        Returns:
+            None if the environments go on exactly, else why they began new episodes.
         """
         for rng, saved in zip(self._noise_rngs, state["noise"], strict=True):
             rng.bit_generator.state = saved
-        self._episode_id[:] = state["episode_id"]
+        reason = self.env.restorable or "the checkpoint holds no environment state"
         if "env" in state:
-            self._obs = self.env.load_state_dict(state["env"])
-            self._state = {n: leaf.to(self._device) for n, leaf in state["state"].items()}
-        else:
-            self._obs = self.env.reset(fresh_seed)
-            self._state = self._fresh_state()
-            self._episode_id[:] = 0
+            try:
+                self._obs = self.env.load_state_dict(state["env"])
+            except EnvError as error:
+                reason = str(error)
+            else:
+                self._state = {n: leaf.to(self._device) for n, leaf in state["state"].items()}
+                self._episode_id[:] = state["episode_id"]
+                return None
+        self._obs = self.env.reset(fresh_seed)
+        self._state = self._fresh_state()
+        self._episode_id[:] = 0
+        return reason

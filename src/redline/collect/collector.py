@@ -58,8 +58,12 @@ class Collector(ABC):
         """
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; environments left out of it begin fresh episodes."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
+        """Go on from `state`.
+
+        Returns:
+            None if the environments go on exactly, else why they began new episodes.
+        """
 
     @abstractmethod
     def close(self) -> None:

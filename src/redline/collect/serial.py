@@ -76,10 +76,10 @@ class SerialCollector(Collector):
         """Environments, noise streams, recurrent state and the version of the weights."""
         return {"version": self.version, "actor": self._actor.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; environments left out of it begin fresh episodes."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
+        """Go on from `state`; see `Collector.load_state_dict`."""
         self.version = state["version"]
-        self._actor.load_state_dict(state["actor"], fresh_seed=self._seed + 1 + self.version)
+        return self._actor.load_state_dict(state["actor"], fresh_seed=self._seed + 1 + self.version)
 
     def close(self) -> None:
         """Close the environments."""

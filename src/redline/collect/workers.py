@@ -158,8 +158,8 @@ class WorkersCollector(Collector):
             "workers": self._group.call("state", timeout_s=_SLOW_COMMAND_S),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; environments left out of it begin fresh episodes."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
+        """Go on from `state`; see `Collector.load_state_dict`."""
         saved = state["workers"]
         if len(saved) != self._group.num_workers:
             raise ConfigError(
@@ -168,7 +168,8 @@ class WorkersCollector(Collector):
             )
         self.version = state["version"]
         fresh_seed = self._seed + 1 + self.version
-        self._group.call("load", [(part, fresh_seed) for part in saved], _SLOW_COMMAND_S)
+        parts = [(part, fresh_seed) for part in saved]
+        return next((r for r in self._group.call("load", parts, _SLOW_COMMAND_S) if r), None)
 
     def close(self) -> None:
         """End the workers and free the shared memory."""
@@ -263,6 +264,6 @@ class _Handler:
     def _state(self, _: None) -> dict[str, Any]:
         return self._actor.state_dict()
 
-    def _load(self, payload: tuple[Mapping[str, Any], int]) -> None:
+    def _load(self, payload: tuple[Mapping[str, Any], int]) -> str | None:
         state, fresh_seed = payload
-        self._actor.load_state_dict(state, fresh_seed)
+        return self._actor.load_state_dict(state, fresh_seed)

@@ -287,7 +287,7 @@ class OnPolicyLoop:
         self._row_env_steps = counters["row_env_steps"]
         self._row_wall_time_s = counters["row_wall_time_s"]
         self.algorithm.load_state_dict(state["algorithm"])
-        self.collector.load_state_dict(state["collector"])
+        began_anew = self.collector.load_state_dict(state["collector"])
         self.collector.update_weights(self.counters.iteration)
         self._logger.load_state_dict(state["logger"])
         self._episodes.load_state_dict(state["episodes"])
@@ -296,10 +296,10 @@ class OnPolicyLoop:
             self._scaler.load_state_dict(state["reward_scaler"])
         self._last_evaluation = dict(state["last_evaluation"])
         set_rng_state(state["rng"])
-        if self.collector.restorable is not None:
+        if began_anew is not None:
             self._console.warning(
-                f"{self.collector.restorable}: the environments begin fresh episodes, so this "
-                f"run goes on from the same weights but not bit for bit"
+                f"the environments begin fresh episodes: {began_anew}. The run goes on from the "
+                f"same weights, but not bit for bit."
             )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium
 import torch
@@ -17,19 +16,27 @@ from redline.algos.a2c import A2C
 from redline.algos.algorithm import OnPolicyAlgorithm
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
-from redline.collect import Collector, SerialCollector, WorkersCollector
-from redline.envs import EnvSettings, VecEnv
-from redline.envs.cpus import usable_cpus
-from redline.envs.registry import is_atari
 from redline.errors import (
     CheckpointError,
     ConfigError,
-    DeviceError,
     IncompatibleCheckpointError,
     RunDirectoryError,
 )
-from redline.policies import ActorCritic, make_policy
+from redline.policies import ActorCritic
 from redline.train.atomic_files import write_json_atomic
+from redline.train.building import (
+    EnvArgument,
+    NetworkFactory,
+    build_policy,
+    check_device,
+    describe_env,
+    env_settings,
+    make_collector,
+    make_evaluator,
+    make_logger,
+    make_store,
+    resolve,
+)
 from redline.train.checkpoint import Checkpoint
 from redline.train.checkpoint_files import params_sha256
 from redline.train.checkpoint_store import CheckpointStore
@@ -38,7 +45,6 @@ from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.export import export_policy
 from redline.train.loop import OnPolicyLoop
 from redline.train.presets import preset_config
-from redline.train.progress import ProgressLogger
 from redline.train.recording import EpisodeFrames
 from redline.train.run_directory import (
     CONFIG_FILE,
@@ -50,13 +56,7 @@ from redline.train.run_directory import (
 from redline.train.settings import RunConfig
 from redline.train.video import write_video
 
-EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
-"""What a user may give as an environment."""
-NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
-"""Observation space -> module from observations to features; see `policies.make_policy`."""
-
 _ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce}
-_PYTHON_ENV = "python:"  # marks an environment that only the calling program can make
 
 
 class Run:
@@ -196,46 +196,6 @@ def _warn(message: str) -> None:
     sys.stderr.write(f"warning: {message}\n")
 
 
-def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettings:
-    """How to make the run's environments.
-
-    Raises:
-        ConfigError: if the environment can only be made by the program that started the run.
-    """
-    run = config.run
-    if env is None:
-        if not run.env:
-            raise ConfigError(
-                "env is missing: there is nothing to train on. Give a Gymnasium id, such as "
-                "--env CartPole-v1."
-            )
-        if run.env.startswith(_PYTHON_ENV):
-            raise ConfigError(
-                f"the environment of this run was given as a Python object ({run.env}), which no "
-                f"file can hold. Call redline.train(resume=..., env=...) or redline.load(..., "
-                f"env=...) with the same object."
-            )
-        env = run.env
-    return EnvSettings(
-        env=env,
-        backend=run.env_backend,
-        preset=run.atari_preset if is_atari(env) else None,
-        env_kwargs=run.parsed_env_kwargs(),
-        num_workers=run.num_workers,
-        worker_timeout_s=run.worker_timeout_s,
-    )
-
-
-def build_policy(config: RunConfig, env: VecEnv, network: NetworkFactory | None) -> ActorCritic:
-    """The run's policy with fresh weights, drawn from torch's global generator, on the CPU."""
-    settings = dataclasses.asdict(config.policy)
-    if settings["shared_encoder"] is None:
-        settings["shared_encoder"] = "auto"
-    if network is not None:
-        settings["encoder"] = network
-    return make_policy(env.observation_space, env.action_space, **settings)
-
-
 def load_policy(policy: ActorCritic, checkpoint: Checkpoint) -> None:
     """Put a checkpoint's parameters into a policy.
 
@@ -249,56 +209,6 @@ def load_policy(policy: ActorCritic, checkpoint: Checkpoint) -> None:
             f"the parameters in {checkpoint.path} do not fit this policy ({error}). The "
             f"environment or the network differs from the one that was trained: give the same."
         ) from error
-
-
-def describe_env(env: EnvArgument) -> str:
-    """What `config.json` says of an environment."""
-    if isinstance(env, str):
-        return env
-    name = getattr(env, "__qualname__", type(env).__qualname__)
-    return f"{_PYTHON_ENV}{getattr(env, '__module__', type(env).__module__)}.{name}"
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there.
-
-    Raises:
-        DeviceError: naming the reason and the fix.
-    """
-    if device == "cuda" and not torch.cuda.is_available():
-        build = "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
-        raise DeviceError(
-            f"device='cuda' was asked for, but no CUDA device can be used ({build}). Use "
-            f"--device cpu, or install a CUDA build of torch on a machine with an NVIDIA GPU."
-        )
-
-
-def resolve(config: RunConfig, observation_space: gymnasium.Space[Any]) -> RunConfig:
-    """Put numbers in place of settings left to be chosen, so that `config.json` has all."""
-    run = config.run
-    total = run.total_env_steps
-    images = any(
-        space.dtype == "uint8" and len(space.shape or ()) == 3
-        for space in _leaf_spaces(observation_space)
-    )
-    reset_mode = run.reset_mode
-    if reset_mode == "auto":
-        reset_mode = "wait" if config.algorithm == "reinforce" else "immediate"
-    return config.replace(
-        log_interval=run.log_interval or max(1, total // 100),
-        checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
-        checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
-        num_threads=run.num_threads or (usable_cpus() if images else 1),
-        reset_mode=reset_mode,
-    )
-
-
-def _leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return [leaf for sub in space.spaces.values() for leaf in _leaf_spaces(sub)]
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return [leaf for sub in space.spaces for leaf in _leaf_spaces(sub)]
-    return [space]
 
 
 def train(
@@ -449,7 +359,7 @@ def _execute(
         algorithm: OnPolicyAlgorithm = _ALGORITHMS[config.algorithm](
             policy, config.algo, seed=config.run.seed
         )
-        collector = _make_collector(config, settings, probe, policy)
+        collector = make_collector(config, settings, probe, policy)
         closing.callback(collector.close)
         closing.enter_context(RunLock(out))
         write_json_atomic(out / CONFIG_FILE, config.to_json())
@@ -460,16 +370,16 @@ def _execute(
                 quiet=config.run.quiet,
             )
         )
-        logger = closing.enter_context(_make_logger(config, out))
+        logger = closing.enter_context(make_logger(config, out))
         evaluator = None
         if config.run.eval_interval:
-            evaluator = _make_evaluator(config, settings, policy)
+            evaluator = make_evaluator(config, settings, policy)
         loop = OnPolicyLoop(
             config,
             algorithm=algorithm,
             collector=collector,
             logger=logger,
-            store=_make_store(config, out),
+            store=make_store(config, out),
             console=console,
             frame_skip=probe.frame_skip,
             evaluate=evaluator,
@@ -496,60 +406,6 @@ def _summary(loop: OnPolicyLoop) -> str:
     if loop.mean_return is not None:
         text += f", mean return of recent episodes {loop.mean_return:,.1f}"
     return text
-
-
-def _make_collector(
-    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: ActorCritic
-) -> Collector:
-    run = config.run
-    if run.collector == "serial":
-        return SerialCollector(
-            env,
-            policy,
-            rollout_length=config.algo.rollout_length,
-            seed=run.seed,
-            reset_mode=run.reset_mode,  # type: ignore[arg-type]
-        )
-    env.close()
-    return WorkersCollector(
-        settings,
-        policy,
-        num_envs=config.algo.num_envs,
-        num_workers=run.num_workers,
-        rollout_length=config.algo.rollout_length,
-        seed=run.seed,
-        reset_mode=run.reset_mode,  # type: ignore[arg-type]
-        timeout_s=run.worker_timeout_s,
-    )
-
-
-def _make_logger(config: RunConfig, out: Path) -> ProgressLogger:
-    writers = ["csv"]
-    writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
-    name = f"{config.algorithm}-{config.run.env}-seed{config.run.seed}"
-    return ProgressLogger(
-        out, writers=writers, wandb_settings={"name": name, "config": config.to_json()}
-    )
-
-
-def _make_store(config: RunConfig, out: Path) -> CheckpointStore:
-    return CheckpointStore(
-        out / "checkpoints", mode=config.run.checkpoints, gap=config.run.checkpoint_gap
-    )
-
-
-def _make_evaluator(
-    config: RunConfig, settings: EnvSettings, policy: ActorCritic
-) -> Callable[[int], Evaluation]:
-    def evaluator(salt: int) -> Evaluation:
-        return evaluate(
-            settings.make,
-            policy,
-            episodes=config.run.eval_episodes,
-            seed=evaluation_seed(config.run.seed, salt),
-        )
-
-    return evaluator
 
 
 def load_run(

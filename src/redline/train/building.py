@@ -1,0 +1,177 @@
+"""From settings to objects: environments, policy, collector, logger, store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+import torch
+
+from redline.collect import Collector, SerialCollector, WorkersCollector
+from redline.envs import EnvSettings, VecEnv
+from redline.envs.cpus import usable_cpus
+from redline.envs.registry import is_atari
+from redline.errors import ConfigError, DeviceError
+from redline.policies import ActorCritic, make_policy
+from redline.train.checkpoint_store import CheckpointStore
+from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.progress import ProgressLogger
+from redline.train.settings import RunConfig
+
+EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
+"""What a user may give as an environment."""
+NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
+"""Observation space -> module from observations to features; see `policies.make_policy`."""
+
+_PYTHON_ENV = "python:"  # marks an environment that only the calling program can make
+
+
+def describe_env(env: EnvArgument) -> str:
+    """What `config.json` says of an environment."""
+    if isinstance(env, str):
+        return env
+    name = getattr(env, "__qualname__", type(env).__qualname__)
+    return f"{_PYTHON_ENV}{getattr(env, '__module__', type(env).__module__)}.{name}"
+
+
+def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettings:
+    """How to make the run's environments.
+
+    Raises:
+        ConfigError: if the environment can only be made by the program that started the run.
+    """
+    run = config.run
+    if env is None:
+        if not run.env:
+            raise ConfigError(
+                "env is missing: there is nothing to train on. Give a Gymnasium id, such as "
+                "--env CartPole-v1."
+            )
+        if run.env.startswith(_PYTHON_ENV):
+            raise ConfigError(
+                f"the environment of this run was given as a Python object ({run.env}), which no "
+                f"file can hold. Call redline.train(resume=..., env=...) or redline.load(..., "
+                f"env=...) with the same object."
+            )
+        env = run.env
+    return EnvSettings(
+        env=env,
+        backend=run.env_backend,
+        preset=run.atari_preset if is_atari(env) else None,
+        env_kwargs=run.parsed_env_kwargs(),
+        num_workers=run.num_workers,
+        worker_timeout_s=run.worker_timeout_s,
+    )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there.
+
+    Raises:
+        DeviceError: naming the reason and the fix.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        build = "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
+        raise DeviceError(
+            f"device='cuda' was asked for, but no CUDA device can be used ({build}). Use "
+            f"--device cpu, or install a CUDA build of torch on a machine with an NVIDIA GPU."
+        )
+
+
+def resolve(config: RunConfig, observation_space: gymnasium.Space[Any]) -> RunConfig:
+    """Put numbers in place of settings left to be chosen, so that `config.json` has all."""
+    run = config.run
+    total = run.total_env_steps
+    images = any(
+        space.dtype == "uint8" and len(space.shape or ()) == 3
+        for space in _leaf_spaces(observation_space)
+    )
+    reset_mode = run.reset_mode
+    if reset_mode == "auto":
+        reset_mode = "wait" if config.algorithm == "reinforce" else "immediate"
+    return config.replace(
+        log_interval=run.log_interval or max(1, total // 100),
+        checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
+        checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
+        num_threads=run.num_threads or (usable_cpus() if images else 1),
+        reset_mode=reset_mode,
+    )
+
+
+def _leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return [leaf for sub in space.spaces.values() for leaf in _leaf_spaces(sub)]
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return [leaf for sub in space.spaces for leaf in _leaf_spaces(sub)]
+    return [space]
+
+
+def build_policy(config: RunConfig, env: VecEnv, network: NetworkFactory | None) -> ActorCritic:
+    """The run's policy with fresh weights, drawn from torch's global generator, on the CPU."""
+    settings = dataclasses.asdict(config.policy)
+    if settings["shared_encoder"] is None:
+        settings["shared_encoder"] = "auto"
+    if network is not None:
+        settings["encoder"] = network
+    return make_policy(env.observation_space, env.action_space, **settings)
+
+
+def make_collector(
+    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: ActorCritic
+) -> Collector:
+    """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
+    run = config.run
+    if run.collector == "serial":
+        return SerialCollector(
+            env,
+            policy,
+            rollout_length=config.algo.rollout_length,
+            seed=run.seed,
+            reset_mode=run.reset_mode,  # type: ignore[arg-type]
+        )
+    env.close()
+    return WorkersCollector(
+        settings,
+        policy,
+        num_envs=config.algo.num_envs,
+        num_workers=run.num_workers,
+        rollout_length=config.algo.rollout_length,
+        seed=run.seed,
+        reset_mode=run.reset_mode,  # type: ignore[arg-type]
+        timeout_s=run.worker_timeout_s,
+    )
+
+
+def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
+    """Writes progress.csv and whatever else was asked for."""
+    writers = ["csv"]
+    writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
+    name = f"{config.algorithm}-{config.run.env}-seed{config.run.seed}"
+    return ProgressLogger(
+        out, writers=writers, wandb_settings={"name": name, "config": config.to_json()}
+    )
+
+
+def make_store(config: RunConfig, out: Path) -> CheckpointStore:
+    """Keeps the run's checkpoints."""
+    return CheckpointStore(
+        out / "checkpoints", mode=config.run.checkpoints, gap=config.run.checkpoint_gap
+    )
+
+
+def make_evaluator(
+    config: RunConfig, settings: EnvSettings, policy: ActorCritic
+) -> Callable[[int], Evaluation]:
+    """Evaluates the learner's policy on separate environments; each salt has its own seeds."""
+    def evaluator(salt: int) -> Evaluation:
+        return evaluate(
+            settings.make,
+            policy,
+            episodes=config.run.eval_episodes,
+            seed=evaluation_seed(config.run.seed, salt),
+        )
+
+    return evaluator
