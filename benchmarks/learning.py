@@ -45,13 +45,13 @@ SUITES: dict[str, Suite] = {
         "ppo --env CartPole-v1 --total-env-steps 100000", 5, 475, 5,
         published="Stable-Baselines3: 500 at 100k; CleanRL: 490 +- 6 at 500k",
     ),
-    "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 500000", 5, 475, 4),
-    "reinforce-cartpole": Suite("reinforce --env CartPole-v1", 5, 195, 4),
+    "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 350000", 5, 475, 4),
+    "reinforce-cartpole": Suite("reinforce --env CartPole-v1 --total-env-steps 120000", 5, 195, 4),
     "ppo-recurrent": Suite(
-        "ppo --env redline/CartPoleHiddenVelocity-v1 --preset recurrent", 3, 400, 3
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000", 3, 400, 3
     ),
     "ppo-feedforward-control": Suite(
-        "ppo --env redline/CartPoleHiddenVelocity-v1 --preset recurrent --core none", 3, 200, 3,
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000 --core none", 3, 200, 3,
         below=True,
     ),
     "ppo-halfcheetah": Suite(
@@ -63,7 +63,7 @@ SUITES: dict[str, Suite] = {
         published="CleanRL 2,383 +- 272 (v4); Stable-Baselines3 zoo 2,410 +- 10 (v3)",
     ),
     "ppo-minatar-breakout": Suite(
-        "ppo --env MinAtar/Breakout-v1 --total-env-steps 500000", 3, 8, 3
+        "ppo --env MinAtar/Breakout-v1 --total-env-steps 400000", 3, 8, 3
     ),
 }  # fmt: skip
 
