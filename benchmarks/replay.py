@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import itertools
 import json
 import statistics
 import time
@@ -61,17 +62,32 @@ class Contender:
     bytes_per_transition: float
 
 
-def atari_rollout(rng: np.random.Generator) -> Rollout:
-    """Stacks of four frames that shift by one, an episode's end now and then."""
-    frames = rng.integers(0, 256, (LENGTH + 4, NUM_ENVS, 84, 84), dtype=np.uint8)
-    stacks = np.stack([frames[i : LENGTH + 1 + i] for i in range(4)], axis=2)
-    return rollout_of(torch.from_numpy(stacks), torch.int64, (), rng)
+def atari_rollouts(rng: np.random.Generator, rollouts: int = 6) -> list[Rollout]:
+    """A game of 192 steps over and over; a life lost every 40 steps, the first frame repeated."""
+    steps = rollouts * LENGTH
+    frames = rng.integers(0, 256, (steps + 1, NUM_ENVS, 84, 84), dtype=np.uint8)
+    shown = np.maximum(np.arange(steps + 1)[:, None] + np.arange(-3, 1), 0)
+    found = []
+    for start in range(0, steps, LENGTH):
+        stacks = frames[shown[start : start + LENGTH + 1]].transpose(0, 2, 1, 3, 4)
+        rollout = rollout_of(torch.from_numpy(stacks.copy()), torch.int64, (), rng)
+        t = torch.arange(start + 1, start + LENGTH + 1)
+        over, lost = t == steps, t % 40 == 0
+        rollout.steps["truncated"][:] = over[:, None]
+        rollout.steps["terminated"][:] = (lost & ~over)[:, None]
+        following = torch.cat([rollout["obs"][1:], torch.from_numpy(stacks[-1:])])
+        ended = (over | lost).view(-1, 1, 1, 1, 1)
+        rollout.steps["final_obs"] = torch.where(ended, following, 0)
+        rollout.last_obs = following[-1]
+        found.append(rollout)
+    found[-1].last_obs = found[0]["obs"][0]
+    return found
 
 
-def cheetah_rollout(rng: np.random.Generator) -> Rollout:
+def cheetah_rollouts(rng: np.random.Generator) -> list[Rollout]:
     """Vectors of HalfCheetah's sizes."""
     obs = rng.normal(size=(LENGTH + 1, NUM_ENVS, 17)).astype(np.float32)
-    return rollout_of(torch.from_numpy(obs), torch.float32, (6,), rng)
+    return [rollout_of(torch.from_numpy(obs), torch.float32, (6,), rng)]
 
 
 def rollout_of(
@@ -104,13 +120,14 @@ def rollout_of(
     )
 
 
-def redline_buffer(rollout: Rollout, capacity: int, **settings: Any) -> Contender:
+def redline_buffer(rollouts: list[Rollout], capacity: int, **settings: Any) -> Contender:
     """Ours, full."""
-    replay = Replay(ReplayConfig(capacity=capacity, **settings), ReplaySpec.from_rollout(rollout))
-    rng = np.random.default_rng(0)
-    for _ in range(-(-capacity // (LENGTH * NUM_ENVS))):
-        replay.add(rollout)
-
+    replay = Replay(
+        ReplayConfig(capacity=capacity, **settings), ReplaySpec.from_rollout(rollouts[0])
+    )
+    rng, source = np.random.default_rng(0), itertools.cycle(rollouts)
+    while replay.head < replay.ring_rows:
+        replay.add(next(source))
     batch = replay.sample(BATCH, rng)
 
     def sample() -> None:
@@ -119,73 +136,95 @@ def redline_buffer(rollout: Rollout, capacity: int, **settings: Any) -> Contende
         if settings.get("prioritized"):
             replay.update_priorities(batch["index"], torch.rand(BATCH))
 
-    return Contender(lambda: replay.add(rollout), sample, replay.nbytes / capacity)
+    return Contender(lambda: replay.add(next(source)), sample, replay.nbytes / capacity)
 
 
-def sb3_buffer(rollout: Rollout, capacity: int) -> Contender:
+def successors(rollout: Rollout) -> torch.Tensor:
+    """[T, B, ...] the observation after each step, as other libraries store it."""
+    last = rollout.last_obs
+    following = torch.cat([rollout["obs"][1:], last[None]])  # pyright: ignore
+    done = rollout.done.view(*rollout.done.shape, *([1] * (following.dim() - 2)))
+    return torch.where(done, rollout["final_obs"], following)
+
+
+def sb3_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
     """Stable-Baselines3's, full. It takes one step of all environments at a time."""
     from stable_baselines3.common.buffers import ReplayBuffer
 
-    obs, action = rollout["obs"].numpy(), rollout["action"].numpy()
-    high = 255 if obs.dtype == np.uint8 else np.inf
-    low = 0 if obs.dtype == np.uint8 else -np.inf
-    discrete = action.ndim == 2
+    obs, action = rollouts[0]["obs"].numpy(), rollouts[0]["action"].numpy()
+    images = obs.dtype == np.uint8
+    box = gymnasium.spaces.Box
     buffer = ReplayBuffer(
         capacity,
-        gymnasium.spaces.Box(low, high, obs.shape[2:], obs.dtype.type),
-        gymnasium.spaces.Discrete(6)
-        if discrete
-        else gymnasium.spaces.Box(-1, 1, action.shape[2:], np.float32),
+        box(0 if images else -np.inf, 255 if images else np.inf, obs.shape[2:], obs.dtype.type),
+        gymnasium.spaces.Discrete(6) if images else box(-1, 1, action.shape[2:], np.float32),
         device="cpu",
         n_envs=NUM_ENVS,
     )
-    following = np.concatenate([obs[1:], rollout["final_obs"][-1:].numpy()])
-    reward, done = rollout["reward"].numpy(), rollout["truncated"].numpy().astype(np.float32)
     infos: list[dict[str, Any]] = [{} for _ in range(NUM_ENVS)]
+    sources = itertools.cycle(
+        [
+            tuple(
+                value.numpy()
+                for value in (
+                    rollout["obs"],
+                    successors(rollout),
+                    rollout["action"],
+                    rollout["reward"],
+                    rollout.done.float(),
+                )
+            )
+            for rollout in rollouts
+        ]
+    )
 
     def insert() -> None:
+        columns = next(sources)
         for t in range(LENGTH):
-            buffer.add(obs[t], following[t], action[t], reward[t], done[t], infos)
+            buffer.add(*(column[t] for column in columns), infos)
 
-    for _ in range(-(-capacity // (LENGTH * NUM_ENVS))):
+    while not buffer.full:
         insert()
     arrays = (value for value in vars(buffer).values() if isinstance(value, np.ndarray))
     size = sum(array.nbytes for array in arrays)
     return Contender(insert, lambda: buffer.sample(BATCH), size / capacity)
 
 
-def torchrl_buffer(rollout: Rollout, capacity: int) -> Contender:
+def torchrl_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
     """The prioritized one of torchrl, full, with what its loaders need for one-step targets."""
     from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
 
     buffer = TensorDictPrioritizedReplayBuffer(
         alpha=0.6, beta=0.5, storage=LazyTensorStorage(capacity), batch_size=BATCH
     )
-    steps = rollout.steps
-    following = torch.cat([rollout["obs"][1:], rollout["final_obs"][-1:]])
-    rows = TensorDict(
-        {
-            "obs": steps["obs"],
-            "action": steps["action"],
-            "td_error": torch.ones(steps.batch_size),
-            "next": TensorDict(
-                {"obs": following, "reward": steps["reward"], "done": steps["truncated"]},
-                batch_size=steps.batch_size,
-            ),
-        },
-        batch_size=steps.batch_size,
-    ).reshape(-1)
-    leaves = [leaf for leaf in rows.values(True, True) if isinstance(leaf, torch.Tensor)]
-    size = sum(leaf.nbytes for leaf in leaves) / rows.shape[0]
+    size = list(rollouts[0].steps.batch_size)
+    rows = [
+        TensorDict(
+            {
+                "obs": rollout["obs"],
+                "action": rollout["action"],
+                "td_error": torch.ones(size),
+                "next": TensorDict(
+                    {"obs": successors(rollout), "reward": rollout["reward"], "done": rollout.done},
+                    batch_size=size,
+                ),
+            },
+            batch_size=size,
+        ).reshape(-1)
+        for rollout in rollouts
+    ]
+    source = itertools.cycle(rows)
+    leaves = [leaf for leaf in rows[0].values(True, True) if isinstance(leaf, torch.Tensor)]
+    row_bytes = sum(leaf.nbytes for leaf in leaves) / rows[0].shape[0]
 
     def sample() -> None:
         batch = buffer.sample()
         batch["td_error"] = torch.rand(BATCH)
         buffer.update_tensordict_priority(batch)
 
-    for _ in range(-(-capacity // (LENGTH * NUM_ENVS))):
-        buffer.extend(rows)
-    return Contender(lambda: buffer.extend(rows), sample, size)
+    while len(buffer) < capacity:
+        buffer.extend(next(source))
+    return Contender(lambda: buffer.extend(next(source)), sample, row_bytes)
 
 
 def absent() -> dict[str, str]:
@@ -269,24 +308,24 @@ HEADER = (
 def run(capacity: int, pairs: int, seconds: float, skipped: Collection[str]) -> list[Result]:
     """All cases for which the other library is there."""
     rng = np.random.default_rng(0)
-    atari, cheetah = atari_rollout(rng), cheetah_rollout(rng)
+    atari, cheetah = atari_rollouts(rng), cheetah_rollouts(rng)
     small = capacity * 10
     print(HEADER)
     results: list[Result] = []
-    for name, rollout, size, stack in (
+    for name, rollouts, size, stack in (
         ("Atari stacks, frame-deduplicating", atari, capacity, 4),
         ("Atari stacks, plain", atari, capacity, 1),
         ("HalfCheetah", cheetah, small, 1),
     ):
         settings: dict[str, Any] = {"frame_stack": stack}
         if "stable_baselines3" not in skipped:
-            ours = redline_buffer(rollout, size, **settings)
-            other = sb3_buffer(rollout, size)
+            ours = redline_buffer(rollouts, size, **settings)
+            other = sb3_buffer(rollouts, size)
             results += compare(f"{name}, uniform, SB3", ours, other, pairs, seconds)
             del ours, other
         if "torchrl" not in skipped:
-            ours = redline_buffer(rollout, size, prioritized=True, **settings)
-            other = torchrl_buffer(rollout, size)
+            ours = redline_buffer(rollouts, size, prioritized=True, **settings)
+            other = torchrl_buffer(rollouts, size)
             results += compare(f"{name}, prioritized, torchrl", ours, other, pairs, seconds)
             del ours, other
     return results
@@ -299,7 +338,7 @@ def resident() -> None:
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
-    rollout = atari_rollout(np.random.default_rng(0))
+    source = itertools.cycle(atari_rollouts(np.random.default_rng(0)))
     spec = ReplaySpec(
         num_envs=NUM_ENVS,
         obs={(): LeafSpec((4, 84, 84), torch.uint8)},
@@ -312,11 +351,11 @@ def resident() -> None:
         ReplayConfig(capacity=1_000_000, frame_stack=4, prioritized=True, n_step=3), spec
     )
     while replay.head < replay.ring_rows:
-        replay.add(rollout)
+        replay.add(next(source))
     print(
         f"1,000,000 transitions: {(resident_bytes() - before) / 1e9:.3f} GB resident, "
         f"{replay.nbytes / 1e9:.3f} GB by arithmetic, filled in "
-        f"{time.perf_counter() - start:.0f} s; episodes of {LENGTH} steps"
+        f"{time.perf_counter() - start:.0f} s; games of 192 steps, lives of 40"
     )
 
 

@@ -188,7 +188,7 @@ def test_initial_sequence_priorities_come_from_the_learned_rows() -> None:
         state_interval=2,
         prioritized=True,
         alpha=0.5,
-        priority_epsilon=0.0,
+        priority_epsilon=1e-12,
         priority_eta=0.5,
     )
     rollout = stream.rollout(2)

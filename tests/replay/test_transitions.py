@@ -374,6 +374,7 @@ def test_bad_input_is_refused_and_changes_nothing() -> None:
         ({"capacity": 0}, "capacity=0"),
         ({"gamma": 1.5}, "gamma=1.5"),
         ({"alpha": -1.0}, "alpha=-1.0"),
+        ({"priority_epsilon": 0.0}, "never be drawn again"),
         ({"storage": "memmap"}, "storage_dir"),
         ({"storage": "disk"}, "unknown"),
         ({"sequence_length": 4}, "state_interval"),

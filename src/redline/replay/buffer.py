@@ -148,8 +148,8 @@ class Replay:
         head, oldest = self._head, max(self._head + length - self.ring_rows, 0)
         for leaf in self._obs.values():
             leaf.release(oldest)
-        self._cut_before(head, self._chain.newest_goes_on & ~(follows & links.valid[0]))
         matches = follows & links.valid[0]
+        self._cut_before(head, self._chain.newest_goes_on & ~matches, matches)
         for path, leaf in self._obs.items():
             leaf.write(head, obs[path], links, matches)
         self._write_rows(head, rollout, links)
@@ -331,12 +331,12 @@ class Replay:
         actions = {entry_name("action", path): leaf for path, leaf in self.spec.action.items()}
         return {**actions, **{f"extra/{name}": leaf for name, leaf in self.spec.extras.items()}}
 
-    def _cut_before(self, head: int, cut: Array) -> None:
+    def _cut_before(self, head: int, cut: Array, matches: Array) -> None:
+        for leaf in self._obs.values():
+            leaf.keep_head(head, cut, matches)
         envs = np.flatnonzero(cut)
         if len(envs) == 0:
             return
-        for leaf in self._obs.values():
-            leaf.keep_head(head, envs)
         slots = (head - 1) % self.ring_rows * self.num_envs + envs
         flags = self._arena.arrays["flags"]
         flags.touch_rows(slots)

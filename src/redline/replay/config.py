@@ -66,8 +66,11 @@ class ReplayConfig:
             raise ConfigError(f"gamma={self.gamma} must lie in [0, 1].")
         if self.alpha < 0.0:
             raise ConfigError(f"alpha={self.alpha} must not be negative; 0 is uniform.")
-        if self.priority_epsilon < 0.0:
-            raise ConfigError(f"priority_epsilon={self.priority_epsilon} must not be negative.")
+        if not self.priority_epsilon > 0.0:
+            raise ConfigError(
+                f"priority_epsilon={self.priority_epsilon} must be positive: a transition of "
+                "priority 0 would never be drawn again. Use a small number such as 1e-6."
+            )
         if not 0.0 <= self.priority_eta <= 1.0:
             raise ConfigError(f"priority_eta={self.priority_eta} must lie in [0, 1].")
         if self.storage not in ("memory", "memmap", "device"):

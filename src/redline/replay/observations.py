@@ -10,8 +10,9 @@ keeps the slots where they lie:
   slot, repeated frames share theirs, any other frame gets a slot of its own.
 
 So a batch is one `index_select`, and equals what an undeduplicated buffer holds. True last
-observations lie in slots beside the ring, one frame each. The observation to act on next
-is stored as row `head`, where the next rollout will begin.
+observations lie in slots beside the ring, one frame each; where a life was lost without a
+reset, that frame is the next row's and takes no room. The observation to act on next is
+stored as row `head`, where the next rollout will begin.
 """
 
 from __future__ import annotations
@@ -136,19 +137,32 @@ class ObservationLeaf:
         self.pool.release_before(oldest, "last")
         self.pool.release_before(oldest - self.frames + 1, "first")
 
-    def keep_head(self, head: int, envs: Array) -> None:
-        """Make the observation to act on the kept successor of row `head` - 1.
+    def keep_head(self, head: int, cut: Array, matches: Array) -> None:
+        """Keep the observation to act on where row `head` - 1 will still need it.
+
+        That is where the chain is cut, and where the row's kept successor is that very
+        observation (a lost life) and row `head` is about to become another one.
 
         Args:
             head: absolute number of the row to be written next.
-            envs: [n] int64, for which environments.
+            cut: [B] bool, the chain is cut before it.
+            matches: [B] bool, it will be what is stored there already.
         """
+        if head == 0 or matches.all():
+            return
+        env = np.arange(self.num_envs)
+        last = self.arena[f"{self.name}/last"]
+        at = torch.from_numpy((head - 1) % self.ring_rows * self.num_envs + env)
+        borrowed = last[at.to(last.device)].cpu().numpy() == self._own_slots(np.array(head), env)
+        envs = np.flatnonzero(cut | (borrowed & ~matches))
+        if len(envs) == 0:
+            return
         slots = self._take(np.full(len(envs), head - 1), "last")
         frames = self.arena.arrays[f"{self.name}/frames"]
         frames.touch_rows(slots)
         index = torch.from_numpy(slots).to(self.arena.device)
         frames.tensor[index] = frames.tensor[self._own(head, envs)]
-        self._point_last(head - 1 + np.zeros_like(envs), envs, slots)
+        self._point_last(np.full(len(envs), head - 1), envs, slots)
 
     def write(self, head: int, rows: LeafRows, links: Links, matches: Array) -> None:
         """Store a rollout's observations.
@@ -168,14 +182,31 @@ class ObservationLeaf:
         self.arena.write_ring(
             name, head + length, newest_last[None], self.num_envs, self.frame_rows
         )
+        self._write_kept(head, rows)
+
+    def _write_kept(self, head: int, rows: LeafRows) -> None:
+        """Store true successors, except those that are the next row's observation anyway."""
         t, b = rows.kept_at
-        slots = self._take(head + t, "last")
-        if len(t):
-            frames = self.arena.arrays[name]
-            frames.touch_rows(slots)
-            index = torch.from_numpy(slots).to(self.arena.device)
-            frames.tensor[index] = self._newest(rows.kept, 1).to(self.arena.device)
-            self._point_last(head + t, b, slots)
+        if len(t) == 0:
+            return
+        length = rows.obs.shape[0]
+        device = rows.obs.device
+        at_t, at_b = torch.from_numpy(t).to(device), torch.from_numpy(b).to(device)
+        following = rows.obs[(at_t + 1).clamp(max=length - 1), at_b]
+        at_end = (at_t == length - 1).view(-1, *([1] * (following.dim() - 1)))
+        following = torch.where(at_end, rows.last_obs[at_b], following)
+        kept = self._newest(rows.kept, 1)
+        borrowed = rows_equal(kept, self._newest(following, 1), 1)
+
+        slots = self._own_slots(head + t + 1, b)
+        alone = np.flatnonzero(~borrowed)
+        slots[alone] = self._take(head + t[alone], "last")
+        frames = self.arena.arrays[f"{self.name}/frames"]
+        frames.touch_rows(slots[alone])
+        index = torch.from_numpy(slots[alone]).to(self.arena.device)
+        value = kept[torch.from_numpy(alone).to(device)]
+        frames.tensor[index] = value.to(self.arena.device)
+        self._point_last(head + t, b, slots)
 
     def slots(self, index: Tensor) -> Tensor:
         """Where the frames of N rows lie.
@@ -362,6 +393,8 @@ def rows_equal(a: Tensor, b: Tensor, leading: int) -> Array:
     Returns:
         [leading axes] bool on the host.
     """
+    if a.dim() == leading:
+        return (a == b).cpu().numpy()
     if a.device.type != "cpu":
         return (a == b).flatten(leading).all(leading).cpu().numpy()
     # Whole words at a time: eight times less to compare and to reduce.
