@@ -29,6 +29,8 @@ commands:
   inspect RUN_DIR            what the newest checkpoint holds
   plot RUN_DIR... --out F    learning curves as .png, .pdf or .svg
   export RUN_DIR --out F     the policy as ONNX or torch.export program
+  profile [...] -- COMMAND   record where a program's time goes, by process and level
+  report DIR                 what a recorded session says; also trace, diff, inspect-session
 
 `redline COMMAND --help` explains every option. A first run:
   redline train ppo --env CartPole-v1
@@ -61,13 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
-    commands: dict[str, Callable[[list[str]], int | None]] = {
+    commands: dict[str, Callable[[list[str]], int | None] | Callable[[Sequence[str]], int]] = {
         "train": _train,
         "eval": _eval,
         "inspect": _inspect,
         "plot": _plot,
         "export": _export,
     }
+    if name not in commands:
+        from redline.profile.commands import COMMANDS
+
+        commands |= COMMANDS
     if name not in commands:
         raise UnknownNameError(
             f"there is no command {name!r}. Choose one of: {', '.join(commands)}."
