@@ -1,0 +1,111 @@
+"""Rollouts, nested data and masked statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from redline.data import (
+    Rollout,
+    as_tensordict,
+    leaves,
+    map_leaves,
+    masked_mean,
+    masked_mean_std,
+    to_numpy,
+    to_tensor,
+)
+
+
+def rollout() -> Rollout:
+    """T = 3, B = 2; obs nested; the entry at (t, b) is 10 t + b."""
+    number = (10.0 * torch.arange(3)[:, None] + torch.arange(2)[None, :]).unsqueeze(-1)
+    steps = TensorDict(
+        {
+            "obs": as_tensordict({"a": number, "b": number.int()}, (3, 2)),
+            "reward": number.squeeze(-1),
+            "terminated": torch.tensor([[0, 0], [1, 0], [0, 0]], dtype=torch.bool),
+            "truncated": torch.tensor([[0, 1], [0, 0], [0, 0]], dtype=torch.bool),
+            "valid": torch.tensor([[1, 1], [1, 0], [1, 1]], dtype=torch.bool),
+        },
+        batch_size=[3, 2],
+    )
+    return Rollout(
+        steps=steps,
+        initial_state={"hidden": torch.tensor([[1.0], [2.0]])},
+        last_obs={"a": torch.tensor([[30.0], [31.0]])},
+        version=4,
+    )
+
+
+def test_sizes_flags_and_count() -> None:
+    made = rollout()
+    assert (made.rollout_length, made.num_envs, made.num_valid()) == (3, 2, 5)
+    assert made.done.tolist() == [[False, True], [True, False], [False, False]]
+
+
+def test_select_envs_keeps_sequences_and_their_states() -> None:
+    part = rollout().select_envs(torch.tensor([1]))
+    assert part["reward"].tolist() == [[1.0], [11.0], [21.0]]
+    assert part["obs"]["b"].squeeze().tolist() == [1, 11, 21]
+    assert part.initial_state["hidden"].tolist() == [[2.0]]
+    assert part.last_obs["a"].tolist() == [[31.0]]
+    assert part.version == 4
+
+
+def test_flatten_puts_all_rows_side_by_side() -> None:
+    flat = rollout().flatten("obs", "reward")
+    assert flat["reward"].tolist() == [[0.0, 1.0, 10.0, 11.0, 20.0, 21.0]]
+    assert flat["obs"]["a"].shape == (1, 6, 1)
+    assert set(flat.steps.keys()) == {"obs", "reward"}
+
+
+def test_masked_statistics_by_hand() -> None:
+    """1, 3, and a NaN that is not valid: mean 2, standard deviation 1."""
+    value = torch.tensor([1.0, float("nan"), 3.0])
+    valid = torch.tensor([True, False, True])
+    assert masked_mean(value, valid).item() == 2.0
+    mean, std = masked_mean_std(value, valid)
+    assert (mean.item(), std.item()) == (2.0, 1.0)
+    assert masked_mean(value, torch.zeros(3, dtype=torch.bool)).item() == 0.0
+
+
+@given(st.lists(st.tuples(st.floats(-100, 100, width=32), st.booleans()), min_size=1))
+def test_masked_statistics_equal_those_of_the_valid_rows(rows: list[tuple[float, bool]]) -> None:
+    value = torch.tensor([v for v, _ in rows], dtype=torch.float64)
+    valid = torch.tensor([m for _, m in rows])
+    kept = np.array([v for v, m in rows if m])
+    mean, std = masked_mean_std(value, valid)
+    assert mean.item() == pytest.approx(kept.mean() if len(kept) else 0.0, abs=1e-9)
+    assert std.item() == pytest.approx(kept.std() if len(kept) else 0.0, abs=1e-6)
+
+
+def test_nothing_leaks_through_a_mask_into_the_gradient() -> None:
+    """The gradient of an invalid row is exactly 0, also where its value is huge."""
+    value = torch.tensor([1.0, 1e30, 3.0], requires_grad=True)
+    masked_mean(value, torch.tensor([True, False, True])).backward()
+    assert value.grad is not None
+    assert value.grad.tolist() == [0.5, 0.0, 0.5]
+
+
+def test_nested_data_keeps_its_structure() -> None:
+    tree: dict[str, Any] = {"x": np.zeros(2), "y": {"z": np.ones(3, np.uint8)}}
+    assert [name for name, _ in leaves(tree)] == ["x", "y.z"]
+    assert [name for name, _ in leaves(np.zeros(1))] == [""]
+    doubled = map_leaves(lambda a, b: a + b, tree, tree)
+    assert doubled["y"]["z"].tolist() == [2, 2, 2]
+    tensors = to_tensor(tree)
+    assert tensors["x"].dtype == torch.float32  # float64 becomes the networks' dtype
+    assert tensors["y"]["z"].dtype == torch.uint8  # images stay as they are
+    assert to_numpy(tensors)["y"]["z"].dtype == np.uint8
+
+
+def test_trees_of_different_structure_are_an_error() -> None:
+    with pytest.raises(KeyError):
+        map_leaves(lambda a, b: a, {"x": np.zeros(1)}, {"y": np.zeros(1)})
