@@ -12,6 +12,7 @@ benchmarks/results/collect.md and .json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -45,8 +46,7 @@ class FreePolicy(Policy):
 
     def __init__(self, actions: np.ndarray) -> None:
         super().__init__()
-        self._actions = list(torch.from_numpy(actions).unbind(0))
-        self._next = 0
+        self._actions = itertools.cycle(torch.from_numpy(actions).unbind(0))
 
     def initial_state(self, batch_size: int) -> State:
         """None is needed."""
@@ -58,8 +58,7 @@ class FreePolicy(Policy):
 
     def act(self, obs: Any, state: State, noise: Any = None, conditioning: Any = None) -> ActOutput:
         """The next of the actions."""
-        self._next = (self._next + 1) % ACTIONS
-        return ActOutput(self._actions[self._next], {}, {})
+        return ActOutput(next(self._actions), {}, {})
 
     def value(self, obs: Any, state: State) -> Tensor:
         """Zero."""

@@ -51,8 +51,8 @@ SUITES: dict[str, Suite] = {
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000", 3, 400, 3
     ),
     "ppo-feedforward-control": Suite(
-        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000 --core none", 3, 200, 3,
-        below=True,
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000 --core none",
+        3, 200, 3, below=True,
     ),
     "ppo-halfcheetah": Suite(
         "ppo --env HalfCheetah-v5 --total-env-steps 1000000", 3, 1800, 0,

@@ -19,6 +19,45 @@ from redline.policies.policy import Policy, State, reset_state
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
 
 
+class _Rows:
+    """The buffer's memory row by row.
+
+    The views are made once: indexing in the loop would cost more than what is copied.
+    """
+
+    def __init__(self, buffer: RolloutBuffer, extras: Mapping[str, tuple[int, ...]]) -> None:
+        fields, tensors = buffer.fields, buffer.tensors()
+        length = range(buffer.rollout_length)
+        self.obs = [map_leaves(lambda leaf, t=t: leaf[t], fields["obs"]) for t in length]
+        self.obs_tensors = [map_leaves(lambda leaf, t=t: leaf[t], tensors["obs"]) for t in length]
+        self.action = [map_leaves(lambda leaf, t=t: leaf[t], fields["action"]) for t in length]
+        self.action_tensors = [
+            map_leaves(lambda leaf, t=t: leaf[t], tensors["action"]) for t in length
+        ]
+        self.extras = {name: tensors[name].unbind(0) for name in extras}
+        self.reward: Array = fields["reward"]
+        self.terminated: Array = fields["terminated"]
+        self.truncated: Array = fields["truncated"]
+        self.valid: Array = fields["valid"]
+        self.episode_id: Array = fields["episode_id"]
+
+
+def _copy(target: Any, source: Any) -> None:
+    """Copy nested arrays leaf by leaf."""
+    if isinstance(target, np.ndarray):
+        np.copyto(target, source, casting="same_kind")
+    else:
+        map_leaves(lambda into, leaf: np.copyto(into, leaf, casting="same_kind"), target, source)
+
+
+def _copy_tensors(target: Any, source: Any) -> None:
+    """Copy nested tensors leaf by leaf, from whatever device."""
+    if isinstance(target, Tensor):
+        target.copy_(source)
+    else:
+        map_leaves(lambda into, leaf: into.copy_(leaf), target, source)
+
+
 class Actor:
     """Steps environments with a policy and writes what happens into a buffer.
 
@@ -63,7 +102,8 @@ class Actor:
         self._heartbeat = heartbeat
         parameter = next(policy.parameters(), None)
         self._device = parameter.device if parameter is not None else torch.device("cpu")
-        self._tensors = buffer.tensors()
+        self._rows = _Rows(buffer, policy.extras_spec)
+        self._all_valid = np.ones(env.num_envs, np.bool_).tobytes()
         env_ids = np.arange(first_env_id, first_env_id + env.num_envs)
         self._noise_rngs = [
             np.random.default_rng(np.random.SeedSequence([seed, _NOISE_STREAM, int(i)]))
@@ -89,19 +129,20 @@ class Actor:
         Returns:
             The recurrent state before the first step, and the episodes that ended.
         """
-        buffer = self.buffer
+        buffer, heartbeat = self.buffer, self._heartbeat
         episodes: list[EpisodeRecord] = []
         initial_state = {name: leaf.clone() for name, leaf in self._state.items()}
         buffer.begin()
-        noise = self._draw_noise()
+        noise = self._draw_noise().unbind(0)
         active = np.ones(self.env.num_envs, np.bool_) if self._wait else None
         last = buffer.rollout_length - 1
         with torch.inference_mode():
             for t in range(buffer.rollout_length):
                 step = self._step(t, noise[t], active, conditioning)
-                episodes.extend(step.episodes)
-                if self._heartbeat is not None:
-                    self._heartbeat += 1
+                if step.episodes:
+                    episodes.extend(step.episodes)
+                if heartbeat is not None:
+                    heartbeat += 1
                 if active is not None:
                     active &= ~(step.terminated | step.truncated)
                     if not active.any():
@@ -127,24 +168,24 @@ class Actor:
         active: Array | None,
         conditioning: Mapping[str, Tensor] | None,
     ) -> EnvStep:
-        buffer, fields = self.buffer, self.buffer.fields
-        buffer.write("obs", t, self.last_obs)
-        output = self.policy.act(self._row("obs", t), self._state, noise, conditioning)
-        self._keep("action", t, output.action)
+        rows = self._rows
+        _copy(rows.obs[t], self.last_obs)
+        obs = rows.obs_tensors[t]
+        if self._device.type != "cpu":
+            obs = map_leaves(lambda leaf: leaf.to(self._device, non_blocking=True), obs)
+        output = self.policy.act(obs, self._state, noise, conditioning)
+        _copy_tensors(rows.action_tensors[t], output.action)
         for name, extra in output.extras.items():
-            self._tensors[name][t].copy_(extra)
-        action = self.policy.env_action(map_leaves(lambda leaf: leaf[t], fields["action"]))
-        step = self.env.step(action, active)
-        fields["reward"][t] = step.reward
-        fields["terminated"][t] = step.terminated
-        fields["truncated"][t] = step.truncated
-        fields["valid"][t] = step.valid
-        fields["episode_id"][t] = self._episode_id
+            rows.extras[name][t].copy_(extra)
+        step = self.env.step(self.policy.env_action(rows.action[t]), active)
+        rows.reward[t], rows.terminated[t] = step.reward, step.terminated
+        rows.truncated[t], rows.valid[t] = step.truncated, step.valid
+        rows.episode_id[t] = self._episode_id
         self._obs, self._state = step.obs, output.state
         if step.final_obs is not None:
             self._end_episodes(t, step, step.final_obs)
-        if not step.valid.all():
-            buffer.clear_envs(t, ~step.valid)
+        if step.valid.tobytes() != self._all_valid:
+            self.buffer.clear_envs(t, ~step.valid)
             self._reset_state(~step.valid)
         return step
 
@@ -172,16 +213,6 @@ class Actor:
     def _reset_state(self, rows: Array) -> None:
         if self._state:
             self._state = reset_state(self._state, torch.from_numpy(rows).to(self._device))
-
-    def _row(self, name: str, t: int) -> Any:
-        """Row t of a field as tensors on the policy's device."""
-        row = map_leaves(lambda leaf: leaf[t], self._tensors[name])
-        if self._device.type == "cpu":
-            return row
-        return map_leaves(lambda leaf: leaf.to(self._device, non_blocking=True), row)
-
-    def _keep(self, name: str, t: int, value: Any) -> None:
-        map_leaves(lambda target, source: target[t].copy_(source), self._tensors[name], value)
 
     def _begin(self) -> NestedArray:
         """The present observations, of the first episodes if none has begun yet."""

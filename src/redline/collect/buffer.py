@@ -116,11 +116,6 @@ class RolloutBuffer:
             target[t][ended] = source[ended]
         self._rows_with_final_obs.append(t)
 
-    def write(self, name: str, t: int, value: NestedArray) -> None:
-        """Copy one row [B, ...] of a field."""
-        for target, source in self._pairs(name, value):
-            np.copyto(target[t], source, casting="same_kind")
-
     def clear_envs(self, t: int, rows: Array) -> None:
         """Zero the rows [B] bool of step t in every field: they are not valid."""
         for name, field in self.fields.items():

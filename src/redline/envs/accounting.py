@@ -55,22 +55,25 @@ class EpisodeBook:
         """
         self._return += buffers.reward
         self._length += buffers.valid
+        reward = buffers.reward
         if self._clip_reward:
-            np.sign(buffers.reward, out=self._reward, casting="same_kind")
-        else:
-            np.copyto(self._reward, buffers.reward, casting="same_kind")
+            np.sign(reward, out=self._reward, casting="same_kind")
+            reward = self._reward
+        elif reward.dtype != np.float32:
+            np.copyto(self._reward, reward, casting="same_kind")
+            reward = self._reward
         terminated, any_final = buffers.terminated, ended
         if self._episodic_life:
             terminated, any_life_lost = self._lost_lives(buffers)
             any_final = ended or any_life_lost
         return EnvStep(
-            obs=buffers.obs,
-            reward=self._reward,
-            terminated=terminated,
-            truncated=buffers.truncated,
-            valid=buffers.valid,
-            final_obs=buffers.final_obs if any_final else None,
-            episodes=self._finish(buffers) if ended else [],
+            buffers.obs,
+            reward,
+            terminated,
+            buffers.truncated,
+            buffers.valid,
+            buffers.final_obs if any_final else None,
+            self._finish(buffers) if ended else [],
         )
 
     def _lost_lives(self, buffers: StepBuffers) -> tuple[Array, bool]:

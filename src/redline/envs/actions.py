@@ -73,6 +73,9 @@ def make_codec(space: Space[Any], num_envs: int, label: Label, key: str = "") ->
     )
 
 
+_FEW = 32  # up to here Python's own max and min are quicker than numpy's
+
+
 class _DiscreteCodec(ActionCodec):
     def __init__(self, space: spaces.Discrete, num_envs: int, label: Label, key: str) -> None:
         self.space = spaces.Discrete(int(space.n))
@@ -86,8 +89,7 @@ class _DiscreteCodec(ActionCodec):
         value = value.astype(np.int64)  # a copy: the caller may reuse its own
         if active is not None:
             value[~active] = 0
-        # Read as unsigned, a negative number is a huge one: a single pass finds both ends.
-        if np.maximum.reduce(value.view(np.uint64)) >= self._n:
+        if self._outside(value):
             index = int(np.flatnonzero((value < 0) | (value >= self._n))[0])
             raise ActionError(
                 f"{self._label(index)}: action{_named(self._key)} is {value[index]}, outside "
@@ -96,6 +98,13 @@ class _DiscreteCodec(ActionCodec):
         if self._start:
             value += self._start
         return value
+
+    def _outside(self, value: Array) -> bool:
+        if len(value) <= _FEW:
+            numbers = value.tolist()
+            return max(numbers) >= self._n or min(numbers) < 0
+        # Read as unsigned, a negative number is a huge one: a single pass finds both ends.
+        return bool(np.maximum.reduce(value.view(np.uint64)) >= self._n)
 
     def zeros(self) -> Array:
         return np.zeros(self._shape, dtype=np.int64)
