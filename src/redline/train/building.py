@@ -166,6 +166,7 @@ def make_evaluator(
     config: RunConfig, settings: EnvSettings, policy: ActorCritic
 ) -> Callable[[int], Evaluation]:
     """Evaluates the learner's policy on separate environments; each salt has its own seeds."""
+
     def evaluator(salt: int) -> Evaluation:
         return evaluate(
             settings.make,
