@@ -64,6 +64,7 @@ def test_a_named_preset_is_taken_wherever_it_stands() -> None:
         (["train", "ppo"], "env is missing"),
         (["inspect", "/nowhere/at/all"], "/nowhere/at/all does not exist"),
         (["eval", "run", "--greedy", "--stochastic"], "contradict each other"),
+        (["train", "--resume", "run", "--total-env-steps", "-5"], "total_env_steps=-5"),
     ],
 )
 def test_bad_input_is_refused(

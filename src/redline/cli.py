@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
 
-from redline.errors import ConfigError, RedlineError, UnknownNameError
+from redline.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    RedlineError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from redline.train.settings import RunConfig
@@ -52,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _command(arguments[0])(arguments[1:]) or 0
     except RedlineError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 2 if isinstance(error, (ConfigError, ImportError, OSError)) else 1
+        bad_input = (ConfigError, DeviceError, CheckpointError, ImportError, OSError)
+        return 2 if isinstance(error, bad_input) else 1
     except BrokenPipeError:
         # Whoever read the output has left, as `redline ... | head` does: nothing to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -210,6 +217,8 @@ class EvalArguments:
     """Run directory."""
     which: Literal["latest", "best"] = "latest"
     """Which checkpoint."""
+    env: str | None = None
+    """The run's environment again, where it is `module:Id`, so that the module is imported."""
     episodes: int = 10
     """Number of episodes, exactly."""
     seed: int | None = None
@@ -239,6 +248,14 @@ class PlotArguments:
     """Run directories."""
     out: Path
     """File to write: .png, .pdf or .svg."""
+    x: str = "env_steps"
+    """Column of progress.csv along the horizontal axis."""
+    y: str = "return_mean"
+    """Column along the vertical axis."""
+    smooth: int = 1
+    """Rows that each point is averaged over."""
+    statistic: Literal["mean", "iqm"] = "mean"
+    """Over seeds: the mean, or the interquartile mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +268,8 @@ class ExportArguments:
     """File to write."""
     which: Literal["latest", "best"] = "latest"
     """Which checkpoint."""
+    env: str | None = None
+    """The run's environment again, where it is `module:Id`, so that the module is imported."""
     format: Literal["onnx", "torch"] = "onnx"
     """onnx (extra: onnx), or torch for a torch.export program."""
 
@@ -260,9 +279,14 @@ def _eval(arguments: list[str]) -> None:
     if parsed.greedy and parsed.stochastic:
         raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
     from redline.train.run import load_run
+    from redline.train.video import require_video
 
-    run = load_run(parsed.run_dir)
-    result = run.evaluate(episodes=parsed.episodes, seed=parsed.seed, greedy=not parsed.stochastic)
+    run = load_run(parsed.run_dir, env=parsed.env)
+    if parsed.video:
+        require_video(".mp4")
+    result = run.evaluate(
+        parsed.episodes, seed=parsed.seed, greedy=not parsed.stochastic, which=parsed.which
+    )
     if parsed.video:
         path = run.record_video(seed=parsed.seed, greedy=not parsed.stochastic, which=parsed.which)
         sys.stdout.write(f"video: {path}\n")
@@ -280,7 +304,14 @@ def _plot(arguments: list[str]) -> None:
     parsed = _parse(PlotArguments, arguments, "plot")
     from redline.train.curves import plot_runs
 
-    plot_runs(list(parsed.run_dirs), parsed.out)
+    plot_runs(
+        list(parsed.run_dirs),
+        parsed.out,
+        x=parsed.x,
+        y=parsed.y,
+        smooth=parsed.smooth,
+        statistic=parsed.statistic,
+    )
     sys.stdout.write(f"{parsed.out}\n")
 
 
@@ -288,7 +319,8 @@ def _export(arguments: list[str]) -> None:
     parsed = _parse(ExportArguments, arguments, "export")
     from redline.train.run import load_run
 
-    path = load_run(parsed.run_dir).export(parsed.out, format=parsed.format, which=parsed.which)
+    run = load_run(parsed.run_dir, env=parsed.env)
+    path = run.export(parsed.out, format=parsed.format, which=parsed.which)
     sys.stdout.write(f"{path}\n")
 
 

@@ -245,6 +245,9 @@ def test_a_vector_env_can_be_given(tmp_path: Path) -> None:
         **(settings | {"total_env_steps": 480}),
     )  # fmt: skip
     assert run.inspect()["env_steps"] >= 480
+    assert run.evaluate(5).episodes == 5
+    with pytest.raises(ConfigError, match="only one"):
+        redline.train("a2c", env=env, out=tmp_path / "other", eval_interval=100)
 
 
 def test_exported_policies_act_like_the_original(tmp_path: Path) -> None:
@@ -265,6 +268,71 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
     scores = [float(row["eval_return_mean"]) for row in rows(run.out)]
     best = run.checkpoint("best")
     assert best.score == max(scores)
+    assert main(["eval", str(run.out), "--which", "best", "--episodes", "2"]) == 0
+
+
+def test_a_run_in_env_processes_can_be_evaluated(tmp_path: Path) -> None:
+    """One environment is made for the policy's spaces, fewer than there are workers."""
+    run = small(tmp_path / "run", env_backend="processes", total_env_steps=128)
+    assert run.evaluate(1).episodes == 1
+    with pytest.raises(ConfigError, match="processes inside of processes"):
+        small(tmp_path / "other", env_backend="processes", collector="workers")
+
+
+@pytest.mark.parametrize("mode", ["none", "gap"])
+def test_a_stop_loses_nothing_in_any_checkpoint_mode(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the stopping iteration is one that would have asked the mode for a checkpoint."""
+    from redline.train.loop import OnPolicyLoop
+
+    iterate = OnPolicyLoop._iterate
+
+    def interrupted(loop: OnPolicyLoop) -> None:
+        iterate(loop)
+        if loop.counters.iteration == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(OnPolicyLoop, "_iterate", interrupted)
+    run = small(tmp_path / "run", checkpoints=mode, checkpoint_interval=1)
+    assert run.exit_code == 128 + signal.SIGTERM
+    assert run.inspect()["iteration"] == 3
+
+
+def test_a_run_directory_alone_does_not_decide_what_is_imported(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", total_env_steps=128)
+    config = json.loads((run.out / "config.json").read_text())
+    config["run"]["env"] = "tests.train.never_imported:Some-v0"
+    (run.out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="must not decide what is imported"):
+        redline.load(run.out).evaluate(1)
+
+
+def test_a_checkpoint_that_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", total_env_steps=128)
+    config = json.loads((run.out / "config.json").read_text())
+    config["policy"]["hidden_sizes"] = [8]
+    (run.out / "config.json").write_text(json.dumps(config))
+    with pytest.raises(IncompatibleCheckpointError, match="does not fit"):
+        redline.train(resume=run.out, total_env_steps=256, quiet=True)
+
+
+def test_reinforce_runs_where_environments_cannot_wait(tmp_path: Path) -> None:
+    pytest.importorskip("envpool", reason="needs the extra envpool")
+    run = small(
+        tmp_path / "run", "reinforce", env_backend="envpool", total_env_steps=256,
+        rollout_length=32,
+    )  # fmt: skip
+    assert run.config.run.reset_mode == "immediate"
+
+
+def test_envpool_resumes_with_fresh_episodes_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("envpool", reason="needs the extra envpool")
+    run = small(tmp_path / "run", env_backend="envpool", total_env_steps=256)
+    redline.train(resume=run.out, total_env_steps=512, quiet=True)
+    assert "begin fresh episodes" in capsys.readouterr().err
 
 
 # -- what is refused, before any work -------------------------------------------------------
@@ -281,6 +349,7 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
         ({"collector": "workers", "num_workers": 9}, ConfigError, "num_workers=9"),
         ({"env_kwargs": {"gravitas": 1}}, ConfigError, "gravitas"),
         ({"env": lambda: 3}, EnvError, "gymnasium.Env"),
+        ({"env": None}, ConfigError, "env is missing"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(

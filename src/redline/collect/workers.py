@@ -9,6 +9,7 @@ it begins, so no step of the learner can show in the middle of a rollout.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -205,6 +206,9 @@ class _Job:
 
     def __call__(self, link: WorkerLink) -> _Handler:
         torch.set_num_threads(self.num_threads)
+        # Environments that draw from global generators repeat at least from the start of a run.
+        random.seed(self.seed + self.begin)
+        np.random.seed((self.seed + self.begin) % 2**32)
         return _Handler(self, self.settings.make(self.end - self.begin, self.begin), link)
 
 

@@ -355,7 +355,8 @@ class WorkerGroup:
         return WorkerError(f"{worker} {end}. The other workers were ended.")
 
     def _hung(self, workers: list[_Worker], timeout_s: float, command: str) -> WorkerError:
-        stacks = [f"{worker}:\n{_stack(worker)}" for worker in workers[:4]]
+        deadline = time.monotonic() + _DUMP_WAIT_S  # for all of them together
+        stacks = [f"{worker}:\n{_stack(worker, deadline)}" for worker in workers[:4]]
         names = ", ".join(map(str, workers))
         self.kill()
         option = "start_timeout_s" if command == "start" else self._timeout_option
@@ -376,12 +377,12 @@ def _pickled(factory: Factory) -> bytes:
         ) from error
 
 
-def _stack(worker: _Worker) -> str:
+def _stack(worker: _Worker, deadline: float) -> str:
     """The Python stack of a worker that does not answer, as faulthandler prints it."""
     if worker.process.poll() is not None:
         return "(it is gone)"
     worker.process.send_signal(DUMP_SIGNAL)
-    text, deadline = b"", time.monotonic() + _DUMP_WAIT_S
+    text = b""
     while select.select([worker.dump_fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(worker.dump_fd, 65536)
         if not part:

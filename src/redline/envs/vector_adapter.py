@@ -172,8 +172,7 @@ class VectorBackend(Backend):
         raise EnvError(f"{self.env_id}: {self.restorable}.")
 
     def close(self) -> None:
-        """Close it."""
-        self._env.close()
+        """Leave it open: it belongs to whoever made it, who may evaluate in it afterwards."""
 
     def _label(self, index: int) -> str:
         return f"{self.env_id}, environment {self.first_env_id + index}"

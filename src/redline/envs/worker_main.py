@@ -77,7 +77,9 @@ def main(arguments: list[str]) -> None:
     index, parent, conn_fd, dump_fd, life_fd, memory_fd = map(int, arguments)
     faulthandler.register(DUMP_SIGNAL, file=dump_fd, all_threads=True)
     # Ctrl-C reaches the whole process group; the parent decides what it means.
+    # SIGTERM too, which batch systems send to the whole group. SIGKILL is what ends a worker.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, args=(parent, life_fd), daemon=True).start()
     memory = SharedBlock(memory_fd) if memory_fd >= 0 else None
     connection = Connection(conn_fd)

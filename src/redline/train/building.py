@@ -50,6 +50,12 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
                 "env is missing: there is nothing to train on. Give a Gymnasium id, such as "
                 "--env CartPole-v1."
             )
+        if ":" in run.env and not run.env.startswith(_PYTHON_ENV):
+            raise ConfigError(
+                f"the environment of this run, {run.env!r}, is made by a Python module, and a run "
+                f"directory alone must not decide what is imported. If you trust it, name it "
+                f"again: --env {run.env}"
+            )
         if run.env.startswith(_PYTHON_ENV):
             raise ConfigError(
                 f"the environment of this run was given as a Python object ({run.env}), which no "
@@ -57,6 +63,19 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
                 f"env=...) with the same object."
             )
         env = run.env
+    if run.collector == "workers" and run.env_backend == "processes":
+        raise ConfigError(
+            "collector='workers' and env_backend='processes' would start processes inside of "
+            "processes. Use one of them: the workers collector steps its environments itself."
+        )
+    if isinstance(env, gymnasium.vector.VectorEnv) and (
+        run.collector == "workers" or run.eval_interval
+    ):
+        what = "collector='workers'" if run.collector == "workers" else "eval_interval"
+        raise ConfigError(
+            f"{what} needs environments beside those that train, and a VectorEnv object is only "
+            f"one. Give an id, or a callable that makes one gymnasium.Env."
+        )
     return EnvSettings(
         env=env,
         backend=run.env_backend,
@@ -81,17 +100,18 @@ def check_device(device: str) -> None:
         )
 
 
-def resolve(config: RunConfig, observation_space: gymnasium.Space[Any]) -> RunConfig:
+def resolve(config: RunConfig, env: VecEnv) -> RunConfig:
     """Put numbers in place of settings left to be chosen, so that `config.json` has all."""
     run = config.run
     total = run.total_env_steps
     images = any(
         space.dtype == "uint8" and len(space.shape or ()) == 3
-        for space in _leaf_spaces(observation_space)
+        for space in _leaf_spaces(env.observation_space)
     )
     reset_mode = run.reset_mode
     if reset_mode == "auto":
-        reset_mode = "wait" if config.algorithm == "reinforce" else "immediate"
+        waits = config.algorithm == "reinforce" and env.can_idle
+        reset_mode = "wait" if waits else "immediate"
     return config.replace(
         log_interval=run.log_interval or max(1, total // 100),
         checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
@@ -107,6 +127,18 @@ def _leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
     if isinstance(space, gymnasium.spaces.Tuple):
         return [leaf for sub in space.spaces for leaf in _leaf_spaces(sub)]
     return [space]
+
+
+def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:
+    """Environments beside those that train: fewer, so fewer worker processes too.
+
+    A ready VectorEnv always gives all of its own.
+    """
+    if isinstance(settings.env, gymnasium.vector.VectorEnv):
+        return settings.make(settings.env.num_envs)
+    if settings.num_workers is not None and settings.num_workers > num_envs:
+        settings = dataclasses.replace(settings, num_workers=num_envs)
+    return settings.make(num_envs)
 
 
 def build_policy(config: RunConfig, env: VecEnv, network: NetworkFactory | None) -> ActorCritic:
@@ -169,7 +201,7 @@ def make_evaluator(
 
     def evaluator(salt: int) -> Evaluation:
         return evaluate(
-            settings.make,
+            lambda num_envs: make_some(settings, num_envs),
             policy,
             episodes=config.run.eval_episodes,
             seed=evaluation_seed(config.run.seed, salt),

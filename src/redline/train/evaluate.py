@@ -60,6 +60,7 @@ def evaluate(
     episodes: int,
     seed: int,
     greedy: bool = True,
+    num_envs: int | None = None,
 ) -> Evaluation:
     """Run exactly `episodes` whole episodes.
 
@@ -72,13 +73,14 @@ def evaluate(
         episodes: N.
         seed: of environments and action noise.
         greedy: act with the mode of the action distribution instead of sampling.
+        num_envs: environments to share the episodes out to; None: one per episode, at most 16.
 
     Raises:
         ConfigError: if episodes < 1.
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1.")
-    num_envs = min(episodes, MAX_ENVS)
+    num_envs = num_envs or min(episodes, MAX_ENVS)
     quota = np.full(num_envs, episodes // num_envs)
     quota[: episodes % num_envs] += 1
     was_training = policy.training

@@ -127,6 +127,8 @@ class OnPolicyLoop:
         self._row_env_steps = 0
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
+        self._saved_at = -1
+        self._hyperparameters: dict[str, float] = {}
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -148,8 +150,8 @@ class OnPolicyLoop:
                     self._write_row()
                 if complete or self._crossed(before, self.config.run.checkpoint_interval):
                     self.save(final=complete)
-                elif stop.number is not None:
-                    self.save(final=True)
+            if stop.number is not None and self._saved_at != self.counters.env_steps:
+                self.save(final=True)
         return stop.number
 
     def _iterate(self) -> None:
@@ -172,13 +174,12 @@ class OnPolicyLoop:
         if self._scaler is not None:
             self._scaler.scale(rollout)
         rollout = rollout.to(self.config.run.device)
-        self.algorithm.set_hyperparameters(
-            scheduled_hyperparameters(
-                self.config.algo,
-                self.counters.env_steps - rollout.num_valid(),
-                self.config.run.total_env_steps,
-            )
+        self._hyperparameters = scheduled_hyperparameters(
+            self.config.algo,
+            self.counters.env_steps - rollout.num_valid(),
+            self.config.run.total_env_steps,
         )
+        self.algorithm.set_hyperparameters(self._hyperparameters)
         metrics = self.algorithm.update(rollout)
         # Only now: acting and the replay in the update must see the same statistics.
         self.algorithm.policy.update_normalizer(rollout)
@@ -222,9 +223,7 @@ class OnPolicyLoop:
             **self._episodes.take_row(),
             **self._metrics.take(),
         }
-        row |= scheduled_hyperparameters(
-            self.config.algo, counters.env_steps, self.config.run.total_env_steps
-        )
+        row |= self._hyperparameters
         if self._evaluate is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
@@ -236,6 +235,7 @@ class OnPolicyLoop:
         if not self._store.wants(self.counters.env_steps, final=final):
             return
         score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
+        self._saved_at = self.counters.env_steps
         path = self._store.save(
             self.counters.env_steps,
             self.state_dict(),
@@ -297,10 +297,19 @@ class OnPolicyLoop:
         self._last_evaluation = dict(state["last_evaluation"])
         set_rng_state(state["rng"])
         if began_anew is not None:
+            if self._scaler is not None:
+                self._scaler.begin_episodes()
             self._console.warning(
                 f"the environments begin fresh episodes: {began_anew}. The run goes on from the "
                 f"same weights, but not bit for bit."
             )
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators, which a user's code may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def rng_state() -> dict[str, Any]:

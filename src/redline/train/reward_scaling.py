@@ -46,6 +46,10 @@ class RewardScaler:
             return 1.0
         return float(np.sqrt(self._squares / self._count + 1e-8))
 
+    def begin_episodes(self) -> None:
+        """Forget the episodes under way: the environments have begun new ones."""
+        self._running = np.zeros_like(self._running)
+
     def _discounted(self, reward: Array, done: Array, valid: Array) -> Array:
         returns = np.zeros(reward.shape)
         running = self._running

@@ -14,12 +14,14 @@ import torch
 
 from redline.algos.a2c import A2C
 from redline.algos.algorithm import OnPolicyAlgorithm
+from redline.algos.configs.checks import require_not_negative, require_positive
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
 from redline.errors import (
     CheckpointError,
     ConfigError,
     IncompatibleCheckpointError,
+    RedlineError,
     RunDirectoryError,
 )
 from redline.policies import ActorCritic
@@ -34,6 +36,7 @@ from redline.train.building import (
     make_collector,
     make_evaluator,
     make_logger,
+    make_some,
     make_store,
     resolve,
 )
@@ -43,8 +46,9 @@ from redline.train.checkpoint_store import CheckpointStore
 from redline.train.console import Console, duration
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.export import export_policy
-from redline.train.loop import OnPolicyLoop
+from redline.train.loop import OnPolicyLoop, seed_global_generators
 from redline.train.presets import preset_config
+from redline.train.progress_writers import require_writer
 from redline.train.recording import EpisodeFrames
 from redline.train.run_directory import (
     CONFIG_FILE,
@@ -107,7 +111,7 @@ class Run:
 
     def policy(self, which: str = "latest") -> ActorCritic:
         """The trained policy, on the CPU."""
-        with env_settings(self.config, self._env).make(1) as env:
+        with make_some(env_settings(self.config, self._env), 1) as env:
             policy = build_policy(self.config, env, self._network)
         load_policy(policy, self.checkpoint(which))
         return policy
@@ -129,13 +133,22 @@ class Run:
             which: "latest" or "best" checkpoint.
         """
         settings = env_settings(self.config, self._env)
+        ready = self._env if isinstance(self._env, gymnasium.vector.VectorEnv) else None
         return evaluate(
-            settings.make,
+            lambda num_envs: make_some(settings, num_envs),
             self.policy(which),
             episodes=episodes,
-            seed=evaluation_seed(self.config.run.seed) if seed is None else seed,
+            seed=self._seed(seed),
             greedy=greedy,
+            num_envs=None if ready is None else ready.num_envs,
         )
+
+    def _seed(self, seed: int | None) -> int:
+        """The seed given, or one that training never uses."""
+        if seed is None:
+            return evaluation_seed(self.config.run.seed)
+        require_not_negative(seed=seed)
+        return seed
 
     def inspect(self) -> dict[str, Any]:
         """What the newest checkpoint holds, as plain data."""
@@ -172,7 +185,7 @@ class Run:
         frames = EpisodeFrames(
             env_settings(self.config, self._env),
             self.policy(which),
-            seed=evaluation_seed(self.config.run.seed) if seed is None else seed,
+            seed=self._seed(seed),
             greedy=greedy,
         )
         return write_video(frames, path, fps=frames.fps)
@@ -275,7 +288,8 @@ def start_run(
     """
     out = Path(config.run.out) if config.run.out else default_run_directory(config)
     check_new_run_directory(out)
-    return _execute(config, out, env=env, network=network, checkpoint=None)
+    # Named by the caller, not by a file: its module may be imported.
+    return _execute(config, out, env=env or config.run.env, network=network, checkpoint=None)
 
 
 def resume_run(
@@ -301,6 +315,8 @@ def resume_run(
     Raises:
         RedlineError: if the directory holds no run, or a different one.
     """
+    if total_env_steps is not None:
+        require_positive(total_env_steps=total_env_steps)
     config = read_config(out)
     if algorithm is not None and algorithm != config.algorithm:
         raise ConfigError(
@@ -324,7 +340,6 @@ def resume_run(
             )
             return Run(out, config, env=env, network=network)
     config = config.replace(total_env_steps=total, quiet=quiet)
-    env = None if isinstance(env, str) else env
     return _execute(config, out, env=env, network=network, checkpoint=checkpoint)
 
 
@@ -347,14 +362,17 @@ def _execute(
 ) -> Run:
     """Build everything, train, and close everything whatever happens."""
     check_device(config.run.device)
-    settings = env_settings(config, env)
+    for name in ("tensorboard", "jsonl", "wandb"):
+        if getattr(config.run, name):
+            require_writer(name)
+    settings = env_settings(config, env or None)
     with ExitStack() as closing:
         serial = config.run.collector == "serial"
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
-        config = resolve(config, probe.observation_space)
+        config = resolve(config, probe)
         torch.set_num_threads(config.run.num_threads or 1)
-        torch.manual_seed(config.run.seed)
+        seed_global_generators(config.run.seed)
         policy = build_policy(config, probe, network).to(config.run.device)
         algorithm: OnPolicyAlgorithm = _ALGORITHMS[config.algorithm](
             policy, config.algo, seed=config.run.seed
@@ -389,7 +407,7 @@ def _execute(
             f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
         )
         if checkpoint is not None:
-            loop.restore(checkpoint)
+            _restore(loop, checkpoint)
         stopped_by = loop.run()
         console.close()
         console.message(_summary(loop))
@@ -397,6 +415,18 @@ def _execute(
             console.message(f"stopped; go on with: redline train --resume {out}")
     exit_code = 0 if stopped_by is None else 128 + stopped_by
     return Run(out, config, env=env, network=network, exit_code=exit_code)
+
+
+def _restore(loop: OnPolicyLoop, checkpoint: Checkpoint) -> None:
+    try:
+        loop.restore(checkpoint)
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, RedlineError):
+            raise
+        raise IncompatibleCheckpointError(
+            f"{checkpoint.path} does not fit the run's settings ({error}). Resume with the network "
+            f"and the {CONFIG_FILE} that it was trained with."
+        ) from error
 
 
 def _summary(loop: OnPolicyLoop) -> str:
@@ -427,4 +457,10 @@ def load_run(
     path = Path(out)
     if not path.is_dir():
         raise RunDirectoryError(f"{path} does not exist. Give a run directory.")
-    return Run(path, read_config(path), env=env, network=network)
+    config = read_config(path)
+    if env is not None and isinstance(env, str) and env != config.run.env:
+        raise IncompatibleCheckpointError(
+            f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "
+            f"give the same."
+        )
+    return Run(path, config, env=env, network=network)

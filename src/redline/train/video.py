@@ -62,6 +62,15 @@ def write_video(frames: Iterable[npt.NDArray[Any]], path: Path | str, *, fps: fl
     return path
 
 
+def require_video(suffix: str) -> None:
+    """Refuse now what `write_video` would only find out after the work.
+
+    Raises:
+        MissingExtraError: if what writes files of this suffix is not installed.
+    """
+    _imageio(suffix)
+
+
 def _imageio(suffix: str) -> Any:
     packages = ("imageio.v2", "imageio_ffmpeg") if suffix == ".mp4" else ("imageio.v2",)
     modules = []
