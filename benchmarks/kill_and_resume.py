@@ -112,6 +112,7 @@ def main() -> int:
     parser.add_argument("--case", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file to write")
     options = parser.parse_args()
     results = []
     for name in options.case:
@@ -123,7 +124,7 @@ def main() -> int:
             f"progress equal: {result['progress_equal']} ({result['rows']} rows)",
             flush=True,
         )
-    RESULTS.write_text(json.dumps({"machine": describe(), "cases": results}, indent=1) + "\n")
+    options.out.write_text(json.dumps({"machine": describe(), "cases": results}, indent=1) + "\n")
     return 0 if all(r["params_equal"] and r["progress_equal"] for r in results) else 1
 
 
