@@ -38,6 +38,7 @@ class Suite:
     episodes: int = 20
     below: bool = False  # the threshold must not be reached: a control
     published: str = ""
+    then: int = 0  # env_steps to which the complete run is resumed; 0: not at all
 
 
 SUITES: dict[str, Suite] = {
@@ -48,7 +49,8 @@ SUITES: dict[str, Suite] = {
     "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 350000", 5, 475, 4),
     "reinforce-cartpole": Suite("reinforce --env CartPole-v1 --total-env-steps 120000", 5, 195, 4),
     "ppo-recurrent": Suite(
-        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000", 3, 400, 3
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000",
+        3, 400, 2, then=450_000,
     ),
     "ppo-feedforward-control": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 250000 --core none",
@@ -63,7 +65,7 @@ SUITES: dict[str, Suite] = {
         published="CleanRL 2,383 +- 272 (v4); Stable-Baselines3 zoo 2,410 +- 10 (v3)",
     ),
     "ppo-minatar-breakout": Suite(
-        "ppo --env MinAtar/Breakout-v1 --total-env-steps 400000", 3, 8, 3
+        "ppo --env MinAtar/Breakout-v1 --total-env-steps 400000", 3, 8, 0
     ),
 }  # fmt: skip
 
@@ -82,6 +84,10 @@ def run_seed(suite: Suite, seed: int, out: Path) -> dict[str, Any]:
         command = redline("train", "--resume", str(out), "--quiet")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env=environment)
+    if suite.then:
+        longer = ["--total-env-steps", str(suite.then), "--quiet"]
+        command = redline("train", "--resume", str(out), *longer)
+        subprocess.run(command, check=True, env=environment)
     evaluation = subprocess.run(
         redline("eval", str(out), "--episodes", str(suite.episodes)),
         check=True, capture_output=True, text=True, env=environment,
@@ -130,11 +136,13 @@ def write_results(name: str, suite: Suite, rows: list[dict[str, Any]], runs: lis
         f"| {r['wall_time_s']:,.0f} |\n"
         for r in rows
     )
+    longer = f"redline train --resume RUN --total-env-steps {suite.then}\n" if suite.then else ""
     published = f"\nPublished: {suite.published}.\n" if suite.published else ""
     text = (
         f"# {name}\n\n{'Reached' if succeeded else 'Not reached'}: {sentence} "
         f"(greedy policy, {suite.episodes} episodes per seed on unseen seeds).\n{published}\n"
-        f"```bash\nredline train {suite.arguments} --seed SEED\n```\n\n{head}{body}\n"
+        f"```bash\nredline train {suite.arguments} --seed SEED --out RUN\n{longer}```\n\n"
+        f"{head}{body}\n"
         f"SPS were measured with other runs beside; they are no benchmark.\n\n"
         f"![learning curve]({name}.png)\n\n{as_markdown()}"
     )
