@@ -26,6 +26,8 @@ class DataChecker:
         self._reward = buffers.reward
         self._obs = _float_leaves(buffers.obs)
         self._final_obs = _float_leaves(buffers.final_obs)
+        self._zeros = np.zeros_like(buffers.reward)
+        self._pairs = [(flat, np.zeros_like(flat)) for _, _, flat in self._obs]
         self._buffers = buffers
 
     def check_reset(self) -> None:
@@ -48,14 +50,23 @@ class DataChecker:
         Raises:
             EnvDataError: if a reward or an observation is not finite.
         """
-        with np.errstate(over="ignore"):
-            finite = _all_finite(self._reward)
-            for _, _, flat in self._obs:
-                finite = finite and _all_finite(flat)
-        if not finite:
+        if not self._all_finite():
             self._refuse_step(step)
         if ended:
             self._check_final(step)
+
+    def _all_finite(self) -> bool:
+        """Whether the reward and every observation is finite.
+
+        A product with zeros is 0 only if every number is finite, and takes a quarter of the
+        time of `isfinite`.
+        """
+        try:
+            return isfinite(self._reward.dot(self._zeros)) and all(
+                isfinite(flat.dot(zeros)) for flat, zeros in self._pairs
+            )
+        except RuntimeWarning:
+            return False  # numpy remarks on infinity times zero, and warnings may be errors
 
     def _refuse_step(self, step: int) -> None:
         if not np.isfinite(self._reward).all():
@@ -89,12 +100,3 @@ class DataChecker:
 def _float_leaves(tree: Any) -> list[tuple[str, Array, Array]]:
     """(key, array, the same memory in one dimension) of each float part."""
     return [(key, leaf, leaf.reshape(-1)) for key, leaf in leaves(tree) if leaf.dtype.kind == "f"]
-
-
-def _all_finite(flat: Array) -> bool:
-    """Whether all of a one-dimensional array is finite.
-
-    A sum of squares is finite only if every number is, and takes a quarter of the time of
-    `isfinite`. It may overflow on huge numbers, which is then looked at closely.
-    """
-    return isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())

@@ -116,8 +116,12 @@ class EnvLoop(Backend):
                     lives[i] = info["lives"]
         try:
             buffers.reward[:] = rewards
-            buffers.terminated[:] = terminations
-            buffers.truncated[:] = truncations
+            if any_ended:
+                buffers.terminated[:] = terminations
+                buffers.truncated[:] = truncations
+            else:
+                buffers.terminated.fill(False)
+                buffers.truncated.fill(False)
         except (TypeError, ValueError) as error:
             raise self._odd_scalars(rewards, terminations, truncations) from error
         buffers.valid[:] = True
