@@ -212,7 +212,7 @@ def test_sizes_that_do_not_divide_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("gamma", 1.5), ("clip_range", 0.0), ("learning_rate", -1.0), ("num_envs", 0),
-     ("learning_rate", math.nan), ("target_kl", 0.0)],
+     ("learning_rate", math.nan), ("learning_rate", math.inf), ("target_kl", 0.0)],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):

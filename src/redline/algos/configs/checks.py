@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from redline.errors import ConfigError
 
 
 def require_positive(**values: float) -> None:
-    """Raise ConfigError for the first value that is not above zero."""
+    """Raise ConfigError for the first value that is not above zero, or infinite."""
     for name, value in values.items():
-        if not value > 0:
-            raise ConfigError(f"{name}={value} must be above 0. Give a positive number.")
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name}={value} must be above 0 and finite. Give such a number.")
 
 
 def require_not_negative(**values: float) -> None:
