@@ -76,14 +76,19 @@ def run_case(name: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
     """One case: the reference, the killed run, and whether they agree."""
     arguments = CASES[name]
     started = time.monotonic()
-    if begin_or_resume(arguments, folder / "whole").wait() != 0:
+    process = begin_or_resume(arguments, folder / "whole")
+    while process.poll() is None and not (folder / "whole" / "config.json").exists():
+        time.sleep(0.01)
+    startup_s = time.monotonic() - started
+    if process.wait() != 0:
         raise SystemExit(f"{name}: the reference run failed")
-    whole_s = time.monotonic() - started
+    training_s = time.monotonic() - started - startup_s
     rng = random.Random(seed)
-    startup_s, killed_at = 2.0, []
+    killed_at: list[float] = []
     for _ in range(kills):
         process = begin_or_resume(arguments, folder / "killed")
-        patience_s = rng.uniform(0.5, startup_s + 2.5 * whole_s / kills)
+        # On average less than a part of the training, so that all kills come before its end.
+        patience_s = rng.uniform(0.5 * startup_s, startup_s + 1.6 * training_s / kills)
         try:
             process.wait(patience_s)
             break  # complete before all kills were spent
