@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
-from redline.data import Rollout, masked_mean_std
+from redline.data import Rollout, SequenceBatch, masked_mean_std
 from redline.policies.policy import Policy
 
 
@@ -35,6 +36,52 @@ class OnPolicyAlgorithm(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, the policy's parameters included."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        ...
+
+
+class OffPolicyAlgorithm(Protocol):
+    """An algorithm that learns from batches of replay.
+
+    Attributes:
+        policy: what acts; its parameters are a part of what the algorithm learns.
+    """
+
+    policy: Policy
+
+    def conditioning(
+        self, env_steps: int, total_env_steps: int, num_envs: int
+    ) -> dict[str, Tensor]:
+        """Per-environment inputs of the policy for the next collection, name -> [B].
+
+        Args:
+            env_steps: taken so far, over all environments.
+            total_env_steps: length of the run.
+            num_envs: B.
+        """
+        ...
+
+    def update(self, batch: TensorDict | SequenceBatch) -> dict[str, Tensor]:
+        """Improve from one batch; never waits for the device.
+
+        Returns:
+            name -> [] metrics, and "priority" [N], the new priorities of the batch.
+        """
+        ...
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take the present values of what the schedules govern, before an update."""
+        ...
+
+    def optimizer_steps(self) -> int:
+        """Optimiser steps taken so far. Waits for the device: for the logger only."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on; "policy" holds the policy's parameters."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -201,6 +201,8 @@ class Actor:
             self._episode_id[record.env_id - self._first_env_id] = record.episode_id + 1
 
     def _bootstrap(self, t: int, obs: NestedArray, rows: Array) -> None:
+        if not self.policy.has_value:
+            return
         value = self.policy.value(to_tensor(obs, self._device), self._state)
         self.buffer.fields["bootstrap_value"][t][rows] = value.cpu().numpy()[rows]
 

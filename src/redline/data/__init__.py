@@ -1,5 +1,6 @@
 """Rollouts, nested data and masks. Knows torch, numpy and tensordict only."""
 
+from redline.data.batch import SequenceBatch
 from redline.data.nested import (
     Array,
     NestedArray,
@@ -18,6 +19,7 @@ __all__ = [
     "NestedArray",
     "NestedTensor",
     "Rollout",
+    "SequenceBatch",
     "as_tensordict",
     "leaves",
     "map_leaves",

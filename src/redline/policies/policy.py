@@ -59,12 +59,14 @@ class Policy(nn.Module, ABC):
         is_recurrent: whether there is a state to carry from step to step.
         extras_spec: name -> trailing shape of each extra, e.g. {"log_prob": (), "value": ()}.
         action_space: the space that `act` answers in.
+        has_value: whether `value` is there to bootstrap rollouts with.
     """
 
     noise_size: int
     is_recurrent: bool
     extras_spec: dict[str, tuple[int, ...]]
     action_space: Any
+    has_value: bool = True
 
     @abstractmethod
     def initial_state(self, batch_size: int) -> State:
@@ -105,19 +107,24 @@ class Policy(nn.Module, ABC):
         """
         return action
 
-    @abstractmethod
     def value(self, obs: NestedTensor, state: State) -> Tensor:
-        """[B] value of the observations, given the state that precedes them."""
+        """[B] value of the observations, given the state that precedes them.
 
-    @abstractmethod
+        Collectors ask for it where a rollout must be bootstrapped. A policy without a value
+        sets `has_value` to False; its rollouts then carry no bootstrap values.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no value")
+
     def replay(self, rollout: Rollout) -> ReplayOutput:
         """Run the same module over [T, B] with the same state resets as acting had.
 
         The state before t = 0 is the rollout's own; it is reset after every step that ended
         an episode and after every row that is not valid (a filler step belongs to no
         episode), and collectors reset it in the same places. Rows that are not valid give
-        finite, meaningless numbers.
+        finite, meaningless numbers. Policies of off-policy algorithms need none: they learn
+        from batches of replay.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not replay rollouts")
 
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the rollout's valid observations into the running statistics, if there are any.

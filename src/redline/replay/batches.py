@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from redline.data import SequenceBatch as SequenceBatch
 from redline.errors import ConfigError
 from redline.replay.config import ReplayConfig
 from redline.replay.observations import ObservationLeaf
 from redline.replay.spec import Path, ReplaySpec, entry_name, nest
 from redline.replay.storage import Arena
 from redline.replay.windows import FIRST, TERMINATED, TRUNCATED, VALID, Window, Windows
-
-
-@dataclass(slots=True, kw_only=True)
-class SequenceBatch:
-    """N sequences of T' rows.
-
-    Attributes:
-        steps: [T', N] TensorDict with the entries of a transition batch (except index and
-            weight), and terminated, truncated, valid, and reset: the recurrent state must
-            be cleared before this row. Rows that are not valid are zero.
-        initial_state: name -> [N, ...] recurrent state before the first row, already
-            cleared if an episode began there.
-        index: [N] int64, to give priorities back with.
-        weight: [N] float32 importance weight.
-    """
-
-    steps: TensorDict
-    initial_state: dict[str, Tensor]
-    index: Tensor
-    weight: Tensor
 
 
 class Batches:

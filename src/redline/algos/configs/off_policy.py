@@ -1,0 +1,69 @@
+"""Hyperparameters that every off-policy algorithm has. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from redline.algos.configs.checks import require_fraction, require_not_negative, require_positive
+from redline.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffPolicyConfig:
+    """What collection and replay need to know; each algorithm's config adds its own.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    num_envs: int = 1
+    """B, environments stepped in parallel."""
+    rollout_length: int = 1
+    """T, env_steps per environment per iteration; the iteration's updates follow."""
+    batch_size: int = 256
+    """Transitions (or sequences) per update."""
+    gamma: float = 0.99
+    """Discount per env_step, in [0, 1]."""
+    n_step: int = 1
+    """Rewards summed before bootstrapping."""
+    replay_size: int = 1_000_000
+    """Transitions kept, over all environments; the oldest make room."""
+    replay_ratio: float = 256.0
+    """Samples consumed by updates per sample collected: updates per iteration =
+    replay_ratio * T * B / samples per update. What is left over is carried on."""
+    learning_starts: int = 5_000
+    """env_steps collected before the first update."""
+    replay_storage: Literal["memory", "memmap", "device"] = "memory"
+    """Where transitions lie: main memory, a file in the run directory, or the device."""
+    prioritized: bool = False
+    """Whether samples are drawn in proportion to their TD error (Schaul et al. 2016)."""
+    priority_alpha: float = 0.6
+    """Exponent of the priorities; 0 is uniform."""
+    priority_beta: float = 0.4
+    """Exponent of the importance weights at the start; it rises to 1 at total_env_steps."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            num_envs=self.num_envs,
+            rollout_length=self.rollout_length,
+            batch_size=self.batch_size,
+            n_step=self.n_step,
+            replay_size=self.replay_size,
+            replay_ratio=self.replay_ratio,
+        )
+        require_fraction(gamma=self.gamma, priority_beta=self.priority_beta)
+        require_not_negative(
+            learning_starts=self.learning_starts, priority_alpha=self.priority_alpha
+        )
+        if self.num_envs * self.rollout_length > self.replay_size:
+            raise ConfigError(
+                f"replay_size={self.replay_size} is smaller than one iteration: num_envs * "
+                f"rollout_length = {self.num_envs} * {self.rollout_length} = "
+                f"{self.num_envs * self.rollout_length}. Use a larger replay."
+            )
+
+    @property
+    def samples_per_update(self) -> int:
+        """Transitions that one update consumes, of which the replay ratio speaks."""
+        return self.batch_size
