@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from redline.data import leaves, map_leaves
+from redline.data import NestedTensor, leaves, map_leaves
 from redline.models import zero_observation
+from redline.policies.policy import State
 
-if TYPE_CHECKING:
-    from redline.policies.actor_critic import ActorCritic
+
+class ActsGreedily(Protocol):
+    """A policy that can be reduced: a `Policy` with its observation space and a greedy step."""
+
+    observation_space: Any
+
+    def initial_state(self, batch_size: int) -> State:
+        """As `Policy.initial_state`."""
+        ...
+
+    def act_greedily(self, obs: NestedTensor, state: State) -> tuple[NestedTensor, State]:
+        """[N, ...] the action as `act` gives it without noise, and the state after the step."""
+        ...
+
+    def env_action(self, action: Any) -> Any:
+        """As `Policy.env_action`."""
+        ...
 
 
 class GreedyPolicy(nn.Module):
@@ -28,12 +44,14 @@ class GreedyPolicy(nn.Module):
         output_names: of the flat outputs, e.g. ("action", "new_hidden", "new_cell").
     """
 
-    def __init__(self, policy: ActorCritic) -> None:
+    policy: Any
+
+    def __init__(self, policy: ActsGreedily) -> None:
         super().__init__()
         self.policy = policy
         self._state_names = tuple(policy.initial_state(1))
         obs, *_ = self.example_inputs(1)
-        action = map_leaves(lambda leaf: leaf, policy.act(obs, policy.initial_state(1)).action)
+        action, _ = policy.act_greedily(obs, policy.initial_state(1))
         self.input_names = (*_leaf_names("obs", obs), *self._state_names)
         self.output_names = (
             *_leaf_names("action", action),
@@ -42,7 +60,7 @@ class GreedyPolicy(nn.Module):
 
     def example_inputs(self, batch_size: int = 2) -> tuple[Any, ...]:
         """Zeros of the right structure, shapes and dtypes, to trace with."""
-        device = self.policy.value_head.weight.device
+        device = next(self.policy.parameters()).device
         obs = zero_observation(self.policy.observation_space, batch_size)
         state = self.policy.initial_state(batch_size)
         return (

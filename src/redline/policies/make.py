@@ -75,13 +75,13 @@ def make_policy(
         initial_log_std=initial_log_std,
         state_dependent_std=state_dependent_std,
     )
-    torso, features = _make_torso(seen, encoder, hidden_sizes, activation)
+    torso, features = make_torso(seen, encoder, hidden_sizes, activation)
     recurrent = None if core == "none" else make_core(core, features, core_size)
     if shared_encoder == "auto":
         shared_encoder = recurrent is not None or _is_costly(seen, encoder)
     critic_torso = None
     if not shared_encoder:
-        critic_torso, _ = _make_torso(seen, encoder, hidden_sizes, activation)
+        critic_torso, _ = make_torso(seen, encoder, hidden_sizes, activation)
     return ActorCritic(
         observation_space,
         action_space,
@@ -103,13 +103,24 @@ def _is_costly(space: spaces.Space[Any], encoder: str | ModuleFactory) -> bool:
     return any(image_shape(leaf) is not None for _, leaf in leaf_spaces(space))
 
 
-def _make_torso(
+def make_torso(
     space: spaces.Space[Any],
     encoder: str | ModuleFactory,
     hidden_sizes: Sequence[int],
     activation: str,
+    *,
+    orthogonal: bool = True,
 ) -> tuple[nn.Module, int]:
-    """A module from observations to features, and how many features."""
+    """A module from observations to features, and how many features.
+
+    Args:
+        space: of the observations, without an action mask.
+        encoder: as for `make_policy`.
+        hidden_sizes: as for `make_policy`.
+        activation: as for `make_policy`.
+        orthogonal: whether the dense layers after the encoder start orthogonal, as is
+            customary on-policy, or as `nn.Linear` does, as is customary off-policy.
+    """
     if not isinstance(encoder, str):
         module = encoder(space)
         return module, _count_features(module, space)
@@ -117,6 +128,10 @@ def _make_torso(
     if encoded.image_only or not hidden_sizes:
         return encoded, encoded.out_features
     body = mlp((encoded.out_features, *hidden_sizes), activation)
+    if not orthogonal:
+        for layer in body:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
     return nn.Sequential(encoded, body), hidden_sizes[-1]
 
 
