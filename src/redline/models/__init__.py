@@ -1,6 +1,7 @@
 """Networks: perceptrons, convolutions, encoders of nested observations. Knows no learning."""
 
 from redline.models.convolution import ImpalaResNet, MinAtarCNN, NatureCNN
+from redline.models.ensemble import EnsembleMLP
 from redline.models.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, orthogonal_
 from redline.models.mlp import make_activation, mlp
 from redline.models.observation_encoder import (
@@ -16,6 +17,7 @@ __all__ = [
     "HIDDEN_GAIN",
     "POLICY_GAIN",
     "VALUE_GAIN",
+    "EnsembleMLP",
     "GRUCore",
     "ImpalaResNet",
     "LSTMCore",
