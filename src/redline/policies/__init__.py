@@ -12,14 +12,17 @@ from redline.policies.policy import (
     State,
     reset_state,
 )
+from redline.policies.q_policy import ActionValues, QPolicy
 
 __all__ = [
     "ActOutput",
     "ActionHead",
+    "ActionValues",
     "ActorCritic",
     "Conditioning",
     "ObservationNormalizer",
     "Policy",
+    "QPolicy",
     "ReplayOutput",
     "State",
     "make_action_head",

@@ -2,5 +2,6 @@
 
 from redline.returns.advantage import gae
 from redline.returns.discounted import discounted_return
+from redline.returns.value_rescaling import rescale, unrescale
 
-__all__ = ["discounted_return", "gae"]
+__all__ = ["discounted_return", "gae", "rescale", "unrescale"]

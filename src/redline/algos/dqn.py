@@ -1,0 +1,335 @@
+"""The DQN family: double, dueling, n-step, prioritized, distributional, noisy; Rainbow.
+
+Mnih et al. 2015 (Nature 518); double: van Hasselt et al. 2016, arXiv:1509.06461; dueling: Wang
+et al. 2016, arXiv:1511.06581; prioritized: Schaul et al. 2016, arXiv:1511.05952; C51: Bellemare et
+al. 2017, arXiv:1707.06887; QR-DQN: Dabney et al. 2018, arXiv:1710.10044; IQN: Dabney et al. 2018,
+arXiv:1806.06923; noisy: Fortunato et al. 2018, arXiv:1706.10295; all together: Hessel et al.
+2018, arXiv:1710.02298.
+
+| symbol | shape | meaning |
+|---|---|---|
+| R | [N] | `reward`, discounted sum over the window of k rows |
+| D | [N] | `discount`: gamma^k, and 0 where the window terminated |
+| s' | [N, ...] | `next_obs`, the true successor of the window |
+| a* | [N] | argmax_a Q(s', a), of the online network if double, else of the target network |
+| Z | | atoms, quantiles or fractions; 1 for the mean |
+
+Every target is R + D * X with X what the target network says of (s', a*): its value, each of its
+atoms, or each of its quantiles. An action that the mask of s' forbids is never a*.
+
+Departs from the papers: Adam for all; gradients may be clipped by norm; the quantile losses
+are weighted and prioritized like the others.
+
+Cost: one optimiser step per batch. `update` never waits for the device.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict
+from torch import Tensor
+
+from redline.algos.algorithm import (
+    clip_gradients,
+    load_optimizer_state,
+    optimizer_state,
+    set_learning_rate,
+)
+from redline.algos.configs.dqn import DQNConfig
+from redline.algos.distributional import (
+    categorical_divergence,
+    project_categorical,
+    quantile_huber_loss,
+)
+from redline.algos.q_learning import (
+    TargetNetwork,
+    exploration,
+    huber_loss,
+    initial_priorities,
+    make_q_policy,
+)
+from redline.data import Rollout
+from redline.errors import ConfigError
+from redline.models.q_heads import (
+    CategoricalValueHead,
+    ImplicitQuantileHead,
+    QHead,
+    QuantileHead,
+    ScalarHead,
+    midpoints,
+)
+from redline.policies.q_policy import QPolicy, at_action
+
+
+class Target(NamedTuple):
+    """A distribution of the return to learn from.
+
+    Attributes:
+        values: [N, J] where its mass lies.
+        probability: [N, J] how much of it; None: equal parts.
+    """
+
+    values: Tensor
+    probability: Tensor | None
+
+    def mean(self) -> Tensor:
+        """[N] its expectation."""
+        if self.probability is None:
+            return self.values.mean(-1)
+        return (self.values * self.probability).sum(-1)
+
+
+class DQN:
+    """A Q-learner of discrete actions.
+
+    Args:
+        policy: the online network, which acts and learns.
+        target_policy: one of the same make; it becomes equal to the online one.
+        config: hyperparameters.
+        seed: of the fractions and the weight noise.
+
+    Raises:
+        ConfigError: if the policy is recurrent.
+    """
+
+    metric_names = ("loss", "q_mean", "target_mean", "grad_norm")
+
+    def __init__(
+        self, policy: QPolicy, target_policy: QPolicy, config: DQNConfig, *, seed: int
+    ) -> None:
+        if policy.is_recurrent:
+            raise ConfigError(
+                "DQN learns from single transitions, so its policy cannot be recurrent. Use r2d1, "
+                "or core='none'."
+            )
+        self.policy, self.target_policy, self.config = policy, target_policy, config
+        self._head: QHead = policy.head
+        self._parameters = [p for p in policy.parameters() if p.requires_grad]
+        self._device = self._parameters[0].device
+        self._optimizer = torch.optim.Adam(
+            self._parameters, lr=config.learning_rate, eps=config.adam_eps, fused=True
+        )
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._target = TargetNetwork(
+            policy, target_policy, config.target_update_interval, config.tau
+        )
+        self._midpoints = midpoints(self._head.num_values).to(self._device)
+        self._highest_priority = torch.ones((), device=self._device)
+        self._steps_taken = 0
+        self._draw_noise()
+
+    @staticmethod
+    def make_policy(
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: DQNConfig,
+        **network: Any,
+    ) -> QPolicy:
+        """The network of these settings, drawn from torch's global generator, on the CPU.
+
+        Args:
+            observation_space: of one environment.
+            action_space: of one environment: Discrete.
+            config: hyperparameters, which choose the head.
+            network: settings as for `algos.q_learning.make_q_policy`.
+
+        Raises:
+            SpaceError: if a space cannot be served.
+            ConfigError: if a setting does not apply; a core is for R2D1.
+        """
+        core = network.get("core", "none")
+        if core != "none":
+            raise ConfigError(
+                f"core={core!r} does not go with dqn, which learns from single transitions. Use "
+                f"r2d1, which learns from sequences, or core='none'."
+            )
+
+        def make_head(features: int, num_actions: int) -> QHead:
+            return _make_head(config, features, num_actions)
+
+        return make_q_policy(observation_space, action_space, make_head, **network)
+
+    @classmethod
+    def make(
+        cls,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: DQNConfig,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        **network: Any,
+    ) -> DQN:
+        """DQN on a new network; arguments and errors as for `make_policy`."""
+        policy = cls.make_policy(observation_space, action_space, config, **network).to(device)
+        return cls(policy, copy.deepcopy(policy), config, seed=seed)
+
+    def conditioning(
+        self, env_steps: int, total_env_steps: int, num_envs: int
+    ) -> dict[str, Tensor]:
+        """`epsilon` [B] of the next collection."""
+        epsilon = exploration(self.config, env_steps, total_env_steps, num_envs)
+        return {"epsilon": epsilon.to(self._device)}
+
+    def initial_priorities(self, rollout: Rollout) -> Tensor | None:
+        """[T, B] one-step TD errors of what was just collected.
+
+        None where the loss, and so the priority, is no TD error: with a distribution.
+        """
+        if self.config.value_distribution != "none":
+            return None
+        return initial_priorities(
+            rollout["reward"],
+            rollout["terminated"],
+            rollout["truncated"],
+            rollout["valid"],
+            rollout["q_taken"],
+            rollout["q_max"],
+            gamma=self.config.gamma,
+            highest=self._highest_priority,
+        )
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take `learning_rate` from the schedule."""
+        set_learning_rate(self._optimizer, values.get("learning_rate", self.config.learning_rate))
+
+    def update(self, batch: TensorDict) -> dict[str, Tensor]:
+        """One optimiser step.
+
+        Args:
+            batch: [N] transitions.
+
+        Returns:
+            name -> [] metrics, and "priority" [N]: the TD error's size, C51's divergence or
+            the quantile loss of each transition.
+        """
+        self._draw_noise()
+        target = self.target(batch)
+        fractions = self._fractions(batch, self.config.num_fractions)
+        values = self.policy.evaluate(batch["obs"], fractions=fractions)
+        chosen = at_action(values.outputs, batch["action"])
+        losses, priority = self._losses(chosen, target, fractions)
+        loss = (batch["weight"] * losses).mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        grad_norm = clip_gradients(self._parameters, self.config.max_grad_norm)
+        self._optimizer.step()
+        self._steps_taken += 1
+        self._target.follow(self._steps_taken)
+        priority = priority.detach()
+        torch.maximum(self._highest_priority, priority.amax(), out=self._highest_priority)
+        return {
+            "loss": loss.detach(),
+            "q_mean": at_action(values.q.detach(), batch["action"]).mean(),
+            "target_mean": target.mean().mean(),
+            "grad_norm": grad_norm,
+            "priority": priority,
+        }
+
+    @torch.no_grad()
+    def target(self, batch: TensorDict) -> Target:
+        """R + D * X, with X what the target network says of the successor's best action.
+
+        Args:
+            batch: [N] transitions.
+        """
+        obs = batch["next_obs"]
+        fractions = self._fractions(batch, self.config.num_target_fractions)
+        values = self.target_policy.evaluate(obs, fractions=fractions)
+        if self.config.double_q:
+            best = self.policy.evaluate(obs).best()
+        elif fractions is not None:
+            # The maximum is over the mean of the fixed fractions, as in acting.
+            best = self.target_policy.evaluate(obs).best()
+        else:
+            best = values.best()
+        outputs = at_action(values.outputs, best)
+        reward, discount = batch["reward"].unsqueeze(-1), batch["discount"].unsqueeze(-1)
+        if isinstance(self._head, CategoricalValueHead):
+            return Target(reward + discount * self._head.atoms, outputs.softmax(-1))
+        return Target(reward + discount * outputs, None)
+
+    def _losses(
+        self, chosen: Tensor, target: Target, fractions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and priority [N] of the outputs [N, Z] at the actions taken."""
+        if isinstance(self._head, CategoricalValueHead) and target.probability is not None:
+            projected = project_categorical(target.values, target.probability, self._head.atoms)
+            divergence = categorical_divergence(chosen, projected)
+            return divergence, divergence.clamp(min=0.0)
+        if isinstance(self._head, ScalarHead):
+            error = (target.values - chosen).squeeze(-1)
+            return huber_loss(error, self.config.huber_threshold), error.abs()
+        at = self._midpoints if fractions is None else fractions
+        threshold = self.config.huber_threshold or 1.0
+        loss = quantile_huber_loss(chosen, at, target.values, threshold)
+        return loss, loss
+
+    def _fractions(self, batch: TensorDict, count: int) -> Tensor | None:
+        """[N, count] uniform numbers for an implicit quantile head; None for others."""
+        if not isinstance(self._head, ImplicitQuantileHead):
+            return None
+        shape = (batch.batch_size[0], count)
+        return torch.rand(shape, generator=self._generator, device=self._device)
+
+    def _draw_noise(self) -> None:
+        """New weight noise, its own for each of the two networks."""
+        if self._head.is_noisy:
+            self._head.resample(self._generator)
+            self.target_policy.head.resample(self._generator)
+
+    def optimizer_steps(self) -> int:
+        """Optimiser steps taken."""
+        return self._steps_taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both networks with their noise, optimiser state, RNG and counts."""
+        return {
+            "policy": self.policy.state_dict(),
+            "target": self.target_policy.state_dict(),
+            "optimizer": optimizer_state(self._optimizer),
+            "generator": self._generator.get_state(),
+            "highest_priority": self._highest_priority,
+            "optimizer_steps": self._steps_taken,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.policy.load_state_dict(state["policy"])
+        self.target_policy.load_state_dict(state["target"])
+        load_optimizer_state(self._optimizer, state["optimizer"])
+        self._generator.set_state(state["generator"].cpu())
+        self._highest_priority.copy_(state["highest_priority"])
+        self._steps_taken = int(state["optimizer_steps"])
+
+
+def _make_head(config: DQNConfig, features: int, num_actions: int) -> QHead:
+    """The head that the config asks for."""
+    streams: dict[str, Any] = {
+        "dueling": config.dueling,
+        "hidden_sizes": config.head_hidden_sizes,
+        "noisy_std": config.noisy_std if config.noisy else None,
+    }
+    match config.value_distribution:
+        case "categorical":
+            return CategoricalValueHead(
+                features,
+                num_actions,
+                num_atoms=config.num_atoms,
+                v_min=config.v_min,
+                v_max=config.v_max,
+                **streams,
+            )
+        case "quantile":
+            return QuantileHead(features, num_actions, num_values=config.num_quantiles, **streams)
+        case "implicit":
+            return ImplicitQuantileHead(
+                features, num_actions, num_acting_fractions=config.num_acting_fractions, **streams
+            )
+        case "none":
+            return ScalarHead(features, num_actions, **streams)

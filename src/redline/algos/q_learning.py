@@ -1,0 +1,210 @@
+"""What DQN and R2D1 share: the network from settings, exploration, targets, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from redline.algos.configs.q_learning import QLearningConfig
+from redline.errors import ConfigError
+from redline.models import make_core
+from redline.models.noisy import NoisyLinear
+from redline.models.q_heads import QHead
+from redline.policies.make import ModuleFactory, make_torso
+from redline.policies.masks import network_space
+from redline.policies.q_policy import QPolicy, require_discrete
+from redline.returns.value_rescaling import rescale, unrescale
+
+_NOT_OF_VALUES = {
+    # What of the network's settings only a policy with a distribution has: name -> defaults.
+    "shared_encoder": (None, "auto"),
+    "normalize_obs": (False,),
+    "distribution": ("auto",),
+    "initial_log_std": (0.0,),
+    "state_dependent_std": (False,),
+}
+
+
+def make_q_policy(
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    make_head: Any,
+    *,
+    hidden_sizes: Sequence[int] = (64, 64),
+    activation: str = "tanh",
+    encoder: str | ModuleFactory = "auto",
+    core: str = "none",
+    core_size: int = 128,
+    **others: Any,
+) -> QPolicy:
+    """A policy of action values, its weights drawn from torch's global generator.
+
+    Args:
+        observation_space: of one environment.
+        action_space: of one environment: Discrete.
+        make_head: (features, number of actions) -> head.
+        hidden_sizes: as for `policies.make_policy`.
+        activation: as for `policies.make_policy`.
+        encoder: as for `policies.make_policy`.
+        core: "none", "lstm" or "gru".
+        core_size: H.
+        others: settings of other policies, at their defaults.
+
+    Raises:
+        SpaceError: if a space cannot be served.
+        ConfigError: if a setting does not apply.
+    """
+    num_actions = require_discrete(action_space)
+    for name, value in others.items():
+        if name not in _NOT_OF_VALUES:
+            raise ConfigError(f"{name}={value!r} is no setting of a Q-network. Leave it out.")
+        if value not in _NOT_OF_VALUES[name]:
+            raise ConfigError(
+                f"{name}={value!r} does not apply to a Q-network, which has one torso, no action "
+                f"distribution and no running statistics. Leave it at {_NOT_OF_VALUES[name][0]!r}."
+            )
+    seen = network_space(observation_space)
+    torso, features = make_torso(seen, encoder, hidden_sizes, activation)
+    recurrent = None if core == "none" else make_core(core, features, core_size)
+    width = features if recurrent is None else recurrent.out_features
+    head: QHead = make_head(width, num_actions)
+    return QPolicy(observation_space, action_space, torso=torso, head=head, core=recurrent)
+
+
+def exploration(
+    config: QLearningConfig, env_steps: int, total_env_steps: int, num_envs: int
+) -> Tensor:
+    """[B] epsilon of each environment, float32.
+
+    Linear (Mnih et al. 2015): the same everywhere, a function of global env_steps alone.
+    Ape-X (Horgan et al. 2018, section 4.1): eps^(1 + alpha * i / (B - 1)), constant; one
+    environment by itself has eps.
+    """
+    if config.epsilon_schedule == "ape-x":
+        place = torch.arange(num_envs, dtype=torch.float64) / max(num_envs - 1, 1)
+        return (config.ape_x_epsilon ** (1.0 + config.ape_x_alpha * place)).float()
+    span = config.epsilon_fraction * total_env_steps
+    progress = min(1.0, env_steps / span) if span > 0 else 1.0
+    change = config.epsilon_final - config.epsilon_initial
+    return torch.full((num_envs,), config.epsilon_initial + progress * change)
+
+
+def huber_loss(error: Tensor, threshold: float | None) -> Tensor:
+    """Half the square, and beyond the threshold linear with the same slope.
+
+    Huber 1964: error^2 / 2 where |error| <= k, else k (|error| - k / 2).
+
+    Args:
+        error: [...] any float.
+        threshold: k > 0; None: the square everywhere.
+
+    Returns:
+        [...] the loss of each.
+    """
+    if threshold is None:
+        return 0.5 * error.square()
+    small = error.abs().clamp(max=threshold)
+    return small * (error.abs() - 0.5 * small)
+
+
+def initial_priorities(
+    reward: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    q_taken: Tensor,
+    q_max: Tensor,
+    *,
+    gamma: float,
+    highest: Tensor,
+    rescaled: bool = False,
+) -> Tensor:
+    """One-step TD errors from the values that acting computed anyway.
+
+    Horgan et al. 2018, section 3. With the next row of the same environment as successor:
+
+        |r_t + gamma * (1 - terminated_t) * max_a Q(s_{t+1}, a) - Q(s_t, a_t)|
+
+    They differ from the learner's error in three ways: by the weights that acted, by n = 1,
+    and by the maximum over the online values (double or not). Where the successor's value is
+    not known (the last row and truncated rows, unless they terminated), the priority is
+    `highest`, or the greatest of the known ones here if that is more: such a row is seen
+    soon. Rows that are not valid get 0.
+
+    Args:
+        reward: [T, B].
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        valid: [T, B] bool.
+        q_taken: [T, B] Q(s_t, a_t).
+        q_max: [T, B] max_a Q(s_t, a).
+        gamma: discount per env_step.
+        highest: [] the highest priority so far.
+        rescaled: whether the values, and so the errors, are of h(return).
+
+    Returns:
+        [T, B] non-negative.
+    """
+    successor = torch.cat([q_max[1:], torch.zeros_like(q_max[:1])])
+    successor = torch.where(terminated, torch.zeros_like(successor), successor)
+    if rescaled:
+        target = rescale(reward + gamma * unrescale(successor))
+    else:
+        target = reward + gamma * successor
+    known = ~truncated & valid
+    known[-1] = False
+    known |= terminated & valid
+    error = torch.where(known, (target - q_taken).abs(), torch.zeros_like(target))
+    unknown = torch.maximum(highest.to(error), error.amax())
+    return torch.where(valid & ~known, unknown, error)
+
+
+class TargetNetwork:
+    """Moves a target network after the online one.
+
+    Parameters move by theta' <- theta' + tau (theta - theta') every `interval` optimiser
+    steps; other state (such as running statistics) is copied then. Noise is a network's own.
+
+    Args:
+        online: the network that learns.
+        target: one of the same make; it becomes equal to the online one.
+        interval: optimiser steps between moves.
+        tau: in (0, 1]; 1 copies.
+    """
+
+    def __init__(self, online: nn.Module, target: nn.Module, interval: int, tau: float) -> None:
+        target.load_state_dict(online.state_dict())
+        target.requires_grad_(False)
+        self._interval, self._tau = interval, tau
+        self._online: list[Tensor] = list(online.parameters())
+        self._target: list[Tensor] = list(target.parameters())
+        self._buffers = list(zip(_shared_buffers(online), _shared_buffers(target), strict=True))
+
+    @torch.no_grad()
+    def follow(self, optimizer_steps: int) -> None:
+        """Move if it is time.
+
+        Args:
+            optimizer_steps: taken so far.
+        """
+        if optimizer_steps % self._interval:
+            return
+        if self._tau == 1.0:
+            torch._foreach_copy_(self._target, self._online)  # pyright: ignore
+        else:
+            torch._foreach_lerp_(self._target, self._online, self._tau)  # pyright: ignore
+        for online, target in self._buffers:
+            target.copy_(online)
+
+
+def _shared_buffers(network: nn.Module) -> list[Tensor]:
+    return [
+        buffer
+        for module in network.modules()
+        if not isinstance(module, NoisyLinear)
+        for buffer in module.buffers(recurse=False)
+    ]
