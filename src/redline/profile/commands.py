@@ -5,8 +5,8 @@ Each takes its arguments as a list and returns an exit status:
 | function | command |
 |---|---|
 | `profile_main` | `redline profile [--out DIR] [--mode MODE] ... -- COMMAND...` |
-| `report_main` | `redline report DIR [--format FORMAT]` |
-| `trace_main` | `redline trace DIR --out FILE.json` |
+| `report_main` | `redline report DIR... [--format F] [--html FILE] [--figures DIR] [--csv DIR]` |
+| `trace_main` | `redline trace DIR --out FILE.pftrace` or `FILE.json` |
 | `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
 """
@@ -19,9 +19,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from redline.errors import ProfileError, RedlineError, UnknownNameError
+from redline.errors import ConfigError, ProfileError, RedlineError, UnknownNameError
 from redline.profile.record.options import MODES, Options
+
+if TYPE_CHECKING:
+    from redline.profile.analyse.summary import Summary
+    from redline.profile.reader import Session
 
 __all__ = [
     "COMMANDS",
@@ -119,21 +124,89 @@ def _profile_parser() -> argparse.ArgumentParser:
 
 def report_main(argv: Sequence[str]) -> int:
     """`redline report`: where the time went."""
-    parser = argparse.ArgumentParser(prog="redline report", description="Where the time went.")
-    parser.add_argument("directory", metavar="DIR", help="session directory")
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="what to print (default: text)"
-    )
-    arguments = parser.parse_args(list(argv))
+    arguments = _report_parser().parse_args(list(argv))
+    sessions = arguments.directory
+    if arguments.html and len(sessions) > 1:
+        raise ConfigError(
+            f"--html shows one session, and {len(sessions)} are given. Give one, or compare them "
+            "with --figures"
+        )
+    if arguments.bias and not arguments.figures:
+        raise ConfigError("--bias is drawn by --figures. Give --figures DIR as well")
     from redline.profile.analyse.summary import summarize
-    from redline.profile.report.text import render_text
+    from redline.profile.reader import open_session
 
-    summary = summarize(arguments.directory)
-    if arguments.format == "json":
-        sys.stdout.write(json.dumps(summary.to_json()) + "\n")
-    else:
-        sys.stdout.write(render_text(summary))
+    opened = [open_session(directory) for directory in sessions]
+    summaries = [summarize(session) for session in opened]
+    written = _write_reports(arguments, opened, summaries)
+    for path in written:
+        sys.stderr.write(f"wrote {path}\n")
+    if arguments.format or not written:
+        _print_reports(arguments.format or "text", summaries)
     return 0
+
+
+def _report_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="redline report",
+        description="Where the time went. Prints text where no option asks for something else.",
+    )
+    add = parser.add_argument
+    add("directory", metavar="DIR", nargs="+", help="session directory; several to compare them")
+    add("--format", choices=("text", "json", "csv"), help="print this (csv: the cells)")
+    add("--html", metavar="FILE", help="write one self-contained page, for a browser")
+    add("--csv", metavar="DIR", help="write each table of the report as a CSV file")
+    add("--figures", metavar="DIR", help="write figures, of all sessions side by side")
+    add(
+        "--figure-format",
+        choices=("png", "pdf", "svg"),
+        default="png",
+        help="of --figures (default: png)",
+    )
+    add(
+        "--bias",
+        metavar="FILE.json",
+        help="measured times with and without the profiler, to draw among the figures",
+    )
+    return parser
+
+
+def _write_reports(
+    arguments: argparse.Namespace, sessions: list[Session], summaries: list[Summary]
+) -> list[Path]:
+    written: list[Path] = []
+    if arguments.html:
+        from redline.profile.report.html import render_html
+
+        page = Path(arguments.html)
+        page.write_text(render_html(sessions[0], summaries[0]), encoding="utf-8")
+        written.append(page)
+    if arguments.csv:
+        from redline.profile.report.tables import write_tables
+
+        written += write_tables(summaries, Path(arguments.csv))
+    if arguments.figures:
+        from redline.profile.report.figures import read_biases, write_figures
+
+        biases = read_biases(Path(arguments.bias)) if arguments.bias else []
+        written += write_figures(
+            summaries, Path(arguments.figures), arguments.figure_format, biases=biases
+        )
+    return written
+
+
+def _print_reports(kind: str, summaries: list[Summary]) -> None:
+    if kind == "json":
+        found = [summary.to_json() for summary in summaries]
+        sys.stdout.write(json.dumps(found[0] if len(found) == 1 else found) + "\n")
+    elif kind == "csv":
+        from redline.profile.report.tables import write_table
+
+        write_table("cells", summaries, sys.stdout)
+    else:
+        from redline.profile.report.text import render_text
+
+        sys.stdout.write("\n".join(render_text(summary) for summary in summaries))
 
 
 def inspect_main(argv: Sequence[str]) -> int:
@@ -178,13 +251,24 @@ def trace_main(argv: Sequence[str]) -> int:
         prog="redline trace", description="Write a trace that opens in ui.perfetto.dev."
     )
     parser.add_argument("directory", metavar="DIR", help="session directory")
-    parser.add_argument("--out", required=True, metavar="FILE.json", help="file to write")
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="file to write: .pftrace (Perfetto's own, smaller) or .json (Trace Event Format)",
+    )
     arguments = parser.parse_args(list(argv))
     output = Path(arguments.out)
-    if output.suffix != ".json":
-        raise UnknownNameError(f"no trace format {output.suffix!r}. Give a file that ends in .json")
+    if output.suffix not in (".json", ".pftrace"):
+        raise UnknownNameError(
+            f"no trace format {output.suffix!r}. Give a file that ends in .pftrace or .json"
+        )
     from redline.profile.reader import open_session
-    from redline.profile.report.trace import write_trace
+
+    if output.suffix == ".json":
+        from redline.profile.report.trace import write_trace
+    else:
+        from redline.profile.report.perfetto import write_perfetto as write_trace
 
     count = write_trace(open_session(arguments.directory), output)
     sys.stdout.write(f"{count} events written to {output}; open it at https://ui.perfetto.dev\n")

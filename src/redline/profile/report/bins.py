@@ -1,0 +1,184 @@
+"""A session cut into equal stretches of time, so that a page can sum any range of them.
+
+All processes share the edges. Per process the bins of a cell sum to the cell's time exactly, and
+the cells of a bin to the time that was recorded in it, in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile import layout, levels
+from redline.profile.analyse.cells import Key, operation_name, split_exactly, sweep_streams
+from redline.profile.analyse.timeline import Stream, Timeline
+from redline.profile.report.trace import row_times
+
+Mark = tuple[str, int, bool]  # phase, marked operation, GPU busy
+
+__all__ = ["FunctionBins", "bin_cells", "bin_functions", "spread"]
+
+
+def bin_cells(
+    timeline: Timeline, edges_ns: NDArray[np.int64], gpu_busy: Stream | None = None
+) -> dict[Key, NDArray[np.int64]]:
+    """The cells of a process, per stretch of time.
+
+    Calibration blocks are split as `compute_cells` splits them, and spread over the bins in
+    proportion to the time each holds of them.
+
+    Args:
+        timeline: of the process.
+        edges_ns: [N + 1] ascending, ns since the process's base.
+        gpu_busy: 1 while any device it uses executes something.
+
+    Returns:
+        [N] ns for each (phase, operation, level, GPU busy).
+    """
+    number = len(edges_ns) - 1
+    seen: dict[Key, NDArray[np.int64]] = defaultdict(lambda: np.zeros(number, np.int64))
+    by_mark: dict[Mark, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
+    blind: dict[Mark, dict[Key, NDArray[np.int64]]] = defaultdict(
+        lambda: defaultdict(lambda: np.zeros(number, np.int64))
+    )
+    for at, (key, mark, unseen, ns) in _observed(timeline, edges_ns, gpu_busy):
+        if unseen:
+            blind[mark][key][at] += ns
+        else:
+            seen[key][at] += ns
+            by_mark[mark][key] += ns
+    for mark, keys in blind.items():
+        known = by_mark.get(mark)
+        if known:
+            rows = list(keys.values())
+            splits = [split_exactly(int(row.sum()), list(known.values())) for row in rows]
+            parts = [sum(column) for column in zip(*splits, strict=True)]
+            columns = np.sum(rows, axis=0).tolist()
+            for key, row in zip(known, spread(parts, columns), strict=True):
+                seen[key] += np.array(row, np.int64)
+        else:
+            for (phase, operation, _, busy), row in keys.items():
+                seen[phase, operation, levels.LEVELS[levels.UNATTRIBUTED], busy] += row
+    return dict(seen)
+
+
+def _observed(
+    timeline: Timeline, edges_ns: NDArray[np.int64], gpu_busy: Stream | None
+) -> Iterator[tuple[int, tuple[Key, Mark, bool, int]]]:
+    """(bin, (key, mark, whether in a calibration block, ns)) of all that is not zero."""
+    gpu = gpu_busy or (np.empty(0, np.int64), np.empty(0, np.uint32))
+    streams = [timeline.lead, timeline.phase, gpu, timeline.window, timeline.blind]
+    sizes = [len(timeline.states), len(timeline.phases), 2, 2, 2]
+    inside = np.clip(edges_ns, 0, max(timeline.end_ns, 0)).tolist()
+    for at, (begin, end) in enumerate(pairwise(inside)):
+        if end <= begin:
+            continue
+        table = sweep_streams([_cut(s, begin, end) for s in streams], sizes, begin, end)
+        table = table[:, :, :, 1, :]
+        for index in np.argwhere(table).tolist():
+            state_number, phase_number, busy, unseen = index
+            state, phase = timeline.states[state_number], timeline.phases[phase_number]
+            level = levels.LEVELS[state.level]
+            key = (phase, operation_name(timeline, state), level, bool(busy))
+            mark = (phase, state.marked, bool(busy))
+            yield at, (key, mark, bool(unseen), int(table[tuple(index)]))
+
+
+def _cut(stream: Stream, begin: int, end: int) -> Stream:
+    times, states = stream
+    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
+    last = int(np.searchsorted(times, end, side="left"))
+    return times[first:last], states[first:last]
+
+
+def spread(rows: list[int], columns: list[int]) -> list[list[int]]:
+    """A table of whole numbers in proportion to given row and column sums, both kept exactly.
+
+    Differences of the rounded cumulative product; an entry is at most one away from proportion.
+
+    Args:
+        rows: [R] sums of the rows.
+        columns: [C] sums of the columns; the same total.
+    """
+    total = sum(columns)
+    if total == 0:
+        return [[0] * len(columns) for _ in rows]
+    up_to = [0, *accumulate(columns)]
+    corners = [[whole * part // total for part in up_to] for whole in [0, *accumulate(rows)]]
+    return [
+        [b[i + 1] - b[i] - a[i + 1] + a[i] for i in range(len(columns))]
+        for a, b in pairwise(corners)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionBins:
+    """A native function of one process, per stretch of time, summed over threads."""
+
+    inclusive_ns: NDArray[np.int64]  # [N]
+    calls: NDArray[np.int64]  # [N] begun in each
+
+
+def bin_functions(
+    timeline: Timeline, ids: list[int], edges_ns: NDArray[np.int64]
+) -> dict[int, FunctionBins]:
+    """Time inside native functions per stretch of time.
+
+    The time inside up to t is the integral of the number of open calls: the sum of t - begin over
+    all calls begun, less the sum of t - end over all that ended.
+
+    Args:
+        timeline: of the process.
+        ids: of the functions.
+        edges_ns: [N + 1] ascending, ns since the process's base.
+    """
+    number = len(edges_ns) - 1
+    zeros = np.zeros(number, np.int64)
+    until = np.append(edges_ns[:-1], edges_ns[-1] + 1)  # what begins at the very end counts, too
+    found = {each: FunctionBins(zeros.copy(), zeros.copy()) for each in ids}
+    for shard in timeline.process.threads:
+        times, codes = row_times(shard), shard.codes
+        stops = times[(codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)]
+        for each in ids:
+            rows = (codes >> 1) == each
+            begins, ends = _paired(times[rows], (codes[rows] & 1) == 0, stops)
+            open_ns = _elapsed(begins, edges_ns) - _elapsed(ends, edges_ns)
+            found[each].inclusive_ns[:] += np.diff(open_ns)
+            found[each].calls[:] += np.diff(np.searchsorted(begins, until, side="left"))
+    return found
+
+
+def _elapsed(times: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N] the sum of `at - time` over all times before each of `at`."""
+    before = np.searchsorted(times, at, side="right")
+    sums = np.concatenate([[0], np.cumsum(times)])
+    return before * at - sums[before]
+
+
+def _paired(
+    times: NDArray[np.int64], begins: NDArray[np.bool_], stops: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The begins and ends of whole calls: a stop ends what is open, a lone end is no call."""
+    depth = np.cumsum(np.where(begins, 1, -1))
+    if len(depth) == 0 or (depth.min() >= 0 and depth[-1] == 0):
+        return times[begins], times[~begins]
+    opened: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    events = [(t, 1 if b else 0) for t, b in zip(times.tolist(), begins.tolist(), strict=True)]
+    for time, kind in sorted(events + [(t, 2) for t in stops.tolist()], key=lambda e: e[0]):
+        if kind == 1:
+            opened.append(time)
+        elif kind == 0 and opened:
+            pairs.append((opened.pop(), time))
+        elif kind == 2:
+            pairs += [(begin, time) for begin in opened]
+            opened.clear()
+    return (
+        np.array(sorted(p[0] for p in pairs), np.int64),
+        np.array(sorted(p[1] for p in pairs), np.int64),
+    )

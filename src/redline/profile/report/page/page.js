@@ -1,0 +1,446 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const { summary, levels, edges_s: edges } = data;
+  const colors = data.level_colors;
+  const last = edges.length - 1;
+  const state = { process: "", phase: "", first: 0, end: last, measure: "corrected" };
+  const byId = (id) => document.getElementById(id);
+  const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+  // ---------------------------------------------------------------- numbers
+
+  const seconds = (s) => s.toFixed(3);
+  const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(1) + " %" : "–");
+  const count = (n) => n.toLocaleString("en-US");
+  const micro = (s) => (s >= 0.01 ? (s * 1e3).toFixed(1) + " ms" : (s * 1e6).toFixed(1) + " µs");
+  const isWhole = () => state.first === 0 && state.end === last;
+
+  /** The sum of the bins [first, first + values.length) that lie in the chosen range. */
+  function inRange(first, values) {
+    const begin = Math.max(state.first - first, 0);
+    const end = Math.min(state.end - first, values.length);
+    let total = 0;
+    for (let i = begin; i < end; i++) total += values[i];
+    return total;
+  }
+
+  /** Seconds of a cell in the chosen range. The probe's cost is taken as even over a cell. */
+  function timesOf(row) {
+    const cell = summary.cells[row];
+    if (isWhole()) return { raw: cell.raw_s, corrected: cell.corrected_s };
+    const bins = data.cell_bins[row];
+    const raw = bins ? inRange(bins[0], bins[1]) / 1e9 : 0;
+    return { raw, corrected: cell.raw_s > 0 ? raw * (cell.corrected_s / cell.raw_s) : 0 };
+  }
+
+  const chosenPid = () => (state.process === "" ? null : summary.processes[+state.process].pid);
+
+  function chosenCells() {
+    const pid = chosenPid();
+    const found = [];
+    summary.cells.forEach((cell, row) => {
+      if (pid !== null && cell.pid !== pid) return;
+      if (state.phase !== "" && cell.phase !== state.phase.slice(1)) return;
+      const times = timesOf(row);
+      if (times.raw > 0) found.push({ ...cell, ...times, row });
+    });
+    return found;
+  }
+
+  /** { rows: [{ operation, raw, corrected, levels: { level: { raw, corrected } } }], raw, ... } */
+  function breakdown(cells) {
+    const rows = new Map();
+    const total = { raw: 0, corrected: 0, levels: {} };
+    const add = (into, level, cell) => {
+      into.levels[level] ??= { raw: 0, corrected: 0 };
+      for (const m of ["raw", "corrected"]) {
+        into[m] += cell[m];
+        into.levels[level][m] += cell[m];
+      }
+    };
+    for (const cell of cells) {
+      if (!rows.has(cell.operation)) {
+        rows.set(cell.operation, { operation: cell.operation, raw: 0, corrected: 0, levels: {} });
+      }
+      add(rows.get(cell.operation), cell.level, cell);
+      add(total, cell.level, cell);
+    }
+    total.rows = [...rows.values()].sort((a, b) => b[state.measure] - a[state.measure]);
+    return total;
+  }
+
+  // -------------------------------------------------------------- elements
+
+  function make(tag, options = {}, ...children) {
+    const { text, className, title, dataset, style } = options;
+    const element = document.createElement(tag);
+    if (text !== undefined) element.textContent = text;
+    if (className) element.className = className;
+    if (title) element.title = title;
+    if (dataset) Object.assign(element.dataset, dataset);
+    if (style) Object.assign(element.style, style);
+    element.append(...children);
+    return element;
+  }
+
+  function fill(table, head, body, foot) {
+    if (body.length === 0) {
+      table.replaceChildren(make("tbody", {}, make("tr", {}, make("td", { text: "none", className: "none" }))));
+      return;
+    }
+    const parts = [make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)];
+    if (foot) parts.push(make("tfoot", {}, foot));
+    table.replaceChildren(...parts);
+  }
+
+  const heading = (text, className) => make("th", { text, className });
+  const levelHeading = (level) =>
+    make("th", {}, make("span", { className: "key", style: { background: colors[level] } }), level);
+  /** A cell that shows a time rounded and keeps the whole number beside it. */
+  const time = (s, dataset = {}) =>
+    s ? make("td", { text: seconds(s), dataset: { ...dataset, s } })
+      : make("td", { text: "–", className: "none", dataset: { ...dataset, s: 0 } });
+  const cellText = (text, className) => make("td", { text, className });
+
+  /** Plotly reads a little HTML in its texts: names are to be shown as they are. */
+  const plain = (text) =>
+    String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+  function ink(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  }
+
+  function draw(id, traces, layout) {
+    const axis = { gridcolor: ink("--line"), linecolor: ink("--line"), zerolinecolor: ink("--line") };
+    const { xaxis, yaxis, ...rest } = layout;
+    Plotly.react(byId(id), traces, {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink("--ink") },
+      margin: { l: 60, r: 12, t: 8, b: 44 },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
+      hoverlabel: { font: { family: getComputedStyle(document.body).fontFamily } },
+      ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis },
+    }, { displaylogo: false, displayModeBar: false, responsive: true, showTips: false });
+  }
+
+  // -------------------------------------------------------------- sections
+
+  function showAbout() {
+    const command = Array.isArray(data.command) ? data.command.join(" ") : data.command;
+    byId("about").replaceChildren(
+      ...(command ? [make("b", { text: command }), make("br")] : []),
+      `session ${summary.session}, mode ${summary.mode}, ${seconds(summary.wall_s)} s, ` +
+        `${summary.processes.length} process${summary.processes.length === 1 ? "" : "es"}`,
+    );
+    const notes = [...summary.problems];
+    if (summary.dropped_events) {
+      notes.push(`${count(summary.dropped_events)} events were dropped: the rings were full. ` +
+        "Profile a shorter window, or give more memory.");
+    }
+    byId("notes").hidden = notes.length === 0;
+    byId("notes").replaceChildren(...notes.map((text) => make("li", { text })));
+  }
+
+  function showFigures(total) {
+    const cells = chosenCells();
+    const measured = total[state.measure];
+    const waiting = total.levels.waiting?.[state.measure] ?? 0;
+    const busy = cells.filter((c) => c.gpu_busy).map((c) => c[state.measure]);
+    const rows = chosenRows().map((row) => summary.processes[row]);
+    const items = [
+      [state.process === "" && summary.processes.length > 1 ? "time of all processes" : "time",
+        seconds(measured), "s"],
+      ["taken out for the profiler", percent(total.raw - total.corrected, total.raw), ""],
+      ["waiting", percent(waiting, measured), ""],
+      ["GPU busy", busy.length ? percent(sum(busy), measured) : "–", busy.length ? "" : "none recorded"],
+      ["CPU time, whole run", seconds(sum(rows.map((p) => p.cpu_s))), "s"],
+    ];
+    byId("figures").replaceChildren(...items.map(([name, value, unit]) =>
+      make("div", {}, make("dt", { text: name }),
+        make("dd", {}, value, " ", make("small", { text: unit })))));
+  }
+
+  const chosenRows = () =>
+    state.process === "" ? summary.processes.map((_, row) => row) : [+state.process];
+
+  function showTimeline() {
+    const pid = chosenPid();
+    const width = edges.slice(1).map((edge, i) => edge - edges[i]);
+    const perLevel = Object.fromEntries(levels.map((level) => [level, new Float64Array(last)]));
+    summary.cells.forEach((cell, row) => {
+      const bins = data.cell_bins[row];
+      if (!bins || (pid !== null && cell.pid !== pid)) return;
+      if (state.phase !== "" && cell.phase !== state.phase.slice(1)) return;
+      bins[1].forEach((ns, i) => (perLevel[cell.level][bins[0] + i] += ns / 1e9));
+    });
+    const traces = levels.filter((level) => sum([...perLevel[level]]) > 0).map((level) => ({
+      type: "bar", name: level, marker: { color: colors[level], line: { width: 0 } },
+      x: edges.slice(0, -1), width, offset: 0, y: [...perLevel[level]].map((s, i) => s / width[i]),
+      hovertemplate: "%{x:.3f} s: %{y:.2f}<extra>" + level + "</extra>",
+    }));
+    const shade = (x0, x1) => ({
+      type: "rect", xref: "x", yref: "paper", x0, x1, y0: 0, y1: 1, line: { width: 0 },
+      fillcolor: ink("--ground"), opacity: 0.75, layer: "above",
+    });
+    draw("timeline", traces, {
+      height: 210, barmode: "stack", bargap: 0, dragmode: "select", selectdirection: "h",
+      xaxis: { title: { text: "time since the session's start, s" }, range: [edges[0], edges[last]] },
+      yaxis: { title: { text: pid === null ? "processes" : "share" }, rangemode: "tozero", fixedrange: true },
+      shapes: isWhole() ? [] : [shade(edges[0], edges[state.first]), shade(edges[state.end], edges[last])],
+      selections: [],
+    });
+  }
+
+  function showBreakdown(total) {
+    const used = levels.filter((level) => total.levels[level]);
+    byId("breakdown-caption").textContent =
+      `${state.measure === "raw" ? "Raw" : "Corrected"} seconds from ${seconds(edges[state.first])} s ` +
+      `to ${seconds(edges[state.end])} s. Solid bars: ${state.measure}; pale bars: ` +
+      `${state.measure === "raw" ? "corrected" : "raw"}. In the table, time per level is ${state.measure}.`;
+    const other = state.measure === "raw" ? "corrected" : "raw";
+    const rows = [...total.rows].reverse();
+    const bar = (measure, level, group, opacity) => ({
+      type: "bar", orientation: "h", name: level, offsetgroup: group, legendgroup: level,
+      showlegend: group === "1", opacity, marker: { color: colors[level] },
+      y: rows.map((row) => plain(row.operation)), x: rows.map((row) => row.levels[level]?.[measure] ?? 0),
+      hovertemplate: "%{y}: %{x:.3f} s " + measure + "<extra>" + level + "</extra>",
+    });
+    draw("bars", [
+      ...used.map((level) => bar(other, level, "0", 0.35)),
+      ...used.map((level) => bar(state.measure, level, "1", 1)),
+    ], {
+      height: 110 + 46 * Math.max(rows.length, 1), barmode: "stack", bargap: 0.3,
+      xaxis: { title: { text: "s" }, rangemode: "tozero" }, yaxis: { automargin: true, type: "category" },
+      margin: { l: 20, r: 12, t: 8, b: 44 },
+    });
+    const line = (row, name) => {
+      const cells = used.map((level) =>
+        time(row.levels[level]?.[state.measure] ?? 0, {
+          level, raw: row.levels[level]?.raw ?? 0, corrected: row.levels[level]?.corrected ?? 0,
+        }));
+      return make("tr", { dataset: { operation: name } }, cellText(name),
+        make("td", { text: percent(row[state.measure], total[state.measure]) }),
+        time(row.corrected, { measure: "corrected" }), time(row.raw, { measure: "raw" }), ...cells);
+    };
+    const foot = line(total, "total");
+    foot.dataset.total = "1";
+    fill(byId("breakdown"),
+      [heading("operation"), heading("share"), heading("corrected s"), heading("raw s"), ...used.map(levelHeading)],
+      total.rows.map((row) => line(row, row.operation)), foot);
+  }
+
+  function showWaits(total) {
+    const rows = total.rows.filter((row) => row.levels.waiting);
+    rows.sort((a, b) => b.levels.waiting[state.measure] - a.levels.waiting[state.measure]);
+    fill(byId("waits"), [heading("operation"), heading("waiting s"), heading("of the operation")],
+      rows.map((row) => make("tr", { dataset: { operation: row.operation } }, cellText(row.operation),
+        time(row.levels.waiting[state.measure]),
+        make("td", { text: percent(row.levels.waiting[state.measure], row[state.measure]) }))));
+  }
+
+  function chosenFunctions() {
+    const pid = chosenPid();
+    const merged = new Map();
+    for (const [row, first, bins, calls] of data.function_bins) {
+      const one = summary.functions[row];
+      if (pid !== null && one.pid !== pid) continue;
+      const total = isWhole() ? one.total_s : inRange(first, bins) / 1e9;
+      const begun = isWhole() ? one.calls : inRange(0, calls);
+      if (total <= 0 && begun === 0) continue;
+      const key = JSON.stringify([one.level, one.function]);
+      const into = merged.get(key) ?? { ...one, total: 0, begun: 0 };
+      into.total += total;
+      into.begun += begun;
+      merged.set(key, into);
+    }
+    return [...merged.values()].sort((a, b) => b.total - a.total);
+  }
+
+  function showFunctions() {
+    const all = chosenFunctions();
+    const head = (withLevel) => [heading("function"), ...(withLevel ? [heading("level", "text")] : []),
+      heading("calls"), heading("total s"), heading("mean")];
+    const line = (one, withLevel) => make("tr", { dataset: { function: one.function } },
+      make("td", { text: one.function, title: one.function }),
+      ...(withLevel ? [make("td", { className: "text" },
+        make("span", { className: "key", style: { background: colors[one.level] } }), one.level)] : []),
+      make("td", { text: count(one.begun) }), time(one.total),
+      make("td", { text: one.begun ? micro(one.total / one.begun) : "–" }));
+    fill(byId("functions"), head(true),
+      all.filter((f) => f.level !== "waiting").slice(0, 25).map((f) => line(f, true)));
+    fill(byId("blocking"), head(false),
+      all.filter((f) => f.level === "waiting").slice(0, 12).map((f) => line(f, false)));
+  }
+
+  /** Rows of processes, each after its parent, with its depth. */
+  function tree() {
+    const pids = new Map(summary.processes.map((process, row) => [process.pid, row]));
+    const children = new Map();
+    summary.processes.forEach((process, row) => {
+      const parent = pids.get(process.parent_pid);
+      const key = parent === undefined || parent === row ? -1 : parent;
+      children.set(key, [...(children.get(key) ?? []), row]);
+    });
+    const found = [];
+    const seen = new Set();
+    const visit = (row, depth) => {
+      if (seen.has(row)) return;
+      seen.add(row);
+      found.push([row, depth]);
+      (children.get(row) ?? []).forEach((child) => visit(child, depth + 1));
+    };
+    (children.get(-1) ?? []).forEach((row) => visit(row, 0));
+    summary.processes.forEach((_, row) => visit(row, 0));
+    return found;
+  }
+
+  function showTree() {
+    const end = edges[last] || 1;
+    const anyGpu = summary.cells.some((cell) => cell.gpu_busy);
+    const lines = tree().map(([row, depth]) => {
+      const process = summary.processes[row];
+      const { begin_s: begin, end_s: until } = data.processes[row];
+      const own = summary.cells.filter((cell) => cell.pid === process.pid);
+      const total = (chosen) => sum(own.filter(chosen).map((cell) => cell.corrected_s));
+      const waiting = total((cell) => cell.level === "waiting");
+      const share = waiting / (total(() => true) || 1);
+      const width = (100 * (until - begin)) / end;
+      const left = (100 * begin) / end;
+      const life = make("div", { className: "life", title: `${seconds(begin)} s to ${seconds(until)} s` },
+        make("i", { style: { left: left + "%", width: width + "%", background: colors.waiting } }),
+        make("i", { style: { left: left + "%", width: width * (1 - share) + "%", background: colors.python } }));
+      return make("tr", { dataset: { pid: process.pid } },
+        make("td", { text: (depth ? "\u00a0".repeat(4 * depth - 3) + "└ " : "") + process.name, title: process.name }),
+        make("td", { text: process.pid }), time(process.wall_s), time(process.cpu_s),
+        make("td", { text: percent(process.cpu_s, process.wall_s) }), time(waiting),
+        anyGpu ? time(total((cell) => cell.gpu_busy)) : cellText("–", "none"),
+        make("td", { text: process.ended ? "" : "did not end by itself", className: "text" }),
+        make("td", { className: "text" }, life));
+    });
+    fill(byId("tree"), [heading("process"), heading("pid"), heading("recorded s"), heading("CPU s"),
+      heading("CPU share"), heading("waiting s"), heading("GPU busy s"), heading("", "text"),
+      heading("life", "text")], lines);
+  }
+
+  function showSeries() {
+    const names = { cpu: "CPU", memory: "Memory", gpu: "GPU as a monitor shows it", other: "Other readings" };
+    const wanted = data.series.filter((s) => s.process === null || state.process === "" || s.process === +state.process);
+    const groups = new Map();
+    for (const series of wanted) {
+      const key = JSON.stringify([series.group, series.unit]);
+      groups.set(key, [...(groups.get(key) ?? []), series]);
+    }
+    byId("samples-caption").textContent = data.series.length
+      ? "Sampled while the program ran. A monitor's utilization counts any kernel as busy."
+      : "This session holds no samples.";
+    const boxes = [...groups.keys()].map((key, i) => make("div", {},
+      make("h3", { text: `${names[JSON.parse(key)[0]]}${JSON.parse(key)[1] ? ", " + JSON.parse(key)[1] : ""}` }),
+      Object.assign(make("div", { className: "plot" }), { id: "series-" + i })));
+    byId("series").replaceChildren(...boxes);
+    [...groups.values()].forEach((series, i) => {
+      draw("series-" + i, series.map((one, n) => ({
+        type: "scatter", mode: "lines", line: { width: 1.5, color: data.series_colors[n % data.series_colors.length] },
+        name: plain(one.process === null ? one.name : `${one.name}, ${summary.processes[one.process].name}`),
+        x: one.t_s, y: one.value, hovertemplate: "%{x:.2f} s: %{y:.2f} " + one.unit,
+      })), {
+        height: 190, showlegend: true, xaxis: { range: [edges[state.first], edges[state.end]], title: { text: "s" } },
+        yaxis: { rangemode: "tozero", title: { text: series[0].unit } },
+      });
+    });
+  }
+
+  function showOverhead() {
+    const number = (value) => make("td", { text: value === null ? "–" : value.toFixed(0) });
+    fill(byId("overhead"), [heading("probe"), heading("callbacks"), heading("ns each"), heading("95 % from"),
+      heading("to"), heading("s in all"), heading("", "text")],
+    summary.overhead.map((one) => make("tr", {}, cellText(one.probe), make("td", { text: count(one.count) }),
+      number(one.unit_ns), number(one.ci_low_ns), number(one.ci_high_ns),
+      one.corrected ? time((one.count * one.unit_ns) / 1e9) : cellText("–", "none"),
+      cellText(one.corrected ? "taken out of the corrected times" : "not corrected for: " + one.reason, "text"))));
+    byId("overhead-caption").textContent = summary.overhead.length
+      ? "Estimated in the run itself, from blocks with the probe on and off. Within a time range the cost is taken as even over each cell."
+      : "This mode has no probe to correct for: corrected and raw times are the same.";
+  }
+
+  function showFacts() {
+    const rows = [];
+    for (const process of summary.processes) {
+      for (const [key, value] of Object.entries(process.metadata)) {
+        rows.push(make("tr", {}, cellText(process.name), cellText(key, "text"),
+          cellText(typeof value === "string" ? value : JSON.stringify(value), "text")));
+      }
+    }
+    for (const [key, value] of Object.entries(data.machine ?? {})) {
+      rows.push(make("tr", {}, cellText("machine"), cellText(key, "text"),
+        cellText(typeof value === "string" ? value : JSON.stringify(value), "text")));
+    }
+    byId("facts").hidden = rows.length === 0;
+    fill(byId("metadata"), [heading("of"), heading("fact", "text"), heading("value", "text")], rows);
+  }
+
+  // -------------------------------------------------------------- controls
+
+  function show() {
+    byId("from").value = seconds(edges[state.first]);
+    byId("to").value = seconds(edges[state.end]);
+    byId("whole").disabled = isWhole();
+    const total = breakdown(chosenCells());
+    showFigures(total);
+    showTimeline();
+    showBreakdown(total);
+    showWaits(total);
+    showFunctions();
+    showSeries();
+  }
+
+  const nearest = (s) =>
+    edges.reduce((best, edge, i) => (Math.abs(edge - s) < Math.abs(edges[best] - s) ? i : best), 0);
+
+  /** Choose the bins that come nearest to a range in seconds: at least one. */
+  function choose(from, to) {
+    const [a, b] = [nearest(Math.min(from, to)), nearest(Math.max(from, to))];
+    state.first = Math.min(a, last - 1);
+    state.end = Math.max(b, state.first + 1);
+    show();
+  }
+
+  function option(value, text) {
+    return Object.assign(make("option", { text }), { value });
+  }
+
+  function start() {
+    if (summary.processes.length === 1) state.process = "0";
+    byId("process").replaceChildren(
+      ...(summary.processes.length === 1 ? [] : [option("", `all ${summary.processes.length}`)]),
+      ...tree().map(([row, depth]) => option(String(row),
+        "\u00a0".repeat(2 * depth) + `${summary.processes[row].name} (${summary.processes[row].pid})`)));
+    const phases = [...new Set(summary.cells.map((cell) => cell.phase))];
+    byId("phase").replaceChildren(option("", "all"),
+      ...phases.map((phase) => option("=" + phase, phase || "(outside phases)")));
+    byId("phase").parentElement.hidden = phases.length < 2;
+    byId("controls").addEventListener("submit", (event) => event.preventDefault());
+    for (const id of ["process", "phase"]) {
+      byId(id).addEventListener("change", (event) => { state[id] = event.target.value; show(); });
+    }
+    for (const id of ["from", "to"]) {
+      byId(id).addEventListener("change", () => choose(+byId("from").value, +byId("to").value));
+    }
+    byId("whole").addEventListener("click", () => choose(edges[0], edges[last]));
+    for (const radio of document.querySelectorAll("input[name=measure]")) {
+      radio.addEventListener("change", (event) => { state.measure = event.target.value; show(); });
+    }
+    showAbout();
+    showTree();
+    showOverhead();
+    showFacts();
+    show();
+    byId("timeline").on("plotly_selected", (event) => {
+      if (event?.range?.x) choose(event.range.x[0], event.range.x[1]);
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+    document.body.dataset.ready = "1";
+  }
+
+  start();
+})();

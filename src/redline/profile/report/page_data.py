@@ -1,0 +1,116 @@
+"""What the HTML page shows, as one JSON object: the report's numbers, and the same per time bin.
+
+| key | holds |
+|---|---|
+| `summary` | what `redline report --format json` prints |
+| `edges_s` | [N + 1] edges of the time bins, s since the session's start |
+| `processes` | per process of the summary: `begin_s`, `end_s` |
+| `cell_bins` | per cell of the summary: `[first bin, [ns, ...]]`; `null` without a share |
+| `function_bins` | per function shown: `[row of the summary, first bin, [ns, ...], [calls, ...]]` |
+| `series` | sampled values: `process` (row or null), `group`, `name`, `unit`, `t_s`, `value` |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile.analyse.summary import Summary
+from redline.profile.analyse.timeline import Timeline, build_timeline
+from redline.profile.levels import LEVELS
+from redline.profile.reader import Session
+from redline.profile.report.bins import bin_cells, bin_functions
+from redline.profile.report.palette import LEVEL_COLORS, SERIES_COLORS
+from redline.profile.report.samples import process_series, session_series
+
+MAX_FUNCTIONS = 60  # per process
+MACHINE_FACTS = ("machine", "cpus", "python")
+MAX_BINS, MIN_BINS, BINS_OF_ALL = 240, 60, 6000
+
+__all__ = ["page_data"]
+
+
+def page_data(session: Session, summary: Summary) -> dict[str, Any]:
+    """Everything the page needs.
+
+    Args:
+        session: that was recorded.
+        summary: of the same session.
+
+    Raises:
+        ProfileError: if the C extension was not built.
+    """
+    timelines = [build_timeline(process) for process in session.processes]
+    begin = min((t.process.base_ns for t in timelines), default=0)
+    end = max((t.process.base_ns + t.end_ns for t in timelines), default=1)
+    edges = _edges(begin, max(end, begin + 1), len(timelines))
+    cell_bins: list[Any] = [None] * len(summary.cells)
+    function_bins: list[Any] = []
+    series, manifest = session_series(session, begin), session.manifest
+    for row, timeline in enumerate(timelines):
+        own = edges - timeline.process.base_ns
+        _put_cells(timeline, summary, own, cell_bins)
+        function_bins += _functions(timeline, summary, own)
+        series += process_series(timeline.process, row, begin)
+    return {
+        "summary": summary.to_json(),
+        "command": manifest.get("command"),
+        "machine": {key: manifest[key] for key in MACHINE_FACTS if key in manifest},
+        "edges_s": ((edges - begin) / 1e9).tolist(),
+        "processes": [
+            {
+                "begin_s": (t.process.base_ns - begin) / 1e9,
+                "end_s": (t.process.base_ns - begin + max(t.end_ns, 0)) / 1e9,
+            }
+            for t in timelines
+        ],
+        "cell_bins": cell_bins,
+        "function_bins": function_bins,
+        "series": series,
+        "levels": list(LEVELS),
+        "level_colors": LEVEL_COLORS,
+        "series_colors": list(SERIES_COLORS),
+    }
+
+
+def _edges(begin: int, end: int, processes: int) -> NDArray[np.int64]:
+    number = min(max(BINS_OF_ALL // max(processes, 1), MIN_BINS), MAX_BINS, end - begin)
+    return np.array([begin + (end - begin) * i // number for i in range(number + 1)], np.int64)
+
+
+def _put_cells(
+    timeline: Timeline, summary: Summary, edges: NDArray[np.int64], into: list[Any]
+) -> None:
+    binned = bin_cells(timeline, edges)
+    for row, cell in enumerate(summary.cells):
+        key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
+        if cell.pid == timeline.process.pid and key in binned:
+            into[row] = _sparse(binned.pop(key))
+
+
+def _functions(timeline: Timeline, summary: Summary, edges: NDArray[np.int64]) -> list[Any]:
+    ids = {
+        f"{name.module}.{name.name}" if name.module else name.name: name.id
+        for name in timeline.process.names.values()
+        if name.kind == "call"
+    }
+    rows = [
+        (row, ids[function.function])
+        for row, function in enumerate(summary.functions)
+        if function.pid == timeline.process.pid and function.function in ids
+    ][:MAX_FUNCTIONS]
+    found = bin_functions(timeline, [number for _, number in rows], edges)
+    return [
+        [row, *_sparse(found[number].inclusive_ns), found[number].calls.tolist()]
+        for row, number in rows
+    ]
+
+
+def _sparse(values: NDArray[np.int64]) -> list[Any]:
+    """The number of zeros in front, and the values from there to the last that is not zero."""
+    used = np.flatnonzero(values)
+    if len(used) == 0:
+        return [0, []]
+    return [int(used[0]), values[used[0] : used[-1] + 1].tolist()]
