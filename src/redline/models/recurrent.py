@@ -93,6 +93,27 @@ class RecurrentCore(nn.Module, ABC):
             outputs.append(parts[0])
         return torch.stack(outputs), dict(zip(self.state_names, parts, strict=True))
 
+    def states(self, x: Tensor, state: dict[str, Tensor], reset: Tensor) -> dict[str, Tensor]:
+        """As `sequence`, but every state is kept, so that a step can be taken from any of them.
+
+        Args:
+            x: [T, B, F] input.
+            state: name -> [B, H] before the first step.
+            reset: [T, B] bool; where true the state is zeroed before that step.
+
+        Returns:
+            name -> [T, B, H] after each step; the first part is the output.
+        """
+        parts = tuple(state[name] for name in self.state_names)
+        kept: list[tuple[Tensor, ...]] = []
+        for projected_t, reset_t in zip(
+            self._project(x).unbind(), reset.unsqueeze(-1).unbind(), strict=True
+        ):
+            parts = self._cell(projected_t, tuple(p.masked_fill(reset_t, 0.0) for p in parts))
+            kept.append(parts)
+        stacked = (torch.stack(part) for part in zip(*kept, strict=True))
+        return dict(zip(self.state_names, stacked, strict=True))
+
     def _project(self, x: Tensor) -> Tensor:
         """[..., F] -> [..., gates * H]."""
         return nn.functional.linear(x, self.input_weight, self.bias)

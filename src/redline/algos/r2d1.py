@@ -1,0 +1,352 @@
+"""R2D1: recurrent replay distributed DQN, on one machine.
+
+Kapturowski et al. 2019 (R2D2), "Recurrent Experience Replay in Distributed Reinforcement
+Learning", ICLR. Reads top to bottom: `mixed_priority`, `R2D1.update`, `R2D1.target`.
+
+| symbol | shape | meaning |
+|---|---|---|
+| T' | | burn_in + sequence_length + n_step, rows of a sequence |
+| L | | sequence_length, rows that are learned from: burn_in .. burn_in + L - 1 |
+| R, D | [L, N] | `reward` and `discount` of each row's n-step window of k rows |
+| s' | [L, N, ...] | `next_obs`, the true successor of the window |
+| h | | value rescaling, `returns.rescale`; the identity if switched off |
+
+    target = h(R + D h^-1(Q_target(s', argmax_a Q(s', a))))                 (eqs. 1 and 2)
+
+Both networks start from the stored state and run through the burn-in without gradient, with
+the resets that acting had. To value s' a network needs the state after the window's last
+row, t + k - 1, and takes one step more from there with s' as input. In the middle of an
+episode this is the very state and value that the unrolled sequence has at row t + k; at a
+truncation, where the true last observation is no row, it is the only way; where the episode
+terminated D is 0. So one rule serves all rows, with fixed shapes.
+
+Departs from the paper: the previous action and reward are no inputs; actors are the
+environments of one collector.
+
+Cost: one optimiser step per batch; two unrolls of T' - 1 rows. `update` never waits for the
+device.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict
+from torch import Tensor
+
+from redline.algos.algorithm import (
+    clip_gradients,
+    load_optimizer_state,
+    optimizer_state,
+    set_learning_rate,
+)
+from redline.algos.configs.r2d1 import R2D1Config
+from redline.algos.q_learning import (
+    TargetNetwork,
+    exploration,
+    huber_loss,
+    initial_priorities,
+    make_q_policy,
+)
+from redline.data import NestedTensor, Rollout, SequenceBatch, map_leaves, masked_mean
+from redline.errors import ConfigError
+from redline.models.q_heads import QHead, ScalarHead
+from redline.models.recurrent import RecurrentCore
+from redline.policies.policy import State
+from redline.policies.q_policy import ActionValues, QPolicy, at_action
+from redline.returns import rescale, unrescale
+
+
+def mixed_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
+    """Priority of each sequence from the TD errors of its rows.
+
+    Kapturowski et al. 2019, section 2.3: eta * max_t |delta_t| + (1 - eta) * mean_t |delta_t|.
+
+    Args:
+        error: [L, N] delta.
+        valid: [L, N] bool, rows that count.
+        eta: in [0, 1].
+
+    Returns:
+        [N]; 0 where no row counts.
+    """
+    size = torch.where(valid, error.abs(), torch.zeros_like(error))
+    mean = size.sum(0) / valid.sum(0).clamp(min=1)
+    return eta * size.amax(0) + (1.0 - eta) * mean
+
+
+class RecurrentValues:
+    """A recurrent Q-network over rows of sequences.
+
+    Args:
+        policy: the network.
+        core: its core.
+    """
+
+    def __init__(self, policy: QPolicy, core: RecurrentCore) -> None:
+        self._policy, self._core = policy, core
+
+    def unroll(self, steps: TensorDict, state: State) -> State:
+        """The states after each row, name -> [R, N, H].
+
+        Args:
+            steps: [R, N] with obs and reset.
+            state: name -> [N, H] before the first row.
+        """
+        features = self._policy.features(_side_by_side(steps["obs"]))
+        return self._core.states(
+            features.unflatten(0, tuple(steps.batch_size)), state, steps["reset"]
+        )
+
+    def values(self, states: State, obs: NestedTensor) -> ActionValues:
+        """[R * N] values of observations [R, N, ...] that `states` [R, N, H] have taken in."""
+        output = states[self._core.state_names[0]].flatten(0, 1)
+        return self._policy.values(output, _side_by_side(obs))
+
+    def successor_values(self, states: State, last: Tensor, next_obs: NestedTensor) -> ActionValues:
+        """Values one step on from the state after row `last`.
+
+        Args:
+            states: name -> [R, N, H] after each row.
+            last: [L, N] int64, rows of `states`.
+            next_obs: [L, N, ...] what is seen after them.
+
+        Returns:
+            The values [L * N].
+        """
+        state = {
+            name: leaf.gather(0, last.unsqueeze(-1).expand(-1, -1, leaf.shape[-1])).flatten(0, 1)
+            for name, leaf in states.items()
+        }
+        flat = _side_by_side(next_obs)
+        output, _ = self._core.step(self._policy.features(flat), state)
+        return self._policy.values(output, flat)
+
+
+class R2D1:
+    """A recurrent Q-learner of discrete actions.
+
+    Args:
+        policy: the online network, which acts and learns; recurrent.
+        target_policy: one of the same make; it becomes equal to the online one.
+        config: hyperparameters.
+        seed: taken for the sake of one signature; nothing here is drawn at random.
+
+    Raises:
+        ConfigError: if the policy is not recurrent.
+    """
+
+    metric_names = ("loss", "q_mean", "target_mean", "grad_norm")
+
+    def __init__(
+        self, policy: QPolicy, target_policy: QPolicy, config: R2D1Config, *, seed: int
+    ) -> None:
+        if policy.core is None or target_policy.core is None:
+            raise ConfigError(
+                "R2D1 learns from sequences, and its policy has no recurrent core. Give one with "
+                "core='lstm' or 'gru', or use dqn."
+            )
+        self.policy, self.target_policy, self.config = policy, target_policy, config
+        self._online_net = RecurrentValues(policy, policy.core)
+        self._target_net = RecurrentValues(target_policy, target_policy.core)
+        self._parameters = [p for p in policy.parameters() if p.requires_grad]
+        self._device = self._parameters[0].device
+        self._optimizer = torch.optim.Adam(
+            self._parameters, lr=config.learning_rate, eps=config.adam_eps, fused=True
+        )
+        self._target = TargetNetwork(
+            policy, target_policy, config.target_update_interval, config.tau
+        )
+        self._highest_priority = torch.ones((), device=self._device)
+        self._steps_taken = 0
+
+    @staticmethod
+    def make_policy(
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: R2D1Config,
+        **network: Any,
+    ) -> QPolicy:
+        """The network of these settings, drawn from torch's global generator, on the CPU.
+
+        Args:
+            observation_space: of one environment.
+            action_space: of one environment: Discrete.
+            config: hyperparameters, which choose the head.
+            network: settings as for `algos.q_learning.make_q_policy`; core="none" is "lstm".
+
+        Raises:
+            SpaceError: if a space cannot be served.
+            ConfigError: if a setting does not apply.
+        """
+
+        def make_head(features: int, num_actions: int) -> QHead:
+            return ScalarHead(
+                features,
+                num_actions,
+                dueling=config.dueling,
+                hidden_sizes=config.head_hidden_sizes,
+            )
+
+        if network.get("core", "none") == "none":
+            network["core"] = "lstm"
+        return make_q_policy(observation_space, action_space, make_head, **network)
+
+    @classmethod
+    def make(
+        cls,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: R2D1Config,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        **network: Any,
+    ) -> R2D1:
+        """R2D1 on a new network; arguments and errors as for `make_policy`."""
+        policy = cls.make_policy(observation_space, action_space, config, **network).to(device)
+        return cls(policy, copy.deepcopy(policy), config, seed=seed)
+
+    def conditioning(
+        self, env_steps: int, total_env_steps: int, num_envs: int
+    ) -> dict[str, Tensor]:
+        """`epsilon` [B] of the next collection."""
+        epsilon = exploration(self.config, env_steps, total_env_steps, num_envs)
+        return {"epsilon": epsilon.to(self._device)}
+
+    def initial_priorities(self, rollout: Rollout) -> Tensor:
+        """[T, B] one-step TD errors of what was just collected, which replay mixes."""
+        return initial_priorities(
+            rollout["reward"],
+            rollout["terminated"],
+            rollout["truncated"],
+            rollout["valid"],
+            rollout["q_taken"],
+            rollout["q_max"],
+            gamma=self.config.gamma,
+            highest=self._highest_priority,
+            rescaled=self.config.value_rescaling,
+        )
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take `learning_rate` from the schedule."""
+        set_learning_rate(self._optimizer, values.get("learning_rate", self.config.learning_rate))
+
+    def update(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """One optimiser step.
+
+        Args:
+            batch: N sequences of T' rows.
+
+        Returns:
+            name -> [] metrics, and "priority" [N] of the sequences.
+        """
+        learned = self._learned(batch)
+        states = self._learned_states(batch)
+        values = self._online_net.values(states, learned["obs"])
+        chosen = at_action(values.q, learned["action"].flatten()).view_as(learned["reward"])
+        target = self.target(batch, {name: leaf.detach() for name, leaf in states.items()})
+        valid, error = learned["valid"], target - chosen
+        losses = batch.weight * huber_loss(error, self.config.huber_threshold)
+        loss = masked_mean(losses, valid)
+        self._optimizer.zero_grad()
+        loss.backward()
+        grad_norm = clip_gradients(self._parameters, self.config.max_grad_norm)
+        self._optimizer.step()
+        self._steps_taken += 1
+        self._target.follow(self._steps_taken)
+        priority = mixed_priority(error.detach(), valid, self.config.priority_eta)
+        torch.maximum(self._highest_priority, priority.amax(), out=self._highest_priority)
+        return {
+            "loss": loss.detach(),
+            "q_mean": masked_mean(chosen.detach(), valid),
+            "target_mean": masked_mean(target, valid),
+            "grad_norm": grad_norm,
+            "priority": priority,
+        }
+
+    @torch.no_grad()
+    def target(self, batch: SequenceBatch, online_states: State | None = None) -> Tensor:
+        """[L, N] what the learned rows should be worth.
+
+        Args:
+            batch: N sequences of T' rows.
+            online_states: the online network's states after each learned row, name ->
+                [L, N, H], if they are known; None computes them.
+        """
+        learned = self._learned(batch)
+        next_obs = learned["next_obs"]
+        # The window of row t ends at row t + num_steps - 1; counted from the first learned row.
+        last = torch.arange(len(learned), device=self._device).unsqueeze(-1)
+        last = last + (learned["num_steps"] - 1).clamp(min=0)
+        values = self._target_net.successor_values(self._target_states(batch), last, next_obs)
+        best = values.best()
+        if self.config.double_q:
+            states = self._with_tail(batch, online_states or self._learned_states(batch))
+            best = self._online_net.successor_values(states, last, next_obs).best()
+        value = at_action(values.q, best).view_as(learned["reward"])
+        if not self.config.value_rescaling:
+            return learned["reward"] + learned["discount"] * value
+        return rescale(learned["reward"] + learned["discount"] * unrescale(value))
+
+    def _learned(self, batch: SequenceBatch) -> TensorDict:
+        """The L rows to learn from."""
+        first = self.config.burn_in
+        return batch.steps[first : first + self.config.sequence_length]
+
+    def _learned_states(self, batch: SequenceBatch) -> State:
+        """The online states after the learned rows, name -> [L, N, H]; burn-in has no gradient."""
+        first, state = self.config.burn_in, batch.initial_state
+        if first:
+            with torch.no_grad():
+                state = _at(self._online_net.unroll(batch.steps[:first], state), -1)
+        return self._online_net.unroll(self._learned(batch), state)
+
+    def _with_tail(self, batch: SequenceBatch, states: State) -> State:
+        """Those states and the ones after the n - 1 rows beyond, name -> [L + n - 1, N, H]."""
+        if self.config.n_step == 1:
+            return states
+        first = self.config.burn_in + self.config.sequence_length
+        rows = batch.steps[first : first + self.config.n_step - 1]
+        tail = self._online_net.unroll(rows, _at(states, -1))
+        return {name: torch.cat([leaf, tail[name]]) for name, leaf in states.items()}
+
+    def _target_states(self, batch: SequenceBatch) -> State:
+        """The target network's states from the first learned row on, name -> [L + n - 1, N, H]."""
+        states = self._target_net.unroll(batch.steps[:-1], batch.initial_state)
+        return {name: leaf[self.config.burn_in :] for name, leaf in states.items()}
+
+    def optimizer_steps(self) -> int:
+        """Optimiser steps taken."""
+        return self._steps_taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both networks, optimiser state and counts."""
+        return {
+            "policy": self.policy.state_dict(),
+            "target": self.target_policy.state_dict(),
+            "optimizer": optimizer_state(self._optimizer),
+            "highest_priority": self._highest_priority,
+            "optimizer_steps": self._steps_taken,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.policy.load_state_dict(state["policy"])
+        self.target_policy.load_state_dict(state["target"])
+        load_optimizer_state(self._optimizer, state["optimizer"])
+        self._highest_priority.copy_(state["highest_priority"])
+        self._steps_taken = int(state["optimizer_steps"])
+
+
+def _at(states: State, row: int) -> State:
+    return {name: leaf[row] for name, leaf in states.items()}
+
+
+def _side_by_side(tree: NestedTensor) -> Any:
+    """[rows, N, ...] leaves as [rows * N, ...]."""
+    return map_leaves(lambda leaf: leaf.flatten(0, 1), tree)
