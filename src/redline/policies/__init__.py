@@ -2,7 +2,9 @@
 
 from redline.policies.action_heads import ActionHead, make_action_head
 from redline.policies.actor_critic import ActorCritic, resets
-from redline.policies.make import make_policy
+from redline.policies.categorical_actor import CategoricalActor
+from redline.policies.continuous_actor import DeterministicActor, SquashedGaussianActor
+from redline.policies.make import make_actor, make_policy
 from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import (
     ActOutput,
@@ -19,13 +21,17 @@ __all__ = [
     "ActionHead",
     "ActionValues",
     "ActorCritic",
+    "CategoricalActor",
     "Conditioning",
+    "DeterministicActor",
     "ObservationNormalizer",
     "Policy",
     "QPolicy",
     "ReplayOutput",
+    "SquashedGaussianActor",
     "State",
     "make_action_head",
+    "make_actor",
     "make_policy",
     "reset_state",
     "resets",

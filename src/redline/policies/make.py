@@ -1,9 +1,9 @@
-"""`make_policy`: an actor-critic from the spaces and a few settings."""
+"""`make_policy` and `make_actor`: policies from the spaces and a few settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from gymnasium import spaces
@@ -20,10 +20,13 @@ from redline.models import (
 )
 from redline.policies.action_heads import make_action_head
 from redline.policies.actor_critic import ActorCritic
+from redline.policies.categorical_actor import CategoricalActor
+from redline.policies.continuous_actor import DeterministicActor, SquashedGaussianActor
 from redline.policies.masks import network_space
 from redline.policies.normalizer import ObservationNormalizer
 
 ModuleFactory: TypeAlias = Callable[[spaces.Space[Any]], nn.Module]
+ActorT = TypeVar("ActorT", SquashedGaussianActor, DeterministicActor, CategoricalActor)
 
 
 def make_policy(
@@ -92,6 +95,35 @@ def make_policy(
         core=recurrent,
         normalizer=ObservationNormalizer(seen) if normalize_obs else None,
     )
+
+
+def make_actor(
+    kind: type[ActorT],
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    hidden_sizes: Sequence[int] = (256, 256),
+    activation: str = "relu",
+    encoder: str | ModuleFactory = "auto",
+) -> ActorT:
+    """An actor without a value, its weights drawn from torch's global generator.
+
+    Args:
+        kind: `SquashedGaussianActor`, `DeterministicActor` or `CategoricalActor`.
+        observation_space: as for `make_policy`.
+        action_space: as for `kind`.
+        hidden_sizes: as for `make_policy`.
+        activation: as for `make_policy`.
+        encoder: as for `make_policy`.
+
+    Raises:
+        SpaceError: if a space cannot be served.
+        UnknownNameError: if a name is not known.
+    """
+    torso, features = make_torso(
+        network_space(observation_space), encoder, hidden_sizes, activation, orthogonal=False
+    )
+    return kind(observation_space, action_space, torso=torso, features=features)
 
 
 def _is_costly(space: spaces.Space[Any], encoder: str | ModuleFactory) -> bool:
