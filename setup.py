@@ -30,5 +30,13 @@ setup(
             extra_compile_args=FLAGS,
             optional=True,
         ),
+        Extension(
+            "redline.profile._sampler",
+            sources=[f"{CSRC}/sampler.c"],
+            depends=[f"{CSRC}/arrow_stream.h"],
+            extra_compile_args=[*FLAGS, "-pthread"],
+            extra_link_args=["-pthread"],
+            optional=True,
+        ),
     ]
 )

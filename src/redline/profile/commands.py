@@ -81,8 +81,8 @@ def _profile_parser() -> argparse.ArgumentParser:
         "--mode",
         choices=MODES,
         default="full",
-        help="light: marks, env calls, backward and optimizers; full: native calls, too "
-        "(default: full)",
+        help="light: marks, env calls, backward and optimizers; full: native calls, too; "
+        "sample: a sampler that checks the shares of full (default: full)",
     )
     add("--delay-s", type=float, default=0.0, metavar="X", help="start X seconds late (default: 0)")
     add("--for-s", type=float, default=0.0, metavar="X", help="record X seconds (default: 0, all)")

@@ -9,7 +9,10 @@ DIR/
     names.jsonl                [id, kind, name, level, module] per line
     thread-00000.arrow         events of one thread: delta_ns uint32, code uint16
     monitor.arrow              heartbeats, resident memory, CPU time of the process
-  samples.jsonl                CPU per core and GPU readings, when the runner took them
+    sampled.arrow              levels seen by the sampler: rows of a level, or GAP
+    gpu-00000.json             what the GPU collector saw in one window, as the collector wrote it
+    gpu.jsonl                  one JSON object per window: begin, end, file, or why there is none
+  samples.jsonl                CPU per core, memory per process, and GPU readings, over time
 ```
 
 Rows of a shard are in time order. A code of 16 and more is `2 * id + is_end` for the name `id`;
@@ -40,6 +43,11 @@ VERSION = 1
     CODE_PROCESS_CPU,
     CODE_BEAT,
 ) = range(1, 15)
+
+SAMPLES_SHARD = "sampled.arrow"
+SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at
+MACHINE_SAMPLES = "samples.jsonl"
+GPU_NOTES = "gpu.jsonl"
 
 ENVIRONMENT = "REDLINE_PROFILE"
 PACKAGE_PATH = "REDLINE_PROFILE_PACKAGE"

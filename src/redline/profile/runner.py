@@ -11,6 +11,7 @@ from types import FrameType
 
 from redline.errors import ConfigError, ProfileError
 from redline.profile.record.files import create_session
+from redline.profile.record.machine import MachineThread
 from redline.profile.record.options import Options
 from redline.profile.record.recorder import environment
 
@@ -51,6 +52,8 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
         lock.release()
         raise ConfigError(f"cannot run {command[0]!r}: {error}. Check the command") from error
 
+    machine = MachineThread(directory)
+
     def forward(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
 
@@ -62,6 +65,7 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        machine.stop()
         lock.release()
     if not any((directory / "processes").iterdir()):
         sys.stderr.write(

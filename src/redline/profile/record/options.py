@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from redline.errors import ConfigError, UnknownNameError
 
-MODES = ("light", "full")
+MODES = ("light", "full", "sample")
 
 __all__ = ["MODES", "Options"]
 
@@ -22,13 +22,18 @@ class Options:
         UnknownNameError: if the mode is not one of `MODES`.
     """
 
-    mode: str = "full"  # light: marks, env calls, backward and optimizers; full: native calls too
+    # light: marks, env calls, backward and optimizers; full: native calls, too;
+    # sample: those of light, and the sampler
+    mode: str = "full"
     watch: tuple[str, ...] = ()  # module:function, counted as simulator
     delay_s: float = 0.0  # seconds before recording starts
     for_s: float = 0.0  # seconds to record, 0 for all
     delay_steps: int = 0  # profile.step() calls before recording starts
     for_steps: int = 0  # steps to record, 0 for all
     memory_mb: float = 64.0  # bound of the rings of one process
+    sample_hz: float = 0.0  # sample in any mode; 0: in mode sample only, at its own rate
+    gpu_window_s: float = 1.0  # length of the windows in which the GPU is observed, 0 for none
+    gpu_every_s: float = 20.0  # from the begin of one to the begin of the next
     calibrate: bool = True  # measure the probe's own cost in short blocks without it
 
     def __post_init__(self) -> None:
@@ -36,9 +41,9 @@ class Options:
             raise UnknownNameError(
                 f"there is no profile mode {self.mode!r}. Choose one of: {', '.join(MODES)}"
             )
-        for name in ("delay_s", "for_s", "delay_steps", "for_steps", "memory_mb"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)} is negative. Give 0 or more")
+        for name, value in dataclasses.asdict(self).items():
+            if isinstance(value, int | float) and value < 0:
+                raise ConfigError(f"{name}={value} is negative. Give 0 or more")
 
     def to_json(self) -> str:
         """As text for the environment of child processes."""

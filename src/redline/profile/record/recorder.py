@@ -21,6 +21,7 @@ from redline.profile.record.options import Options
 
 if TYPE_CHECKING:
     from redline.profile.record.boundary import Boundary
+    from redline.profile.record.sampler import Sampler
 
 MARKS, CALLS = 1, 2
 
@@ -56,8 +57,11 @@ class Recorder:
         self._hooks = PostImport()
         self._files: ProcessFiles | None = None
         self._boundary: Boundary | None = None
+        self._sampler: Sampler | None = None
+        self._in_window = False
         self._patches: Any = None
         self._pid = 0
+        self._base_ns = 0
         self._steps = 0
         self._os_exit = os._exit
 
@@ -79,7 +83,10 @@ class Recorder:
             if self._boundary is not None:
                 self._boundary.attach()
                 self._boundary.pause()
+            self._open_sampler()
         except ProfileError:
+            if self._boundary is not None:
+                self._boundary.detach()
             self._native.stop()
             self._close_files()
             raise
@@ -107,6 +114,9 @@ class Recorder:
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
         self._native.set_active(0)
+        if self._sampler is not None:
+            self._note("sampler", **self._sampler.stop())
+            self._sampler = None
         if self._boundary is not None:
             self._boundary.detach()
         self._patches.undo()
@@ -118,11 +128,15 @@ class Recorder:
 
     def pause_writer(self) -> None:
         """Before a fork: no thread of ours may exist then."""
+        if self._sampler is not None:
+            self._sampler.pause()
         self._native.pause_writer()
 
     def resume_writer(self) -> None:
         """After it, in the parent."""
         self._native.resume_writer()
+        if self._sampler is not None and self._in_window:
+            self._sampler.resume()
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's files and record into new ones."""
@@ -131,7 +145,11 @@ class Recorder:
         self._native.abandon()
         self._close_files()
         self._steps = 0
+        self._in_window = False
         self._open_files()
+        if self._sampler is not None:
+            self._sampler.abandon()
+            self._open_sampler()
         self._open_window()
 
     # ------------------------------------------------------------------ files
@@ -143,12 +161,19 @@ class Recorder:
         for row in self._native.names():
             self._files.name(row)
         self._native.set_name_hook(self._files.name)
-        base_ns = self._native.start(
+        self._base_ns = self._native.start(
             str(self._files.directory), budget_bytes=int(self.options.memory_mb * 2**20)
         )
-        self._files.start(base_ns, self.options.mode)
+        self._files.start(self._base_ns, self.options.mode)
         if marks.known_metadata():
             self._write_metadata(marks.known_metadata())
+
+    def _open_sampler(self) -> None:
+        from redline.profile.record.sampler import DEFAULT_HZ, Sampler
+
+        hz = self.options.sample_hz or (DEFAULT_HZ if self.options.mode == "sample" else 0.0)
+        if hz > 0 and self._files is not None:
+            self._sampler = Sampler(self._files.directory, self._base_ns, hz)
 
     def _close_files(self) -> None:
         self._native.set_name_hook(None)
@@ -169,8 +194,11 @@ class Recorder:
             )
 
     def _write_metadata(self, values: dict[str, Any]) -> None:
+        self._note("metadata", values=values)
+
+    def _note(self, event: str, **values: Any) -> None:
         if self._files is not None:
-            self._files.note("metadata", values=values)
+            self._files.note(event, **values)
 
     def _name_workers(self, module: ModuleType) -> None:
         """A worker's name is known once multiprocessing has prepared it."""
@@ -214,6 +242,9 @@ class Recorder:
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
+        self._in_window = True
+        if self._sampler is not None:
+            self._sampler.resume()
         if self.options.for_s > 0:
             _later(self.options.for_s, self._end_window)
 
@@ -224,6 +255,9 @@ class Recorder:
     def _end_window(self) -> None:
         if self._files is None or os.getpid() != self._pid:
             return
+        self._in_window = False
+        if self._sampler is not None:
+            self._sampler.pause()
         self._native.set_block_hook(None, 0)
         if self._boundary is not None:
             self._boundary.pause()
@@ -336,6 +370,9 @@ def session(directory: str | Path, **options: Any) -> Iterator[Recorder]:
     lock = create_session(path, mode=settings.mode, command=list(sys.argv))
     before = dict(os.environ)
     recorder = Recorder(path, settings)
+    from redline.profile.record.machine import HelperProcess
+
+    machine = HelperProcess(path)
     try:
         _start(recorder)
         os.environ.update(environment(path, settings))
@@ -349,4 +386,5 @@ def session(directory: str | Path, **options: Any) -> Iterator[Recorder]:
                     os.environ.pop(name, None)
             _stop()
     finally:
+        machine.stop()
         lock.release()

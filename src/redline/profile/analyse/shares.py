@@ -1,0 +1,187 @@
+"""What the sampler saw, beside what was measured: an independent check of the shares.
+
+The two may come from one session (`sample_hz` beside the full mode) or from two runs of a program.
+Levels that native stacks do not tell apart (compiled regions and CUDA API calls inside the ML back
+end) count as `backend` on both sides; operations that were inferred from Python code, which the
+sampler does not see, count to the marked operation around them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile import layout, levels
+from redline.profile.analyse.cells import compute_cells, sweep_streams
+from redline.profile.analyse.timeline import OTHER, Stream, Timeline, build_timeline
+from redline.profile.reader import Process, Session, Shard, read_shard
+
+LONGEST_GAP = 5  # a sample stands for at most so many median intervals
+MERGED = {"compiled": "backend", "cuda_api": "backend"}
+
+__all__ = ["Sampled", "ShareRow", "compare_shares", "read_sampled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one process was seen doing."""
+
+    times_ns: NDArray[np.int64]  # [N] since the process's base
+    levels: NDArray[np.uint16]  # [N] index into `levels.LEVELS`
+    weights_ns: NDArray[np.int64]  # [N] the time each sample stands for
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """One share of a process's time, measured and sampled."""
+
+    process: str
+    kind: str  # level or operation
+    name: str
+    measured: float  # of 1
+    sampled: float  # of 1
+    standard_error: float  # of `sampled`, from the number of samples alone
+    samples: int
+
+    @property
+    def difference(self) -> float:
+        """Sampled minus measured, of 1."""
+        return self.sampled - self.measured
+
+
+def read_sampled(process: Process) -> Sampled | None:
+    """The samples of a process, None if it was not sampled."""
+    path = process.directory / layout.SAMPLES_SHARD
+    if not path.exists():
+        return None
+    shard = read_shard(path)
+    if shard.problem is not None:
+        process.problems.append(f"{path.name}: {shard.problem}")
+    return weigh(shard)
+
+
+def weigh(shard: Shard) -> Sampled:
+    """Give each sample the time since the one before it.
+
+    Sampling is late when the machine is busy: equal weights would count such times too little.
+    A gap (the recording paused) stands for nothing.
+    """
+    times = np.cumsum(shard.deltas.astype(np.int64))
+    real = shard.codes != layout.SAMPLED_GAP
+    times, seen = times[real], shard.codes[real]
+    gaps = np.diff(times, prepend=times[:1])
+    typical = int(np.median(gaps[1:])) if len(gaps) > 1 else 0
+    return Sampled(times, seen, np.where(gaps > LONGEST_GAP * typical, typical, gaps))
+
+
+def compare_shares(measured: Session, sampled: Session) -> list[ShareRow]:
+    """Shares of each process's time by level and by marked operation.
+
+    Args:
+        measured: recorded in full mode.
+        sampled: recorded with the sampler on; may be the same session.
+
+    Returns:
+        Rows of the processes that are in both, in order of their start: the n-th of a name in
+        one session is compared with the n-th of that name in the other.
+    """
+    rows: list[ShareRow] = []
+    others = _by_name(measured)
+    for key, process in _by_name(sampled).items():
+        samples = read_sampled(process)
+        if samples is None or key not in others:
+            continue
+        timeline = build_timeline(process)
+        same = others[key] is process
+        found = build_timeline(others[key]) if not same else timeline
+        inside = _state_at(timeline.window, samples.times_ns) == 1
+        inside &= samples.weights_ns > 0
+        if not inside.any():
+            continue
+        weights, seen = samples.weights_ns[inside], samples.levels[inside]
+        names = [levels.LEVELS[code] for code in seen.tolist()]
+        rows += _rows(process.name, "level", _level_shares(found), _merge(names, weights), names)
+        marked = _marked_at(timeline, samples.times_ns[inside])
+        shares = _merge(marked, weights)
+        rows += _rows(process.name, "operation", _operation_shares(found), shares, marked)
+    return rows
+
+
+def _by_name(session: Session) -> dict[tuple[str, int], Process]:
+    counts: dict[str, int] = defaultdict(int)
+    found = {}
+    for process in session.processes:
+        found[process.name, counts[process.name]] = process
+        counts[process.name] += 1
+    return found
+
+
+def _rows(
+    process: str,
+    kind: str,
+    measured: Mapping[str, float],
+    sampled: Mapping[str, float],
+    seen: list[str],
+) -> list[ShareRow]:
+    number = len(seen)
+    return [
+        ShareRow(
+            process,
+            kind,
+            name,
+            measured.get(name, 0.0),
+            share := sampled.get(name, 0.0),
+            math.sqrt(share * (1 - share) / number) if number else math.nan,
+            number,
+        )
+        for name in sorted({*measured, *sampled}, key=lambda n: -measured.get(n, 0.0))
+    ]
+
+
+def _state_at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
+    at = np.searchsorted(stream[0], times, side="right")
+    return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at]
+
+
+def _marked_names(timeline: Timeline) -> list[str]:
+    names = timeline.process.names
+    return [names[s.marked].name if s.marked in names else OTHER for s in timeline.states]
+
+
+def _marked_at(timeline: Timeline, times: NDArray[np.int64]) -> list[str]:
+    names = _marked_names(timeline)
+    return [names[state] for state in _state_at(timeline.lead, times).tolist()]
+
+
+def _merge(names: list[str], weights: NDArray[np.int64]) -> dict[str, float]:
+    totals: dict[str, int] = defaultdict(int)
+    for name, weight in zip(names, weights.tolist(), strict=True):
+        totals[MERGED.get(name, name)] += weight
+    return _normalized(totals)
+
+
+def _normalized(totals: Mapping[str, int]) -> dict[str, float]:
+    whole = sum(totals.values())
+    return {name: part / whole for name, part in totals.items() if part}
+
+
+def _level_shares(timeline: Timeline) -> dict[str, float]:
+    totals: dict[str, int] = defaultdict(int)
+    for (_, _, level, _), ns in compute_cells(timeline).time_ns.items():
+        totals[MERGED.get(level, level)] += ns
+    return _normalized(totals)
+
+
+def _operation_shares(timeline: Timeline) -> dict[str, float]:
+    end_ns = max(timeline.end_ns, 0)
+    sizes = [len(timeline.states), 2]
+    table = sweep_streams([timeline.lead, timeline.window], sizes, 0, end_ns)[:, 1]
+    totals: dict[str, int] = defaultdict(int)
+    for name, ns in zip(_marked_names(timeline), table.tolist(), strict=True):
+        totals[name] += ns
+    return _normalized(totals)

@@ -1,0 +1,179 @@
+"""Read the machine beside the program: CPU per core, memory per process, and the GPUs.
+
+Runs outside the program: in `redline profile`'s own process, or for `profile.session` in a small
+helper process that ends with the session. So it takes nothing from the program's interpreter.
+
+`samples.jsonl`: the first line says what can be read, each other line is one reading:
+`{"time_ns": CLOCK_MONOTONIC, "cpu": [busy share per core since the last], "processes":
+{pid: {rss_bytes, cpu_s}}, "gpu": [{utilization, memory_used_bytes, ...} per device]}`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from redline.profile import layout
+from redline.profile.record.nvml import Nvml, NvmlMissingError
+
+INTERVAL_S = 0.5
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+__all__ = ["HelperProcess", "MachineSampler", "MachineThread"]
+
+
+class MachineSampler:
+    """Takes readings.
+
+    Args:
+        session: the session directory.
+        proc: where the system shows its processes, in tests another directory.
+    """
+
+    def __init__(self, session: Path, proc: Path = Path("/proc")) -> None:
+        self._session, self._proc = session, proc
+        self._before = self._cpu_ticks()
+        self._file = open(session / layout.MACHINE_SAMPLES, "a")  # noqa: SIM115
+        self._nvml: Nvml | None = None
+        absent = ""
+        try:
+            self._nvml = Nvml()
+        except NvmlMissingError as error:
+            absent = str(error)
+        self._write(
+            {
+                "event": "start",
+                "cores": sorted(self._before),
+                "gpus": self._nvml.names() if self._nvml is not None else [],
+                "gpus_absent": absent,
+            }
+        )
+
+    def read(self) -> None:
+        """Take one reading and write it."""
+        row: dict[str, Any] = {
+            "time_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+            "cpu": self._busy_shares(),
+            "processes": self._processes(),
+        }
+        if self._nvml is not None:
+            row["gpu"] = self._nvml.read()
+        self._write(row)
+
+    def close(self) -> None:
+        """The last reading was taken."""
+        self._file.close()
+        if self._nvml is not None:
+            self._nvml.close()
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+    def _cpu_ticks(self) -> dict[int, tuple[int, int]]:
+        """{core: (busy, all) ticks since the machine started}."""
+        found = {}
+        try:
+            lines = (self._proc / "stat").read_text().splitlines()
+        except OSError:
+            return {}
+        for line in lines:
+            name, *numbers = line.split()
+            if name.startswith("cpu") and name != "cpu":
+                # user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+                ticks = [int(number) for number in numbers[:8]]
+                found[int(name[3:])] = (sum(ticks) - sum(ticks[3:5]), sum(ticks))
+        return found
+
+    def _busy_shares(self) -> list[float]:
+        now, shares = self._cpu_ticks(), []
+        for core, (busy, whole) in sorted(now.items()):
+            busy_before, whole_before = self._before.get(core, (0, 0))
+            passed = whole - whole_before
+            shares.append(round((busy - busy_before) / passed, 4) if passed > 0 else 0.0)
+        self._before = now
+        return shares
+
+    def _processes(self) -> dict[str, dict[str, float]]:
+        found = {}
+        for directory in (self._session / "processes").iterdir():
+            pid = directory.name.partition("-")[0]
+            try:
+                resident = int((self._proc / pid / "statm").read_text().split()[1])
+                after_name = (self._proc / pid / "stat").read_text().rpartition(")")[2].split()
+            except (OSError, IndexError):
+                continue  # it has ended
+            cpu_s = (int(after_name[11]) + int(after_name[12])) / TICKS_PER_S
+            found[pid] = {"rss_bytes": resident * PAGE_BYTES, "cpu_s": cpu_s}
+        return found
+
+
+class MachineThread:
+    """Readings from a thread of this process, which is not the profiled one."""
+
+    def __init__(self, session: Path) -> None:
+        self._over = threading.Event()
+        self._sampler = MachineSampler(session)
+        self._thread = threading.Thread(target=self._run, name="redline-profile-machine")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(INTERVAL_S):
+            self._sampler.read()
+
+    def stop(self) -> None:
+        """End, with one last reading."""
+        self._over.set()
+        self._thread.join()
+        self._sampler.read()
+        self._sampler.close()
+
+
+class HelperProcess:
+    """Readings from a process of its own, which ends by itself when the session does."""
+
+    def __init__(self, session: Path) -> None:
+        package = str(Path(__file__).parents[3])
+        code = (
+            f"import sys; sys.path.append({package!r}); "
+            "from redline.profile.record.machine import watch_session; watch_session(sys.argv[1])"
+        )
+        environment = {k: v for k, v in os.environ.items() if k != layout.ENVIRONMENT}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, str(session)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt from the terminal is not for it
+        )
+
+    def stop(self) -> None:
+        """End it, now that the session is over."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def watch_session(directory: str) -> None:
+    """Take readings until whoever made the session lets go of its lock."""
+    session = Path(directory)
+    sampler = MachineSampler(session)
+    with open(session / "lock", "a+") as lock:
+        while True:
+            time.sleep(INTERVAL_S)
+            sampler.read()
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            break
+    sampler.close()

@@ -1,0 +1,294 @@
+"""The sampler and the readings of the machine: by hand, on fake sources, and on real programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from test_timeline import INFERENCE, INFERRED, SIMULATION, TORCH, begin, end, process
+
+from redline import profile
+from redline.errors import ProfilerConflictError
+from redline.profile import layout, levels
+from redline.profile.analyse.samples import read_machine_samples
+from redline.profile.analyse.shares import ShareRow, compare_shares, weigh
+from redline.profile.analyse.summary import summarize
+from redline.profile.reader import Process, Session, Shard, open_session
+from redline.profile.record import machine
+from redline.profile.record.machine import MachineSampler
+from redline.profile.record.nvml import Nvml, NvmlMissingError
+
+
+def shard(rows: list[tuple[int, int]]) -> Shard:
+    return Shard(
+        Path("sampled.arrow"),
+        np.array([delta for delta, _ in rows], np.uint32),
+        np.array([code for _, code in rows], np.uint16),
+        None,
+    )
+
+
+def test_a_sample_stands_for_the_time_before_it() -> None:
+    """Samples at 10, 20, 35, then a pause of 1000 with a gap row in it, then 45 after that.
+
+    The first stands for nothing, the one after the pause for the median interval, (10, 15,
+    1000 + 5, 10) -> 12.
+    """
+    found = weigh(
+        shard(
+            [
+                (10, levels.PYTHON),
+                (10, levels.BACKEND),
+                (15, levels.SIMULATOR),
+                (1000, layout.SAMPLED_GAP),
+                (5, levels.PYTHON),
+                (10, levels.WAITING),
+            ]
+        )
+    )
+    assert found.times_ns.tolist() == [10, 20, 35, 1040, 1050]
+    assert found.weights_ns.tolist() == [0, 10, 15, 12, 10]
+    assert found.levels.tolist() == [0, 1, 3, 0, 5]
+
+
+def sampled_session(directory: Path, made: Process, rows: list[tuple[int, int]]) -> Session:
+    path = directory / layout.SAMPLES_SHARD
+    columns = [pa.array([d for d, _ in rows], pa.uint32()), pa.array([c for _, c in rows])]
+    batch = pa.record_batch([columns[0], columns[1].cast(pa.uint16())], ["delta_ns", "code"])
+    with pa.ipc.new_stream(str(path), batch.schema) as stream:
+        stream.write_batch(batch)
+    made.directory = directory
+    return Session(directory, {"mode": "full"}, [made])
+
+
+def test_shares_by_hand(tmp_path: Path) -> None:
+    """Measured: simulation 0..40, in it torch 10..30; then inferred inference 50..70, to 100.
+
+    Four samples each stand for 10: at 15 (backend), 25 (backend), 35 and 45 (python). Inferred
+    inference is `other` to the sampler, which sees marks only.
+    """
+    made = process(
+        [
+            (0, layout.CODE_WINDOW_ON),
+            (0, begin(SIMULATION)),
+            (10, begin(TORCH)),
+            (30, end(TORCH)),
+            (40, end(SIMULATION)),
+            (50, begin(INFERRED)),
+            (70, end(INFERRED)),
+        ]
+    )
+    samples = [(5, 0), (10, levels.BACKEND), (10, levels.COMPILED), (10, 0), (10, 0)]
+    session = sampled_session(tmp_path, made, samples)
+    rows = {(row.kind, row.name): row for row in compare_shares(session, session)}
+    assert {key: row.measured for key, row in rows.items()} == pytest.approx(
+        {
+            ("level", "python"): 0.8,
+            ("level", "backend"): 0.2,
+            ("operation", "simulation"): 0.4,
+            ("operation", "other"): 0.6,
+        }
+    )
+    assert {key: row.sampled for key, row in rows.items()} == pytest.approx(
+        {
+            ("level", "python"): 0.5,
+            ("level", "backend"): 0.5,
+            ("operation", "simulation"): 0.75,
+            ("operation", "other"): 0.25,
+        }
+    )
+    backend: ShareRow = rows["level", "backend"]
+    assert backend.difference == pytest.approx(0.3)
+    assert backend.standard_error == pytest.approx(0.25)  # sqrt(0.5 * 0.5 / 4)
+    assert INFERENCE not in rows
+
+
+PROGRAM = """
+import time, mujoco, torch
+from redline import profile
+def python(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        sum(range(50))
+for _ in range(25):
+    with profile.operation("inference"):
+        torch.spin(20_000_000)
+    with profile.operation("simulation"):
+        mujoco.spin(16_000_000)
+    python(0.012)
+    time.sleep(0.012)
+"""
+
+
+@pytest.mark.parametrize("mode", ["sample", "full"])
+def test_the_sampler_agrees_with_a_known_program(profiled: Any, mode: str) -> None:
+    """20 : 16 : 12 : 12, looked at some 300 times: a standard error under 3 points."""
+    profiled.run(PROGRAM, mode=mode, sample_hz=250.0, calibrate=False)
+    session = open_session(profiled.session)
+    found = {row.name: row for row in compare_shares(session, session)}
+    if mode == "sample":  # nothing native is measured then: the truth is known from the program
+        shares = {"backend": 1 / 3, "simulator": 4 / 15, "python": 1 / 5, "waiting": 1 / 5}
+        shares |= {"inference": 1 / 3, "simulation": 4 / 15}
+    else:
+        shares = {name: row.measured for name, row in found.items()}
+    for name, share in shares.items():
+        assert found[name].sampled == pytest.approx(share, abs=0.15)
+    note = (session.processes[0].directory / "process.jsonl").read_text().splitlines()[-2]
+    assert json.loads(note)["event"] == "sampler"
+    assert json.loads(note)["samples"] > 50
+
+
+def test_forked_processes_are_sampled_apart(profiled: Any) -> None:
+    profiled.run(
+        """
+import os, mujoco
+child = os.fork()
+mujoco.spin(150_000_000)
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+""",
+        mode="sample",
+    )
+    session = open_session(profiled.session)
+    assert len(session.processes) == 2
+    for each in session.processes:
+        read = (each.directory / layout.SAMPLES_SHARD).stat().st_size
+        assert read > 200
+
+
+def test_a_killed_program_leaves_its_samples(profiled: Any) -> None:
+    profiled.run(
+        "import os, signal, mujoco\nfor _ in range(150):\n    mujoco.spin(10_000_000)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        mode="sample",
+        check=False,
+    )
+    session = open_session(profiled.session)
+    (row,) = [r for r in compare_shares(session, session) if r.name == "simulator"]
+    assert row.sampled > 0.5
+
+
+def test_a_taken_signal_is_refused(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGURG, lambda *_: None)
+    try:
+        with pytest.raises(ProfilerConflictError, match="SIGURG already has a handler"):
+            profile.session(tmp_path / "s", mode="sample").__enter__()
+        with profile.session(tmp_path / "light", mode="light"):
+            pass
+    finally:
+        signal.signal(signal.SIGURG, before)
+
+
+# ---------------------------------------------------------------------- readings
+
+
+def proc(directory: Path, ticks: list[list[int]]) -> Path:
+    """A /proc of these cores and one process, 7."""
+    lines = ["cpu 0 0 0 0", *(f"cpu{i} {' '.join(map(str, t))}" for i, t in enumerate(ticks))]
+    (directory / "7").mkdir(parents=True, exist_ok=True)
+    (directory / "stat").write_text("\n".join([*lines, "intr 5"]))
+    (directory / "7" / "statm").write_text("900 25 3")
+    fields = " ".join(map(str, range(3, 53)))  # each its own number, as proc(5) counts them
+    (directory / "7" / "stat").write_text(f"7 (a name) with) {fields}")
+    return directory
+
+
+def test_readings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core 0 was busy for 30 of 40 ticks, idle and iowait being the rest; core 1 never.
+
+    Process 7 has 25 pages resident and used 14 + 15 ticks (utime and stime, fields 14 and 15).
+    """
+    monkeypatch.setattr(machine, "Nvml", lambda: Nvml(FakeLibrary()))
+    session = tmp_path / "s"
+    (session / "processes" / "7-123").mkdir(parents=True)
+    (session / "processes" / "8-456").mkdir()  # has ended
+    fake = proc(tmp_path / "proc", [[0] * 8, [5] * 8])
+    sampler = MachineSampler(session, fake)
+    proc(fake, [[10, 5, 5, 4, 6, 3, 2, 5], [5, 5, 5, 45, 5, 5, 5, 5]])
+    sampler.read()
+    sampler.close()
+    with (session / "samples.jsonl").open("a") as file:
+        file.write('{"time_')
+    found = read_machine_samples(Session(session, {}, []))
+    assert found is not None
+    assert found.cpu.tolist() == [[0.75, 0.0]]
+    assert found.rss_bytes[7].tolist() == [25 * machine.PAGE_BYTES]
+    assert found.cpu_s[7].tolist() == [29 / machine.TICKS_PER_S]
+    assert found.gpus == ["Test GPU"]
+    assert found.gpu["utilization"].tolist() == [[0.75]]
+    assert found.gpu["memory_used_bytes"].tolist() == [[30]]
+    assert found.gpu["sm_clock_mhz"].tolist() == [[1001]]
+    assert found.gpu["memory_clock_mhz"].tolist() == [[1002]]
+    assert np.isnan(found.gpu["power_w"]).all()
+    assert found.problems == ["samples.jsonl: a torn line, ignored"]
+
+
+class FakeLibrary:
+    """NVML with one device that does not tell its power."""
+
+    devices = 1
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802
+        return 0
+
+    def nvmlShutdown(self) -> int:  # noqa: N802
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = self.devices
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = number + 1
+        return 0
+
+    def nvmlDeviceGetName(self, handle: Any, text: Any, size: int) -> int:  # noqa: N802
+        text.value = b"Test GPU"
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> int:  # noqa: N802
+        rates._obj.gpu, rates._obj.memory = 75, 50
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
+        memory._obj.total, memory._obj.free, memory._obj.used = 100, 70, 30
+        return 0
+
+    def nvmlDeviceGetClockInfo(self, handle: Any, kind: int, clock: Any) -> int:  # noqa: N802
+        clock._obj.value = 1000 + kind
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: Any, power: Any) -> int:  # noqa: N802
+        return 3  # NVML_ERROR_NOT_SUPPORTED
+
+
+def test_nvml_without_a_device_says_so() -> None:
+    library = FakeLibrary()
+    library.devices = 0
+    with pytest.raises(NvmlMissingError, match="no device"):
+        Nvml(library)
+
+
+def test_a_session_in_code_has_readings_and_says_what_is_absent(tmp_path: Path) -> None:
+    with profile.session(tmp_path / "s", mode="light"):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            path = tmp_path / "s" / layout.MACHINE_SAMPLES
+            if path.exists() and len(path.read_text().splitlines()) > 1:
+                break
+    found = read_machine_samples(open_session(tmp_path / "s"))
+    assert found is not None
+    assert len(found.times_ns) >= 1
+    assert ((found.cpu >= 0) & (found.cpu <= 1)).all()
+    if not found.gpus:
+        assert any("no GPU readings" in problem for problem in found.problems)
+    assert len(summarize(tmp_path / "s").processes) == 1
