@@ -131,3 +131,19 @@ def test_bad_settings_are_refused() -> None:
         make_core("lstmm", 2, 3)
     with pytest.raises(ConfigError, match="size 0"):
         make_core("gru", 2, 0)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_states_are_those_of_a_sequence_at_every_row(name: str) -> None:
+    """The output is the first part; a sequence cut at any row ends in that row's state."""
+    core = randomized(make_core(name, 3, 4))
+    x, reset = torch.randn(5, 2, 3), torch.zeros(5, 2, dtype=torch.bool)
+    reset[2, 1] = True
+    start = {key: torch.randn_like(leaf) for key, leaf in core.initial_state(2).items()}
+    states = core.states(x, start, reset)
+    outputs, _ = core.sequence(x, start, reset)
+    assert torch.equal(states[core.state_names[0]], outputs)
+    for rows in range(1, 6):
+        _, last = core.sequence(x[:rows], start, reset[:rows])
+        for key in core.state_names:
+            torch.testing.assert_close(states[key][rows - 1], last[key])
