@@ -284,7 +284,7 @@ def test_a_stop_loses_nothing_in_any_checkpoint_mode(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the stopping iteration is one that would have asked the mode for a checkpoint."""
-    from redline.train.loop import OnPolicyLoop
+    from redline.train.on_policy_loop import OnPolicyLoop
 
     iterate = OnPolicyLoop._iterate
 

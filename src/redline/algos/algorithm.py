@@ -48,9 +48,11 @@ class OffPolicyAlgorithm(Protocol):
 
     Attributes:
         policy: what acts; its parameters are a part of what the algorithm learns.
+        metric_names: what `update` returns beside "priority".
     """
 
     policy: Policy
+    metric_names: tuple[str, ...]
 
     def conditioning(
         self, env_steps: int, total_env_steps: int, num_envs: int
@@ -62,6 +64,10 @@ class OffPolicyAlgorithm(Protocol):
             total_env_steps: length of the run.
             num_envs: B.
         """
+        ...
+
+    def initial_priorities(self, rollout: Rollout) -> Tensor | None:
+        """[T, B] priorities of new transitions; None: the highest that replay has seen."""
         ...
 
     def update(self, batch: TensorDict | SequenceBatch) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing
 
-from redline.envs import atari, minatar, partially_observed
+from redline.envs import atari, minatar, partially_observed, t_maze
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
@@ -72,8 +72,7 @@ def find_single(
             raise _unknown(env, f"there is no MinAtar game {env!r}")
         return SingleEnv(make=lambda: minatar.make_minatar(env, env_kwargs), env_id=env)
     name = _import_module_of(env)
-    if name.startswith(partially_observed.PREFIX):
-        partially_observed.register()
+    _register_own(name)
     check_registered(name)
     return SingleEnv(make=lambda: _make_registered(env, env_kwargs), env_id=env)
 
@@ -197,10 +196,16 @@ def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any
     return env
 
 
+def _register_own(name: str) -> None:
+    """Make Redline's own environments known to Gymnasium, if one of them is meant."""
+    if name.startswith(partially_observed.PREFIX):
+        partially_observed.register()
+        t_maze.register()
+
+
 def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     name = _import_module_of(env_id)
-    if name.startswith(partially_observed.PREFIX):
-        partially_observed.register()  # a worker process begins with an empty registry
+    _register_own(name)  # a worker process begins with an empty registry
     entry_point = str(gymnasium.spec(name).entry_point)
     try:
         with _quiet_mujoco(entry_point):

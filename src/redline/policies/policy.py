@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor, nn
 
 from redline.data import Array, NestedTensor, Rollout
+
+if TYPE_CHECKING:
+    from redline.policies.export import GreedyPolicy
 
 State: TypeAlias = dict[str, Tensor]
 Conditioning: TypeAlias = Mapping[str, Tensor]
@@ -125,6 +128,10 @@ class Policy(nn.Module, ABC):
         from batches of replay.
         """
         raise NotImplementedError(f"{type(self).__name__} does not replay rollouts")
+
+    def export_module(self) -> GreedyPolicy:
+        """A copy in evaluation mode that only acts greedily, for `torch.export` and ONNX."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be exported")
 
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the rollout's valid observations into the running statistics, if there are any.

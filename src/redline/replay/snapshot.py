@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from redline.replay.storage import Arena, StoredArray
 
 FORMAT_VERSION = 1
 MANIFEST = "replay.json"
+# Names from a file are not trusted as paths.
+_FILE_NAME = re.compile(r"[\w-]+\.bin")
 
 
 class SavedFile(NamedTuple):
@@ -121,6 +124,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not isinstance(body, dict) or _json_digest(body) != digest:
         raise CorruptCheckpointError(
             f"{path} does not match its own SHA-256: it was altered. Use an earlier checkpoint."
+        )
+    foreign = [name for name in body.get("files", ()) if not _FILE_NAME.fullmatch(name)]
+    if foreign:
+        raise CorruptCheckpointError(
+            f"{path} lists the file {foreign[0]!r}, which no replay has. Use an earlier checkpoint."
         )
     if body.get("format_version") != FORMAT_VERSION:
         raise IncompatibleCheckpointError(

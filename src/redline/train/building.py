@@ -15,7 +15,7 @@ from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import usable_cpus
 from redline.envs.registry import is_atari
 from redline.errors import ConfigError, DeviceError
-from redline.policies import ActorCritic, make_policy
+from redline.policies import Policy
 from redline.train.checkpoint_store import CheckpointStore
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.progress import ProgressLogger
@@ -141,18 +141,8 @@ def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:
     return settings.make(num_envs)
 
 
-def build_policy(config: RunConfig, env: VecEnv, network: NetworkFactory | None) -> ActorCritic:
-    """The run's policy with fresh weights, drawn from torch's global generator, on the CPU."""
-    settings = dataclasses.asdict(config.policy)
-    if settings["shared_encoder"] is None:
-        settings["shared_encoder"] = "auto"
-    if network is not None:
-        settings["encoder"] = network
-    return make_policy(env.observation_space, env.action_space, **settings)
-
-
 def make_collector(
-    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: ActorCritic
+    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
 ) -> Collector:
     """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
     run = config.run
@@ -195,7 +185,7 @@ def make_store(config: RunConfig, out: Path) -> CheckpointStore:
 
 
 def make_evaluator(
-    config: RunConfig, settings: EnvSettings, policy: ActorCritic
+    config: RunConfig, settings: EnvSettings, policy: Policy
 ) -> Callable[[int], Evaluation]:
     """Evaluates the learner's policy on separate environments; each salt has its own seeds."""
 

@@ -4,7 +4,8 @@
 step_000000012345/
 ├── manifest.json        format, step, metadata, SHA-256 and size of the other files
 ├── state.json           the state tree, as in `checkpoint_tree`
-└── tensors.safetensors  its arrays
+├── tensors.safetensors  its arrays
+└── replay/              of an off-policy run; has a manifest of its own, replay.json
 ```
 
 It holds data only: nothing in it is run when it is opened, and no name in it is used as a
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from redline.errors import CheckpointError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.replay import Replay, verify_snapshot
 from redline.train.atomic_files import atomic_directory
 from redline.train.checkpoint_files import HashedFile, check_file, open_tensors, write_tensors
 from redline.train.checkpoint_tree import decode_tree, encode_tree
@@ -33,6 +35,8 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
 TENSORS = "tensors.safetensors"
+REPLAY = "replay"
+REPLAY_MANIFEST = "replay.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class Checkpoint:
         step: env_steps at which it was saved.
         score: what "best" compares, None if it was saved without.
         path: where it lies.
+        replay: directory of the saved replay; None if there is none.
     """
 
     state: dict[str, Any]
@@ -52,6 +57,7 @@ class Checkpoint:
     step: int
     score: float | None
     path: Path
+    replay: Path | None = None
 
 
 def save_checkpoint(
@@ -61,6 +67,8 @@ def save_checkpoint(
     *,
     metadata: Mapping[str, Any],
     score: float | None = None,
+    replay: Replay | None = None,
+    previous: Path | None = None,
 ) -> None:
     """Write a checkpoint.
 
@@ -70,6 +78,8 @@ def save_checkpoint(
         state: a tree of plain data, tensors and numpy arrays; see `checkpoint_tree`.
         metadata: plain data only, readable without opening the state.
         score: higher is better.
+        replay: saved beside the state, if there is one.
+        previous: an earlier checkpoint, of whose replay the unchanged files are linked.
 
     Raises:
         CheckpointError: if state or metadata hold what cannot be saved; names where.
@@ -97,26 +107,46 @@ def save_checkpoint(
             STATE: state_file.entry(),
             TENSORS: write_tensors(temporary / TENSORS, arrays),
         }
+        if replay is not None:
+            manifest["replay"] = _save_replay(replay, temporary, previous)
         manifest["manifest_sha256"] = _manifest_sha256(manifest)
         with HashedFile(temporary / MANIFEST) as manifest_file:
             manifest_file.write(json.dumps(manifest, indent=2).encode() + b"\n")
 
 
-def load_checkpoint(path: Path | str) -> Checkpoint:
+def _save_replay(replay: Replay, directory: Path, previous: Path | None) -> dict[str, Any]:
+    """Save the replay; what the manifest says of it."""
+    earlier = None if previous is None else previous / REPLAY
+    files = replay.save(directory / REPLAY, earlier if earlier and earlier.is_dir() else None)
+    table = next(file for file in files if file.name == REPLAY_MANIFEST)
+    return {"sha256": table.sha256, "size_bytes": table.size_bytes}
+
+
+def load_checkpoint(path: Path | str, *, with_replay: bool = False) -> Checkpoint:
     """Read a checkpoint after checking every byte of it.
+
+    Args:
+        path: the checkpoint.
+        with_replay: check the files of its replay too, which may be many gigabytes.
 
     Raises:
         CorruptCheckpointError: if a file is missing, torn or altered; names it.
         IncompatibleCheckpointError: if another version of the format wrote it.
     """
     try:
-        return _load(Path(path))
+        return _load(Path(path), with_replay)
     except OSError as error:
         raise CorruptCheckpointError(f"{path} cannot be read: {error}.") from error
 
 
-def _load(path: Path) -> Checkpoint:
+def _load(path: Path, with_replay: bool) -> Checkpoint:
     manifest = read_manifest(path)
+    replay = None
+    if (entry := manifest.get("replay")) is not None:
+        replay = path / REPLAY
+        check_file(replay / REPLAY_MANIFEST, entry["sha256"], entry["size_bytes"])
+        if with_replay:
+            verify_snapshot(replay)
     for name in (STATE, TENSORS):
         entry = manifest["files"][name]
         check_file(path / name, entry["sha256"], entry["size_bytes"])
@@ -135,6 +165,7 @@ def _load(path: Path) -> Checkpoint:
         step=manifest["step"],
         score=manifest["score"],
         path=path,
+        replay=replay,
     )
 
 
@@ -176,6 +207,7 @@ def _check_manifest(file: Path, manifest: dict[str, Any]) -> None:
         and isinstance(files, dict)
         and set(files) == {STATE, TENSORS}
         and all(_is_entry(entry) for entry in entries)
+        and ("replay" not in manifest or _is_entry(manifest["replay"]))
         and "metadata" in manifest
     )
     if not well_formed:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from redline.errors import ConfigError, CorruptCheckpointError, UnknownNameError
+from redline.replay import Replay
 from redline.train.atomic_files import (
     atomic_directory,
     remove_directory,
@@ -102,6 +103,7 @@ class CheckpointStore:
         *,
         score: float | None = None,
         final: bool = False,
+        replay: Replay | None = None,
     ) -> Path | None:
         """Write a checkpoint if the mode wants one, then remove those it does not keep.
 
@@ -111,6 +113,8 @@ class CheckpointStore:
             metadata: plain data that describes it.
             score: higher is better; None or NaN never becomes the best.
             final: the run ends here; written in every mode.
+            replay: saved beside the state; what did not change since the newest checkpoint
+                is linked from there.
 
         Returns:
             Where it lies; None if the mode did not want it.
@@ -124,7 +128,16 @@ class CheckpointStore:
         if not self.wants(step, final=final):
             return None
         path = _free_path(self.directory, step)
-        save_checkpoint(path, step, state, metadata=metadata, score=score)
+        earlier = self.list()
+        save_checkpoint(
+            path,
+            step,
+            state,
+            metadata=metadata,
+            score=score,
+            replay=replay,
+            previous=earlier[-1] if earlier else None,
+        )
         if self.mode == "best":
             self._keep_if_best(path)
         self._remove_unwanted(step, path)
@@ -141,11 +154,14 @@ class CheckpointStore:
         """The checkpoints, oldest first, `best/` not among them; unchecked."""
         return [path for _, path in self._found()]
 
-    def latest(self, on_problem: Callable[[str], None]) -> Checkpoint | None:
+    def latest(
+        self, on_problem: Callable[[str], None], *, with_replay: bool = False
+    ) -> Checkpoint | None:
         """The newest checkpoint that is whole.
 
         Args:
             on_problem: told of each newer one that is not, by a message.
+            with_replay: check its replay too: for going on with the run.
 
         Returns:
             None if there is no checkpoint at all.
@@ -157,7 +173,7 @@ class CheckpointStore:
         problems: list[str] = []
         for path in reversed(self.list()):
             try:
-                checkpoint = load_checkpoint(path)
+                checkpoint = load_checkpoint(path, with_replay=with_replay)
             except CorruptCheckpointError as error:
                 problems.append(str(error))
                 continue
@@ -191,8 +207,12 @@ class CheckpointStore:
         if score is None or any(_score(best) >= score for best in old):
             return
         with atomic_directory(_free_path(directory, manifest["step"])) as temporary:
-            for file in path.iterdir():
-                _link_or_copy(file, temporary / file.name)
+            for file in path.rglob("*"):
+                target = temporary / file.relative_to(path)
+                if file.is_dir():
+                    target.mkdir()
+                else:
+                    _link_or_copy(file, target)
         for best in old:
             remove_directory(best)
 

@@ -1,29 +1,30 @@
-"""The on-policy training loop: collect, update, log, save, until enough env_steps are taken."""
+"""The training loop: collect, learn, log, save, until enough env_steps are taken.
+
+`TrainLoop` holds what every run does; `OnPolicyLoop` and `OffPolicyLoop` say how to learn.
+"""
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from redline.algos.algorithm import OnPolicyAlgorithm
+from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.collect import Collector
 from redline.data import Rollout
+from redline.replay import Replay
 from redline.train.checkpoint_store import Checkpoint, CheckpointStore
 from redline.train.console import Console
 from redline.train.evaluate import Evaluation
 from redline.train.progress import EpisodeStatistics, ProgressLogger
-from redline.train.reward_scaling import RewardScaler
-from redline.train.schedules import scheduled_hyperparameters
+from redline.train.randomness import rng_state, set_rng_state
 from redline.train.settings import RunConfig
 
 
@@ -86,8 +87,8 @@ class StopSignal:
         self.number = number
 
 
-class OnPolicyLoop:
-    """One run of an on-policy algorithm.
+class TrainLoop(ABC):
+    """One run of an algorithm.
 
     Args:
         config: all settings of the run.
@@ -104,7 +105,7 @@ class OnPolicyLoop:
         self,
         config: RunConfig,
         *,
-        algorithm: OnPolicyAlgorithm,
+        algorithm: OnPolicyAlgorithm | OffPolicyAlgorithm,
         collector: Collector,
         logger: ProgressLogger,
         store: CheckpointStore,
@@ -118,17 +119,15 @@ class OnPolicyLoop:
         self._frame_skip, self._evaluate = frame_skip, evaluate
         self._metrics = MetricMeans()
         self._episodes = EpisodeStatistics()
-        self._scaler = (
-            RewardScaler(collector.num_envs, config.algo.gamma)
-            if config.algo.scale_reward
-            else None
-        )
         self._last_evaluation: dict[str, float] = {}
         self._row_env_steps = 0
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
         self._hyperparameters: dict[str, float] = {}
+        # The first row fixes the columns, and it may come before the first update.
+        self._metric_names: tuple[str, ...] = ()
+        self._replay: Replay | None = None
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -156,11 +155,11 @@ class OnPolicyLoop:
 
     def _iterate(self) -> None:
         """One collection, the updates that follow it, and the counting."""
-        rollout = self.collector.collect()
+        rollout = self.collector.collect(self._conditioning())
         self.counters.env_steps += rollout.num_valid()
         self.counters.iteration += 1
         self._episodes.add(rollout.episodes)
-        self._metrics.add(self._learn(rollout))
+        self._learn(rollout)
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
         elapsed_s = max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9)
@@ -170,20 +169,13 @@ class OnPolicyLoop:
             mean_return=self._episodes.moving_mean,
         )
 
-    def _learn(self, rollout: Rollout) -> dict[str, Tensor]:
-        if self._scaler is not None:
-            self._scaler.scale(rollout)
-        rollout = rollout.to(self.config.run.device)
-        self._hyperparameters = scheduled_hyperparameters(
-            self.config.algo,
-            self.counters.env_steps - rollout.num_valid(),
-            self.config.run.total_env_steps,
-        )
-        self.algorithm.set_hyperparameters(self._hyperparameters)
-        metrics = self.algorithm.update(rollout)
-        # Only now: acting and the replay in the update must see the same statistics.
-        self.algorithm.policy.update_normalizer(rollout)
-        return metrics
+    @abstractmethod
+    def _learn(self, rollout: Rollout) -> None:
+        """Learn from what was collected; metrics go to `self._metrics`."""
+
+    def _conditioning(self) -> dict[str, Tensor] | None:
+        """Per-environment inputs of the policy for the next collection."""
+        return None
 
     def _crossed(self, before: int, interval: int | None) -> bool:
         """Whether the last iteration reached a multiple of `interval`."""
@@ -221,14 +213,19 @@ class OnPolicyLoop:
             "wall_time_s": counters.wall_time_s,
             "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
             **self._episodes.take_row(),
+            **dict.fromkeys(self._metric_names),
             **self._metrics.take(),
         }
-        row |= self._hyperparameters
+        row |= self._hyperparameters | self._own_columns()
         if self._evaluate is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
         self._console.row(self._logger.write(row))
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
+
+    def _own_columns(self) -> dict[str, float | None]:
+        """Further columns of a row."""
+        return {}
 
     def save(self, *, final: bool = False) -> None:
         """Write a checkpoint of everything the next iteration depends on, if the mode wants one."""
@@ -242,6 +239,7 @@ class OnPolicyLoop:
             self._metadata(),
             score=score,
             final=final,
+            replay=self._replay,
         )
         if path is not None and final:
             self._console.message(f"checkpoint: {path}")
@@ -272,7 +270,7 @@ class OnPolicyLoop:
             "logger": self._logger.state_dict(),
             "episodes": self._episodes.state_dict(),
             "metrics": {"totals": dict(self._metrics.totals), "count": self._metrics.count},
-            "reward_scaler": self._scaler.state_dict() if self._scaler else None,
+            "learning": self._learning_state(),
             "last_evaluation": dict(self._last_evaluation),
             "rng": rng_state(),
         }
@@ -292,44 +290,24 @@ class OnPolicyLoop:
         self._logger.load_state_dict(state["logger"])
         self._episodes.load_state_dict(state["episodes"])
         self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
-        if self._scaler is not None:
-            self._scaler.load_state_dict(state["reward_scaler"])
+        self._restore_learning(checkpoint)
         self._last_evaluation = dict(state["last_evaluation"])
         set_rng_state(state["rng"])
         if began_anew is not None:
-            if self._scaler is not None:
-                self._scaler.begin_episodes()
+            self._begin_fresh_episodes()
             self._console.warning(
                 f"the environments begin fresh episodes: {began_anew}. The run goes on from the "
                 f"same weights, but not bit for bit."
             )
 
+    @abstractmethod
+    def _learning_state(self) -> dict[str, Any]:
+        """What learning depends on beside the algorithm's own state."""
 
-def seed_global_generators(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators, which a user's code may draw from."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    @abstractmethod
+    def _restore_learning(self, checkpoint: Checkpoint) -> None:
+        """Go on from what `_learning_state` and the replay saved."""
 
-
-def rng_state() -> dict[str, Any]:
-    """The global generators of Python, numpy and torch, which a user's code may draw from."""
-    version, words, gauss = random.getstate()
-    saved: dict[str, Any] = {
-        "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": np.random.get_state(legacy=False),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        saved["cuda"] = torch.cuda.get_rng_state_all()
-    return saved
-
-
-def set_rng_state(saved: Mapping[str, Any]) -> None:
-    """Put the global generators back to what `rng_state` gave."""
-    python = saved["python"]
-    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
-    np.random.set_state(saved["numpy"])
-    torch.set_rng_state(saved["torch"])
-    if "cuda" in saved and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(list(saved["cuda"]))
+    @abstractmethod
+    def _begin_fresh_episodes(self) -> None:
+        """The environments could not be restored: they start new episodes."""

@@ -12,6 +12,12 @@ from typing import Any
 
 from redline.algos.configs import CONFIGS
 from redline.errors import UnknownNameError
+from redline.train.off_policy_presets import (
+    DEFAULTS,
+    OFF_POLICY_PRESETS,
+    VARIANT_FAMILIES,
+    VARIANTS,
+)
 from redline.train.settings import PolicySettings, RunConfig, RunSettings, check_algorithm
 
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -24,7 +30,9 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (r"^ALE/", "atari"),
     (r"^MinAtar/", "minatar"),
+    (r"^Pendulum-v\d$", "pendulum"),
     (r"^redline/CartPoleHiddenVelocity-v\d$", "recurrent"),
+    (r"^redline/TMaze-v\d$", "memory"),
 )
 """(pattern of the environment's id, preset) in the order in which they are tried."""
 
@@ -58,15 +66,16 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "clip_range_schedule": "linear",
         },
         "recurrent": {
-            "total_env_steps": 300_000,
-            "num_envs": 16,
-            "rollout_length": 64,
-            "num_epochs": 10,
-            "num_minibatches": 4,
+            "total_env_steps": 400_000,
+            "num_envs": 8,
+            "rollout_length": 32,
+            "num_epochs": 20,
+            "num_minibatches": 1,
             "gamma": 0.98,
-            "gae_lambda": 0.9,
+            "gae_lambda": 0.8,
             "learning_rate": 1e-3,
             "learning_rate_schedule": "linear",
+            "clip_range_schedule": "linear",
             "normalize_obs": True,
             "core": "lstm",
             "core_size": 64,
@@ -122,6 +131,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "reinforce": {
         "cartpole": {"total_env_steps": 200_000},
     },
+    **OFF_POLICY_PRESETS,
 }
 
 
@@ -149,19 +159,30 @@ def preset_config(algorithm: str, env: str, preset: str) -> RunConfig:
         run=RunSettings(env=env),
         policy=PolicySettings(),
         algo=CONFIGS[algorithm](),
-    )
-    known = PRESETS.get(algorithm, {})
-    name = family(env) if preset == "auto" else preset
-    if preset == "auto" and name not in known:
-        parent = _PARENTS.get(name)
-        name = parent if parent in known else "default"
+    ).replace(**DEFAULTS.get(algorithm, {}))
+    known, variants = PRESETS.get(algorithm, {}), VARIANTS.get(algorithm, {})
+    if preset in variants:
+        own = _family_with_preset(known, env)
+        changes = known.get(own, {}) | variants[preset] | VARIANT_FAMILIES.get((preset, own), {})
+        return plain.replace(**changes, preset=preset)
+    name = _family_with_preset(known, env) if preset == "auto" else preset
     if name == "default":
         return plain.replace(preset=name)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+        choices = sorted({*known, *variants})
+        close = difflib.get_close_matches(name, choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UnknownNameError(
             f"{algorithm} has no preset {preset!r}{hint}. Choose one of: auto, default, "
-            f"{', '.join(sorted(known))}."
+            f"{', '.join(choices)}."
         )
     return plain.replace(**known[name], preset=name)
+
+
+def _family_with_preset(known: dict[str, dict[str, Any]], env: str) -> str:
+    """The environment's family, its parent if only that has a preset, or "default"."""
+    name = family(env)
+    if name in known:
+        return name
+    parent = _PARENTS.get(name)
+    return parent if parent in known else "default"

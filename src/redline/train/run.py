@@ -12,11 +12,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from redline.algos.a2c import A2C
-from redline.algos.algorithm import OnPolicyAlgorithm
 from redline.algos.configs.checks import require_not_negative, require_positive
-from redline.algos.ppo import PPO
-from redline.algos.reinforce import Reinforce
 from redline.errors import (
     CheckpointError,
     ConfigError,
@@ -24,12 +20,18 @@ from redline.errors import (
     RedlineError,
     RunDirectoryError,
 )
-from redline.policies import ActorCritic
+from redline.policies import Policy
+from redline.train.algorithms import (
+    OFF_POLICY,
+    build_algorithm,
+    build_policy,
+    build_replay,
+    trainable_parts,
+)
 from redline.train.atomic_files import write_json_atomic
 from redline.train.building import (
     EnvArgument,
     NetworkFactory,
-    build_policy,
     check_device,
     describe_env,
     env_settings,
@@ -46,9 +48,12 @@ from redline.train.checkpoint_store import CheckpointStore
 from redline.train.console import Console, duration
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.export import export_policy
-from redline.train.loop import OnPolicyLoop, seed_global_generators
+from redline.train.loop import TrainLoop
+from redline.train.off_policy_loop import OffPolicyLoop
+from redline.train.on_policy_loop import OnPolicyLoop
 from redline.train.presets import preset_config
 from redline.train.progress_writers import require_writer
+from redline.train.randomness import seed_global_generators
 from redline.train.recording import EpisodeFrames
 from redline.train.run_directory import (
     CONFIG_FILE,
@@ -59,8 +64,6 @@ from redline.train.run_directory import (
 )
 from redline.train.settings import RunConfig
 from redline.train.video import write_video
-
-_ALGORITHMS: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce}
 
 
 class Run:
@@ -109,7 +112,7 @@ class Run:
             )
         return found
 
-    def policy(self, which: str = "latest") -> ActorCritic:
+    def policy(self, which: str = "latest") -> Policy:
         """The trained policy, on the CPU."""
         with make_some(env_settings(self.config, self._env), 1) as env:
             policy = build_policy(self.config, env, self._network)
@@ -156,7 +159,7 @@ class Run:
         names = ("algorithm", "env", "env_steps", "frames", "iteration", "optimizer_steps")
         return {
             **{name: checkpoint.metadata[name] for name in names},
-            "params_sha256": params_sha256(checkpoint.state["algorithm"]["policy"]),
+            "params_sha256": params_sha256(trainable_parts(checkpoint.state["algorithm"])),
             "checkpoint": str(checkpoint.path),
         }
 
@@ -209,7 +212,7 @@ def _warn(message: str) -> None:
     sys.stderr.write(f"warning: {message}\n")
 
 
-def load_policy(policy: ActorCritic, checkpoint: Checkpoint) -> None:
+def load_policy(policy: Policy, checkpoint: Checkpoint) -> None:
     """Put a checkpoint's parameters into a policy.
 
     Raises:
@@ -236,7 +239,7 @@ def train(
     """Train an agent, or go on with a run.
 
     Args:
-        algorithm: "ppo", "a2c" or "reinforce"; None with `resume`.
+        algorithm: its name, such as "ppo" or "sac"; None with `resume`.
         env: a Gymnasium id, a callable that makes a `gymnasium.Env`, or a
             `gymnasium.vector.VectorEnv`.
         network: observation space -> module from observations to features, in place of the
@@ -330,7 +333,7 @@ def resume_run(
         )
     total = total_env_steps or config.run.total_env_steps
     console = Console(total, quiet=quiet)
-    checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning)
+    checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
     if checkpoint is not None:
         _check_same_env(config, checkpoint)
         if checkpoint.metadata["env_steps"] >= total:
@@ -373,11 +376,11 @@ def _execute(
         config = resolve(config, probe)
         torch.set_num_threads(config.run.num_threads or 1)
         seed_global_generators(config.run.seed)
-        policy = build_policy(config, probe, network).to(config.run.device)
-        algorithm: OnPolicyAlgorithm = _ALGORITHMS[config.algorithm](
-            policy, config.algo, seed=config.run.seed
-        )
-        collector = make_collector(config, settings, probe, policy)
+        algorithm = build_algorithm(config, probe, network)
+        learning: dict[str, Any] = {}
+        if config.algorithm in OFF_POLICY:
+            learning["replay"] = build_replay(config, probe, algorithm.policy, out)
+        collector = make_collector(config, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         closing.enter_context(RunLock(out))
         write_json_atomic(out / CONFIG_FILE, config.to_json())
@@ -391,9 +394,11 @@ def _execute(
         logger = closing.enter_context(make_logger(config, out))
         evaluator = None
         if config.run.eval_interval:
-            evaluator = make_evaluator(config, settings, policy)
-        loop = OnPolicyLoop(
+            evaluator = make_evaluator(config, settings, algorithm.policy)
+        kind = OffPolicyLoop if learning else OnPolicyLoop
+        loop: TrainLoop = kind(
             config,
+            **learning,
             algorithm=algorithm,
             collector=collector,
             logger=logger,
@@ -417,7 +422,7 @@ def _execute(
     return Run(out, config, env=env, network=network, exit_code=exit_code)
 
 
-def _restore(loop: OnPolicyLoop, checkpoint: Checkpoint) -> None:
+def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
     try:
         loop.restore(checkpoint)
     except (RuntimeError, KeyError, TypeError, ValueError) as error:
@@ -429,7 +434,7 @@ def _restore(loop: OnPolicyLoop, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def _summary(loop: OnPolicyLoop) -> str:
+def _summary(loop: TrainLoop) -> str:
     counters = loop.counters
     text = f"{counters.env_steps:,} env_steps in {duration(counters.wall_time_s)}"
     text += f" ({counters.env_steps / max(counters.wall_time_s, 1e-9):,.0f} SPS)"

@@ -25,8 +25,8 @@ def scheduled_hyperparameters(
     """Present value of every field `x` of a config that has a field `x_schedule`."""
     values: dict[str, float] = {}
     for name in config.__dataclass_fields__:
-        if name.endswith("_schedule"):
-            target = name.removesuffix("_schedule")
+        target = name.removesuffix("_schedule")
+        if target != name and target in config.__dataclass_fields__:
             values[target] = scheduled(
                 getattr(config, name), getattr(config, target), env_steps, total_env_steps
             )

@@ -16,13 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from redline.algos.configs import CONFIGS, A2CConfig, PPOConfig, ReinforceConfig
+from redline.algos.configs import CONFIGS, AlgorithmConfig
 from redline.algos.configs.checks import require_not_negative, require_positive
 from redline.errors import ConfigError, UnknownNameError
 
 FORMAT_VERSION = 1
-
-AlgorithmConfig: typing.TypeAlias = PPOConfig | A2CConfig | ReinforceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,42 @@
 """Hyperparameters of every algorithm. Imports no torch: `--help` must answer at once."""
 
-from redline.algos.configs.a2c import A2CConfig
-from redline.algos.configs.ppo import PPOConfig
-from redline.algos.configs.reinforce import ReinforceConfig
+from typing import TypeAlias
 
-CONFIGS: dict[str, type[PPOConfig] | type[A2CConfig] | type[ReinforceConfig]] = {
+from redline.algos.configs.a2c import A2CConfig
+from redline.algos.configs.ddpg import DDPGConfig
+from redline.algos.configs.dqn import DQNConfig
+from redline.algos.configs.off_policy import OffPolicyConfig
+from redline.algos.configs.ppo import PPOConfig
+from redline.algos.configs.r2d1 import R2D1Config
+from redline.algos.configs.reinforce import ReinforceConfig
+from redline.algos.configs.sac import SACConfig
+from redline.algos.configs.td3 import TD3Config
+
+OnPolicyConfig: TypeAlias = PPOConfig | A2CConfig | ReinforceConfig
+AlgorithmConfig: TypeAlias = OnPolicyConfig | OffPolicyConfig
+
+CONFIGS: dict[str, type[AlgorithmConfig]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
     "reinforce": ReinforceConfig,
+    "dqn": DQNConfig,
+    "r2d1": R2D1Config,
+    "ddpg": DDPGConfig,
+    "td3": TD3Config,
+    "sac": SACConfig,
 }
 
-__all__ = ["CONFIGS", "A2CConfig", "PPOConfig", "ReinforceConfig"]
+__all__ = [
+    "CONFIGS",
+    "A2CConfig",
+    "AlgorithmConfig",
+    "DDPGConfig",
+    "DQNConfig",
+    "OffPolicyConfig",
+    "OnPolicyConfig",
+    "PPOConfig",
+    "R2D1Config",
+    "ReinforceConfig",
+    "SACConfig",
+    "TD3Config",
+]

@@ -1,0 +1,1 @@
+"""Programs that run another library; each in the interpreter that has it."""
