@@ -232,19 +232,20 @@ def _training_time(figure: Figure, summaries: list[Summary], labels: list[str]) 
     figure.set_size_inches(6, 1.3 + 0.42 * len(tables))
     axes = figure.subplots()
     rows = range(len(tables))
-    left = [0.0] * len(tables)
+    left, bars = [0.0] * len(tables), []
     for i, operation in enumerate(operations):
         widths = [sum(table.get(operation, {}).values()) for table in tables]
         color = SERIES_COLORS[i % len(SERIES_COLORS)]
-        axes.barh(rows, widths, 0.6, left=left, color=color, label=operation)
+        bars.append(axes.barh(rows, widths, 0.6, left=left, color=color, label=operation))
         left = [a + b for a, b in zip(left, widths, strict=True)]
     raw = [sum(cell.raw_s for cell in summary.cells) for summary in summaries]
-    axes.plot(raw, rows, "|", color="black", markersize=14, label="as recorded")
+    marks = axes.plot(raw, rows, "|", color="black", markersize=14, label="as recorded")
     axes.set_yticks(rows, labels)
     axes.invert_yaxis()
     axes.set_xlabel("time, s, summed over processes")
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
-    figure.legend(loc="outside upper center", ncols=4, handlelength=1)
+    handles = [*bars, *marks]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=1)
 
 
 def process_tree(processes: list[ProcessRow]) -> list[tuple[ProcessRow, int]]:
@@ -283,9 +284,12 @@ def _processes(figure: Figure, summary: Summary) -> None:
             color=colors[k],
             label=kinds[k],
         )
-    names = [f"{'    ' * depth}{process.name} ({process.pid})" for process, depth in tree]
-    axes.set_yticks(range(len(tree)), names, ha="left")
-    axes.tick_params(axis="y", length=0, pad=4.6 * max(map(len, names), default=1))
+    names = [
+        f"{'· ' * (depth - 1)}{'└ ' if depth else ''}{process.name} ({process.pid})"
+        for process, depth in tree
+    ]
+    axes.set_yticks(range(len(tree)), names)
+    axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlabel("time, s")
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
@@ -322,4 +326,4 @@ def _bias(figure: Figure, biases: list[Bias]) -> None:
     axes.set_ylabel("error of the time, % of unprofiled")
     axes.margins(y=0.15)
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
-    figure.legend(loc="outside upper center", ncols=2, handlelength=1)
+    figure.legend(loc="outside upper center", ncols=1, handlelength=1)
