@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redline.algos.configs.r2d1 import R2D1Config
 from redline.algos.r2d1 import R2D1, mixed_priority
-from redline.data import SequenceBatch
+from redline.data import Rollout, SequenceBatch
 from redline.errors import ConfigError
 from redline.models import LSTMCore, RecurrentCore, ScalarHead
 from redline.policies import QPolicy
@@ -352,3 +352,21 @@ def test_samples_are_counted_in_learned_rows() -> None:
 def test_contradictions_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(**settings)
+
+
+def test_initial_priorities_are_in_rescaled_units() -> None:
+    """gamma = 1/2, h(3) = 1.003: row 0 has |h(1.5 + 3/2) - 0.5| = 0.503; the last row, whose
+    successor is not known, gets the highest so far, 1."""
+    row = torch.zeros(2, 1)
+    none = torch.zeros(2, 1, dtype=torch.bool)
+    fields = {
+        "reward": torch.tensor([[1.5], [0.0]]),
+        "terminated": none,
+        "truncated": none,
+        "valid": ~none,
+        "q_taken": row + 0.5,
+        "q_max": row + 1.003,
+    }
+    rollout = Rollout(steps=TensorDict(fields, batch_size=[2, 1]), initial_state={}, last_obs={})
+    priorities = hand_algorithm(value_rescaling=True).initial_priorities(rollout)
+    assert priorities.flatten().tolist() == pytest.approx([0.503, 1.0], rel=1e-5)
