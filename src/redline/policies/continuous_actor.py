@@ -9,6 +9,7 @@ erf(e / sqrt(2)) is uniform on [-1, 1].
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from redline.policies.policy import Conditioning, State
 
 LOG_STD_RANGE = (-20.0, 2.0)
 _ROOT_HALF = 0.5**0.5
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class BoxActor(Actor):
@@ -128,7 +130,7 @@ class SquashedGaussianActor(BoxActor):
         """
         distribution = self.distribution(obs)
         u = distribution.sample(noise)
-        log_prob = squashed_log_prob(distribution, u)
+        log_prob = squashed_log_prob(noise, distribution.log_std, u)
         return self._shaped(torch.tanh(u)), log_prob
 
     def act_greedily(self, obs: NestedTensor, state: State) -> tuple[Tensor, State]:
@@ -187,6 +189,18 @@ class DeterministicActor(BoxActor):
         return (action + self._shaped(noise)).clamp(-1.0, 1.0)
 
 
-def squashed_log_prob(distribution: Gaussian, u: Tensor) -> Tensor:
-    """[N] log-density of tanh(u) [N, k] in [-1, 1]^k, where u follows `distribution`."""
-    return distribution.log_prob(u) - log_tanh_slope(u).sum(dim=1)
+def squashed_log_prob(noise: Tensor, log_std: Tensor, u: Tensor) -> Tensor:
+    """[N] log-density of tanh(u) in [-1, 1]^k, where u = mean + std * noise.
+
+    Haarnoja et al. 2018, arXiv:1812.05905, appendix C:
+        log p = sum(-noise^2 / 2 - log std - log(2 pi) / 2 - log(1 - tanh(u)^2))
+
+    From the noise, since (u - mean) / std would lose it to rounding where std is small.
+
+    Args:
+        noise: [N, k] standard normal.
+        log_std: [N, k].
+        u: [N, k] before tanh.
+    """
+    log_normal = -0.5 * noise.square() - log_std - _HALF_LOG_TWO_PI
+    return (log_normal - log_tanh_slope(u)).sum(dim=1)

@@ -1,0 +1,367 @@
+"""SAC and discrete SAC against hand-worked numbers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict
+from torch import Tensor
+
+from redline.algos.configs.sac import SACConfig
+from redline.algos.sac import SAC, DiscreteSAC, actor_loss, temperature_loss
+from redline.errors import ConfigError, SpaceError
+from redline.policies import CategoricalActor, SquashedGaussianActor, make_actor
+from tests.algos.off_policy_batches import (
+    ACT,
+    OBS,
+    assert_round_trip,
+    assert_same,
+    choice_critic,
+    linear_critic,
+    moved,
+    random_batch,
+    set_head,
+    three_rows,
+)
+
+CHOICES = spaces.Discrete(2)
+SMALL = math.exp(-20.0)  # the least standard deviation
+
+
+def certain(**settings: Any) -> SAC:
+    """mu(s) = 1/2 with next to no spread; Q_1 = s_0 + 2 s_1 + 4 a, Q_2 = 2 s_0 + s_1 + 4 a."""
+    actor = make_actor(SquashedGaussianActor, OBS, ACT, hidden_sizes=(4,))
+    set_head(actor, [math.atanh(0.5), -50.0])
+    critic = linear_critic([[1.0, 2.0, 4.0], [2.0, 1.0, 4.0]])
+    return SAC(actor, critic, SACConfig(learning_rate=1e-9, **settings), seed=0)
+
+
+def made(seed: int = 0, action_space: Any = ACT, **settings: Any) -> SAC:
+    return SAC.make(OBS, action_space, SACConfig(**settings), seed=seed, hidden_sizes=(8,))
+
+
+def density(noise: Tensor, std: float, u: Tensor) -> Tensor:
+    """log N(u) - log(1 - tanh(u)^2), written out."""
+    log_normal = -0.5 * noise**2 - math.log(std) - 0.5 * math.log(2 * math.pi)
+    return (log_normal - torch.log(1 - torch.tanh(u) ** 2)).squeeze(1)
+
+
+# -- losses --------------------------------------------------------------------------------
+
+
+def test_actor_loss_by_hand() -> None:
+    """V = 1, 2, 6 and H = 1, -1, 3 with alpha = 1/2: -(1.5 + 1.5 + 7.5) / 3."""
+    value = torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
+    entropy = torch.tensor([1.0, -1.0, 3.0], requires_grad=True)
+    loss = actor_loss(value, entropy, torch.tensor(0.5))
+    loss.backward()
+    assert loss.item() == -3.5
+    assert isinstance(value.grad, Tensor)
+    assert isinstance(entropy.grad, Tensor)
+    torch.testing.assert_close(value.grad, torch.full((3,), -1 / 3))
+    torch.testing.assert_close(entropy.grad, torch.full((3,), -1 / 6))
+
+
+def test_temperature_loss_by_hand() -> None:
+    """mean(H) = 1, target -2, log alpha = 1/2: 1.5, with gradient 3: alpha goes down."""
+    log_alpha = torch.tensor(0.5, requires_grad=True)
+    loss = temperature_loss(log_alpha, torch.tensor([0.0, 2.0]), -2.0)
+    loss.backward()
+    assert loss.item() == 1.5
+    assert isinstance(log_alpha.grad, Tensor)
+    assert log_alpha.grad.item() == 3.0
+
+
+# -- the update ----------------------------------------------------------------------------
+
+
+def test_update_by_hand_without_entropy() -> None:
+    """With alpha = 0: min Q' = min(s'_0 + 2 s'_1, 2 s'_0 + s'_1) + 2.
+
+    y_0 = 1 (terminated); y_1 = 2 + (2 + 2) / 2 = 4; y_2 = 7 + (4 + 2) / 8 = 7.75
+    Q_1 = 1 + 2 = 3, 2 - 2 = 0, 3 + 4 = 7; Q_2 = 2 + 2 = 4, 1 - 2 = -1, 7
+    |Q_1 - y| = 2, 4, 0.75; |Q_2 - y| = 3, 5, 0.75
+    actor: min Q(s, 1/2) = min(3, 4), min(4, 3), 5; the mean is 11 / 3
+    """
+    algorithm = certain(alpha=0.0)
+    metrics = algorithm.update(three_rows())
+    torch.testing.assert_close(metrics["priority"], torch.tensor([2.5, 4.5, 0.75]))
+    squares = 4 + 16 + 0.5625 + 9 + 25 + 0.5625
+    assert metrics["critic_loss"].item() == pytest.approx(squares / 6, rel=1e-5)
+    assert metrics["actor_loss"].item() == pytest.approx(-11 / 3, rel=1e-5)
+    assert metrics["alpha"].item() == 0.0
+    assert set(metrics) == {*algorithm.metric_names, "priority"}
+    assert not any(value.requires_grad for value in metrics.values())
+
+
+def test_update_by_hand_with_entropy() -> None:
+    """The same with alpha = 1/4, and -alpha log pi of the drawn action in y, written out.
+
+    The spread is exp(-20), so that the action is 1/2 and Q is as before, while
+    log pi = -e^2 / 2 + 20 - log(2 pi) / 2 - log(3 / 4) for the drawn noise e.
+    """
+    algorithm = certain(alpha=0.25)
+    generator = torch.Generator().manual_seed(0)
+    u = torch.full((3, 1), math.atanh(0.5))
+    first = density(torch.randn((3, 1), generator=generator), SMALL, u)
+    second = density(torch.randn((3, 1), generator=generator), SMALL, u)
+    discount = torch.tensor([0.0, 0.5, 0.125])
+    y = torch.tensor([1.0, 2.0, 7.0])
+    y += discount * (torch.tensor([0.0, 4.0, 6.0]) - 0.25 * first)
+    values = torch.tensor([[3.0, 0.0, 7.0], [4.0, -1.0, 7.0]])
+    metrics = algorithm.update(three_rows())
+    torch.testing.assert_close(metrics["priority"], (values - y).abs().mean(dim=0))
+    assert metrics["alpha"].item() == pytest.approx(0.25)
+    expected = (0.25 * second - torch.tensor([3.0, 3.0, 5.0])).mean()
+    assert metrics["actor_loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert metrics["entropy"].item() == pytest.approx(-second.mean().item(), rel=1e-4)
+
+
+def test_the_density_is_that_of_the_kept_action_not_of_the_scaled_one() -> None:
+    """Bounds of +-2 or +-200 must not change log pi (and the target entropy is -dim(A))."""
+    losses = []
+    for bound in (2.0, 200.0):
+        torch.manual_seed(0)
+        space = spaces.Box(-bound, bound, (1,))
+        algorithm = SAC.make(OBS, space, SACConfig(), hidden_sizes=(8,))
+        assert algorithm.target_entropy == -1.0
+        losses.append(algorithm.update(random_batch(0))["actor_loss"].item())
+    assert losses[0] == losses[1]
+
+
+def test_alpha_falls_with_entropy_to_spare_and_rises_without() -> None:
+    """Adam's first steps move log alpha by the step size, whatever the gradient's length."""
+    for target_entropy, direction in ((-50.0, -1.0), (50.0, 1.0)):
+        algorithm = made(target_entropy=target_entropy, alpha_learning_rate=0.01)
+        assert algorithm.alpha().item() == 1.0
+        algorithm.update(random_batch(0))
+        assert math.log(algorithm.alpha().item()) == pytest.approx(0.01 * direction, rel=1e-3)
+
+
+def test_a_fixed_alpha_stays() -> None:
+    algorithm = made(alpha=0.2)
+    for i in range(3):
+        metrics = algorithm.update(random_batch(i))
+        assert metrics["alpha"].item() == pytest.approx(0.2)
+    assert "alpha_optimizer" not in algorithm.state_dict()
+
+
+def test_the_actor_loss_gives_critics_no_gradient() -> None:
+    algorithm = made()
+    critic = copy.deepcopy(algorithm.critic.state_dict())
+    algorithm._update_actor(three_rows()["obs"], algorithm.alpha())
+    assert all(p.grad is None for p in algorithm.critic.parameters())
+    assert all(p.grad is not None for p in algorithm.policy.parameters())
+    assert_same(dict(algorithm.critic.state_dict()), dict(critic))
+
+
+def test_a_subset_makes_the_target_and_the_mean_of_all_the_actor() -> None:
+    """Five constant critics 1, ..., 5 and subsets of two: y = R + discount * the lesser one.
+
+    The lesser of two out of five is 1 with probability 4/10, 2: 3/10, 3: 2/10, 4: 1/10; to
+    3 standard errors (0.06) of 600 draws. The actor sees the mean, 3.
+    """
+    actor = make_actor(SquashedGaussianActor, OBS, ACT, hidden_sizes=(4,))
+    critic = linear_critic([[0.0] * 3] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])
+    config = SACConfig(num_critics=5, critic_subset=2, alpha=0.0, learning_rate=1e-9)
+    algorithm = SAC(actor, critic, config, seed=0)
+    rows = three_rows()
+    counts = torch.zeros(5)
+    for _ in range(600):
+        members = algorithm._subset()
+        assert isinstance(members, Tensor)
+        assert len(members.unique()) == 2
+        with torch.no_grad():
+            value, _ = algorithm._policy_terms(
+                rows["next_obs"], algorithm.target, members, average=False
+            )
+        assert value.unique().numel() == 1
+        counts[int(value[0])] += 1
+    share = counts[1:] / 600
+    torch.testing.assert_close(share, torch.tensor([0.4, 0.3, 0.2, 0.1]), atol=0.06, rtol=0)
+    assert algorithm.update(rows)["actor_loss"].item() == pytest.approx(-3.0)
+
+
+def test_actor_and_target_wait_for_their_intervals() -> None:
+    algorithm = made(actor_update_interval=3, target_update_interval=2)
+    assert_same(dict(algorithm.target.state_dict()), dict(algorithm.critic.state_dict()))
+    states = [copy.deepcopy(algorithm.state_dict())]
+    for i in range(3):
+        algorithm.update(random_batch(i))
+        states.append(copy.deepcopy(algorithm.state_dict()))
+
+    def steps_that_moved(name: str) -> list[int]:
+        return [i for i in (1, 2, 3) if moved(states[i - 1][name], states[i][name]) > 0]
+
+    assert steps_that_moved("critic") == [1, 2, 3]
+    assert steps_that_moved("target") == [2]
+    assert steps_that_moved("policy") == [3]
+    alphas = [float(state["log_alpha"]) for state in states]
+    assert alphas[:3] == [0.0, 0.0, 0.0]
+    assert alphas[3] != 0.0
+    assert algorithm.optimizer_steps() == 3
+
+
+def test_target_starts_equal_and_follows_by_tau() -> None:
+    algorithm = made(tau=0.25)
+    assert not any(p.requires_grad for p in algorithm.target.parameters())
+    start = copy.deepcopy(algorithm.critic.state_dict())
+    assert_same(dict(algorithm.target.state_dict()), dict(start))
+    algorithm.update(random_batch(0))
+    for name, value in algorithm.target.state_dict().items():
+        expected = 0.75 * start[name] + 0.25 * algorithm.critic.state_dict()[name]
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("part", ["policy", "critic", "log_alpha"])
+def test_each_learning_rate_is_used_and_scheduled(part: str) -> None:
+    """Adam's first step moves each parameter by its step size; the schedule halves all."""
+    settings: dict[str, Any] = {
+        {
+            "policy": "actor_learning_rate",
+            "critic": "critic_learning_rate",
+            "log_alpha": "alpha_learning_rate",
+        }[part]: 0.03
+    }
+    algorithm = made(learning_rate=1e-3, **settings)
+    algorithm.set_hyperparameters({"learning_rate": 5e-4})
+    before = copy.deepcopy(algorithm.state_dict())
+    algorithm.update(random_batch(0))
+    after = algorithm.state_dict()
+    change = {name: moved(before[name], after[name]) for name in ("policy", "critic")}
+    change["log_alpha"] = abs(float(after["log_alpha"] - before["log_alpha"]))
+    for name, value in change.items():
+        assert value == pytest.approx(0.015 if name == part else 5e-4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("action_space", "settings"),
+    [
+        (ACT, {}),
+        (ACT, {"alpha": 0.2}),
+        (ACT, {"num_critics": 5, "critic_subset": 2, "actor_update_interval": 2}),
+        (CHOICES, {"target_update_interval": 2}),
+        (CHOICES, {"critic_layer_norm": True}),
+    ],
+)
+def test_state_round_trip_is_exact(action_space: Any, settings: dict[str, Any]) -> None:
+    choices = 2 if action_space is CHOICES else 0
+    batches = [random_batch(i, choices=choices) for i in range(6)]
+    assert_round_trip(lambda seed: made(seed, action_space, **settings), batches)
+
+
+def test_droq_settings_reach_the_critics() -> None:
+    algorithm = made(critic_dropout=0.5, critic_layer_norm=True)
+    obs, action = torch.randn(4, 2), torch.randn(4, 1)
+    assert not torch.equal(algorithm.critic(obs, action), algorithm.critic(obs, action))
+    assert not torch.equal(algorithm.target(obs, action), algorithm.target(obs, action))
+    assert len(algorithm.critic.ensemble.norm_weights) == 1
+    algorithm.update(random_batch(0))
+
+
+# -- discrete actions ----------------------------------------------------------------------
+
+
+def discrete(**settings: Any) -> SAC:
+    """pi = (3/4, 1/4) everywhere, Q_1 = (4, 2), Q_2 = (1, 8)."""
+    actor = make_actor(CategoricalActor, OBS, CHOICES, hidden_sizes=(4,))
+    set_head(actor, [math.log(3.0), 0.0])
+    config = SACConfig(learning_rate=1e-9, **settings)
+    return DiscreteSAC(actor, choice_critic([[4.0, 2.0], [1.0, 8.0]]), config, seed=0)
+
+
+def test_discrete_update_by_hand() -> None:
+    """pi = (3/4, 1/4), Q_1 = (4, 2), Q_2 = (1, 8), alpha = 1/2.
+
+    The minimum by choice is (1, 2), not one critic's row: sum pi Q = 3/4 + 2/4 = 5/4
+    H = -3/4 log(3/4) - 1/4 log(1/4) = 0.562335; V = 5/4 + H / 2 = 1.531168
+    y = 1; 2 + V / 2; 7 + V / 8; actions 0, 1, 0: Q_1 = 4, 2, 4; Q_2 = 1, 8, 1
+    actor loss = -V
+    """
+    algorithm = discrete(alpha=0.5)
+    entropy = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    value = 1.25 + 0.5 * entropy
+    y = torch.tensor([1.0, 2.0 + value / 2, 7.0 + value / 8])
+    values = torch.tensor([[4.0, 2.0, 4.0], [1.0, 8.0, 1.0]])
+    metrics = algorithm.update(three_rows(action=torch.tensor([0, 1, 0])))
+    torch.testing.assert_close(metrics["priority"], (values - y).abs().mean(dim=0))
+    loss = 0.5 * (values - y).square().sum(dim=0).mean()
+    torch.testing.assert_close(metrics["critic_loss"], loss)
+    assert metrics["actor_loss"].item() == pytest.approx(-value, rel=1e-5)
+    assert metrics["entropy"].item() == pytest.approx(entropy, rel=1e-5)
+
+
+def test_discrete_target_entropy_is_a_share_of_the_largest() -> None:
+    assert discrete().target_entropy == pytest.approx(0.98 * math.log(2))
+    assert discrete(target_entropy_scale=0.5).target_entropy == pytest.approx(0.5 * math.log(2))
+    assert discrete(target_entropy=0.1).target_entropy == 0.1
+
+
+def test_masked_choices_count_in_no_expectation() -> None:
+    """Choice 1, worth 1000, is not allowed: V = Q(choice 0) and H = 0, with finite gradient."""
+    space = spaces.Dict(action_mask=spaces.MultiBinary(2), x=OBS)
+    torch.manual_seed(0)
+    config = SACConfig(learning_rate=1e-3, alpha=50.0)
+    algorithm = SAC.make(space, CHOICES, config, hidden_sizes=(8,))
+    with torch.no_grad():
+        for network in (algorithm.critic, algorithm.target):
+            network.ensemble.weights[-1].zero_()
+            network.ensemble.biases[-1].copy_(torch.tensor([1.0, 1000.0]))
+    rows = three_rows(action=torch.zeros(3, dtype=torch.int64))
+    mask = torch.tensor([[1, 0]], dtype=torch.int8).expand(3, 2)
+    for name in ("obs", "next_obs"):
+        rows[name] = TensorDict({"x": rows[name], "action_mask": mask}, batch_size=3)
+    metrics = algorithm.update(rows)
+    # y = 1, 2 + 1/2, 7 + 1/8 and Q = 1
+    torch.testing.assert_close(metrics["priority"], torch.tensor([0.0, 1.5, 6.125]))
+    assert metrics["entropy"].item() == 0.0
+    assert metrics["actor_loss"].item() == pytest.approx(-1.0, abs=0.1)
+    assert all(torch.isfinite(p).all() for p in algorithm.policy.parameters())
+
+
+# -- making --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action_space", [ACT, CHOICES])
+def test_make_policy_fits_what_was_saved(action_space: Any) -> None:
+    algorithm = made(0, action_space)
+    policy = SAC.make_policy(OBS, action_space, algorithm.config, hidden_sizes=(8,))
+    policy.load_state_dict(algorithm.state_dict()["policy"])
+    obs = torch.randn(3, 2)
+    torch.testing.assert_close(policy.act(obs, {}).action, algorithm.policy.act(obs, {}).action)
+
+
+def test_conditioning() -> None:
+    algorithm = made(learning_starts=10)
+    assert algorithm.conditioning(9, 100, 2)["random"].tolist() == [True, True]
+    assert algorithm.conditioning(10, 100, 2)["random"].tolist() == [False, False]
+
+
+def test_wrong_spaces_and_settings_are_refused() -> None:
+    with pytest.raises(SpaceError, match="sac needs a Box or Discrete action space, got Multi"):
+        SAC.make(OBS, spaces.MultiBinary(3), SACConfig())
+    with pytest.raises(SpaceError, match="infinite bound"):
+        SAC.make(OBS, spaces.Box(-math.inf, math.inf, (1,)), SACConfig())
+    with pytest.raises(ConfigError, match="core='lstm' is not for sac"):
+        SAC.make(OBS, ACT, SACConfig(), core="lstm")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_critics": 2, "critic_subset": 3}, "critic_subset=3"),
+        ({"critic_dropout": 1.0}, "critic_dropout"),
+        ({"alpha": -0.1}, "alpha"),
+        ({"initial_alpha": 0.0}, "initial_alpha"),
+        ({"actor_update_interval": 0}, "actor_update_interval"),
+        ({"gamma": 1.5}, "gamma"),
+    ],
+)
+def test_bad_hyperparameters_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        SACConfig(**settings)
