@@ -54,6 +54,8 @@ def test_dueling_subtracts_the_mean_over_actions_not_over_the_batch() -> None:
     with torch.no_grad():
         head.advantage.layers[0].weight.copy_(torch.eye(4)[1:])
         head.state_value.layers[0].weight.copy_(torch.eye(4)[:1])
+        head.advantage.layers[0].bias.zero_()
+        head.state_value.layers[0].bias.zero_()
     rows = torch.tensor([[10.0, 1.0, 2.0, 6.0], [0.0, 3.0, 3.0, 3.0]])
     q = head.mean(head(rows))
     assert q.tolist() == [[8.0, 9.0, 13.0], [0.0, 0.0, 0.0]]
@@ -100,6 +102,7 @@ def test_implicit_quantiles_by_hand() -> None:
         head.embedding.weight[0, 1] = 1.0
         head.embedding.bias.fill_(0.5)
         head.advantage.layers[0].weight.fill_(3.0)
+        head.advantage.layers[0].bias.zero_()
     fractions = torch.tensor([[1.0 / 3.0, 1.0]])
     outputs = head(torch.tensor([[2.0]]), fractions=fractions)
     assert outputs.flatten().tolist() == pytest.approx([6.0, 0.0], abs=1e-5)

@@ -68,7 +68,9 @@ def make_q_policy(
                 f"distribution and no running statistics. Leave it at {_NOT_OF_VALUES[name][0]!r}."
             )
     seen = network_space(observation_space)
-    torso, features = make_torso(seen, encoder, hidden_sizes, activation)
+    # Orthogonal layers begin without biases, and a ReLU network without them is linear along
+    # every ray from the origin: it tells small observations apart badly.
+    torso, features = make_torso(seen, encoder, hidden_sizes, activation, orthogonal=False)
     recurrent = None if core == "none" else make_core(core, features, core_size)
     width = features if recurrent is None else recurrent.out_features
     head: QHead = make_head(width, num_actions)

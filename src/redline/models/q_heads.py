@@ -24,10 +24,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from redline.models.initialization import HIDDEN_GAIN, orthogonal_
 from redline.models.noisy import NoisyLinear
 
-_OUTPUT_GAIN = 0.1  # small first values: the first targets are then near the rewards
 _EMBEDDING_SIZE = 64  # cosines of the implicit quantile network
 
 
@@ -41,13 +39,10 @@ class Stream(nn.Module):
 
     def __init__(self, sizes: Sequence[int], noisy_std: float | None) -> None:
         super().__init__()
-        last = len(sizes) - 2
         self.noisy = noisy_std is not None
         self.layers = nn.ModuleList(
-            orthogonal_(nn.Linear(*pair), _OUTPUT_GAIN if i == last else HIDDEN_GAIN)
-            if noisy_std is None
-            else NoisyLinear(*pair, noisy_std)
-            for i, pair in enumerate(pairwise(sizes))
+            nn.Linear(*pair) if noisy_std is None else NoisyLinear(*pair, noisy_std)
+            for pair in pairwise(sizes)
         )
 
     def forward(self, x: Tensor, noisy: bool) -> Tensor:
@@ -206,7 +201,7 @@ class ImplicitQuantileHead(QHead):
         super().__init__(
             features, num_actions, dueling=dueling, hidden_sizes=hidden_sizes, noisy_std=noisy_std
         )
-        self.embedding = orthogonal_(nn.Linear(_EMBEDDING_SIZE, features), HIDDEN_GAIN)
+        self.embedding = nn.Linear(_EMBEDDING_SIZE, features)
         # An embedding of mean 1 would be the neutral one; that of cosines alone is near 0.
         nn.init.ones_(self.embedding.bias)
         self.register_buffer(
