@@ -18,7 +18,15 @@ from redline.profile.analyse.timeline import OTHER, State, Stream, Timeline
 
 Key = tuple[str, str, str, bool]  # phase, operation, level, GPU busy
 
-__all__ = ["Cells", "Key", "compute_cells", "sweep_numpy", "sweep_streams"]
+__all__ = [
+    "Cells",
+    "Key",
+    "compute_cells",
+    "level_with_api",
+    "operation_name",
+    "sweep_numpy",
+    "sweep_streams",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +85,32 @@ def split_exactly(total: int, weights: list[int]) -> list[int]:
     return parts
 
 
-def compute_cells(timeline: Timeline, gpu_busy: Stream | None = None) -> Cells:
+def compute_cells(
+    timeline: Timeline, gpu_busy: Stream | None = None, gpu_api: Stream | None = None
+) -> Cells:
     """Sum the timeline of a process.
 
     Args:
         timeline: of the process.
         gpu_busy: 1 while any device it uses executes something, ns since the process's base.
+        gpu_api: 1 while it is inside a call of the GPU's API, 2 while it waits in one.
     """
-    gpu = gpu_busy or (np.empty(0, np.int64), np.empty(0, np.uint32))
-    streams = [timeline.lead, timeline.phase, gpu, timeline.window, timeline.blind]
-    sizes = [len(timeline.states), len(timeline.phases), 2, 2, 2]
+    never = np.empty(0, np.int64), np.empty(0, np.uint32)
+    gpu, api = gpu_busy or never, gpu_api or never
+    streams = [timeline.lead, timeline.phase, gpu, api, timeline.window, timeline.blind]
+    calls = 3 if len(api[0]) else 1
+    sizes = [len(timeline.states), len(timeline.phases), 2, calls, 2, 2]
     end_ns = max(timeline.end_ns, 0)
-    table = sweep_streams(streams, sizes, 0, end_ns)[:, :, :, 1, :]
+    table = sweep_streams(streams, sizes, 0, end_ns)[:, :, :, :, 1, :]
     seen: dict[Key, int] = defaultdict(int)
     by_mark: dict[tuple[str, int, bool], dict[Key, int]] = defaultdict(lambda: defaultdict(int))
     blind: list[tuple[tuple[str, int, bool], Key, int]] = []
     for index in np.argwhere(table).tolist():
-        number, phase_number, busy, unseen = index
+        number, phase_number, busy, call, unseen = index
         state, phase = timeline.states[number], timeline.phases[phase_number]
         ns = int(table[tuple(index)])
-        key = (phase, operation_name(timeline, state), levels.LEVELS[state.level], bool(busy))
+        level = levels.LEVELS[level_with_api(state.level, call)]
+        key = (phase, operation_name(timeline, state), level, bool(busy))
         mark = (phase, state.marked, bool(busy))
         if unseen:
             blind.append((mark, key, ns))
@@ -115,6 +129,13 @@ def compute_cells(timeline: Timeline, gpu_busy: Stream | None = None) -> Cells:
             phase, operation, _, busy = key
             seen[phase, operation, levels.LEVELS[levels.UNATTRIBUTED], busy] += ns
     return Cells({key: ns for key, ns in seen.items() if ns}, imputed)
+
+
+def level_with_api(level: int, call: int) -> int:
+    """The level, given that the process is (1) or waits (2) in a call of the GPU's API, or not."""
+    if call == 0 or level in (levels.WAITING, levels.SIMULATOR):
+        return level
+    return levels.CUDA_API if call == 1 else levels.WAITING
 
 
 def operation_name(timeline: Timeline, state: State) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,20 @@ import numpy as np
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import Cells, Key, compute_cells, operation_name
 from redline.profile.analyse.correction import Cycle, Estimate, estimate_unit_cost, find_cycles
+from redline.profile.analyse.processes import Waits, WaitsFor, busy_together, session_span, waits
 from redline.profile.analyse.timeline import Decoded, Timeline, build_timeline, decode
+from redline.profile.analyse.transitions import Transitions, transitions
+from redline.profile.gpu.activity import (
+    Concurrent,
+    DeviceBusy,
+    Launched,
+    api_stream,
+    busy_stream,
+    concurrent_with,
+    device_busy,
+    launched_by,
+)
+from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.reader import Process, Session, open_session
 
 __all__ = ["Cell", "FunctionRow", "ProcessRow", "Summary", "summarize"]
@@ -59,6 +72,14 @@ class FunctionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BusyTogether:
+    """How long exactly so many processes worked at once."""
+
+    processes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What `redline report` shows."""
 
@@ -71,6 +92,13 @@ class Summary:
     functions: list[FunctionRow]
     dropped_events: int
     problems: list[str]
+    transitions: list[Transitions] = field(default_factory=list)
+    busy_together: list[BusyTogether] = field(default_factory=list)
+    waits: list[Waits] = field(default_factory=list)
+    waits_for: list[WaitsFor] = field(default_factory=list)
+    gpu_devices: list[DeviceBusy] = field(default_factory=list)
+    gpu_launched: list[Launched] = field(default_factory=list)
+    gpu_concurrent: list[Concurrent] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; numbers that are not known are null."""
@@ -108,15 +136,18 @@ def summarize(session: Session | str | Path) -> Summary:
     rows: list[ProcessRow] = []
     functions: list[FunctionRow] = []
     problems: list[str] = []
+    windows: list[list[GpuWindow]] = []
     for timeline, charge in zip(timelines, charges, strict=True):
-        found = compute_cells(timeline)
+        windows.append(_gpu_windows(timeline.process))
+        found = _cells(timeline, windows[-1])
         cells += _cell_rows(timeline.process, found, correct(found, charge, unit_ns))
         rows.append(_process_row(timeline, found))
         functions += _function_rows(timeline)
         for problem in timeline.process.problems:
             problems.append(f"{timeline.process.name} (pid {timeline.process.pid}): {problem}")
-    begin = min((t.process.base_ns for t in timelines), default=0)
-    end = max((t.process.base_ns + t.end_ns for t in timelines), default=0)
+    begin, end = session_span(timelines)
+    waiting, waiting_for = waits(timelines)
+    gpu = [(timeline, found) for timeline, found in zip(timelines, windows, strict=True) if found]
     return Summary(
         session=str(session.directory),
         mode=session.mode,
@@ -127,7 +158,28 @@ def summarize(session: Session | str | Path) -> Summary:
         functions=sorted(functions, key=lambda row: -row.total_s),
         dropped_events=sum(process.dropped for process in session.processes),
         problems=problems,
+        transitions=[row for t in timelines for row in transitions(t)],
+        busy_together=[BusyTogether(k, ns / 1e9) for k, ns in busy_together(timelines).items()],
+        waits=waiting,
+        waits_for=waiting_for,
+        gpu_devices=[row for t, found in gpu for row in device_busy(t, found)],
+        gpu_launched=[row for t, found in gpu for row in launched_by(t, found)],
+        gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
     )
+
+
+def _gpu_windows(process: Process) -> list[GpuWindow]:
+    windows, problems = read_windows(process)
+    process.problems.extend(problems)
+    return windows
+
+
+def _cells(timeline: Timeline, windows: list[GpuWindow]) -> Cells:
+    """The cells, with what the GPU's records add to them where it was observed."""
+    if not windows:
+        return compute_cells(timeline)
+    base_ns = timeline.process.base_ns
+    return compute_cells(timeline, busy_stream(windows, base_ns), api_stream(windows, base_ns))
 
 
 def _callbacks_by_operation(timeline: Timeline) -> dict[tuple[str, str], int]:

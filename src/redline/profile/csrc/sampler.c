@@ -32,6 +32,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@ static _Atomic int request = IDLE;
 static sem_t answered;
 static uintptr_t frames[MAX_FRAMES];
 static int frame_count, reached_python;
+static int64_t looked_ns; /* when the stack was as it was found */
 static uintptr_t eval_begin, eval_end;
 
 typedef struct {
@@ -111,6 +113,7 @@ static void on_signal(int number) {
     }
     const int saved = errno;
     frame_count = reached_python = 0;
+    looked_ns = clock_ns(CLOCK_MONOTONIC);
     _Unwind_Backtrace(on_frame, NULL);
     atomic_store(&request, DONE);
     sem_post(&answered);
@@ -229,6 +232,21 @@ static char state_of(pid_t tid) {
     return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
 
+/* Whether a thread would never answer, as the profiler's own and many of libraries. */
+static int blocks_signal(pid_t tid) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)tid);
+    const int status = open(path, O_RDONLY | O_CLOEXEC);
+    if (status < 0) {
+        return 1;
+    }
+    const ssize_t n = read(status, text, sizeof text - 1);
+    close(status);
+    text[n > 0 ? n : 0] = 0;
+    const char *mask = strstr(text, "SigBlk:");
+    return mask == NULL || (strtoull(mask + 7, NULL, 16) >> (SIGURG - 1) & 1);
+}
+
 static int by_tid(const void *a, const void *b) {
     return *(const pid_t *)a < *(const pid_t *)b ? -1 : 1;
 }
@@ -249,9 +267,13 @@ static void refresh_tasks(void) {
     closedir(directory);
     qsort(found, (size_t)count, sizeof *found, by_tid);
     for (int i = 0; i < count; i++) {
-        int foreign = 0;
-        for (int j = 0; j < task_count; j++) {
-            foreign |= tasks[j].tid == found[i] && tasks[j].foreign;
+        int known = 0, foreign = 0;
+        for (int j = 0; j < task_count && !known; j++) {
+            known = tasks[j].tid == found[i];
+            foreign = known && tasks[j].foreign;
+        }
+        if (!known) {
+            foreign = blocks_signal(found[i]);
         }
         found[i] = foreign ? -found[i] : found[i];
     }
@@ -369,6 +391,8 @@ static int64_t next_wait(void) {
 static void *run(void *unused) {
     (void)unused;
     own_tid = (pid_t)syscall(SYS_gettid);
+    /* Where it may: being late when cores are short would look away from the busiest times. */
+    (void)setpriority(PRIO_PROCESS, (id_t)own_tid, -10);
     const int64_t began = clock_ns(CLOCK_MONOTONIC), spent_before = spent_ns;
     int64_t next_refresh = 0, next_write = began + WRITE_NS;
     pthread_mutex_lock(&lock);
@@ -389,7 +413,9 @@ static void *run(void *unused) {
             refresh_tasks();
             next_refresh = now + REFRESH_NS;
         }
-        add_sample(now, look());
+        looked_ns = clock_ns(CLOCK_MONOTONIC);
+        const uint8_t level = look();
+        add_sample(looked_ns, level);
         spent_ns = spent_before + clock_ns(CLOCK_THREAD_CPUTIME_ID);
         if (now >= next_write) {
             write_rows();

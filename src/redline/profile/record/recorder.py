@@ -20,6 +20,7 @@ from redline.profile.record.imports import PostImport
 from redline.profile.record.options import Options
 
 if TYPE_CHECKING:
+    from redline.profile.gpu.windows import GpuWindows
     from redline.profile.record.boundary import Boundary
     from redline.profile.record.sampler import Sampler
 
@@ -58,6 +59,7 @@ class Recorder:
         self._files: ProcessFiles | None = None
         self._boundary: Boundary | None = None
         self._sampler: Sampler | None = None
+        self._gpu: GpuWindows | None = None
         self._in_window = False
         self._patches: Any = None
         self._pid = 0
@@ -110,6 +112,9 @@ class Recorder:
         if self._files is None:
             return {}
         os._exit = self._os_exit
+        if self._gpu is not None:
+            self._gpu.stop()
+            self._gpu = None
         marks.listen_to_metadata(None)
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
@@ -146,6 +151,7 @@ class Recorder:
         self._close_files()
         self._steps = 0
         self._in_window = False
+        self._gpu = None
         self._open_files()
         if self._sampler is not None:
             self._sampler.abandon()
@@ -174,6 +180,23 @@ class Recorder:
         hz = self.options.sample_hz or (DEFAULT_HZ if self.options.mode == "sample" else 0.0)
         if hz > 0 and self._files is not None:
             self._sampler = Sampler(self._files.directory, self._base_ns, hz)
+
+    def _open_gpu(self) -> None:
+        from redline.profile.gpu.windows import GpuWindows, device_present
+
+        if self.options.mode != "full" or not self.options.gpu_window_s or not device_present():
+            return
+        from redline.profile.gpu.collector import KinetoCollector
+
+        if self._files is not None:
+            self._gpu = GpuWindows(
+                self._files.directory,
+                KinetoCollector(),
+                window_s=self.options.gpu_window_s,
+                every_s=self.options.gpu_every_s,
+                mark=marks.operation("gpu collector"),
+            )
+            self._gpu.start()
 
     def _close_files(self) -> None:
         self._native.set_name_hook(None)
@@ -243,6 +266,7 @@ class Recorder:
             self._native.set_active(MARKS)
         self._native.thread_index()
         self._in_window = True
+        self._open_gpu()
         if self._sampler is not None:
             self._sampler.resume()
         if self.options.for_s > 0:
@@ -256,6 +280,8 @@ class Recorder:
         if self._files is None or os.getpid() != self._pid:
             return
         self._in_window = False
+        if self._gpu is not None:
+            self._gpu.end()
         if self._sampler is not None:
             self._sampler.pause()
         self._native.set_block_hook(None, 0)

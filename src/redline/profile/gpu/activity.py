@@ -1,0 +1,244 @@
+"""GPU time joined with the CPU's timeline, two ways.
+
+| view | the GPU's time goes to |
+|---|---|
+| launched by | the operation that made the call which launched it, by correlation id |
+| concurrent with | whatever the CPU was doing meanwhile |
+
+A device is busy in the union of its intervals over all streams: two kernels side by side do not
+make it twice as busy. All of it is within the windows only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile import levels
+from redline.profile.analyse.cells import level_with_api, operation_name, sweep_streams
+from redline.profile.analyse.overlap import overlap
+from redline.profile.analyse.timeline import OTHER, Stream, Timeline
+from redline.profile.gpu.records import (
+    COPY,
+    DRIVER,
+    GRAPH,
+    KERNEL,
+    KINDS,
+    ON_DEVICE,
+    RUNTIME,
+    SYNC,
+    GpuRecords,
+    GpuWindow,
+)
+
+BEFORE = "(before the window)"
+
+__all__ = [
+    "Concurrent",
+    "DeviceBusy",
+    "Launched",
+    "api_stream",
+    "busy_stream",
+    "concurrent_with",
+    "device_busy",
+    "launched_by",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBusy:
+    """How busy a device was with one process's work, in its windows."""
+
+    process: str
+    pid: int
+    device: int
+    window_ns: int
+    busy_ns: int  # union over streams of kernels, copies and sets
+    kernel_ns: int  # union of kernels alone
+    copy_ns: int  # union of copies alone
+    both_ns: int  # kernels and copies at once
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What an operation launched."""
+
+    process: str
+    pid: int
+    operation: str
+    kind: str
+    device: int
+    count: int
+    total_ns: int  # sum of durations; streams overlap, so it may exceed the time that passed
+    busy_ns: int  # union of the intervals
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrent:
+    """What the CPU did, with and without the GPU at work; sums to the windows."""
+
+    process: str
+    pid: int
+    operation: str
+    level: str
+    gpu_busy: bool
+    time_ns: int
+
+
+def _intervals(records: GpuRecords, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.stack([records.begin_ns[chosen], records.end_ns[chosen]], axis=1)
+
+
+def _clipped(window: GpuWindow, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.clip(_intervals(window.records, chosen), window.begin_ns, window.end_ns)
+
+
+def _union(intervals: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[M, 2] disjoint, sorted intervals."""
+    intervals = intervals[intervals[:, 1] > intervals[:, 0]]
+    if len(intervals) == 0:
+        return intervals
+    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(intervals[:, 1])
+    first = np.concatenate([[True], intervals[1:, 0] > reach[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return np.stack([intervals[first, 0], reach[last]], axis=1)
+
+
+def _as_stream(intervals: NDArray[np.int64], base_ns: int) -> Stream:
+    merged = _union(intervals)
+    states = np.tile(np.array([1, 0], np.uint32), len(merged))
+    return merged.reshape(-1) - base_ns, states
+
+
+def busy_stream(windows: list[GpuWindow], base_ns: int) -> Stream:
+    """1 while any device executes something, ns since `base_ns`."""
+    parts = [_clipped(w, np.isin(w.records.kinds, ON_DEVICE)) for w in windows]
+    return _as_stream(np.concatenate([np.empty((0, 2), np.int64), *parts]), base_ns)
+
+
+def api_stream(windows: list[GpuWindow], base_ns: int) -> Stream:
+    """1 while a thread is inside a CUDA call, 2 while one waits in it for the device."""
+    empty = np.empty((0, 2), np.int64)
+    calls = [_clipped(w, np.isin(w.records.kinds, (RUNTIME, DRIVER, GRAPH))) for w in windows]
+    waits = [_clipped(w, w.records.kinds == SYNC) for w in windows]
+    in_call = _as_stream(np.concatenate([empty, *calls]), base_ns)
+    in_wait = _as_stream(np.concatenate([empty, *waits]), base_ns)
+    times = np.union1d(in_call[0], in_wait[0])
+    return times, np.maximum(_held(in_call, times), 2 * _held(in_wait, times)).astype(np.uint32)
+
+
+def device_busy(timeline: Timeline, windows: list[GpuWindow]) -> list[DeviceBusy]:
+    """How busy each device was."""
+    rows = []
+    every = sorted({int(d) for w in windows for d in np.unique(w.records.device) if d >= 0})
+    for device in every:
+        intervals: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
+        streams: set[int] = set()
+        for window in windows:
+            mine = window.records.device == device
+            streams |= set(window.records.stream[mine].tolist())
+            for label, kinds in (("all", ON_DEVICE), ("kernel", (KERNEL,)), ("copy", (COPY,))):
+                chosen = mine & np.isin(window.records.kinds, kinds)
+                intervals[label].append(_clipped(window, chosen))
+        held = overlap({label: np.concatenate(parts) for label, parts in intervals.items()})
+        total = {k: sum(ns for s, ns in held.items() if k in s) for k in ("all", "kernel", "copy")}
+        rows.append(
+            DeviceBusy(
+                timeline.process.name,
+                timeline.process.pid,
+                device,
+                sum(w.end_ns - w.begin_ns for w in windows),
+                total["all"],
+                total["kernel"],
+                total["copy"],
+                sum(ns for s, ns in held.items() if {"kernel", "copy"} <= s),
+                len(streams),
+            )
+        )
+    return rows
+
+
+def launched_by(timeline: Timeline, windows: list[GpuWindow]) -> list[Launched]:
+    """Give each kernel, copy and set to the operation in which the CPU launched it.
+
+    What was launched before a window began is under a name of its own.
+    """
+    found: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
+    names = [operation_name(timeline, state) for state in timeline.states]
+    for window in windows:
+        records = window.records
+        on_device = np.isin(records.kinds, ON_DEVICE)
+        launch_ns = _launch_times(records, on_device)
+        states = _held(timeline.lead, launch_ns - timeline.process.base_ns)
+        operations = [
+            names[state] if time >= 0 else BEFORE
+            for state, time in zip(states.tolist(), launch_ns.tolist(), strict=True)
+        ]
+        spans = _intervals(records, on_device)
+        keys = zip(
+            operations,
+            records.kinds[on_device].tolist(),
+            records.device[on_device].tolist(),
+            strict=True,
+        )
+        for key, span in zip(keys, spans, strict=True):
+            found[key].append(span)
+    rows = [
+        Launched(
+            timeline.process.name,
+            timeline.process.pid,
+            operation,
+            KINDS[kind],
+            device,
+            len(spans),
+            int(sum(end - begin for begin, end in spans)),
+            int(np.diff(_union(np.array(spans)), axis=1).sum()),
+        )
+        for (operation, kind, device), spans in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.total_ns)
+
+
+def _launch_times(records: GpuRecords, on_device: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """When what ran on a device was launched, -1 where that was not recorded."""
+    calls = ~on_device & (records.correlation > 0)
+    order = np.argsort(records.correlation[calls], kind="stable")
+    ids, times = records.correlation[calls][order], records.begin_ns[calls][order]
+    wanted = records.correlation[on_device]
+    if len(ids) == 0:
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where((ids[at] == wanted) & (wanted > 0), times[at], -1)
+
+
+def concurrent_with(timeline: Timeline, windows: list[GpuWindow]) -> list[Concurrent]:
+    """What the CPU did in the windows, with the GPU busy and without.
+
+    Inside the ML back end, CUDA calls are a level of their own; in one that waits for the device
+    the CPU waits.
+    """
+    base_ns = timeline.process.base_ns
+    busy, api = busy_stream(windows, base_ns), api_stream(windows, base_ns)
+    totals: dict[tuple[str, str, bool], int] = defaultdict(int)
+    sizes = [len(timeline.states), 2, 3]
+    for window in windows:
+        begin, end = window.begin_ns - base_ns, window.end_ns - base_ns
+        table = sweep_streams([timeline.lead, busy, api], sizes, begin, end)
+        for number, gpu, call in np.argwhere(table).tolist():
+            state = timeline.states[number]
+            operation = operation_name(timeline, state) if number else OTHER
+            level = levels.LEVELS[level_with_api(state.level, call)]
+            totals[operation, level, bool(gpu)] += int(table[number, gpu, call])
+    process = timeline.process
+    rows = [Concurrent(process.name, process.pid, *key, ns) for key, ns in totals.items()]
+    return sorted(rows, key=lambda row: -row.time_ns)
+
+
+def _held(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
+    at = np.searchsorted(stream[0], times, side="right")
+    return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at]

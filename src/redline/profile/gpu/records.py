@@ -1,0 +1,136 @@
+"""GPU records as arrays, converted in bulk from what a collector wrote.
+
+Kineto writes the Trace Event Format: microseconds since `baseTimeNanoseconds`, Unix time, with
+three decimals, so that whole nanoseconds are exact. Here they are CLOCK_MONOTONIC ns.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.errors import SessionError
+from redline.profile import layout
+from redline.profile.reader import Process
+
+KINDS = ("kernel", "copy", "set", "runtime", "driver", "graph", "sync")
+KERNEL, COPY, SET, RUNTIME, DRIVER, GRAPH, SYNC = range(len(KINDS))
+ON_DEVICE = (KERNEL, COPY, SET)
+CATEGORIES = {
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "gpu_memset": SET,
+    "cuda_runtime": RUNTIME,
+    "cuda_driver": DRIVER,
+    "hip_runtime": RUNTIME,
+}
+
+__all__ = ["KINDS", "GpuRecords", "GpuWindow", "read_kineto", "read_windows"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRecords:
+    """Records of one window, in order of their begin."""
+
+    kinds: NDArray[np.uint8]  # [N] index into `KINDS`
+    begin_ns: NDArray[np.int64]  # [N] CLOCK_MONOTONIC
+    end_ns: NDArray[np.int64]  # [N]
+    device: NDArray[np.int64]  # [N], -1 for calls on the CPU
+    stream: NDArray[np.int64]  # [N], -1 for calls on the CPU
+    correlation: NDArray[np.int64]  # [N] same for a call and what it launched, 0 for none
+    names: list[str]  # [N]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWindow:
+    """A stretch of time in which the GPU was observed."""
+
+    begin_ns: int  # CLOCK_MONOTONIC
+    end_ns: int
+    records: GpuRecords
+
+
+class _Nanoseconds(int):
+    """A number of microseconds with decimals, read without rounding."""
+
+
+def _exact(text: str) -> Any:
+    whole, _, decimals = text.partition(".")
+    if len(decimals) > 3 or "e" in text or "E" in text:
+        return float(text)
+    return _Nanoseconds(int(whole + decimals.ljust(3, "0")))
+
+
+def _ns(value: Any) -> int:
+    if isinstance(value, _Nanoseconds):
+        return int(value)
+    return round(value * 1000)
+
+
+def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
+    """Convert a trace.
+
+    Args:
+        path: the file.
+        unix_offset_ns: Unix time minus CLOCK_MONOTONIC.
+
+    Raises:
+        SessionError: if it is cut short, or no trace.
+    """
+    try:
+        trace = json.loads(path.read_text(), parse_float=_exact)
+        base_ns = int(trace.get("baseTimeNanoseconds", 0)) - unix_offset_ns
+        rows = [row for e in trace["traceEvents"] if (row := _row(e, base_ns)) is not None]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SessionError(f"{path.name}: cut short or no Kineto trace ({error})") from error
+    rows.sort(key=lambda row: row[1])
+    columns = list(zip(*rows, strict=True)) or [()] * 7
+    return GpuRecords(
+        np.array(columns[0], np.uint8),
+        *(np.array(column, np.int64) for column in columns[1:6]),
+        names=list(columns[6]),
+    )
+
+
+def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, int, str] | None:
+    category = event.get("cat")
+    kind = SYNC if category == "cuda_sync" else CATEGORIES.get(str(category))
+    if event.get("ph") != "X" or kind is None or category == "cuda_sync":
+        return None  # a synchronization's own record repeats the call that waited
+    name, args = str(event["name"]), event.get("args", {})
+    begin = base_ns + _ns(event["ts"])
+    device, stream = (args["device"], args["stream"]) if kind in ON_DEVICE else (-1, -1)
+    if kind in (RUNTIME, DRIVER):
+        if "Synchronize" in name:
+            kind = SYNC
+        elif "GraphLaunch" in name:
+            kind = GRAPH
+    correlation = int(args.get("correlation", 0))
+    return kind, begin, begin + _ns(event["dur"]), device, stream, correlation, name
+
+
+def read_windows(process: Process) -> tuple[list[GpuWindow], list[str]]:
+    """The windows of a process, and what went wrong or was not there."""
+    path = process.directory / layout.GPU_NOTES
+    windows: list[GpuWindow] = []
+    problems: list[str] = []
+    if not path.exists():
+        return windows, problems
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            note = json.loads(line)
+            if "reason" in note:
+                problems.append(f"no GPU records: {note['reason']}")
+                continue
+            records = read_kineto(process.directory / note["file"], note["unix_offset_ns"])
+            windows.append(GpuWindow(note["begin_ns"], note["end_ns"], records))
+        except json.JSONDecodeError:
+            problems.append(f"{path.name}: a torn line, ignored")
+        except SessionError as error:
+            problems.append(str(error))
+    return windows, problems
