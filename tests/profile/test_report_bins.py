@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from redline.profile.analyse.cells import compute_cells
 from redline.profile.analyse.timeline import State, Timeline, build_timeline
+from redline.profile.gpu.records import GpuRecords, GpuWindow
 from redline.profile.reader import Name, Shard, open_session
 from redline.profile.report.bins import bin_cells, bin_functions, spread
-from redline.profile.report.samples import process_series
+from redline.profile.report.samples import gpu_series, process_series, session_series
 
 NAMES = {
     8: Name(8, "operation", "simulation", 0, None),
@@ -31,6 +33,11 @@ def stream(*points: tuple[int, int]) -> Any:
     )
 
 
+def switched(times: list[int]) -> Any:
+    """1 and 0 in turn."""
+    return stream(*((time, (i + 1) % 2) for i, time in enumerate(sorted(set(times)))))
+
+
 def timeline(lead: Any, blind: Any, end_ns: int) -> Timeline:
     process: Any = SimpleNamespace(names=NAMES, threads=[])
     whole, none = stream((0, 1)), stream()
@@ -41,18 +48,23 @@ def timeline(lead: Any, blind: Any, end_ns: int) -> Timeline:
     lead=st.lists(st.tuples(st.integers(1, 999), st.integers(1, 4)), min_size=1, max_size=12),
     blind=st.lists(st.integers(0, 1000), max_size=6),
     edges=st.lists(st.integers(-100, 1100), min_size=2, max_size=9, unique=True),
+    busy=st.lists(st.integers(0, 1000), max_size=6),
+    api=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 2)), max_size=6),
 )
 def test_bins_of_a_cell_sum_to_it_and_cells_of_a_bin_to_its_time(
-    lead: list[tuple[int, int]], blind: list[int], edges: list[int]
+    lead: list[tuple[int, int]],
+    blind: list[int],
+    edges: list[int],
+    busy: list[int],
+    api: list[tuple[int, int]],
 ) -> None:
     changes = sorted({time: state for time, state in [(0, 1), *lead]}.items())
-    switches = [(time, (i + 1) % 2) for i, time in enumerate(sorted(set(blind)))]
-    one = timeline(stream(*changes), stream(*switches), 1000)
+    one = timeline(stream(*changes), switched(blind), 1000)
+    gpu = switched(busy), stream(*sorted(dict(api).items()))
     borders = np.array([-100, *sorted(e for e in edges if -100 < e < 1100), 1100], np.int64)
-    binned = bin_cells(one, borders)
-    assert {k: int(row.sum()) for k, row in binned.items() if row.any()} == compute_cells(
-        one
-    ).time_ns
+    binned = bin_cells(one, borders, *gpu)
+    sums = {k: int(row.sum()) for k, row in binned.items() if row.any()}
+    assert sums == compute_cells(one, *gpu).time_ns
     lengths = np.diff(np.clip(borders, 0, 1000))
     assert np.sum(list(binned.values()), axis=0).tolist() == lengths.tolist()
 
@@ -148,6 +160,19 @@ thread.join()
     assert functions.calls.sum() == spin.calls == 60
 
 
+def test_gpu_use_is_told_where_it_was_observed_only() -> None:
+    """Window 0..30 of bins of 20 ns, busy 10..25: 50% of the first, 50% of what is known of the
+    second, nothing of the third."""
+    kinds = np.array([0, 1], np.uint8)  # a kernel and a copy that overlap
+    begin, end = np.array([10, 20], np.int64), np.array([22, 25], np.int64)
+    zeros = np.zeros(2, np.int64)
+    records = GpuRecords(kinds, begin + 100, end + 100, zeros, zeros, zeros, ["k", "c"])
+    (series,) = gpu_series([GpuWindow(100, 130, records)], 0, np.array([100, 120, 140, 160]))
+    assert series["value"] == [50.0, 50.0]
+    assert series["unit"] == "%"
+    assert gpu_series([], 0, np.array([0, 1])) == []
+
+
 def test_cores_used_are_the_cpu_time_between_readings() -> None:
     from redline.profile.report.samples import _rate
 
@@ -156,3 +181,24 @@ def test_cores_used_are_the_cpu_time_between_readings() -> None:
     assert _rate(*readings) == [(1.0, 0.5), (2.0, 2.0)]
     lonely: Any = SimpleNamespace(monitor=None)
     assert process_series(lonely, 0, 0) == []
+
+
+def test_readings_of_the_machine_by_hand(tmp_path: Path) -> None:
+    """Two cores at 50% and 100% are 1.5 cores; utilization in %, memory in MiB."""
+    session: Any = SimpleNamespace(directory=tmp_path)
+    assert session_series(session, 0) == ([], [])
+    gpu = {"utilization": 0.25, "memory_used_bytes": 3 * 2**20, "power_w": None}
+    reading = {"time_ns": 3 * 10**9, "cpu": [0.5, 1.0], "processes": {}, "gpu": [gpu]}
+    lines: list[Any] = [
+        {"event": "start", "cores": [0, 1], "gpus": ["H"], "gpus_absent": "no driver"},
+        reading,
+    ]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    series, notes = session_series(session, 10**9)
+    shown = {(s["group"], s["name"], s["unit"]): (s["t_s"], s["value"]) for s in series}
+    assert shown == {
+        ("cpu", "all of the machine's 2 cores", "cores"): ([2.0], [1.5]),
+        ("gpu", "utilization, GPU 0 (H)", "%"): ([2.0], [25.0]),
+        ("gpu", "memory used, GPU 0 (H)", "MiB"): ([2.0], [3.0]),
+    }
+    assert notes == ["no GPU readings: no driver"]

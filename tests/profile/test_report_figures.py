@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from redline.errors import ConfigError
 from redline.profile.analyse.summary import Cell, FunctionRow, ProcessRow, Summary
+from redline.profile.analyse.transitions import Transitions
 from redline.profile.commands import main
+from redline.profile.gpu.activity import DeviceBusy
 from redline.profile.report.tables import write_table, write_tables
 
 
@@ -91,6 +94,34 @@ class TestFigures:
             "inference": {"backend": 1.0},
         }
 
+    def test_transitions_per_step_or_per_entry(self) -> None:
+        """12 calls and 4 entries in 3 steps, by hand; a session without steps has only entries."""
+        from redline.profile.report.figures import transitions_by_level
+
+        def made(operation: str, count: int, steps: int, entries: int) -> Transitions:
+            return Transitions("program", 1, operation, "backend", count, steps, entries)
+
+        rows = [made("inference", 12, 3, 4), made("other", 6, 3, 0)]
+        one = dataclasses.replace(summary(), transitions=rows)
+        assert transitions_by_level([one]) == (
+            [{"inference": {"backend": 4.0}, "other": {"backend": 2.0}}],
+            True,
+        )
+        unmarked = dataclasses.replace(summary(), transitions=[made("inference", 10, 0, 5)])
+        assert transitions_by_level([one, unmarked]) == (
+            [{"inference": {"backend": 3.0}}, {"inference": {"backend": 2.0}}],
+            False,
+        )
+
+    def test_times_of_a_process(self) -> None:
+        from redline.profile.report.figures import _times
+
+        devices = [DeviceBusy("program", 1, n, 10**9, 25 * 10**7, 0, 0, 0, 1) for n in (0, 1)]
+        waiting = [Cell("program", 1, "", "other", "waiting", False, 0.25, 0.25)]
+        one = summary()
+        one = dataclasses.replace(one, gpu_devices=devices, cells=[*one.cells, *waiting])
+        assert _times(one.processes[0], one) == (2.0, 1.5, 0.25, 0.5)
+
     def test_children_follow_their_parents(self) -> None:
         """Also where a parent is not part of the session, or pids make a circle."""
         from redline.profile.report.figures import process_tree
@@ -110,7 +141,7 @@ class TestFigures:
 
     def test_bias_by_hand(self, tmp_path: Path) -> None:
         """11 s for 10 s is +10%, 9.8 s is -2%."""
-        from redline.profile.report.figures import read_biases
+        from redline.profile.report.bias import read_biases
 
         path = tmp_path / "bias.json"
         row = {"workload": "PPO", "unprofiled_s": 10, "raw_s": 11, "corrected_s": 9.8}
@@ -121,7 +152,7 @@ class TestFigures:
 
     @pytest.mark.parametrize("text", ["{", "[1]", '[{"workload": "a"}]', "3"])
     def test_a_bias_file_of_another_form_is_refused(self, tmp_path: Path, text: str) -> None:
-        from redline.profile.report.figures import read_biases
+        from redline.profile.report.bias import read_biases
 
         path = tmp_path / "bias.json"
         path.write_text(text)
@@ -132,14 +163,17 @@ class TestFigures:
         ("kind", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")]
     )
     def test_every_figure_is_drawn(self, tmp_path: Path, kind: str, magic: bytes) -> None:
-        from redline.profile.report.figures import Bias, write_figures
+        from redline.profile.report.bias import Bias
+        from redline.profile.report.figures import write_figures
 
         empty = Summary("b/empty", "light", 0.0, [], [], [], [], 0, [])
         biases = [Bias("PPO", 10.0, 11.0, 9.8), Bias("SAC", 4.0, 4.0, 4.0)]
-        paths = write_figures([summary(), empty], tmp_path / "figures", kind, biases=biases)
+        rows = [Transitions("program", 1, "inference", "backend", 12, 3, 4)]
+        one = dataclasses.replace(summary(), transitions=rows)
+        paths = write_figures([one, empty], tmp_path / "figures", kind, biases=biases)
         assert {path.stem for path in paths} == {
             *("operations-seconds", "operations-percent", "training-time"),
-            *("processes-ppo", "processes-empty", "correction-bias"),
+            *("processes-ppo", "processes-empty", "transitions", "correction-bias"),
         }
         assert all(path.read_bytes().startswith(magic) for path in paths)
 

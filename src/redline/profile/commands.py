@@ -186,7 +186,8 @@ def _write_reports(
 
         written += write_tables(summaries, Path(arguments.csv))
     if arguments.figures:
-        from redline.profile.report.figures import read_biases, write_figures
+        from redline.profile.report.bias import read_biases
+        from redline.profile.report.figures import write_figures
 
         biases = read_biases(Path(arguments.bias)) if arguments.bias else []
         written += write_figures(

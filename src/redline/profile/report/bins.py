@@ -15,17 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.cells import Key, operation_name, split_exactly, sweep_streams
+from redline.profile.analyse.cells import (
+    Key,
+    compute_cells,
+    level_with_api,
+    operation_name,
+    split_exactly,
+    sweep_streams,
+)
 from redline.profile.analyse.timeline import Stream, Timeline
 from redline.profile.report.trace import row_times
 
 Mark = tuple[str, int, bool]  # phase, marked operation, GPU busy
 
-__all__ = ["FunctionBins", "bin_cells", "bin_functions", "spread"]
+__all__ = ["FunctionBins", "bin_cells", "bin_functions", "held", "spread"]
 
 
 def bin_cells(
-    timeline: Timeline, edges_ns: NDArray[np.int64], gpu_busy: Stream | None = None
+    timeline: Timeline,
+    edges_ns: NDArray[np.int64],
+    gpu_busy: Stream | None = None,
+    gpu_api: Stream | None = None,
 ) -> dict[Key, NDArray[np.int64]]:
     """The cells of a process, per stretch of time.
 
@@ -36,6 +46,7 @@ def bin_cells(
         timeline: of the process.
         edges_ns: [N + 1] ascending, ns since the process's base.
         gpu_busy: 1 while any device it uses executes something.
+        gpu_api: 1 while it is inside a call of the GPU's API, 2 while it waits in one.
 
     Returns:
         [N] ns for each (phase, operation, level, GPU busy).
@@ -46,44 +57,52 @@ def bin_cells(
     blind: dict[Mark, dict[Key, NDArray[np.int64]]] = defaultdict(
         lambda: defaultdict(lambda: np.zeros(number, np.int64))
     )
-    for at, (key, mark, unseen, ns) in _observed(timeline, edges_ns, gpu_busy):
+    for at, (key, mark, unseen, ns) in _observed(timeline, edges_ns, gpu_busy, gpu_api):
         if unseen:
             blind[mark][key][at] += ns
         else:
             seen[key][at] += ns
             by_mark[mark][key] += ns
+    unseen_ns = np.zeros(number, np.int64)
     for mark, keys in blind.items():
+        columns = np.sum(list(keys.values()), axis=0)
+        unseen_ns += columns
         known = by_mark.get(mark)
         if known:
-            rows = list(keys.values())
-            splits = [split_exactly(int(row.sum()), list(known.values())) for row in rows]
-            parts = [sum(column) for column in zip(*splits, strict=True)]
-            columns = np.sum(rows, axis=0).tolist()
-            for key, row in zip(known, spread(parts, columns), strict=True):
+            parts = split_exactly(int(columns.sum()), list(known.values()))
+            for key, row in zip(known, spread(parts, columns.tolist()), strict=True):
                 seen[key] += np.array(row, np.int64)
         else:
             for (phase, operation, _, busy), row in keys.items():
                 seen[phase, operation, levels.LEVELS[levels.UNATTRIBUTED], busy] += row
+    # The cells were split in smaller parts, rounded each: the few ns that differ go to one bin.
+    at = int(unseen_ns.argmax())
+    for key, ns in compute_cells(timeline, gpu_busy, gpu_api).time_ns.items():
+        seen[key][at] += ns - int(seen[key].sum())
     return dict(seen)
 
 
 def _observed(
-    timeline: Timeline, edges_ns: NDArray[np.int64], gpu_busy: Stream | None
+    timeline: Timeline,
+    edges_ns: NDArray[np.int64],
+    gpu_busy: Stream | None,
+    gpu_api: Stream | None,
 ) -> Iterator[tuple[int, tuple[Key, Mark, bool, int]]]:
     """(bin, (key, mark, whether in a calibration block, ns)) of all that is not zero."""
-    gpu = gpu_busy or (np.empty(0, np.int64), np.empty(0, np.uint32))
-    streams = [timeline.lead, timeline.phase, gpu, timeline.window, timeline.blind]
-    sizes = [len(timeline.states), len(timeline.phases), 2, 2, 2]
+    never = np.empty(0, np.int64), np.empty(0, np.uint32)
+    gpu, api = gpu_busy or never, gpu_api or never
+    streams = [timeline.lead, timeline.phase, gpu, api, timeline.window, timeline.blind]
+    sizes = [len(timeline.states), len(timeline.phases), 2, 3 if len(api[0]) else 1, 2, 2]
     inside = np.clip(edges_ns, 0, max(timeline.end_ns, 0)).tolist()
     for at, (begin, end) in enumerate(pairwise(inside)):
         if end <= begin:
             continue
         table = sweep_streams([_cut(s, begin, end) for s in streams], sizes, begin, end)
-        table = table[:, :, :, 1, :]
+        table = table[:, :, :, :, 1, :]
         for index in np.argwhere(table).tolist():
-            state_number, phase_number, busy, unseen = index
+            state_number, phase_number, busy, call, unseen = index
             state, phase = timeline.states[state_number], timeline.phases[phase_number]
-            level = levels.LEVELS[state.level]
+            level = levels.LEVELS[level_with_api(state.level, call)]
             key = (phase, operation_name(timeline, state), level, bool(busy))
             mark = (phase, state.marked, bool(busy))
             yield at, (key, mark, bool(unseen), int(table[tuple(index)]))
@@ -151,6 +170,19 @@ def bin_functions(
             found[each].inclusive_ns[:] += np.diff(open_ns)
             found[each].calls[:] += np.diff(np.searchsorted(begins, until, side="left"))
     return found
+
+
+def held(stream: Stream, edges_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N] ns of each stretch during which a stream of 0 and 1 was 1.
+
+    Args:
+        stream: that ends at 0.
+        edges_ns: [N + 1] ascending, of the same clock.
+    """
+    times, states = stream
+    changes = np.diff(np.concatenate([[0], states.astype(np.int64)]))
+    on_ns = _elapsed(times[changes > 0], edges_ns) - _elapsed(times[changes < 0], edges_ns)
+    return np.diff(on_ns)
 
 
 def _elapsed(times: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@
 | `operations-percent` | the same as shares of each session's time |
 | `training-time` | time of each session by operation, corrected, and as recorded |
 | `processes-NAME` | each process of a session: recorded, CPU, waiting and GPU time, as a tree |
-| `transitions` | calls from one level into another per step, where steps are marked |
+| `transitions` | how often Python calls into each level, per step, or per entry of the operation |
 | `correction-bias` | error of raw and corrected times against unprofiled runs, from `--bias` |
 
 All but the last show corrected times, summed over processes.
@@ -14,16 +14,15 @@ All but the last show corrected times, summed over processes.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redline.errors import ConfigError, ProfileError
 from redline.profile.analyse.summary import ProcessRow, Summary
 from redline.profile.levels import LEVELS
+from redline.profile.report.bias import Bias, draw_bias
 from redline.profile.report.palette import LEVEL_COLORS, SERIES_COLORS
 
 if TYPE_CHECKING:
@@ -43,49 +42,13 @@ STYLE = {
     "text.parse_math": False,
 }
 
-__all__ = ["Bias", "labels_of", "process_tree", "read_biases", "seconds_by_level", "write_figures"]
-
-
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """One workload measured without the profiler and with it."""
-
-    workload: str
-    unprofiled_s: float
-    raw_s: float
-    corrected_s: float
-
-    def percent(self, kind: str) -> float:
-        """Error of the `raw` or `corrected` time, in % of the unprofiled time."""
-        measured = self.raw_s if kind == "raw" else self.corrected_s
-        return 100 * (measured / self.unprofiled_s - 1)
-
-
-def read_biases(path: Path) -> list[Bias]:
-    """Read `[{"workload": ..., "unprofiled_s": ..., "raw_s": ..., "corrected_s": ...}, ...]`.
-
-    Raises:
-        ConfigError: if the file is not of this form.
-    """
-    form = "a list of objects with workload, unprofiled_s, raw_s and corrected_s"
-    try:
-        rows = json.loads(path.read_text())
-        found = [
-            Bias(
-                str(row["workload"]),
-                *(float(row[key]) for key in ("unprofiled_s", "raw_s", "corrected_s")),
-            )
-            for row in rows
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--bias {path} cannot be read ({error!r}). Give {form}") from error
-    for bias in found:
-        if not bias.unprofiled_s > 0:
-            raise ConfigError(
-                f"--bias {path}: unprofiled_s of {bias.workload!r} is {bias.unprofiled_s}. "
-                "Give the seconds that the run took without the profiler"
-            )
-    return found
+__all__ = [
+    "labels_of",
+    "process_tree",
+    "seconds_by_level",
+    "transitions_by_level",
+    "write_figures",
+]
 
 
 def write_figures(
@@ -129,6 +92,7 @@ def write_figures(
 
 
 Drawing = Callable[["Figure"], None]
+Table = dict[str, dict[str, float]]  # {operation: {level: seconds, or a ratio}}
 
 
 def _plan(summaries: list[Summary], biases: list[Bias]) -> list[tuple[str, Drawing]]:
@@ -141,8 +105,10 @@ def _plan(summaries: list[Summary], biases: list[Bias]) -> list[tuple[str, Drawi
     for label, summary in zip(labels, summaries, strict=True):
         safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in label)
         plan.append((f"processes-{safe}", lambda f, s=summary: _processes(f, s)))
+    if any(transitions_by_level(summaries)[0]):
+        plan.append(("transitions", lambda f: _transitions(f, summaries, labels)))
     if biases:
-        plan.append(("correction-bias", lambda f: _bias(f, biases)))
+        plan.append(("correction-bias", lambda f: draw_bias(f, biases)))
     return plan
 
 
@@ -162,7 +128,7 @@ def labels_of(summaries: list[Summary]) -> list[str]:
     ]
 
 
-def seconds_by_level(summary: Summary) -> dict[str, dict[str, float]]:
+def seconds_by_level(summary: Summary) -> Table:
     """Corrected seconds of each operation and level, summed over processes and phases."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for cell in summary.cells:
@@ -170,7 +136,7 @@ def seconds_by_level(summary: Summary) -> dict[str, dict[str, float]]:
     return {operation: dict(row) for operation, row in found.items()}
 
 
-def _order(tables: list[dict[str, dict[str, float]]]) -> list[str]:
+def _order(tables: list[Table]) -> list[str]:
     """All operations, that with most time over all sessions first."""
     totals: dict[str, float] = defaultdict(float)
     for table in tables:
@@ -184,30 +150,71 @@ def _operations(
 ) -> None:
     tables = [seconds_by_level(summary) for summary in summaries]
     operations = _order(tables)
+    if percent:
+        tables = [_scaled(table, 100 / (_total(table) or 1.0)) for table in tables]
+    axes = _stacks(figure, tables, operations, labels)
+    axes.set_ylabel("share of the session's time, %" if percent else "time, s")
+
+
+def _transitions(figure: Figure, summaries: list[Summary], labels: list[str]) -> None:
+    tables, per_step = transitions_by_level(summaries)
+    axes = _stacks(figure, tables, _order(tables), labels)
+    axes.set_ylabel(f"calls into native code per {'step' if per_step else 'entry'}")
+
+
+def transitions_by_level(summaries: list[Summary]) -> tuple[list[Table], bool]:
+    """How often Python calls into each level, in each operation, for each session.
+
+    Returns:
+        Per step of the program, if all sessions mark any, and True; else per entry of the
+        operation, those that are never entered left out, and False.
+    """
+    per_step = all(any(row.steps for row in summary.transitions) for summary in summaries)
+    tables: list[Table] = []
+    for summary in summaries:
+        table: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        whole: dict[str, float] = defaultdict(float)
+        for key, row in {(row.pid, row.operation): row for row in summary.transitions}.items():
+            whole[key[1]] += row.steps if per_step else row.entries
+        for row in summary.transitions:
+            if whole[row.operation]:
+                table[row.operation][row.level] += row.count / whole[row.operation]
+        tables.append({operation: dict(levels) for operation, levels in table.items()})
+    return tables, per_step
+
+
+def _scaled(table: Table, factor: float) -> Table:
+    return {name: {k: v * factor for k, v in row.items()} for name, row in table.items()}
+
+
+def _total(table: Table) -> float:
+    return sum(sum(row.values()) for row in table.values())
+
+
+def _stacks(figure: Figure, tables: list[Table], operations: list[str], labels: list[str]) -> Axes:
+    """A group of bars per operation, a bar per table, stacked by level."""
     number = len(tables)
     figure.set_size_inches(max(4.5, 1.2 + len(operations) * (0.5 + 0.42 * number)), 3.4)
     axes = figure.subplots()
     width = 0.8 / number
-    whole = [sum(sum(row.values()) for row in table.values()) or 1.0 for table in tables]
     for level in LEVELS:
         if not any(level in row for table in tables for row in table.values()):
             continue
+        below = LEVELS[: LEVELS.index(level)]
         for i, table in enumerate(tables):
-            scale = 100 / whole[i] if percent else 1.0
-            below = LEVELS[: LEVELS.index(level)]
             rows = [table.get(operation, {}) for operation in operations]
             axes.bar(
                 [x - 0.4 + (i + 0.5) * width for x in range(len(operations))],
-                [row.get(level, 0.0) * scale for row in rows],
+                [row.get(level, 0.0) for row in rows],
                 width * 0.92,
-                bottom=[sum(row.get(each, 0.0) for each in below) * scale for row in rows],
+                bottom=[sum(row.get(each, 0.0) for each in below) for row in rows],
                 color=LEVEL_COLORS[level],
                 label=level if i == 0 else None,
             )
     _name_groups(axes, operations, labels)
-    axes.set_ylabel("share of the session's time, %" if percent else "time, s")
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     figure.legend(loc="outside upper center", ncols=7, handlelength=1, columnspacing=1.2)
+    return axes
 
 
 def _name_groups(axes: Axes, operations: list[str], labels: list[str]) -> None:
@@ -269,7 +276,7 @@ def process_tree(processes: list[ProcessRow]) -> list[tuple[ProcessRow, int]]:
 
 def _processes(figure: Figure, summary: Summary) -> None:
     tree = process_tree(summary.processes)
-    kinds = ("recorded", "CPU", "waiting", "GPU busy")
+    kinds = ("recorded", "CPU", "waiting", "GPU")
     colors = ("#D0D0D0", SERIES_COLORS[0], "#8A8A8A", SERIES_COLORS[1])
     values = [_times(process, summary) for process, _ in tree]
     shown = [k for k in range(len(kinds)) if k != 3 or any(row[3] for row in values)]
@@ -303,27 +310,5 @@ def _times(process: ProcessRow, summary: Summary) -> tuple[float, float, float, 
         process.wall_s,
         process.cpu_s,
         waiting,
-        sum(cell.corrected_s for cell in own if cell.gpu_busy),
+        sum(row.busy_ns for row in summary.gpu_devices if row.pid == process.pid) / 1e9,
     )
-
-
-def _bias(figure: Figure, biases: list[Bias]) -> None:
-    figure.set_size_inches(max(4.5, 1.5 + 0.6 * len(biases)), 3.2)
-    axes = figure.subplots()
-    for place, (kind, color) in enumerate((("raw", "#BBBBBB"), ("corrected", SERIES_COLORS[0]))):
-        values = [bias.percent(kind) for bias in biases]
-        sizes = [abs(value) for value in values]
-        bars: Any = axes.bar(
-            [x - 0.2 + 0.4 * place for x in range(len(biases))],
-            values,
-            0.37,
-            color=color,
-            label=f"{kind}: mean {sum(sizes) / len(sizes):.1f} %, worst {max(sizes):.1f} %",
-        )
-        axes.bar_label(bars, fmt="%+.1f", fontsize=7, padding=1)
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(biases)), [bias.workload for bias in biases])
-    axes.set_ylabel("error of the time, % of unprofiled")
-    axes.margins(y=0.15)
-    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
-    figure.legend(loc="outside upper center", ncols=1, handlelength=1)

@@ -8,6 +8,7 @@
 | `cell_bins` | per cell of the summary: `[first bin, [ns, ...]]`; `null` without a share |
 | `function_bins` | per function shown: `[row of the summary, first bin, [ns, ...], [calls, ...]]` |
 | `series` | sampled values: `process` (row or null), `group`, `name`, `unit`, `t_s`, `value` |
+| `series_notes` | what could not be sampled, and why |
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from numpy.typing import NDArray
 
 from redline.profile.analyse.summary import Summary
 from redline.profile.analyse.timeline import Timeline, build_timeline
+from redline.profile.gpu.activity import api_stream, busy_stream
+from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.levels import LEVELS
 from redline.profile.reader import Session
 from redline.profile.report.bins import bin_cells, bin_functions
 from redline.profile.report.palette import LEVEL_COLORS, SERIES_COLORS
-from redline.profile.report.samples import process_series, session_series
+from redline.profile.report.samples import gpu_series, process_series, session_series
 
 MAX_FUNCTIONS = 60  # per process
-MACHINE_FACTS = ("machine", "cpus", "python")
+MACHINE_FACTS = {"machine": "platform", "cpus": "CPUs", "python": "Python"}
 MAX_BINS, MIN_BINS, BINS_OF_ALL = 240, 60, 6000
 
 __all__ = ["page_data"]
@@ -48,16 +51,19 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
     edges = _edges(begin, max(end, begin + 1), len(timelines))
     cell_bins: list[Any] = [None] * len(summary.cells)
     function_bins: list[Any] = []
-    series, manifest = session_series(session, begin), session.manifest
+    series, notes = session_series(session, begin)
+    manifest = session.manifest
     for row, timeline in enumerate(timelines):
         own = edges - timeline.process.base_ns
-        _put_cells(timeline, summary, own, cell_bins)
+        windows = read_windows(timeline.process)[0]
+        _put_cells(timeline, summary, own, windows, cell_bins)
         function_bins += _functions(timeline, summary, own)
         series += process_series(timeline.process, row, begin)
+        series += gpu_series(windows, row, edges)
     return {
         "summary": summary.to_json(),
         "command": manifest.get("command"),
-        "machine": {key: manifest[key] for key in MACHINE_FACTS if key in manifest},
+        "machine": {MACHINE_FACTS[k]: manifest[k] for k in MACHINE_FACTS if k in manifest},
         "edges_s": ((edges - begin) / 1e9).tolist(),
         "processes": [
             {
@@ -69,6 +75,7 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
         "cell_bins": cell_bins,
         "function_bins": function_bins,
         "series": series,
+        "series_notes": notes,
         "levels": list(LEVELS),
         "level_colors": LEVEL_COLORS,
         "series_colors": list(SERIES_COLORS),
@@ -81,9 +88,15 @@ def _edges(begin: int, end: int, processes: int) -> NDArray[np.int64]:
 
 
 def _put_cells(
-    timeline: Timeline, summary: Summary, edges: NDArray[np.int64], into: list[Any]
+    timeline: Timeline,
+    summary: Summary,
+    edges: NDArray[np.int64],
+    windows: list[GpuWindow],
+    into: list[Any],
 ) -> None:
-    binned = bin_cells(timeline, edges)
+    base_ns = timeline.process.base_ns
+    gpu = (busy_stream(windows, base_ns), api_stream(windows, base_ns)) if windows else ()
+    binned = bin_cells(timeline, edges, *gpu)
     for row, cell in enumerate(summary.cells):
         key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
         if cell.pid == timeline.process.pid and key in binned:

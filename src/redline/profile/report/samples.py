@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import math
 from typing import Any
 
-from redline.profile import layout
-from redline.profile.analyse.timeline import decode
-from redline.profile.reader import Process, Session
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["process_series", "session_series"]
+from redline.profile import layout
+from redline.profile.analyse.samples import read_machine_samples
+from redline.profile.analyse.timeline import decode
+from redline.profile.gpu.activity import busy_stream
+from redline.profile.gpu.records import GpuWindow
+from redline.profile.reader import Process, Session
+from redline.profile.report.bins import held
+
+__all__ = ["gpu_series", "process_series", "session_series"]
 
 
 def process_series(process: Process, row: int, begin_ns: int) -> list[dict[str, Any]]:
@@ -64,74 +71,70 @@ def _series(
     }
 
 
-UNITS = {
-    **{"_percent": "%", "_fraction": "", "_bytes": "MiB", "_mhz": "MHz", "_w": "W"},
-    **{"_mw": "mW", "_c": "degC", "_s": "s", "_cores": "cores"},
+# Reading of the GPU's monitor: (name shown, unit, factor).
+GPU_SHOWN = {
+    "utilization": ("utilization", "%", 100.0),
+    "memory_utilization": ("memory utilization", "%", 100.0),
+    "memory_used_bytes": ("memory used", "MiB", 1 / 2**20),
+    "sm_clock_mhz": ("SM clock", "MHz", 1.0),
+    "memory_clock_mhz": ("memory clock", "MHz", 1.0),
+    "power_w": ("power", "W", 1.0),
 }
-TIME_KEYS = ("time_ns", "monotonic_ns", "t_ns")
 
 
-def session_series(session: Session, begin_ns: int) -> list[dict[str, Any]]:
-    """The readings of `samples.jsonl`, one series per number in its lines.
-
-    Each line is an object with `time_ns` (CLOCK_MONOTONIC) and readings, nested at will; what
-    belongs to a list gets its index as a name. Absent file: no series. Lines that are no such
-    object, the last one of a killed run for one, are left out.
+def session_series(session: Session, begin_ns: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """What was read of the whole machine, and what could not be.
 
     Args:
         session: that was recorded.
         begin_ns: CLOCK_MONOTONIC of its start.
+
+    Returns:
+        Series, none where nothing was read; and notes in words.
     """
-    path = session.directory / "samples.jsonl"
-    if not path.exists():
+    samples = read_machine_samples(session)
+    if samples is None or len(samples.times_ns) == 0:
+        return [], list(samples.problems) if samples else []
+    times = ((samples.times_ns - begin_ns) / 1e9).tolist()
+    found = []
+    if samples.cores:
+        busy = samples.cpu.sum(axis=1).tolist()
+        name = f"all of the machine's {len(samples.cores)} cores"
+        found.append(_series(None, "cpu", name, "cores", _known(times, busy)))
+    for number, gpu in enumerate(samples.gpus):
+        for reading, (name, unit, factor) in GPU_SHOWN.items():
+            values = (samples.gpu[reading][:, number] * factor).tolist()
+            points = _known(times, values)
+            if points:
+                title = f"{name}, GPU {number} ({gpu})"
+                found.append(_series(None, "gpu", title, unit, points))
+    return found, list(samples.problems)
+
+
+def _known(times_s: list[float], values: list[float]) -> list[tuple[float, float]]:
+    return [(t, v) for t, v in zip(times_s, values, strict=True) if not math.isnan(v)]
+
+
+def gpu_series(
+    windows: list[GpuWindow], row: int, edges_ns: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """How busy the GPU truly was with a process's work, to stand beside what a monitor says.
+
+    Args:
+        windows: in which the GPU's activity was recorded.
+        row: number of the process, kept in the series.
+        edges_ns: [N + 1] of the time bins, CLOCK_MONOTONIC.
+    """
+    if not windows:
         return []
-    points: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            sample = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        time_ns = _time_of(sample)
-        if time_ns is None:
-            continue
-        readings = {key: value for key, value in sample.items() if key not in TIME_KEYS}
-        for name, value in _numbers(readings):
-            points.setdefault(name, []).append(((time_ns - begin_ns) / 1e9, value))
-    return [_named(name, values) for name, values in points.items()]
-
-
-def _time_of(sample: Any) -> int | None:
-    if not isinstance(sample, dict):
-        return None
-    found = next((sample[key] for key in TIME_KEYS if key in sample), None)
-    return found if isinstance(found, int) else None
-
-
-def _numbers(value: Any, name: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], float]]:
-    if isinstance(value, bool):
-        return []
-    if isinstance(value, (int, float)):
-        return [(name, float(value))]
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    else:
-        return []
-    return [found for key, item in items for found in _numbers(item, (*name, str(key)))]
-
-
-def _named(name: tuple[str, ...], points: list[tuple[float, float]]) -> dict[str, Any]:
-    suffix = next((s for s in UNITS if any(part.endswith(s) for part in name)), "")
-    unit = UNITS.get(suffix, "")
-    if suffix == "_bytes":
-        points = [(t, v / 2**20) for t, v in points]
-    shown = " ".join(part.removesuffix(suffix) if suffix else part for part in name)
-    lowered = shown.lower()
-    if "gpu" in lowered or "nvml" in lowered:
-        group = "gpu"
-    elif "mem" in lowered or "rss" in lowered:
-        group = "memory"
-    else:
-        group = "cpu" if "cpu" in lowered or "core" in lowered else "other"
-    return _series(None, group, shown.replace("_", " "), unit, points)
+    spans = sorted((w.begin_ns, w.end_ns) for w in windows)
+    times = np.array(spans, np.int64).reshape(-1)
+    known = held((times, np.tile(np.array([1, 0], np.uint32), len(spans))), edges_ns)
+    busy = held(busy_stream(windows, 0), edges_ns)
+    middles = (edges_ns[:-1] + edges_ns[1:]) / 2 - edges_ns[0]
+    points = [
+        (t / 1e9, 100 * b / k)
+        for t, b, k in zip(middles.tolist(), busy.tolist(), known.tolist(), strict=True)
+        if k
+    ]
+    return [_series(row, "gpu", "executing something", "%", points)]

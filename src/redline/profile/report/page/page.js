@@ -13,7 +13,7 @@
   const seconds = (s) => s.toFixed(3);
   const percent = (part, whole) => (whole > 0 ? ((100 * part) / whole).toFixed(1) + " %" : "–");
   const count = (n) => n.toLocaleString("en-US");
-  const micro = (s) => (s >= 0.01 ? (s * 1e3).toFixed(1) + " ms" : (s * 1e6).toFixed(1) + " µs");
+  const micro = (s) => (s >= 0.001 ? (s * 1e3).toFixed(2) + " ms" : (s * 1e6).toFixed(1) + " µs");
   const isWhole = () => state.first === 0 && state.end === last;
 
   /** The sum of the bins [first, first + values.length) that lie in the chosen range. */
@@ -114,13 +114,16 @@
   function draw(id, traces, layout) {
     const axis = { gridcolor: ink("--line"), linecolor: ink("--line"), zerolinecolor: ink("--line") };
     const { xaxis, yaxis, ...rest } = layout;
+    const titled = (own) => ({
+      ...axis, ...own, title: { standoff: 8, ...own.title, font: { size: 13, color: ink("--soft") } },
+    });
     Plotly.react(byId(id), traces, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: ink("--ink") },
       margin: { l: 60, r: 12, t: 8, b: 44 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
       hoverlabel: { font: { family: getComputedStyle(document.body).fontFamily } },
-      ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis },
+      ...rest, xaxis: titled(xaxis), yaxis: titled(yaxis),
     }, { displaylogo: false, displayModeBar: false, responsive: true, showTips: false });
   }
 
@@ -146,12 +149,14 @@
     const cells = chosenCells();
     const measured = total[state.measure];
     const waiting = total.levels.waiting?.[state.measure] ?? 0;
+    const corrected = total.raw !== total.corrected;
     const busy = cells.filter((c) => c.gpu_busy).map((c) => c[state.measure]);
     const rows = chosenRows().map((row) => summary.processes[row]);
     const items = [
       [state.process === "" && summary.processes.length > 1 ? "time of all processes" : "time",
         seconds(measured), "s"],
-      ["taken out for the profiler", percent(total.raw - total.corrected, total.raw), ""],
+      corrected ? ["taken out for the profiler", percent(total.raw - total.corrected, total.raw), ""]
+        : ["taken out for the profiler", "–", "nothing: see its own cost"],
       ["waiting", percent(waiting, measured), ""],
       ["GPU busy", busy.length ? percent(sum(busy), measured) : "–", busy.length ? "" : "none recorded"],
       ["CPU time, whole run", seconds(sum(rows.map((p) => p.cpu_s))), "s"],
@@ -297,7 +302,7 @@
 
   function showTree() {
     const end = edges[last] || 1;
-    const anyGpu = summary.cells.some((cell) => cell.gpu_busy);
+    const onGpu = (pid) => sum(summary.gpu_devices.filter((d) => d.pid === pid).map((d) => d.busy_ns)) / 1e9;
     const lines = tree().map(([row, depth]) => {
       const process = summary.processes[row];
       const { begin_s: begin, end_s: until } = data.processes[row];
@@ -314,17 +319,57 @@
         make("td", { text: (depth ? "\u00a0".repeat(4 * depth - 3) + "└ " : "") + process.name, title: process.name }),
         make("td", { text: process.pid }), time(process.wall_s), time(process.cpu_s),
         make("td", { text: percent(process.cpu_s, process.wall_s) }), time(waiting),
-        anyGpu ? time(total((cell) => cell.gpu_busy)) : cellText("–", "none"),
+        time(onGpu(process.pid)),
         make("td", { text: process.ended ? "" : "did not end by itself", className: "text" }),
         make("td", { className: "text" }, life));
     });
     fill(byId("tree"), [heading("process"), heading("pid"), heading("recorded s"), heading("CPU s"),
-      heading("CPU share"), heading("waiting s"), heading("GPU busy s"), heading("", "text"),
+      heading("CPU share"), heading("waiting s"), heading("GPU s"), heading("", "text"),
       heading("life", "text")], lines);
   }
 
+  function showTogether() {
+    const operation = (name, process) => `${name} of ${process}`;
+    fill(byId("waits-for"), [heading("waits"), heading("works", "text"), heading("s")],
+      summary.waits_for.slice(0, 12).map((one) => make("tr", {},
+        cellText(operation(one.waiter_operation, one.waiter), "text"),
+        cellText(operation(one.worker_operation, one.worker), "text"), time(one.both_ns / 1e9))));
+    fill(byId("at-once"), [heading("processes"), heading("s"), heading("of the session")],
+      summary.busy_together.map((one) => make("tr", {}, cellText(one.processes),
+        time(one.time_s), make("td", { text: percent(one.time_s, summary.wall_s) }))));
+    byId("together").hidden = summary.processes.length < 2;
+  }
+
+  function showGpu() {
+    byId("gpu").hidden = summary.gpu_devices.length === 0;
+    const ns = (value) => time(value / 1e9);
+    fill(byId("devices"), [heading("device"), heading("process", "text"), heading("window s"),
+      heading("busy s"), heading("busy"), heading("kernels s"), heading("copies s"), heading("streams")],
+    summary.gpu_devices.map((d) => make("tr", {}, cellText(d.device), cellText(d.process, "text"),
+      ns(d.window_ns), ns(d.busy_ns), make("td", { text: percent(d.busy_ns, d.window_ns) }),
+      ns(d.kernel_ns), ns(d.copy_ns), cellText(d.streams))));
+    fill(byId("launched"), [heading("launched by"), heading("kind", "text"), heading("count"),
+      heading("busy s"), heading("sum s")],
+    summary.gpu_launched.map((one) => make("tr", {}, cellText(one.operation), cellText(one.kind, "text"),
+      cellText(count(one.count)), ns(one.busy_ns), ns(one.total_ns))));
+  }
+
+  function showTransitions() {
+    const pid = chosenPid();
+    const rows = summary.transitions.filter((one) => pid === null || one.pid === pid);
+    const ratio = (part, whole) => (whole ? (part / whole).toFixed(1) : "–");
+    byId("crossings").hidden = summary.transitions.length === 0;
+    fill(byId("transitions"), [heading("operation"), heading("process", "text"), heading("into", "text"),
+      heading("calls"), heading("per step"), heading("per entry")],
+    rows.slice(0, 20).map((one) => make("tr", {}, cellText(one.operation), cellText(one.process, "text"),
+      make("td", { className: "text" },
+        make("span", { className: "key", style: { background: colors[one.level] } }), one.level),
+      cellText(count(one.count)), cellText(ratio(one.count, one.steps)),
+      cellText(ratio(one.count, one.entries)))));
+  }
+
   function showSeries() {
-    const names = { cpu: "CPU", memory: "Memory", gpu: "GPU as a monitor shows it", other: "Other readings" };
+    const names = { cpu: "CPU", memory: "Memory", gpu: "GPU", other: "Other readings" };
     const wanted = data.series.filter((s) => s.process === null || state.process === "" || s.process === +state.process);
     const groups = new Map();
     for (const series of wanted) {
@@ -332,8 +377,8 @@
       groups.set(key, [...(groups.get(key) ?? []), series]);
     }
     byId("samples-caption").textContent = data.series.length
-      ? "Sampled while the program ran. A monitor's utilization counts any kernel as busy."
-      : "This session holds no samples.";
+      ? "Sampled while the program ran." : "This session holds no samples.";
+    byId("samples-notes").replaceChildren(...data.series_notes.map((text) => make("li", { text })));
     const boxes = [...groups.keys()].map((key, i) => make("div", {},
       make("h3", { text: `${names[JSON.parse(key)[0]]}${JSON.parse(key)[1] ? ", " + JSON.parse(key)[1] : ""}` }),
       Object.assign(make("div", { className: "plot" }), { id: "series-" + i })));
@@ -371,7 +416,7 @@
           cellText(typeof value === "string" ? value : JSON.stringify(value), "text")));
       }
     }
-    for (const [key, value] of Object.entries(data.machine ?? {})) {
+    for (const [key, value] of Object.entries(data.machine)) {
       rows.push(make("tr", {}, cellText("machine"), cellText(key, "text"),
         cellText(typeof value === "string" ? value : JSON.stringify(value), "text")));
     }
@@ -391,6 +436,7 @@
     showBreakdown(total);
     showWaits(total);
     showFunctions();
+    showTransitions();
     showSeries();
   }
 
@@ -432,6 +478,8 @@
     }
     showAbout();
     showTree();
+    showTogether();
+    showGpu();
     showOverhead();
     showFacts();
     show();
