@@ -66,6 +66,23 @@ SUITES: dict[str, Suite] = {
     "ppo-minatar-breakout": Suite(
         "ppo --env MinAtar/Breakout-v1 --total-env-steps 400000", 3, 8, 0
     ),
+    "dqn-cartpole": Suite("dqn --env CartPole-v1 --total-env-steps 100000", 5, 475, 4),
+    "rainbow-cartpole": Suite(
+        "dqn --preset rainbow --env CartPole-v1 --total-env-steps 100000", 5, 475, 4
+    ),
+    "r2d1-tmaze": Suite("r2d1 --env redline/TMaze-v1 --total-env-steps 100000", 5, 0.9, 4, 100),
+    "dqn-tmaze-control": Suite(
+        "dqn --env redline/TMaze-v1 --total-env-steps 100000 --num-envs 16 --rollout-length 10 "
+        "--batch-size 64 --replay-ratio 8 --learning-starts 2000 --replay-size 50000 "
+        "--learning-rate 1e-3 --target-update-interval 100 --epsilon-fraction 0.3",
+        5, 0.6, 5, 100, below=True,
+    ),
+    "sac-pendulum": Suite("sac --env Pendulum-v1 --total-env-steps 20000", 5, -200, 5),
+    "td3-pendulum": Suite("td3 --env Pendulum-v1 --total-env-steps 40000", 5, -200, 4),
+    "ddpg-pendulum": Suite("ddpg --env Pendulum-v1 --total-env-steps 40000", 5, -200, 4),
+    "dqn-minatar-breakout": Suite(
+        "dqn --env MinAtar/Breakout-v1 --total-env-steps 1000000", 3, 8, 0
+    ),
 }  # fmt: skip
 
 

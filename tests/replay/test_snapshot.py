@@ -161,6 +161,20 @@ def test_a_save_costs_what_changed(tmp_path: Path) -> None:
     assert sum(f.size_bytes for f in empty) < 300_000
 
 
+def test_priorities_changed_between_saves_are_saved(tmp_path: Path) -> None:
+    """Nothing was added in between: only what `update_priorities` wrote is new."""
+    replay, stream = make(prioritized=True)
+    replay.add(stream.rollout(8))
+    replay.save(tmp_path / "a")
+    index = replay.sample(4, np.random.default_rng(0))["index"]
+    replay.update_priorities(index, torch.tensor([5.0, 6.0, 7.0, 8.0]))
+    replay.save(tmp_path / "b", tmp_path / "a")
+    other, _ = make(prioritized=True)
+    other.load(tmp_path / "b")
+    for name, array in replay._arena.arrays.items():
+        assert torch.equal(array.tensor, other._arena.arrays[name].tensor), name
+
+
 def test_what_crosses_chunks_is_saved(tmp_path: Path) -> None:
     """Writes longer than a chunk, and around the ring's end; compared byte by byte."""
     stream = Stream(0, frames=3, end_rate=0.3)

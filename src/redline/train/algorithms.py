@@ -129,4 +129,8 @@ def trainable_parts(state: dict[str, Any]) -> dict[str, Any]:
     """What of an algorithm's saved state `params_sha256` covers: all learned parameters."""
     if "critic" not in state:
         return state["policy"]
-    return {"policy": state["policy"], "critic": state["critic"]}
+    return {
+        f"{part}.{name}": value
+        for part in ("policy", "critic")
+        for name, value in state[part].items()
+    }

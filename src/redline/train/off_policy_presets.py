@@ -22,17 +22,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 _DQN_CARTPOLE: dict[str, Any] = {
     "total_env_steps": 100_000,
     "num_envs": 8,
-    "rollout_length": 16,
+    "rollout_length": 4,
     "batch_size": 64,
+    "gamma": 0.98,
+    "n_step": 3,
+    "double_q": True,
     "replay_size": 100_000,
-    "replay_ratio": 32.0,
+    "replay_ratio": 16.0,
     "learning_starts": 1_000,
     "learning_rate": 1e-3,
     "learning_rate_schedule": "linear",
-    "target_update_interval": 64,
-    "epsilon_fraction": 0.16,
+    "target_update_interval": 100,
+    "epsilon_fraction": 0.2,
     "epsilon_final": 0.04,
-    "hidden_sizes": (256, 256),
 }
 _DQN_MINATAR: dict[str, Any] = {
     "total_env_steps": 1_000_000,
@@ -85,17 +87,20 @@ OFF_POLICY_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "total_env_steps": 100_000,
             "num_envs": 16,
             "rollout_length": 10,
-            "sequence_length": 10,
+            "sequence_length": 20,
             "state_interval": 10,
-            "burn_in": 10,
+            "burn_in": 5,
             "n_step": 3,
             "batch_size": 32,
             "replay_size": 50_000,
-            "replay_ratio": 4.0,
+            "replay_ratio": 16.0,
             "learning_starts": 2_000,
-            "learning_rate": 1e-3,
-            "target_update_interval": 200,
-            "epsilon_fraction": 0.5,
+            "learning_rate": 2e-3,
+            "learning_rate_schedule": "linear",
+            "adam_eps": 1e-5,
+            "target_update_interval": 100,
+            "epsilon_schedule": "linear",
+            "epsilon_fraction": 0.3,
             "hidden_sizes": (64,),
             "core_size": 64,
         },
@@ -125,9 +130,7 @@ OFF_POLICY_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "pendulum": _PENDULUM
         | {
             "total_env_steps": 20_000,
-            "actor_learning_rate": 1e-3,
-            "critic_learning_rate": 1e-3,
-            "alpha_learning_rate": 1e-3,
+            "learning_rate": 1e-3,
         },
         "mujoco": _MUJOCO,
     },
@@ -137,7 +140,7 @@ _RAINBOW: dict[str, Any] = {
     "double_q": True,
     "dueling": True,
     "noisy": True,
-    "distribution": "categorical",
+    "value_distribution": "categorical",
     "n_step": 3,
     "prioritized": True,
     "priority_alpha": 0.5,
@@ -160,7 +163,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 """Presets that are laid over the family's."""
 
 VARIANT_FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
-    ("rainbow", "cartpole"): {"v_min": 0.0, "v_max": 100.0},
+    ("rainbow", "cartpole"): {
+        "v_min": 0.0,
+        "v_max": 50.0,  # 1 / (1 - gamma), what balancing for ever is worth
+        "epsilon_fraction": 0.1,
+        "epsilon_final": 0.0,
+    },
     ("rainbow", "minatar"): {"v_min": -5.0, "v_max": 45.0},
 }
 """(variant, family) -> what the variant needs there."""

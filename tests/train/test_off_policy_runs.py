@@ -1,0 +1,278 @@
+"""Off-policy runs, small: the ratio, stopping and going on, damage, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import redline
+from redline.cli import main
+from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
+from redline.train.checkpoint import load_checkpoint
+from redline.train.off_policy_loop import OffPolicyLoop
+from redline.train.progress import BASE_COLUMNS, TIME_COLUMNS
+from redline.train.run import Run
+
+SMALL: dict[str, Any] = {
+    "total_env_steps": 240,
+    "num_envs": 2,
+    "rollout_length": 6,
+    "batch_size": 8,
+    "replay_size": 150,  # it wraps around within a run
+    "replay_ratio": 4.0,
+    "learning_starts": 48,
+    "hidden_sizes": (8,),
+    "log_interval": 48,
+    "checkpoint_interval": 48,
+    "quiet": True,
+    "tensorboard": False,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "dqn": {"env": "CartPole-v1"},
+    "rainbow": {
+        "env": "CartPole-v1", "double_q": True, "dueling": True, "noisy": True, "n_step": 3,
+        "value_distribution": "categorical", "num_atoms": 5, "prioritized": True,
+    },
+    "iqn": {"env": "CartPole-v1", "value_distribution": "implicit", "prioritized": True},
+    "r2d1": {
+        "env": "redline/TMaze-v1", "sequence_length": 6, "state_interval": 6, "burn_in": 6,
+        "n_step": 2, "prioritized": True, "core_size": 8, "replay_size": 240,
+    },
+    "sac": {"env": "Pendulum-v1"},
+    "sac-discrete": {"env": "CartPole-v1"},
+    "sac-droq": {
+        "env": "Pendulum-v1", "num_critics": 3, "critic_subset": 2, "critic_dropout": 0.1,
+        "critic_layer_norm": True, "prioritized": True, "n_step": 2,
+    },
+    "td3": {"env": "Pendulum-v1"},
+    "ddpg": {"env": "Pendulum-v1", "n_step": 3},
+}  # fmt: skip
+ALGORITHMS = {"rainbow": "dqn", "iqn": "dqn", "sac-discrete": "sac", "sac-droq": "sac"}
+
+
+def small(out: Path, case: str, **settings: Any) -> Run:
+    chosen = {"preset": "default", **SMALL, **CASES[case], **settings}
+    return redline.train(ALGORITHMS.get(case, case), out=out, **chosen)
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    with (run / "progress.csv").open() as file:
+        return [
+            {k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in csv.DictReader(file)
+        ]
+
+
+def stop_after(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run gets a SIGTERM in that iteration."""
+    learn, count = OffPolicyLoop._learn, [0]
+
+    def interrupted(loop: OffPolicyLoop, rollout: Any) -> None:
+        learn(loop, rollout)
+        count[0] += 1
+        if count[0] == iterations:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(OffPolicyLoop, "_learn", interrupted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stopped_run_ends_like_one_never_stopped(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replay, its priorities, targets, optimisers, schedules and every stream go on exactly."""
+    whole = small(tmp_path / "whole", case)
+    with monkeypatch.context() as patch:
+        stop_after(11, patch)
+        stopped = small(tmp_path / "stopped", case)
+    assert stopped.exit_code == 128 + signal.SIGTERM
+    assert stopped.inspect()["env_steps"] == 11 * 12
+    resumed = redline.train(resume=stopped.out, quiet=True)
+    assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+    assert rows(resumed.out) == rows(whole.out)
+
+
+def test_updates_follow_the_replay_ratio_with_the_remainder_carried(tmp_path: Path) -> None:
+    """15 samples an iteration x ratio 1.3 / batch 8 = 2.4375 updates, from 60 env_steps on.
+
+    At env_steps 60, 75, ..., 300 that is 17 iterations: 41.4375, so 41 updates.
+    """
+    run = small(
+        tmp_path / "run", "dqn", num_envs=3, rollout_length=5, total_env_steps=300,
+        learning_starts=60, replay_ratio=1.3, log_interval=15,
+    )  # fmt: skip
+    found = rows(run.out)
+    steps = {int(row["env_steps"]): int(row["optimizer_steps"]) for row in found}
+    assert [steps[n] for n in (45, 60, 75, 90, 300)] == [0, 2, 4, 7, 41]
+    assert float(found[-1]["replay_ratio"]) == pytest.approx(41 * 8 / 255)
+
+
+def test_columns_are_there_before_the_first_update(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", "sac", total_env_steps=60, learning_starts=48, log_interval=12)
+    found = rows(run.out)
+    assert [name for name in BASE_COLUMNS if name not in TIME_COLUMNS] == list(found[0])[:10]
+    assert found[0]["critic_loss"] == "" != found[-1]["critic_loss"]
+
+
+def test_learned_parameters_all_count_in_the_hash(tmp_path: Path) -> None:
+    """Another critic is another agent, though the actor that acts is the same."""
+    a = small(tmp_path / "a", "sac", total_env_steps=48, learning_starts=1000)
+    b = small(tmp_path / "b", "sac", total_env_steps=48, learning_starts=1000, num_critics=3)
+    assert a.inspect()["params_sha256"] != b.inspect()["params_sha256"]
+
+
+@pytest.mark.parametrize("case", ["r2d1", "sac"])
+def test_workers_collect_for_off_policy_learning(case: str, tmp_path: Path) -> None:
+    """Each environment's noise is its own, so only the networks' arithmetic may differ."""
+    serial = small(tmp_path / "serial", case, learning_starts=10_000)
+    workers = small(
+        tmp_path / "workers", case, learning_starts=10_000, collector="workers", num_workers=2
+    )
+    columns = ("env_steps", "return_mean", "episodes", "episode_length_mean")
+    for ours, theirs in zip(rows(serial.out), rows(workers.out), strict=True):
+        for name in columns:
+            assert (ours[name] == "") == (theirs[name] == "")
+            if ours[name]:
+                assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=1e-4)
+
+
+def test_replay_in_a_file_gives_the_same_run(tmp_path: Path) -> None:
+    memory = small(tmp_path / "memory", "dqn")
+    file = small(tmp_path / "file", "dqn", replay_storage="memmap")
+    assert memory.inspect()["params_sha256"] == file.inspect()["params_sha256"]
+
+
+def test_damaged_replay_is_named_and_the_checkpoint_before_it_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = small(tmp_path / "whole", "dqn", total_env_steps=480)
+    run = small(tmp_path / "run", "dqn", total_env_steps=480)
+    newest = max((run.out / "checkpoints").glob("step_*"))
+    chunk = max((newest / "replay").glob("*.bin"), key=lambda file: file.stat().st_size)
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.unlink()  # the file may be shared with the checkpoint before
+    chunk.write_bytes(content)
+    with pytest.raises(CorruptCheckpointError, match=chunk.name):
+        load_checkpoint(newest, with_replay=True)
+    resumed = redline.train(resume=run.out, quiet=True)
+    assert f"{chunk} does not match its SHA-256" in capsys.readouterr().err
+    assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+
+
+def test_a_missing_replay_is_named(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", "dqn")
+    for checkpoint in (run.out / "checkpoints").iterdir():
+        (checkpoint / "replay" / "replay.json").unlink()
+    with pytest.raises(CorruptCheckpointError, match="replay.json"):
+        redline.train(resume=run.out, total_env_steps=480, quiet=True)
+
+
+def test_the_best_checkpoint_keeps_its_replay(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", "dqn", checkpoints="best", total_env_steps=480)
+    best = run.checkpoint("best")
+    assert best.replay is not None
+    assert load_checkpoint(best.path, with_replay=True).replay == best.replay
+
+
+def test_evaluate_export_and_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for case in ("dqn", "sac", "td3", "r2d1"):
+        run = small(tmp_path / case, case)
+        assert main(["eval", str(run.out), "--episodes", "2"]) == 0
+        line = capsys.readouterr().out.strip().splitlines()[-1]
+        assert json.loads(line)["episodes"] == 2
+        assert main(["eval", str(run.out), "--episodes", "2", "--stochastic"]) == 0
+        path = run.export(tmp_path / f"{case}.pt2", format="torch")
+        assert path.exists()
+
+
+def test_exported_actors_act_like_the_original(tmp_path: Path) -> None:
+    """The exported program answers in the bounds of Pendulum's torque, [-2, 2]."""
+    run = small(tmp_path / "run", "sac")
+    program = torch.export.load(run.export(tmp_path / "sac.pt2", format="torch")).module()
+    obs = torch.tensor(np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32))
+    policy = run.policy()
+    expected = policy.env_action(policy.act(obs, {}).action)
+    answers = torch.cat([program(row[None]) for row in obs])
+    torch.testing.assert_close(answers, torch.as_tensor(expected), rtol=1e-5, atol=1e-6)
+    assert expected.abs().max() <= 2.0
+
+
+def test_replay_that_cannot_fit_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs .* GB = 1,000,000,000,000 x"):
+        small(tmp_path / "run", "dqn", replay_size=10**12)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "pattern"),
+    [
+        ("dqn", "Pendulum-v1", "Discrete"),
+        ("r2d1", "Pendulum-v1", "Discrete"),
+        ("td3", "CartPole-v1", "Box"),
+        ("ddpg", "CartPole-v1", "Box"),
+    ],
+)
+def test_action_spaces_that_do_not_fit_are_refused(
+    algorithm: str, env: str, pattern: str, tmp_path: Path
+) -> None:
+    with pytest.raises((SpaceError, ConfigError), match=pattern):
+        redline.train(algorithm, env=env, out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:
+    for settings in ({"core": "lstm"}, {"normalize_obs": True}):
+        with pytest.raises(ConfigError, match=next(iter(settings))):
+            small(tmp_path / "run", "dqn", **settings)
+    with pytest.raises(ConfigError, match="smaller than one iteration"):
+        small(tmp_path / "run", "dqn", replay_size=11)
+
+
+def test_time_limits_are_bootstrapped_and_terminations_are_not(tmp_path: Path) -> None:
+    """A reward of 1 for ever is worth 1 / (1 - gamma) = 4 though each episode is cut after 5.
+
+    An environment that terminates there instead is worth 1 + .75 + ... at most; with one
+    step left, 1. Deep learning finds both within 0.3.
+    """
+
+    class Constant(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, ends: bool) -> None:
+            self.ends, self.left = ends, 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.left = 5
+            return self._obs(), {}
+
+        def step(self, action: Any) -> Any:
+            self.left -= 1
+            over = self.left == 0
+            return self._obs(), 1.0, over and self.ends, over and not self.ends, {}
+
+        def _obs(self) -> Any:
+            return np.array([self.left / 5 if self.ends else 0.5], np.float32)
+
+    def value(ends: bool) -> float:
+        run = small(
+            tmp_path / f"ends-{ends}", "dqn", env=lambda: Constant(ends), gamma=0.75,
+            total_env_steps=1500, replay_size=1000, learning_rate=1e-2, hidden_sizes=(16,),
+            target_update_interval=5, n_step=2,
+        )  # fmt: skip
+        policy = redline.load(run.out, env=lambda: Constant(ends)).policy()
+        obs = torch.tensor([[0.2 if ends else 0.5]])
+        with torch.inference_mode():
+            return float(policy.evaluate(obs).q.max())
+
+    assert value(ends=False) == pytest.approx(4.0, abs=0.3)
+    assert value(ends=True) == pytest.approx(1.0, abs=0.3)
