@@ -134,21 +134,26 @@ def _activity(timeline: Timeline) -> _Activity:
         activity = WAITING if state.level == levels.WAITING else BUSY
         row = activity, operation_name(timeline, state)
         table.append(numbers.setdefault(row, len(numbers)))
-    window, lead = timeline.window, timeline.lead
+    window, end_ns = timeline.window, max(timeline.end_ns, 0)
+    lead = _changes(timeline.lead[0], np.array(table, np.uint32)[timeline.lead[1]], table[0])
     # Recorded up to its end; after that it is absent whatever its last state was.
-    inside = window[0] < timeline.end_ns
-    edges = np.unique(np.concatenate([window[0][inside], lead[0], [max(timeline.end_ns, 0)]]))
-    states = np.array(table, np.uint32)[_held(lead, edges)]
-    states[_held(window, edges) == 0] = 0
-    states[edges >= timeline.end_ns] = 0
-    changed = np.diff(states.astype(np.int64), prepend=0) != 0
-    times = edges[changed].astype(np.int64) + timeline.process.base_ns
-    return _Activity(timeline, (times, states[changed]), list(numbers))
+    edges = np.sort(np.concatenate([window[0], lead[0], [0, end_ns]]), kind="stable")
+    states = _held(lead, edges, table[0])
+    states[(_held(window, edges, 0) == 0) | (edges >= end_ns)] = 0
+    last = np.append(edges[1:] != edges[:-1], True)
+    times, states = _changes(edges[last], states[last], 0)
+    return _Activity(timeline, (times + timeline.process.base_ns, states), list(numbers))
 
 
-def _held(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _changes(times: NDArray[np.int64], states: NDArray[np.uint32], before: int) -> Stream:
+    """The stream without the points at which nothing changes."""
+    changed = np.concatenate([[before], states[:-1]]) != states if len(states) else slice(0)
+    return times[changed], states[changed]
+
+
+def _held(stream: Stream, times: NDArray[np.int64], before: int) -> NDArray[np.uint32]:
     at = np.searchsorted(stream[0], times, side="right")
-    return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at]
+    return np.concatenate([np.array([before], np.uint32), stream[1]])[at]
 
 
 def _busy_count(found: list[_Activity]) -> Stream:

@@ -86,21 +86,23 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     states = thread.stream[1]
     before = np.concatenate([[python], level[states][:-1]]) if len(states) else states
     into = states[(before == python) & (level[states] != python)]
-    keys, counts = np.unique(operation[into] * len(levels.LEVELS) + level[into], return_counts=True)
-    return {
-        (int(key) // len(levels.LEVELS), int(key) % len(levels.LEVELS)): int(count)
-        for key, count in zip(keys, counts, strict=True)
-    }
+    counts: dict[tuple[int, int], int] = defaultdict(int)
+    for state, count in enumerate(np.bincount(into, minlength=1).tolist()):
+        if count:
+            counts[int(operation[state]), int(level[state])] += count
+    return counts
 
 
 def _entries(timeline: Timeline, shard: Shard) -> dict[int, int]:
     """{operation: how often it began while the boundary was observed}."""
     kinds = {"operation", "inferred"}
     begins = [2 * n.id for n in timeline.process.names.values() if n.kind in kinds]
-    rows = np.flatnonzero(np.isin(shard.codes, np.array(begins, np.uint16)))
+    wanted = np.zeros(2 * layout.MAX_IDS, bool)
+    wanted[begins] = True
+    rows = np.flatnonzero(wanted[shard.codes])
     rows = rows[~_is_on(timeline.blind, _times_of(shard, rows))]
-    ids, counts = np.unique(shard.codes[rows] >> 1, return_counts=True)
-    return dict(zip(ids.tolist(), counts.tolist(), strict=True))
+    counts = np.bincount(shard.codes[rows] >> 1, minlength=1).tolist()
+    return {number: count for number, count in enumerate(counts) if count}
 
 
 def _times_of(shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.int64]:
