@@ -163,8 +163,12 @@ def bin_functions(
     for shard in timeline.process.threads:
         times, codes = row_times(shard), shard.codes
         stops = times[(codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)]
+        chosen = np.flatnonzero(np.isin(codes >> 1, np.array(ids, np.uint16)))
+        chosen = chosen[np.argsort(codes[chosen] >> 1, kind="stable")]
+        times, codes = times[chosen], codes[chosen]
         for each in ids:
-            rows = (codes >> 1) == each
+            first, last = np.searchsorted(codes >> 1, [each, each + 1])
+            rows = slice(int(first), int(last))
             begins, ends = _paired(times[rows], (codes[rows] & 1) == 0, stops)
             open_ns = _elapsed(begins, edges_ns) - _elapsed(ends, edges_ns)
             found[each].inclusive_ns[:] += np.diff(open_ns)

@@ -389,7 +389,7 @@
         name: plain(one.process === null ? one.name : `${one.name}, ${summary.processes[one.process].name}`),
         x: one.t_s, y: one.value, hovertemplate: "%{x:.2f} s: %{y:.2f} " + one.unit,
       })), {
-        height: 190, showlegend: true, xaxis: { range: [edges[state.first], edges[state.end]], title: { text: "s" } },
+        height: 190, showlegend: series.length <= 10, xaxis: { range: [edges[state.first], edges[state.end]], title: { text: "s" } },
         yaxis: { rangemode: "tozero", title: { text: series[0].unit } },
       });
     });
