@@ -22,8 +22,10 @@ import pytest
 pytest.importorskip("plotly")
 
 from redline.profile import levels
+from redline.profile.analyse.processes import WaitsFor
 from redline.profile.analyse.summary import summarize
 from redline.profile.commands import main
+from redline.profile.gpu.activity import DeviceBusy, Launched
 from redline.profile.reader import open_session
 from redline.profile.report.html import embed_json, render_html
 
@@ -307,6 +309,34 @@ def test_a_phase_can_be_chosen(open_page: Any, text: str, recorded: Path) -> Non
     page.tab.select_option("#phase", "=<i>second")
     cells = [c for c in summarize(recorded).to_json()["cells"] if c["phase"] == "<i>second"]
     assert page.breakdown() == pytest.approx(expected(cells, "corrected_s"), abs=1e-9)
+
+
+def test_gpu_time_and_waits_for_others_are_shown(open_page: Any, recorded: Path) -> None:
+    """Two devices busy 250 and 500 ms with one process's work: 0.750 s in the tree."""
+    summary = summarize(recorded)
+    first, second = summary.processes
+    rows = [
+        DeviceBusy(first.name, first.pid, n, 10**9, ms * 10**6, ms * 10**6, 10**7, 0, 2)
+        for n, ms in ((0, 250), (1, 500))
+    ]
+    launched = [Launched(first.name, first.pid, "learning", "kernel", 0, 7, 3 * 10**8, 2 * 10**8)]
+    waits = [WaitsFor(second.name, second.pid, "other", first.name, first.pid, "learning", 10**7)]
+    whole = dataclasses.replace(summary, gpu_devices=rows, gpu_launched=launched, waits_for=waits)
+    page = open_page(render_html(open_session(recorded), whole))
+    cells = page.tab.locator(f"#tree tr[data-pid='{first.pid}'] td").all_inner_texts()
+    assert cells[6] == "0.750"
+    assert page.tab.locator("#devices tbody tr").all_inner_texts() == [
+        *(
+            f"{n}\t{first.name}\t1.000\t{s}\t{p} %\t{s}\t0.010\t2"
+            for n, s, p in ((0, "0.250", "25.0"), (1, "0.500", "50.0"))
+        )
+    ]
+    assert page.tab.inner_text("#launched tbody") == "learning\tkernel\t7\t0.200\t0.300"
+    assert page.tab.locator("#waits-for tbody td").all_inner_texts() == [
+        *(f"other of {TAG}", f"learning of {first.name}", "0.010")
+    ]
+    plain = open_page(render_html(open_session(recorded), summary))
+    assert not plain.tab.is_visible("#gpu")
 
 
 def test_names_of_a_session_are_text_only(open_page: Any, text: str) -> None:
