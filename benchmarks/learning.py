@@ -49,11 +49,11 @@ SUITES: dict[str, Suite] = {
     "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 350000", 5, 475, 4),
     "reinforce-cartpole": Suite("reinforce --env CartPole-v1 --total-env-steps 120000", 5, 195, 4),
     "ppo-recurrent": Suite(
-        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000", 5, 400, 5
+        "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000", 5, 400, 4
     ),
     "ppo-feedforward-control": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000 --core none",
-        3, 200, 3, below=True,
+        5, 200, 5, below=True,
     ),
     "ppo-halfcheetah": Suite(
         "ppo --env HalfCheetah-v5 --total-env-steps 1000000", 3, 1800, 0,

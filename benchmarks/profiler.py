@@ -219,10 +219,14 @@ def sweep(options: argparse.Namespace) -> None:
         "peak_bytes": max(each[2] for each in end_to_end),
         "bytes_per_event": size / options.events,
     }
-    head = "| events | sweep, events per CPU s | analysis s | process CPU s | peak memory MiB | bytes per event |"
+    head = (
+        "| events | sweep, events per CPU s | analysis s | process CPU s | peak memory MiB | "
+        "bytes per event |"
+    )
     line = (
         f"| {row['events']:,} | {row['overlap_events_per_s']:,.0f} | {row['analysis_s']:.2f} | "
-        f"{row['process_cpu_s']:.2f} | {row['peak_bytes'] / 2**20:.0f} | {row['bytes_per_event']:.2f} |"
+        f"{row['process_cpu_s']:.2f} | {row['peak_bytes'] / 2**20:.0f} | "
+        f"{row['bytes_per_event']:.2f} |"
     )
     explained = "Best of three; an event is a begin or an end. One core."
     write("sweep", options, explained, head, [line], [row])

@@ -171,7 +171,7 @@ def test_a_missing_replay_is_named(tmp_path: Path) -> None:
     run = small(tmp_path / "run", "dqn")
     for checkpoint in (run.out / "checkpoints").iterdir():
         (checkpoint / "replay" / "replay.json").unlink()
-    with pytest.raises(CorruptCheckpointError, match="replay.json"):
+    with pytest.raises(CorruptCheckpointError, match=r"replay\.json"):
         redline.train(resume=run.out, total_env_steps=480, quiet=True)
 
 

@@ -8,4 +8,12 @@ configs live in `algos.configs`, which imports no torch, so that help answers at
 | `ppo` | `algos/ppo.py` | `PPOConfig` |
 | `a2c` | `algos/a2c.py` | `A2CConfig` |
 | `reinforce` | `algos/reinforce.py` | `ReinforceConfig` |
+| `dqn` | `algos/dqn.py`, losses in `distributional.py` | `DQNConfig` |
+| `r2d1` | `algos/r2d1.py` | `R2D1Config` |
+| `ddpg` | `algos/ddpg.py` | `DDPGConfig` |
+| `td3` | `algos/td3.py` | `TD3Config` |
+| `sac` | `algos/sac.py` | `SACConfig` |
+
+What the Q-learners share is in `q_learning.py`, what the actor-critics share in `critics.py`
+and `networks.py`; `algorithm.py` says what the training loops ask for.
 """

@@ -191,8 +191,8 @@ def _save_chunk(
     stem = f"{number:02d}-{chunk:06d}"
     first, stop = array.chunk_range(chunk)
     known = array.digest.get(chunk)
-    recorded = known is not None and not array.plan.volatile
-    if recorded and not array.changed[chunk] and previous is not None:
+    is_same = not (array.changed[chunk] or array.plan.volatile)
+    if known is not None and is_same and previous is not None:
         name = _file_name(stem, known)
         if _link(previous / name, directory / name, stop - first):
             return SavedFile(name, stop - first, known, is_new=False)
