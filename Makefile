@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 EXTRAS := atari,mujoco,envpool,minatar,video,onnx,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint clean
+.PHONY: help demo test test-profile-312 lint clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,8 +29,31 @@ $(VENV)/.dev: $(VENV)/.core
 demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev lint  ## every check and test
+test: $(VENV)/.dev lint test-profile-312  ## every check and test
 	@$(BIN)/python -m pytest
+
+# The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
+# no torch run there in a light environment of their own, where a Python 3.12 is found.
+VENV312 := .venv-312
+LIGHT   := numpy pyarrow pytest hypothesis
+PY312   := $(firstword $(foreach p,python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),\
+             $(shell $(p) -c 'import sys; print(sys.executable) if sys.version_info[:2] == (3, 12) else 0' 2>/dev/null)))
+
+$(VENV312)/.light: pyproject.toml setup.py $(wildcard src/redline/profile/csrc/*)
+	@test -x $(VENV312)/bin/python || $(PY312) -m venv $(VENV312)
+	@echo "Installing the profiler alone into $(VENV312) ..."
+	@$(VENV312)/bin/python -m pip install --quiet --disable-pip-version-check $(LIGHT)
+	@$(VENV312)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+test-profile-312:
+ifeq ($(PY312),)
+	@echo "The profiler's tests on Python 3.12 are left out: no python3.12 on PATH or under ~/.pyenv."
+else
+	@$(MAKE) --no-print-directory $(VENV312)/.light
+	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile \
+	  --ignore=tests/profile/test_report_figures.py --ignore=tests/profile/test_report_page.py
+endif
 
 lint: $(VENV)/.dev  ## ruff, import-linter, pyright
 	@$(BIN)/ruff check .
@@ -39,4 +62,4 @@ lint: $(VENV)/.dev  ## ruff, import-linter, pyright
 	@$(BIN)/basedpyright --level error
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) build dist demo-run .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(VENV312) build dist demo-run .pytest_cache .ruff_cache .hypothesis src/*.egg-info

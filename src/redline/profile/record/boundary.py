@@ -81,15 +81,17 @@ class Boundary:
         self.resume()
 
     def detach(self) -> None:
-        """Stop observing and give the hook back."""
-        self.pause()
+        """Stop observing and give the hook back, if it was taken."""
         if self._monitoring is not None:
             tool = self._monitoring.PROFILER_ID
             if self._monitoring.get_tool(tool) == TOOL_NAME:
+                self.pause()
                 for event in self._callbacks():
                     self._monitoring.register_callback(tool, event, None)
                 self._monitoring.free_tool_id(tool)
-        elif threading.getprofile() is _native.hook_this_thread:
+            return
+        self.pause()
+        if threading.getprofile() is _native.hook_this_thread:
             threading.setprofile(None)  # pyright: ignore[reportArgumentType]
 
     def resume(self) -> None:
