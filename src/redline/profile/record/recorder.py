@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from redline.errors import ProfileError
 from redline.profile import layout, marks
+from redline.profile.record.companions import Companions
 from redline.profile.record.files import ProcessFiles, create_session
 from redline.profile.record.imports import PostImport
 from redline.profile.record.options import Options
 
 if TYPE_CHECKING:
-    from redline.profile.gpu.windows import GpuWindows
     from redline.profile.record.boundary import Boundary
-    from redline.profile.record.sampler import Sampler
 
 MARKS, CALLS = 1, 2
 
@@ -58,9 +57,7 @@ class Recorder:
         self._hooks = PostImport()
         self._files: ProcessFiles | None = None
         self._boundary: Boundary | None = None
-        self._sampler: Sampler | None = None
-        self._gpu: GpuWindows | None = None
-        self._in_window = False
+        self._companions = Companions(options)
         self._patches: Any = None
         self._pid = 0
         self._base_ns = 0
@@ -85,7 +82,7 @@ class Recorder:
             if self._boundary is not None:
                 self._boundary.attach()
                 self._boundary.pause()
-            self._open_sampler()
+            self._open_companions()
         except ProfileError:
             if self._boundary is not None:
                 self._boundary.detach()
@@ -112,16 +109,13 @@ class Recorder:
         if self._files is None:
             return {}
         os._exit = self._os_exit
-        if self._gpu is not None:
-            self._gpu.stop()
-            self._gpu = None
+        sampled = self._companions.stop()
+        if sampled is not None:
+            self._note("sampler", **sampled)
         marks.listen_to_metadata(None)
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
         self._native.set_active(0)
-        if self._sampler is not None:
-            self._note("sampler", **self._sampler.stop())
-            self._sampler = None
         if self._boundary is not None:
             self._boundary.detach()
         self._patches.undo()
@@ -133,15 +127,13 @@ class Recorder:
 
     def pause_writer(self) -> None:
         """Before a fork: no thread of ours may exist then."""
-        if self._sampler is not None:
-            self._sampler.pause()
+        self._companions.before_fork()
         self._native.pause_writer()
 
     def resume_writer(self) -> None:
         """After it, in the parent."""
         self._native.resume_writer()
-        if self._sampler is not None and self._in_window:
-            self._sampler.resume()
+        self._companions.after_fork_in_parent()
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's files and record into new ones."""
@@ -150,12 +142,9 @@ class Recorder:
         self._native.abandon()
         self._close_files()
         self._steps = 0
-        self._in_window = False
-        self._gpu = None
         self._open_files()
-        if self._sampler is not None:
-            self._sampler.abandon()
-            self._open_sampler()
+        if self._files is not None:
+            self._companions.after_fork_in_child(self._files.directory, self._base_ns)
         self._open_window()
 
     # ------------------------------------------------------------------ files
@@ -174,29 +163,9 @@ class Recorder:
         if marks.known_metadata():
             self._write_metadata(marks.known_metadata())
 
-    def _open_sampler(self) -> None:
-        from redline.profile.record.sampler import DEFAULT_HZ, Sampler
-
-        hz = self.options.sample_hz or (DEFAULT_HZ if self.options.mode == "sample" else 0.0)
-        if hz > 0 and self._files is not None:
-            self._sampler = Sampler(self._files.directory, self._base_ns, hz)
-
-    def _open_gpu(self) -> None:
-        from redline.profile.gpu.windows import GpuWindows, device_present
-
-        if self.options.mode != "full" or not self.options.gpu_window_s or not device_present():
-            return
-        from redline.profile.gpu.collector import KinetoCollector
-
+    def _open_companions(self) -> None:
         if self._files is not None:
-            self._gpu = GpuWindows(
-                self._files.directory,
-                KinetoCollector(),
-                window_s=self.options.gpu_window_s,
-                every_s=self.options.gpu_every_s,
-                mark=marks.operation("gpu collector"),
-            )
-            self._gpu.start()
+            self._companions.open(self._files.directory, self._base_ns)
 
     def _close_files(self) -> None:
         self._native.set_name_hook(None)
@@ -265,10 +234,7 @@ class Recorder:
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
-        self._in_window = True
-        self._open_gpu()
-        if self._sampler is not None:
-            self._sampler.resume()
+        self._companions.begin()
         if self.options.for_s > 0:
             _later(self.options.for_s, self._end_window)
 
@@ -279,11 +245,7 @@ class Recorder:
     def _end_window(self) -> None:
         if self._files is None or os.getpid() != self._pid:
             return
-        self._in_window = False
-        if self._gpu is not None:
-            self._gpu.end()
-        if self._sampler is not None:
-            self._sampler.pause()
+        self._companions.end()
         self._native.set_block_hook(None, 0)
         if self._boundary is not None:
             self._boundary.pause()
