@@ -55,15 +55,9 @@ class Batches:
         def stored(name: str) -> Tensor:
             return shaped(self._arena[name].index_select(0, slot))
 
-        def observed(key: str) -> Any:
-            found: dict[Path, Tensor] = {}
-            for path, leaf in self._leaves.items():
-                slots = leaf.slots(flat) if key == "obs" else self._successor(leaf, window)
-                found[path] = shaped(leaf.fetch(slots, _reused(out, (key, *path), index, leaf)))
-            return nest(found, shape)
-
+        observed = self._observed(flat, window, shape, out)
         fields: dict[str, Any] = {
-            "obs": observed("obs"),
+            "obs": observed["obs"],
             "action": nest(
                 {path: stored(entry_name("action", path)) for path in self._spec.action}, shape
             ),
@@ -72,10 +66,45 @@ class Batches:
             "num_steps": shaped(window.num_steps),
         }
         if self._config.next_obs:
-            fields["next_obs"] = observed("next_obs")
+            fields["next_obs"] = observed["next_obs"]
         for name in self._spec.extras:
             fields[name] = stored(f"extra/{name}")
         return fields
+
+    def _observed(
+        self, flat: Tensor, window: Window, shape: tuple[int, ...], out: TensorDictBase | None
+    ) -> dict[str, Any]:
+        """Key -> the rows' observations, nested: obs, and next_obs where it is wanted."""
+        found: dict[str, dict[Path, Tensor]] = {"obs": {}, "next_obs": {}}
+        for path, leaf in self._leaves.items():
+            slots = {"obs": leaf.slots(flat)}
+            if self._config.next_obs:
+                slots["next_obs"] = self._successor(leaf, window)
+            fetched = self._fetch(leaf, slots, path, out, shape)
+            for key, value in fetched.items():
+                found[key][path] = value.reshape(*shape, *value.shape[1:])
+        return {key: nest(leaves, shape) for key, leaves in found.items() if leaves}
+
+    def _fetch(
+        self,
+        leaf: ObservationLeaf,
+        slots: dict[str, Tensor],
+        path: Path,
+        out: TensorDictBase | None,
+        shape: tuple[int, ...],
+    ) -> dict[str, Tensor]:
+        """The observations at these slots, key -> [N, ...]."""
+        n = self._config.n_step
+        device = slots["obs"].device
+        old = {key: _earlier(out, (key, *path), shape, leaf, device) for key in slots}
+        if leaf.frames > n and len(slots) == 2 and len(shape) == 1 and device.type == "cpu":
+            obs, following = slots["obs"], slots["next_obs"]
+            if torch.equal(obs[:, n:], following[:, :-n]):
+                # The two stacks share all frames but n: each is gathered once, and both
+                # observations are views of the same memory.
+                joint = torch.cat([obs, following[:, -n:]], dim=1)
+                return leaf.fetch_overlapping(joint, n, old["obs"])
+        return {key: leaf.fetch(where, old[key]) for key, where in slots.items()}
 
     def steps(self, index: Tensor, head: Tensor, out: TensorDictBase | None) -> TensorDict:
         """The [T', N] steps of sequences; arguments as for `rows`."""
@@ -97,10 +126,14 @@ class Batches:
         return slots
 
 
-def _reused(
-    out: TensorDictBase | None, path: Path, index: Tensor, leaf: ObservationLeaf
+def _earlier(
+    out: TensorDictBase | None,
+    path: Path,
+    shape: tuple[int, ...],
+    leaf: ObservationLeaf,
+    device: torch.device,
 ) -> Tensor | None:
-    """The tensor of an earlier batch to write into.
+    """The tensor of an earlier batch whose memory may be taken.
 
     Raises:
         ConfigError: if it is not of the batch's shape, kind and place.
@@ -108,16 +141,15 @@ def _reused(
     if out is None:
         return None
     value = out.get(path)
-    wanted = (*index.shape, *leaf.shape)
+    wanted = (*shape, *leaf.shape)
     if (
         not isinstance(value, Tensor)
         or tuple(value.shape) != wanted
         or value.dtype != leaf.dtype
-        or value.device != index.device
-        or not value.is_contiguous()
+        or value.device != device
     ):
         raise ConfigError(
-            f"out[{'.'.join(path)!r}] should be contiguous {leaf.dtype} of shape {wanted} on "
-            f"{index.device}. Give a batch that this replay drew with the same batch_size."
+            f"out[{'.'.join(path)!r}] should be {leaf.dtype} of shape {wanted} on {device}. Give "
+            "a batch that this replay drew with the same batch_size."
         )
     return value

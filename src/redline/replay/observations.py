@@ -258,17 +258,45 @@ class ObservationLeaf:
 
         Args:
             slots: [N] or [N, k].
-            out: contiguous memory of N observations to write into; None takes new memory.
+            out: N observations to write over if they lie in one piece; None takes new memory.
 
         Returns:
             [N, ...].
         """
         frames = self.arena[f"{self.name}/frames"]
-        if out is not None:
+        if out is not None and out.is_contiguous():
             out = out.view(slots.numel(), *frames.shape[1:])
             torch.index_select(frames, 0, slots.reshape(-1), out=out)
             return out.view(slots.shape[0], *self.shape)
         return frames.index_select(0, slots.reshape(-1)).view(slots.shape[0], *self.shape)
+
+    def fetch_overlapping(
+        self, slots: Tensor, shift: int, old: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Stacks and those `shift` frames later, as views of one gathered run of frames.
+
+        Args:
+            slots: [N, k + shift] of the frames, oldest first.
+            shift: frames from one stack to the other.
+            old: the "obs" of an earlier result of this shape, whose memory is taken; None, or
+                anything else, takes new memory.
+
+        Returns:
+            "obs" and "next_obs", each [N, ...] and not contiguous.
+        """
+        frames = self.arena[f"{self.name}/frames"]
+        shape = (slots.numel(), *frames.shape[1:])
+        run = None if old is None else old._base
+        if run is None or run.shape != shape or run.dtype != frames.dtype:
+            run = torch.empty(shape, dtype=frames.dtype, device=frames.device)
+        torch.index_select(frames, 0, slots.reshape(-1), out=run)
+        count = slots.shape[1]
+        channels = frames.shape[1]
+        whole = run.view(slots.shape[0], count * channels, *frames.shape[2:])
+        return {
+            "obs": whole[:, : self.frames * channels],
+            "next_obs": whole[:, shift * channels :],
+        }
 
     def _write_older(self, head: int, rows: LeafRows, links: Links, matches: Array) -> None:
         """Where the older frames of rows 0 .. T lie, T being the observation to act on."""
