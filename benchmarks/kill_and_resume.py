@@ -49,6 +49,18 @@ CASES = {
         "ppo --env ALE/Breakout-v5 --env-backend ale --total-env-steps 6144 --num-envs 4 "
         "--rollout-length 64 --checkpoint-interval 500 --log-interval 500 --num-threads 1"
     ),
+    "sac": (
+        "sac --env Pendulum-v1 --total-env-steps 5000 --checkpoint-interval 250 "
+        "--log-interval 250"
+    ),
+    "dqn-prioritized": (
+        "dqn --preset rainbow --env CartPole-v1 --total-env-steps 12000 "
+        "--checkpoint-interval 500 --log-interval 500"
+    ),
+    "r2d1": (
+        "r2d1 --env redline/TMaze-v1 --total-env-steps 12000 --checkpoint-interval 500 "
+        "--log-interval 500"
+    ),
 }
 TIME_COLUMNS = ("wall_time_s", "sps")
 
