@@ -29,7 +29,7 @@ USAGE = """usage: redline COMMAND ...
 Deep reinforcement learning in PyTorch.
 
 commands:
-  train ALGORITHM --env ID   train an agent (ppo, a2c, reinforce)
+  train ALGORITHM --env ID   train an agent (ppo, a2c, reinforce, dqn, r2d1, ddpg, td3, sac)
   train --resume RUN_DIR     go on with a run that was stopped
   eval RUN_DIR               run whole episodes with a trained agent
   inspect RUN_DIR            what the newest checkpoint holds
@@ -120,20 +120,43 @@ def _train(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(
             f"usage: redline train {{{names}}} --env ID [options]\n"
-            "       redline train --resume RUN_DIR [--total-env-steps N] [--quiet]\n\n"
-            "Train an agent, or go on with a run that was stopped.\n"
+            "       redline train --resume RUN_DIR [--total-env-steps N] [--quiet]\n"
+            "       redline train ... --profile [light|full|sample]\n\n"
+            "Train an agent, or go on with a run that was stopped. --profile records where the\n"
+            "time goes (full: native calls, too) and writes a report into RUN_DIR/profile.\n"
             "`redline train ALGORITHM --help` explains every option.\n"
         )
         return 0 if arguments else 2
+    mode, arguments = _take_profile(arguments)
+    recording = None
+    if mode is not None:
+        from redline.recorded_training import recording as recording_of
+
+        recording = recording_of(mode)
     if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
-        return _resume(arguments)
+        return _resume(arguments, recording)
     config = parse_train_arguments(arguments)
     from redline.train.run import start_run
 
-    return start_run(config).exit_code
+    return start_run(config, recording=recording).exit_code
 
 
-def _resume(arguments: list[str]) -> int:
+def _take_profile(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The mode that `--profile` asks for (full, if it stands alone), and the other arguments."""
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name != "--profile":
+            continue
+        before, after = arguments[:index], arguments[index + 1 :]
+        if equals:
+            return value, before + after
+        if after and not after[0].startswith("-"):
+            return after[0], before + after[1:]
+        return "full", before + after
+    return None, arguments
+
+
+def _resume(arguments: list[str], recording: Any) -> int:
     from redline.train.settings import check_algorithm
 
     algorithm = None
@@ -148,6 +171,7 @@ def _resume(arguments: list[str]) -> int:
         algorithm=algorithm,
         total_env_steps=parsed.total_env_steps,
         quiet=parsed.quiet,
+        recording=recording,
     )
     return run.exit_code
 
@@ -175,7 +199,10 @@ def parse_train_arguments(arguments: list[str]) -> RunConfig:
     kind = make_dataclass(
         "TrainArguments", [(name, type(getattr(default, name))) for name in parts], frozen=True
     )
-    kind.__doc__ = f"Train an agent with {algorithm}. Defaults are those of the preset in force."
+    kind.__doc__ = (
+        f"Train an agent with {algorithm}. Defaults are those of the preset in force. "
+        f"--preset NAME chooses another; --profile records where the time goes."
+    )
     values = kind(**{name: getattr(default, name) for name in parts})
     options = _without(options, "--preset")
     parsed = _parse(kind, options, f"train {algorithm}", values)

@@ -15,7 +15,9 @@ from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_tenso
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
 from redline.policies.policy import Policy, State, reset_state
+from redline.profile.marks import operation
 
+_INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
 
 
@@ -173,11 +175,14 @@ class Actor:
         obs = rows.obs_tensors[t]
         if self._device.type != "cpu":
             obs = map_leaves(lambda leaf: leaf.to(self._device, non_blocking=True), obs)
-        output = self.policy.act(obs, self._state, noise, conditioning)
+        with _INFERENCE:
+            output = self.policy.act(obs, self._state, noise, conditioning)
         _copy_tensors(rows.action_tensors[t], output.action)
         for name, extra in output.extras.items():
             rows.extras[name][t].copy_(extra)
-        step = self.env.step(self.policy.env_action(rows.action[t]), active)
+        action = self.policy.env_action(rows.action[t])
+        with _SIMULATION:
+            step = self.env.step(action, active)
         rows.reward[t], rows.terminated[t] = step.reward, step.terminated
         rows.truncated[t], rows.valid[t] = step.truncated, step.valid
         rows.episode_id[t] = self._episode_id

@@ -19,6 +19,7 @@ from torch import Tensor
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.collect import Collector
 from redline.data import Rollout
+from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint_store import Checkpoint, CheckpointStore
 from redline.train.console import Console
@@ -26,6 +27,9 @@ from redline.train.evaluate import Evaluation
 from redline.train.progress import EpisodeStatistics, ProgressLogger
 from redline.train.randomness import rng_state, set_rng_state
 from redline.train.settings import RunConfig
+
+_COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
+_EVALUATION, _CHECKPOINT = marks.operation("evaluation"), marks.operation("checkpoint")
 
 
 @dataclass(slots=True)
@@ -155,7 +159,9 @@ class TrainLoop(ABC):
 
     def _iterate(self) -> None:
         """One collection, the updates that follow it, and the counting."""
-        rollout = self.collector.collect(self._conditioning())
+        marks.step()
+        with _COLLECTION:
+            rollout = self.collector.collect(self._conditioning())
         self.counters.env_steps += rollout.num_valid()
         self.counters.iteration += 1
         self._episodes.add(rollout.episodes)
@@ -184,7 +190,8 @@ class TrainLoop(ABC):
     def _maybe_evaluate(self, before: int) -> None:
         if self._evaluate is None or not self._crossed(before, self.config.run.eval_interval):
             return
-        result = self._evaluate(self.counters.env_steps)
+        with _EVALUATION:
+            result = self._evaluate(self.counters.env_steps)
         self._last_evaluation = {
             "eval_return_mean": result.return_mean,
             "eval_return_std": result.return_std,
@@ -202,6 +209,7 @@ class TrainLoop(ABC):
 
     # -- rows and checkpoints -------------------------------------------------------------
 
+    @_LOGGING
     def _write_row(self) -> None:
         counters = self.counters
         elapsed_s = counters.wall_time_s - self._row_wall_time_s
@@ -233,14 +241,15 @@ class TrainLoop(ABC):
             return
         score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
         self._saved_at = self.counters.env_steps
-        path = self._store.save(
-            self.counters.env_steps,
-            self.state_dict(),
-            self._metadata(),
-            score=score,
-            final=final,
-            replay=self._replay,
-        )
+        with _CHECKPOINT:
+            path = self._store.save(
+                self.counters.env_steps,
+                self.state_dict(),
+                self._metadata(),
+                score=score,
+                final=final,
+                replay=self._replay,
+            )
         if path is not None and final:
             self._console.message(f"checkpoint: {path}")
 

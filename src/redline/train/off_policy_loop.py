@@ -22,12 +22,14 @@ from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.configs.off_policy import OffPolicyConfig
 from redline.data import Rollout, SequenceBatch
 from redline.errors import CorruptCheckpointError
+from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint_store import Checkpoint
 from redline.train.loop import TrainLoop
 from redline.train.schedules import scheduled_hyperparameters
 from redline.train.settings import RunConfig
 
+_REPLAY, _LEARNING = marks.operation("replay"), marks.operation("learning")
 _REPLAY_STREAM = 3  # keeps what is drawn from replay apart from the run's other streams
 
 
@@ -61,7 +63,8 @@ class OffPolicyLoop(TrainLoop):
 
     def _learn(self, rollout: Rollout) -> None:
         priorities = self.algorithm.initial_priorities(rollout) if self._algo.prioritized else None
-        self._replay.add(rollout, priorities)
+        with _REPLAY:
+            self._replay.add(rollout, priorities)
         if self.counters.env_steps < self._algo.learning_starts or len(self._replay) == 0:
             return
         collected = rollout.num_valid()
@@ -81,16 +84,19 @@ class OffPolicyLoop(TrainLoop):
 
     def _update(self) -> None:
         """Draw a batch, learn from it, and give its priorities back."""
-        self._batch = self._replay.sample(
-            self._algo.batch_size,
-            self._generator.generator,
-            beta=self._beta(),
-            out=self._batch,  # type: ignore[arg-type]
-        )
-        metrics = self.algorithm.update(_on_device(self._batch, self.config.run.device))
-        priority = metrics.pop("priority")
+        with _REPLAY:
+            self._batch = self._replay.sample(
+                self._algo.batch_size,
+                self._generator.generator,
+                beta=self._beta(),
+                out=self._batch,  # type: ignore[arg-type]
+            )
+        with _LEARNING:
+            metrics = self.algorithm.update(_on_device(self._batch, self.config.run.device))
+        priority = metrics.pop("priority").to(self._replay.device)
         if self._algo.prioritized:
-            self._replay.update_priorities(_index(self._batch), priority.to(self._replay.device))
+            with _REPLAY:
+                self._replay.update_priorities(_index(self._batch), priority)
         self._metrics.add(metrics)
 
     def _beta(self) -> float:

@@ -7,11 +7,14 @@ from typing import Any
 from redline.algos.algorithm import OnPolicyAlgorithm
 from redline.algos.configs import OnPolicyConfig
 from redline.data import Rollout
+from redline.profile import marks
 from redline.train.checkpoint_store import Checkpoint
 from redline.train.loop import TrainLoop
 from redline.train.reward_scaling import RewardScaler
 from redline.train.schedules import scheduled_hyperparameters
 from redline.train.settings import RunConfig
+
+_LEARNING = marks.operation("learning")
 
 
 class OnPolicyLoop(TrainLoop):
@@ -36,7 +39,8 @@ class OnPolicyLoop(TrainLoop):
             self.config.run.total_env_steps,
         )
         self.algorithm.set_hyperparameters(self._hyperparameters)
-        self._metrics.add(self.algorithm.update(rollout))
+        with _LEARNING:
+            self._metrics.add(self.algorithm.update(rollout))
         # Only now: acting and the replay in the update must see the same statistics.
         self.algorithm.policy.update_normalizer(rollout)
 

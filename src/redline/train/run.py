@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import torch
@@ -64,6 +64,8 @@ from redline.train.run_directory import (
 )
 from redline.train.settings import RunConfig
 from redline.train.video import write_video
+
+Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
 class Run:
@@ -283,8 +285,15 @@ def start_run(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    recording: Recording | None = None,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
+
+    Args:
+        config: all settings.
+        env: the environment, if it is a Python object.
+        network: the network factory, if there is one.
+        recording: run directory -> context in which the training takes place.
 
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
@@ -292,7 +301,14 @@ def start_run(
     out = Path(config.run.out) if config.run.out else default_run_directory(config)
     check_new_run_directory(out)
     # Named by the caller, not by a file: its module may be imported.
-    return _execute(config, out, env=env or config.run.env, network=network, checkpoint=None)
+    return _execute(
+        config,
+        out,
+        env=env or config.run.env,
+        network=network,
+        checkpoint=None,
+        recording=recording,
+    )
 
 
 def resume_run(
@@ -303,6 +319,7 @@ def resume_run(
     algorithm: str | None = None,
     total_env_steps: int | None = None,
     quiet: bool = False,
+    recording: Recording | None = None,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint.
 
@@ -314,6 +331,7 @@ def resume_run(
         algorithm: None, or the run's own.
         total_env_steps: new length of the run; None: as it was.
         quiet: leave out the progress bar and messages.
+        recording: run directory -> context in which the training takes place.
 
     Raises:
         RedlineError: if the directory holds no run, or a different one.
@@ -343,7 +361,9 @@ def resume_run(
             )
             return Run(out, config, env=env, network=network)
     config = config.replace(total_env_steps=total, quiet=quiet)
-    return _execute(config, out, env=env, network=network, checkpoint=checkpoint)
+    return _execute(
+        config, out, env=env, network=network, checkpoint=checkpoint, recording=recording
+    )
 
 
 def _check_same_env(config: RunConfig, checkpoint: Checkpoint) -> None:
@@ -362,6 +382,7 @@ def _execute(
     env: EnvArgument | None,
     network: NetworkFactory | None,
     checkpoint: Checkpoint | None,
+    recording: Recording | None,
 ) -> Run:
     """Build everything, train, and close everything whatever happens."""
     check_device(config.run.device)
@@ -413,7 +434,8 @@ def _execute(
         )
         if checkpoint is not None:
             _restore(loop, checkpoint)
-        stopped_by = loop.run()
+        with recording(out) if recording else nullcontext():
+            stopped_by = loop.run()
         console.close()
         console.message(_summary(loop))
         if stopped_by is not None:

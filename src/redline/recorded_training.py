@@ -1,0 +1,59 @@
+"""Training under the profiler: what `redline train --profile` does.
+
+It stands above both halves: training knows the profiler's marks only, and the profiler knows
+nothing of training.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from redline.profile.record.options import Options
+
+Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+
+
+def recording(mode: str) -> Recording:
+    """Run directory -> what records the training in it and writes its report.
+
+    The session goes to `profile/session-<n>`, one for each time the run is started or
+    resumed; beside it lie `report-<n>.txt` and `report-<n>.html`.
+
+    Args:
+        mode: "light", "full" or "sample".
+
+    Raises:
+        UnknownNameError: if there is no such mode.
+    """
+    Options(mode=mode)
+
+    @contextmanager
+    def record(out: Path) -> Iterator[None]:
+        from redline.profile.record.recorder import session
+
+        folder = out / "profile"
+        number = 1 + sum(1 for _ in folder.glob("session-*"))
+        directory = folder / f"session-{number}"
+        with session(directory, mode=mode):
+            yield
+        _write_report(directory, folder, number)
+
+    return record
+
+
+def _write_report(directory: Path, folder: Path, number: int) -> None:
+    from redline.profile.analyse.summary import summarize
+    from redline.profile.reader import open_session
+    from redline.profile.report.html import render_html
+    from redline.profile.report.text import render_text
+
+    session = open_session(directory)
+    summary = summarize(session)
+    text, page = folder / f"report-{number}.txt", folder / f"report-{number}.html"
+    text.write_text(render_text(summary), encoding="utf-8")
+    page.write_text(render_html(session, summary), encoding="utf-8")
+    sys.stderr.write(f"profile: {text}, {page}\n")
