@@ -23,16 +23,16 @@ _DQN_CARTPOLE: dict[str, Any] = {
     "total_env_steps": 100_000,
     "num_envs": 8,
     "rollout_length": 4,
-    "batch_size": 64,
-    "gamma": 0.98,
-    "n_step": 3,
+    "hidden_sizes": (256, 256),
+    "batch_size": 128,
+    "n_step": 5,
     "double_q": True,
     "replay_size": 100_000,
-    "replay_ratio": 16.0,
+    "replay_ratio": 32.0,
     "learning_starts": 1_000,
-    "learning_rate": 1e-3,
+    "learning_rate": 5e-4,
     "learning_rate_schedule": "linear",
-    "target_update_interval": 100,
+    "target_update_interval": 200,
     "epsilon_fraction": 0.2,
     "epsilon_final": 0.04,
 }
@@ -164,6 +164,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 
 VARIANT_FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("rainbow", "cartpole"): {
+        "hidden_sizes": (128, 128),
+        "batch_size": 64,
+        "gamma": 0.98,
+        "replay_ratio": 16.0,
+        "learning_rate": 1e-3,
+        "target_update_interval": 100,
         "v_min": 0.0,
         "v_max": 50.0,  # 1 / (1 - gamma), what balancing for ever is worth
         "epsilon_fraction": 0.1,
