@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from redline.algos.configs import CONFIGS, PPOConfig
 from redline.errors import ConfigError, UnknownNameError
+from redline.train.off_policy_presets import VARIANTS
 from redline.train.presets import PRESETS, family, preset_config
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
@@ -109,3 +111,23 @@ def test_settings_import_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'gymnasium' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("algorithm", sorted(CONFIGS))
+def test_no_name_means_two_things(algorithm: str) -> None:
+    """Options and keyword arguments are flat: each name must have one owner."""
+    parts = (RunSettings, PolicySettings, CONFIGS[algorithm])
+    names = [field.name for part in parts for field in dataclasses.fields(part)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS["dqn"]))
+@pytest.mark.parametrize("env", ["CartPole-v1", "MinAtar/Breakout-v1", "ALE/Pong-v5", "X-v0"])
+def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
+    config = preset_config("dqn", env, variant)
+    assert RunConfig.from_json(config.to_json()) == config
+    plain = preset_config("dqn", env, "auto")
+    assert config.run.total_env_steps == plain.run.total_env_steps
+    assert config.run.preset == variant
+    wanted = VARIANTS["dqn"][variant]
+    assert {name: getattr(config.algo, name) for name in wanted} == wanted
