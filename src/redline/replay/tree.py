@@ -1,6 +1,6 @@
 """A tree of sums and minima over priorities, for whole batches of indices at once.
 
-Each node has 32 children, up to a top of at most 4,096 nodes that is searched as a whole.
+Each node has 16 children, up to a top of at most 4,096 nodes that is searched as a whole.
 A million leaves thus take three steps of plain tensor code for a batch of any size, on any
 device. A parent is always recomputed from its children, never adjusted by a difference, so
 that rounding does not accumulate.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redline.replay.storage import Arena, ArrayPlan
 
-_FAN = 32
+_FAN = 16
 _TOP = 4096
 
 
@@ -94,8 +94,9 @@ class PriorityTree:
             else:
                 lower = self._minima[level - 1].tensor.view(-1, _FAN).index_select(0, node)
             # A running sum, not sum(): its order, hence its rounding, is that of `find`.
-            above.tensor[node] = children.cumsum(1)[:, -1]
-            self._minima[level].tensor[node] = lower.amin(1)
+            # Where a node occurs twice, both copies are the same.
+            above.tensor.index_copy_(0, node, children.cumsum(1)[:, -1])
+            self._minima[level].tensor.index_copy_(0, node, lower.amin(1))
 
     def find(self, fraction: Tensor) -> Tensor:
         """The leaves whose running sums first exceed fractions of the total.
@@ -104,19 +105,17 @@ class PriorityTree:
             fraction: [N] float64 in [0, 1).
 
         Returns:
-            [N] int64 leaves, none of them empty unless all are.
+            [N] int64 leaves, none of them empty. There must be one that is not.
         """
         values = self._sums[-1].tensor
         running = values.cumsum(0)
         rest = fraction * running[-1]
-        node = _first_above(running, rest, running[-1:])
+        node = _first_above(running, rest, running[-1])
         rest = rest - (running[node] - values[node])
         for array in reversed(self._sums[:-1]):
             values = array.tensor
             running = values.view(-1, _FAN).index_select(0, node).cumsum(1)
-            # Rounding may have taken what is left of the target a little below zero.
-            rest = rest.clamp(min=0.0)
-            child = _first_above(running, rest[:, None], running[:, -1:].contiguous())
+            child = _first_above(running, rest[:, None], running[:, -1:])
             node = node * _FAN + child[:, 0]
             if array is not self._sums[0]:
                 rest = rest - (running.gather(1, child)[:, 0] - values[node])
@@ -124,7 +123,12 @@ class PriorityTree:
 
 
 def _first_above(running: Tensor, target: Tensor, total: Tensor) -> Tensor:
-    """The first place where a running sum exceeds the target, or else reaches the total."""
-    return torch.minimum(
-        torch.searchsorted(running, target, right=True), torch.searchsorted(running, total)
+    """The first place where a running sum exceeds the target, or else reaches the total.
+
+    Rounding may have taken what is left of a target a little below zero, or up to the total:
+    it is moved back to between zero and the greatest number below the total.
+    """
+    zero = torch.zeros_like(total)
+    return torch.searchsorted(
+        running, torch.clamp(target, zero, torch.nextafter(total, zero)), right=True
     )
