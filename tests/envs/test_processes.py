@@ -163,6 +163,41 @@ def test_a_hanging_worker_is_ended_and_its_stack_shown() -> None:
     assert took < 10
 
 
+def hang(where: str, wanted: str) -> None:
+    if where == wanted:
+        time.sleep(600)
+
+
+class HangsEarly(Walk):
+    """Blocks while it is made, or in its first reset."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+        hang(where, "start")
+
+    def reset(self, **options: Any) -> Any:
+        hang(self._where, "reset")
+        return super().reset(**options)
+
+
+@pytest.mark.parametrize("where", ["start", "reset"])
+def test_a_worker_that_stands_still_is_found_though_starting_may_take_long(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two minutes are allowed for these, but not without any work done."""
+    monkeypatch.setattr("redline.envs.supervisor._LEAST_STANDSTILL_S", 4.0)
+    begin = time.monotonic()
+    with pytest.raises(WorkerError) as caught:  # noqa: PT012 (which call fails is the case)
+        env = make_vec(
+            lambda: HangsEarly(where), 2, backend="processes", num_workers=2, worker_timeout_s=4.0
+        )
+        env.reset(0)
+    assert f"stood still in '{where}': no answer and no work done for" in str(caught.value)
+    assert "in hang" in str(caught.value)
+    assert time.monotonic() - begin < 60
+
+
 def test_bad_data_in_a_worker_is_named_by_its_place_in_the_whole_batch() -> None:
     with make_vec(lambda: Faulty("shape"), 2, backend="processes", num_workers=2) as env:
         env.reset(0)

@@ -21,7 +21,10 @@ Large data travels in a `SharedBlock`, which has no name in the file system. Wha
 | a RedlineError is raised | the same error, once all have answered; the group goes on |
 | anything else is raised | WorkerError with the traceback |
 | it is killed or exits | WorkerError with the signal or exit status |
-| it does not answer in time | WorkerError with the Python stack of each of its threads |
+| it does not answer in time, or stands still | WorkerError with the stack of each thread |
+
+A command that may take long (starting, resetting, restoring) has a long limit, but a worker
+that meanwhile uses no processor time for `timeout_s` stands still: it has failed, too.
 
 Every WorkerError ends the whole group at once. A worker whose parent is gone, even by
 SIGKILL, exits within about a second.
@@ -30,6 +33,7 @@ SIGKILL, exits within about a second.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -69,6 +73,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _EXIT_GRACE_S = 2.0
 _DUMP_WAIT_S = 1.0
 _HEARTBEAT_CHECK_S = 0.5
+_LEAST_STANDSTILL_S = 8.0  # a machine under load may leave a process without a turn for a while
 
 
 class _Worker:
@@ -114,18 +119,25 @@ class _Watch:
         workers: their numbers.
         timeout_s: how long one may stand still.
         heartbeat: worker -> a number that changes while it gets on; None: only a reply counts.
+        limit_s: how long they have altogether.
     """
 
     def __init__(
-        self, workers: Iterable[int], timeout_s: float, heartbeat: Callable[[int], int] | None
+        self,
+        workers: Iterable[int],
+        timeout_s: float,
+        heartbeat: Callable[[int], int] | None,
+        limit_s: float = math.inf,
     ) -> None:
         self._timeout_s, self._heartbeat = timeout_s, heartbeat
+        self._end = time.monotonic() + limit_s
         self._seen = dict.fromkeys(workers, time.monotonic())
         self._beats = {index: heartbeat(index) for index in self._seen} if heartbeat else {}
 
     def patience_s(self, waiting: Iterable[int]) -> float:
         """How long to wait for a reply before looking again."""
-        left = min(self._seen[index] for index in waiting) + self._timeout_s - time.monotonic()
+        begin = min(self._seen[index] for index in waiting)
+        left = min(begin + self._timeout_s, self._end) - time.monotonic()
         return min(left, _HEARTBEAT_CHECK_S) if self._heartbeat else left
 
     def silent(self, waiting: Iterable[int]) -> list[int]:
@@ -134,7 +146,13 @@ class _Watch:
         for index in waiting:
             if self._heartbeat and (beat := self._heartbeat(index)) != self._beats[index]:
                 self._beats[index], self._seen[index] = beat, now
+        if now >= self._end:
+            return list(waiting)
         return [index for index in waiting if now - self._seen[index] >= self._timeout_s]
+
+    def waited_s(self, workers: Iterable[int]) -> float:
+        """For how long the first of `workers` has stood still."""
+        return time.monotonic() - min(self._seen[index] for index in workers)
 
 
 class WorkerGroup:
@@ -288,14 +306,21 @@ class WorkerGroup:
     ) -> dict[int, Any]:
         """One reply of each of `workers`, watching all the others meanwhile."""
         waiting = {worker.index: worker for worker in workers}
-        watch = _Watch(waiting, timeout_s, heartbeat)
+        standstill_s = max(self._timeout_s, _LEAST_STANDSTILL_S)
+        if heartbeat is None and timeout_s > standstill_s and _cpu_time(self._workers[0]) >= 0:
+            watch = _Watch(
+                waiting, standstill_s, lambda index: _cpu_time(self._workers[index]), timeout_s
+            )
+        else:
+            watch = _Watch(waiting, timeout_s, heartbeat)
         replies: dict[int, Any] = {}
         refusals: dict[int, RedlineError] = {}
         while waiting:
             ready = [w for w in self._poll(watch.patience_s(waiting)) if w.index in waiting]
             silent = [] if ready else watch.silent(waiting)
             if silent:
-                raise self._hung([waiting[index] for index in silent], timeout_s, command)
+                hung = [waiting[index] for index in silent]
+                raise self._hung(hung, watch.waited_s(silent), timeout_s, command)
             for worker in ready:
                 del waiting[worker.index]
                 try:
@@ -354,17 +379,32 @@ class WorkerGroup:
             end = f"exited with status {status}; its own messages are above"
         return WorkerError(f"{worker} {end}. The other workers were ended.")
 
-    def _hung(self, workers: list[_Worker], timeout_s: float, command: str) -> WorkerError:
+    def _hung(
+        self, workers: list[_Worker], waited_s: float, timeout_s: float, command: str
+    ) -> WorkerError:
         deadline = time.monotonic() + _DUMP_WAIT_S  # for all of them together
         stacks = [f"{worker}:\n{_stack(worker, deadline)}" for worker in workers[:4]]
         names = ", ".join(map(str, workers))
         self.kill()
         option = "start_timeout_s" if command == "start" else self._timeout_option
+        reason = f"did not answer {command!r} within {option}={timeout_s:g} s"
+        if waited_s < 0.95 * timeout_s:
+            option = self._timeout_option
+            reason = f"stood still in {command!r}: no answer and no work done for {waited_s:.0f} s"
         return WorkerError(
-            f"{names} did not answer {command!r} within {option}={timeout_s:g} s; all workers were "
-            f"ended. Raise {option} if it may take longer. The Python stack was:\n"
-            + "\n".join(stacks)
+            f"{names} {reason}; all workers were ended. Raise {option} if it may take longer. The "
+            f"Python stack was:\n" + "\n".join(stacks)
         )
+
+
+def _cpu_time(worker: _Worker) -> int:
+    """Clock ticks that the process and its threads have run; -1 where the system does not say."""
+    try:
+        with open(f"/proc/{worker.process.pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])
 
 
 def _pickled(factory: Factory) -> bytes:

@@ -28,7 +28,7 @@ ID = "redline/TMaze-v1"
 _FORWARD, _UP = 0, 1
 
 
-class TMaze(gymnasium.Env[Array, int]):
+class TMaze(gymnasium.Env[Array, Any]):
     """Walk a corridor, then turn as the cue said.
 
     Observation [4] float32: the cue is up, the cue is down (both only at the start), in the
