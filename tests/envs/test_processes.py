@@ -173,12 +173,11 @@ class HangsEarly(Walk):
 
     def __init__(self, where: str) -> None:
         super().__init__()
-        self._where, self._resets = where, 0
+        self._where = where
         hang(where, "start")
 
     def reset(self, **options: Any) -> Any:
-        self._resets += 1
-        if self._resets == 2:
+        if options["seed"]:  # 0 in the reset that looks for a mask
             hang(self._where, "reset")
         return super().reset(**options)
 
