@@ -50,8 +50,7 @@ CASES = {
         "--rollout-length 64 --checkpoint-interval 500 --log-interval 500 --num-threads 1"
     ),
     "sac": (
-        "sac --env Pendulum-v1 --total-env-steps 5000 --checkpoint-interval 250 "
-        "--log-interval 250"
+        "sac --env Pendulum-v1 --total-env-steps 5000 --checkpoint-interval 250 --log-interval 250"
     ),
     "dqn-prioritized": (
         "dqn --preset rainbow --env CartPole-v1 --total-env-steps 12000 "

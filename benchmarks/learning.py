@@ -78,10 +78,10 @@ SUITES: dict[str, Suite] = {
         5, 0.6, 5, 100, below=True,
     ),
     "sac-pendulum": Suite("sac --env Pendulum-v1 --total-env-steps 20000", 5, -200, 5),
-    "td3-pendulum": Suite("td3 --env Pendulum-v1 --total-env-steps 40000", 5, -200, 4),
-    "ddpg-pendulum": Suite("ddpg --env Pendulum-v1 --total-env-steps 40000", 5, -200, 4),
+    "td3-pendulum": Suite("td3 --env Pendulum-v1 --total-env-steps 20000", 5, -200, 4),
+    "ddpg-pendulum": Suite("ddpg --env Pendulum-v1 --total-env-steps 20000", 5, -200, 4),
     "dqn-minatar-breakout": Suite(
-        "dqn --env MinAtar/Breakout-v1 --total-env-steps 1000000", 3, 8, 0
+        "dqn --env MinAtar/Breakout-v1 --total-env-steps 1000000", 1, 8, 1
     ),
 }  # fmt: skip
 

@@ -42,7 +42,7 @@ _DQN_MINATAR: dict[str, Any] = {
     "rollout_length": 4,
     "batch_size": 64,
     "replay_size": 200_000,
-    "replay_ratio": 16.0,
+    "replay_ratio": 8.0,
     "learning_starts": 5_000,
     "learning_rate": 5e-4,
     "learning_rate_schedule": "linear",
