@@ -53,7 +53,7 @@ SUITES: dict[str, Suite] = {
     ),
     "ppo-feedforward-control": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000 --core none",
-        5, 200, 5, below=True,
+        3, 200, 3, below=True,
     ),
     "ppo-halfcheetah": Suite(
         "ppo --env HalfCheetah-v5 --total-env-steps 1000000", 3, 1800, 0,
