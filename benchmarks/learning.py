@@ -81,7 +81,7 @@ SUITES: dict[str, Suite] = {
     "td3-pendulum": Suite("td3 --env Pendulum-v1 --total-env-steps 20000", 5, -200, 4),
     "ddpg-pendulum": Suite("ddpg --env Pendulum-v1 --total-env-steps 20000", 5, -200, 4),
     "dqn-minatar-breakout": Suite(
-        "dqn --env MinAtar/Breakout-v1 --total-env-steps 1000000", 1, 8, 1
+        "dqn --env MinAtar/Breakout-v1 --total-env-steps 400000", 1, 8, 1
     ),
 }  # fmt: skip
 
