@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from redline.cli import main
 
-ARGUMENTS = (
+ARGUMENTS = shlex.split(
     "train dqn --env CartPole-v1 --preset default --num-envs 2 --rollout-length 8 "
     "--batch-size 8 --replay-ratio 8 --learning-starts 32 --replay-size 500 --hidden-sizes 8 "
     "--quiet --no-tensorboard"
-).split()
+)
 
 
 def test_a_profiled_run_is_the_same_run_with_a_report(
@@ -38,7 +39,9 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     assert (run / "profile" / "session-2").is_dir()
 
 
-def test_operations_reach_the_json_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_operations_reach_the_json_report(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     arguments = [*ARGUMENTS, "--total-env-steps", "320", "--out", str(run), "--profile", "light"]
     assert main(arguments) == 0

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from redline.algos.configs.r2d1 import R2D1Config
+from redline.algos.q_learning import initial_priorities
 from redline.algos.r2d1 import R2D1, mixed_priority
 from redline.data import Rollout, SequenceBatch
 from redline.errors import ConfigError
@@ -356,7 +357,7 @@ def test_contradictions_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_initial_priorities_are_in_rescaled_units() -> None:
     """gamma = 1/2, h(3) = 1.003: row 0 has |h(1.5 + 3/2) - 0.5| = 0.503; the last row, whose
-    successor is not known, gets the highest so far, 1."""
+    successor is not known, gets the mean of the known ones, 0.503 too."""
     row = torch.zeros(2, 1)
     none = torch.zeros(2, 1, dtype=torch.bool)
     fields = {
@@ -369,4 +370,26 @@ def test_initial_priorities_are_in_rescaled_units() -> None:
     }
     rollout = Rollout(steps=TensorDict(fields, batch_size=[2, 1]), initial_state={}, last_obs={})
     priorities = hand_algorithm(value_rescaling=True).initial_priorities(rollout)
-    assert priorities.flatten().tolist() == pytest.approx([0.503, 1.0], rel=1e-5)
+    assert priorities.flatten().tolist() == pytest.approx([0.503, 0.503], rel=1e-5)
+
+
+def test_a_sequence_of_small_errors_ranks_below_one_of_large_ones() -> None:
+    """Though the last row of each is not known and the highest priority so far is 5.
+
+    Errors of environment 0 are 0.01, of environment 1 they are 2; replay mixes the rows.
+    """
+
+    none = torch.zeros(4, 2, dtype=torch.bool)
+    priority = initial_priorities(
+        reward=torch.tensor([[0.01, 2.0]] * 4),
+        terminated=none,
+        truncated=none,
+        valid=~none,
+        q_taken=torch.zeros(4, 2),
+        q_max=torch.zeros(4, 2),
+        gamma=0.9,
+        highest=torch.tensor(5.0),
+        for_sequences=True,
+    )
+    mixed = mixed_priority(priority, ~none, 0.9)
+    assert mixed.tolist() == pytest.approx([0.01, 2.0])

@@ -407,3 +407,39 @@ def test_the_config_loads_without_torch() -> None:
 
     code = "import sys, redline.replay; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_broken_chain_is_cut_even_where_observations_coincide() -> None:
+    """A world that always looks alike: only `break_chain` tells that an episode began anew.
+
+    Rewards are 1 and gamma is 1/2, so a whole window of 3 rows is 1.75; the last row before
+    the break is alone in its window.
+    """
+    steps = {
+        "obs": torch.zeros(4, 1, 2),
+        "final_obs": torch.zeros(4, 1, 2),
+        "action": torch.zeros(4, 1, dtype=torch.int64),
+        "reward": torch.ones(4, 1),
+        "terminated": torch.zeros(4, 1, dtype=torch.bool),
+        "truncated": torch.zeros(4, 1, dtype=torch.bool),
+        "valid": torch.ones(4, 1, dtype=torch.bool),
+        "env_id": torch.zeros(4, 1, dtype=torch.int64),
+        "episode_id": torch.zeros(4, 1, dtype=torch.int64),
+    }
+    rollout = Rollout(
+        steps=TensorDict(steps, batch_size=[4, 1]), initial_state={}, last_obs=torch.zeros(1, 2)
+    )
+    windows = []
+    for breaks in (False, True):
+        replay = Replay(
+            ReplayConfig(capacity=16, n_step=3, gamma=0.5), ReplaySpec.from_rollout(rollout)
+        )
+        replay.add(rollout)
+        if breaks:
+            replay.break_chain()
+        replay.add(rollout)
+        batch = replay.sample(400, np.random.default_rng(0))
+        windows.append(dict(zip(batch["index"].tolist(), batch["reward"].tolist(), strict=True)))
+    assert [windows[0][row] for row in (1, 2, 3)] == [1.75, 1.75, 1.75]
+    assert [windows[1][row] for row in (1, 2, 3)] == [1.75, 1.5, 1.0]
+    assert windows[1][4] == 1.75

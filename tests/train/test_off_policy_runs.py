@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ import pytest
 import torch
 
 import redline
+from redline.algos.configs import DQNConfig
 from redline.cli import main
 from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
+from redline.train.algorithms import trainable_parts
 from redline.train.checkpoint import load_checkpoint
+from redline.train.checkpoint_files import params_sha256
 from redline.train.off_policy_loop import OffPolicyLoop
 from redline.train.progress import BASE_COLUMNS, TIME_COLUMNS
 from redline.train.run import Run
@@ -122,18 +126,22 @@ def test_columns_are_there_before_the_first_update(tmp_path: Path) -> None:
 
 
 def test_learned_parameters_all_count_in_the_hash(tmp_path: Path) -> None:
-    """Another critic is another agent, though the actor that acts is the same."""
-    a = small(tmp_path / "a", "sac", total_env_steps=48, learning_starts=1000)
-    b = small(tmp_path / "b", "sac", total_env_steps=48, learning_starts=1000, num_critics=3)
-    assert a.inspect()["params_sha256"] != b.inspect()["params_sha256"]
+    """Another critic or temperature is another agent, though the actor that acts is the same."""
+    state = small(tmp_path / "run", "sac").checkpoint().state["algorithm"]
+    hashes = [params_sha256(trainable_parts(state))]
+    for part in (state["policy"], state["critic"], state):
+        name = "log_alpha" if part is state else next(iter(part))
+        part[name] = part[name] + 1.0
+        hashes.append(params_sha256(trainable_parts(state)))
+    assert len(set(hashes)) == 4
 
 
 @pytest.mark.parametrize("case", ["r2d1", "sac"])
 def test_workers_collect_for_off_policy_learning(case: str, tmp_path: Path) -> None:
     """Each environment's noise is its own, so only the networks' arithmetic may differ."""
-    serial = small(tmp_path / "serial", case, learning_starts=10_000)
+    serial = small(tmp_path / "serial", case, learning_starts=240)  # only at the very end
     workers = small(
-        tmp_path / "workers", case, learning_starts=10_000, collector="workers", num_workers=2
+        tmp_path / "workers", case, learning_starts=240, collector="workers", num_workers=2
     )
     columns = ("env_steps", "return_mean", "episodes", "episode_length_mean")
     for ours, theirs in zip(rows(serial.out), rows(workers.out), strict=True):
@@ -226,6 +234,50 @@ def test_action_spaces_that_do_not_fit_are_refused(
     with pytest.raises((SpaceError, ConfigError), match=pattern):
         redline.train(algorithm, env=env, out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"learning_starts": 241}, {"replay_ratio": 1e-9}, {"batch_size": 1000, "replay_ratio": 1.0}],
+)
+def test_a_run_that_would_never_learn_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="total_env_steps=240 ends before the first update"):
+        small(tmp_path / "run", "dqn", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_expected_updates_by_hand() -> None:
+    """Iterations of 12 end at 12, 24, ...; learning starts with the one that ends at 48 or more:
+    48 .. 240 are 17 of them, 204 samples x 4 / 8 = 102 updates."""
+    config = DQNConfig(
+        num_envs=2, rollout_length=6, batch_size=8, replay_ratio=4.0, learning_starts=48
+    )
+    assert config.expected_updates(240) == 102.0
+    assert config.expected_updates(47) == 6.0  # the iteration that passes it ends at 48
+    assert config.expected_updates(36) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("priority_alpha", math.inf), ("max_grad_norm", math.inf), ("v_min", -math.inf)],
+)
+def test_infinite_settings_are_refused_by_name(name: str, value: float, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=.*finite"):
+        small(tmp_path / "run", "dqn", **{name: value})
+
+
+def test_a_file_too_large_for_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="free on the disk"):
+        small(tmp_path / "run", "dqn", replay_size=10**13, replay_storage="memmap")
+    assert not (tmp_path / "run").exists()
+
+
+def test_stretched_schedules_are_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = small(tmp_path / "run", "dqn")
+    redline.train(resume=run.out, total_env_steps=480, quiet=True)
+    assert "reach their end at 480 instead of 240 env_steps" in capsys.readouterr().err
 
 
 def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def initial_priorities(
     gamma: float,
     highest: Tensor,
     rescaled: bool = False,
+    for_sequences: bool = False,
 ) -> Tensor:
     """One-step TD errors from the values that acting computed anyway.
 
@@ -147,6 +148,9 @@ def initial_priorities(
         gamma: discount per env_step.
         highest: [] the highest priority so far.
         rescaled: whether the values, and so the errors, are of h(return).
+        for_sequences: whether they will be mixed over sequences. Nearly each of those holds
+            a row that is not known, which must not outweigh the others: it gets the mean of
+            its environment's known ones instead, if there are any.
 
     Returns:
         [T, B] non-negative.
@@ -162,6 +166,9 @@ def initial_priorities(
     known |= terminated & valid
     error = torch.where(known, (target - q_taken).abs(), torch.zeros_like(target))
     unknown = torch.maximum(highest.to(error), error.amax())
+    if for_sequences:
+        count = known.sum(0)
+        unknown = torch.where(count > 0, error.sum(0) / count.clamp(min=1), unknown)
     return torch.where(valid & ~known, unknown, error)
 
 

@@ -230,6 +230,7 @@ class R2D1:
             gamma=self.config.gamma,
             highest=self._highest_priority,
             rescaled=self.config.value_rescaling,
+            for_sequences=True,
         )
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:

@@ -72,6 +72,12 @@ class Replay:
                 f"{spec.num_envs}, fewer than the {config.sequence_rows} rows of one sequence. "
                 f"Use a capacity of at least {config.sequence_rows * spec.num_envs}."
             )
+        if self.ring_rows <= config.n_step:
+            raise ConfigError(
+                f"n_step={config.n_step} rewards never fit into {self.ring_rows} rows, which is "
+                f"capacity={config.capacity} over num_envs={spec.num_envs}. Use a capacity of at "
+                f"least {(config.n_step + 1) * spec.num_envs}, or a smaller n_step."
+            )
         stacked = stacked_paths(config, spec)
         self._frames = {path: config.frame_stack if path in stacked else 1 for path in spec.obs}
         self._arena = Arena(self._plans(), config)
@@ -141,6 +147,9 @@ class Replay:
         length = rollout.rollout_length
         starts = self._sequences and self._sequences.require_states(self._head, rollout, states)
         follows = follows_stored(rollout, self._obs, self._head, self.device)
+        if self._is_broken:
+            follows[:] = False
+        self._is_broken = False
         links = link_rows(rollout, follows & self._chain.episode_open)
         chain = next_chain_state(self._chain, links, follows)
         obs = prepare_obs(rollout, links, self._obs)
@@ -285,6 +294,10 @@ class Replay:
         for path, leaf in self._obs.items():
             leaf.pool.load_state_arrays(_under(_obs_name(path), host))
 
+    def break_chain(self) -> None:
+        """The next rollout begins fresh episodes, though it may look as if it carried on."""
+        self._is_broken = True
+
     def clear(self) -> None:
         """Forget everything."""
         self._arena.clear()
@@ -294,6 +307,7 @@ class Replay:
         self._reset_chain()
 
     def _reset_chain(self) -> None:
+        self._is_broken = False
         self._head = self._oldest = 0
         self._head_tensor.fill_(0)
         closed = np.zeros(self.num_envs, dtype=bool)

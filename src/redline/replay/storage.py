@@ -270,7 +270,9 @@ def _require_room(plans: list[ArrayPlan], config: ReplayConfig, device: torch.de
         group = plan.name.split("/", 1)[0]
         parts[group] = parts.get(group, 0) + plan.nbytes
     if config.storage == "memmap":
-        directory = _storage_directory(config)
+        directory = (config.storage_dir or Path()).absolute()
+        while not directory.exists():  # it is made once it is known that everything fits
+            directory = directory.parent
         available, advice = available_disk(directory), ", or a storage_dir on a larger disk"
     elif config.storage == "device":
         available = available_device_memory(device)

@@ -87,7 +87,6 @@ def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> R
     storage_dir = None
     if algo.replay_storage == "memmap":
         storage_dir = out / "replay"
-        storage_dir.mkdir(parents=True, exist_ok=True)
     sequences: dict[str, Any] = {}
     if isinstance(algo, R2D1Config):
         sequences = {
@@ -100,7 +99,7 @@ def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> R
         capacity=algo.replay_size,
         n_step=algo.n_step,
         gamma=algo.gamma,
-        frame_stack=_stacked_frames(config, env.observation_space),
+        frame_stack=algo.replay_frame_stack or _stacked_frames(config, env.observation_space),
         prioritized=algo.prioritized,
         alpha=algo.priority_alpha,
         storage=algo.replay_storage,
@@ -126,11 +125,17 @@ def _stacked_frames(config: RunConfig, space: gymnasium.Space[Any]) -> int:
 
 
 def trainable_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """What of an algorithm's saved state `params_sha256` covers: all learned parameters."""
+    """What of an algorithm's saved state `params_sha256` covers: all that gradients change.
+
+    Target networks follow from it and are left out.
+    """
     if "critic" not in state:
         return state["policy"]
-    return {
+    parameters = {
         f"{part}.{name}": value
         for part in ("policy", "critic")
         for name, value in state[part].items()
     }
+    if "log_alpha" in state:
+        parameters["log_alpha"] = state["log_alpha"]
+    return parameters

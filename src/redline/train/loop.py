@@ -155,7 +155,7 @@ class TrainLoop(ABC):
                     self.save(final=complete)
             if stop.number is not None and self._saved_at != self.counters.env_steps:
                 self.save(final=True)
-        return stop.number
+        return stop.number if self.counters.env_steps < total else None
 
     def _iterate(self) -> None:
         """One collection, the updates that follow it, and the counting."""

@@ -76,7 +76,9 @@ class OffPolicyLoop(TrainLoop):
         if updates == 0:
             return
         self._hyperparameters = scheduled_hyperparameters(
-            self.config.algo, self.counters.env_steps, self.config.run.total_env_steps
+            self.config.algo,
+            self.counters.env_steps - collected,
+            self.config.run.total_env_steps,
         )
         self.algorithm.set_hyperparameters(self._hyperparameters)
         for _ in range(updates):
@@ -144,7 +146,7 @@ class OffPolicyLoop(TrainLoop):
         self._replay.load(directory)
 
     def _begin_fresh_episodes(self) -> None:
-        """Nothing to do: replay sees that the next rollout does not carry on, and cuts there."""
+        self._replay.break_chain()
 
 
 class _ReplayGenerator:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import gymnasium
 import torch
 
+from redline.algos.configs import OffPolicyConfig
 from redline.algos.configs.checks import require_not_negative, require_positive
 from redline.errors import (
     CheckpointError,
@@ -300,6 +301,7 @@ def start_run(
     """
     out = Path(config.run.out) if config.run.out else default_run_directory(config)
     check_new_run_directory(out)
+    _check_updates(config)
     # Named by the caller, not by a file: its module may be imported.
     return _execute(
         config,
@@ -360,9 +362,47 @@ def resume_run(
                 f"env_steps. To train longer, give a larger --total-env-steps."
             )
             return Run(out, config, env=env, network=network)
+    if checkpoint is not None and (change := _stretched_schedules(config, total)):
+        console.warning(change)
     config = config.replace(total_env_steps=total, quiet=quiet)
     return _execute(
         config, out, env=env, network=network, checkpoint=checkpoint, recording=recording
+    )
+
+
+def _check_updates(config: RunConfig) -> None:
+    """Refuse a run that would end without having learned anything.
+
+    Raises:
+        ConfigError: with the arithmetic.
+    """
+    algo, total = config.algo, config.run.total_env_steps
+    if not isinstance(algo, OffPolicyConfig) or algo.expected_updates(total) >= 1.0:
+        return
+    raise ConfigError(
+        f"total_env_steps={total} ends before the first update: learning_starts="
+        f"{algo.learning_starts} env_steps come first, then replay_ratio={algo.replay_ratio:g} / "
+        f"{algo.samples_per_update} samples per update makes "
+        f"{algo.replay_ratio / algo.samples_per_update:.3g} updates per env_step. Train longer, "
+        f"or give a smaller learning_starts or a larger replay_ratio."
+    )
+
+
+def _stretched_schedules(config: RunConfig, total: int) -> str | None:
+    """What a new length of the run does to its schedules; None if nothing."""
+    old = config.run.total_env_steps
+    names = [
+        name
+        for name in type(config.algo).__dataclass_fields__
+        if name.endswith("_schedule") and getattr(config.algo, name) == "linear"
+    ]
+    if getattr(config.algo, "prioritized", False):
+        names.append("priority_beta")
+    if total == old or not names:
+        return None
+    return (
+        f"{', '.join(names)}: schedules of the run now reach their end at {total:,} instead of "
+        f"{old:,} env_steps, so their present values change."
     )
 
 

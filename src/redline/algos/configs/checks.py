@@ -15,10 +15,17 @@ def require_positive(**values: float) -> None:
 
 
 def require_not_negative(**values: float) -> None:
-    """Raise ConfigError for the first value below zero."""
+    """Raise ConfigError for the first value below zero, or infinite."""
     for name, value in values.items():
-        if not value >= 0:
-            raise ConfigError(f"{name}={value} must not be negative. Give 0 or more.")
+        if not 0 <= value < math.inf:
+            raise ConfigError(f"{name}={value} must be finite and not negative. Give 0 or more.")
+
+
+def require_finite(**values: float) -> None:
+    """Raise ConfigError for the first value that is infinite or no number."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise ConfigError(f"{name}={value} must be a finite number. Give one.")
 
 
 def require_fraction(**values: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redline.algos.configs.checks import require_positive
+from redline.algos.configs.checks import require_finite, require_positive
 from redline.algos.configs.q_learning import QLearningConfig
 from redline.errors import ConfigError
 
@@ -63,6 +63,7 @@ class DQNConfig(QLearningConfig):
             raise ConfigError(
                 f"num_atoms={self.num_atoms} is no distribution. Use at least 2; 51 is usual."
             )
+        require_finite(v_min=self.v_min, v_max=self.v_max)
         if not self.v_min < self.v_max:
             raise ConfigError(
                 f"v_min={self.v_min} is not below v_max={self.v_max}: the atoms span the "

@@ -36,6 +36,9 @@ class OffPolicyConfig:
     """env_steps collected before the first update."""
     replay_storage: Literal["memory", "memmap", "device"] = "memory"
     """Where transitions lie: main memory, a file in the run directory, or the device."""
+    replay_frame_stack: int | None = None
+    """Frames on the first axis of an observation, newest last, of which each is stored once.
+    None: as the environment is known to stack them (ALE); 1: observations are stored whole."""
     prioritized: bool = False
     """Whether samples are drawn in proportion to their TD error (Schaul et al. 2016)."""
     priority_alpha: float = 0.6
@@ -56,12 +59,22 @@ class OffPolicyConfig:
         require_not_negative(
             learning_starts=self.learning_starts, priority_alpha=self.priority_alpha
         )
+        if self.replay_frame_stack is not None:
+            require_positive(replay_frame_stack=self.replay_frame_stack)
         if self.num_envs * self.rollout_length > self.replay_size:
             raise ConfigError(
                 f"replay_size={self.replay_size} is smaller than one iteration: num_envs * "
                 f"rollout_length = {self.num_envs} * {self.rollout_length} = "
                 f"{self.num_envs * self.rollout_length}. Use a larger replay."
             )
+
+    def expected_updates(self, total_env_steps: int) -> float:
+        """Updates of a whole run: those that the iterations from learning_starts on owe."""
+        iteration = self.num_envs * self.rollout_length
+        iterations = -(-total_env_steps // iteration)
+        before = -(-max(self.learning_starts, 1) // iteration) - 1
+        collected = max(iterations - before, 0) * iteration
+        return collected * self.replay_ratio / self.samples_per_update
 
     @property
     def samples_per_update(self) -> int:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redline.algos.configs.checks import require_fraction, require_not_negative, require_positive
+from redline.algos.configs.checks import (
+    require_finite,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.configs.off_policy import OffPolicyConfig
 from redline.errors import ConfigError
 
@@ -77,6 +82,8 @@ class SACConfig(OffPolicyConfig):
         )
         if self.critic_dropout == 1.0:
             raise ConfigError("critic_dropout=1.0 drops everything. Give less, such as 0.01.")
+        if self.target_entropy is not None:
+            require_finite(target_entropy=self.target_entropy)
         if self.alpha is not None:
             require_not_negative(alpha=self.alpha)
         for name in ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"):
