@@ -286,6 +286,8 @@ def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:
             small(tmp_path / "run", "dqn", **settings)
     with pytest.raises(ConfigError, match="smaller than one iteration"):
         small(tmp_path / "run", "dqn", replay_size=11)
+    with pytest.raises(ConfigError, match="never fit into replay_size=40"):
+        small(tmp_path / "run", "dqn", replay_size=40, n_step=20)
 
 
 def test_time_limits_are_bootstrapped_and_terminations_are_not(tmp_path: Path) -> None:

@@ -72,12 +72,6 @@ class Replay:
                 f"{spec.num_envs}, fewer than the {config.sequence_rows} rows of one sequence. "
                 f"Use a capacity of at least {config.sequence_rows * spec.num_envs}."
             )
-        if self.ring_rows <= config.n_step:
-            raise ConfigError(
-                f"n_step={config.n_step} rewards never fit into {self.ring_rows} rows, which is "
-                f"capacity={config.capacity} over num_envs={spec.num_envs}. Use a capacity of at "
-                f"least {(config.n_step + 1) * spec.num_envs}, or a smaller n_step."
-            )
         stacked = stacked_paths(config, spec)
         self._frames = {path: config.frame_stack if path in stacked else 1 for path in spec.obs}
         self._arena = Arena(self._plans(), config)

@@ -61,6 +61,12 @@ class OffPolicyConfig:
         )
         if self.replay_frame_stack is not None:
             require_positive(replay_frame_stack=self.replay_frame_stack)
+        if self.n_step * self.num_envs >= self.replay_size:
+            raise ConfigError(
+                f"n_step={self.n_step} rewards never fit into replay_size={self.replay_size} "
+                f"transitions of num_envs={self.num_envs}. Use a replay of more than "
+                f"{self.n_step * self.num_envs}, or a smaller n_step."
+            )
         if self.num_envs * self.rollout_length > self.replay_size:
             raise ConfigError(
                 f"replay_size={self.replay_size} is smaller than one iteration: num_envs * "
