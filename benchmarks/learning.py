@@ -66,7 +66,7 @@ SUITES: dict[str, Suite] = {
     "ppo-minatar-breakout": Suite(
         "ppo --env MinAtar/Breakout-v1 --total-env-steps 400000", 3, 8, 0
     ),
-    "dqn-cartpole": Suite("dqn --env CartPole-v1 --total-env-steps 60000", 5, 475, 4),
+    "dqn-cartpole": Suite("dqn --env CartPole-v1 --total-env-steps 100000", 5, 475, 4),
     "rainbow-cartpole": Suite(
         "dqn --preset rainbow --env CartPole-v1 --total-env-steps 100000", 5, 475, 4
     ),
