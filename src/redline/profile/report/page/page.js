@@ -427,8 +427,10 @@
   // -------------------------------------------------------------- controls
 
   function show() {
-    byId("from").value = seconds(edges[state.first]);
-    byId("to").value = seconds(edges[state.end]);
+    // Digits enough to tell two neighbouring edges apart, however short the session is.
+    const digits = Math.max(3, 1 + Math.ceil(-Math.log10(edges[1] - edges[0])));
+    byId("from").value = edges[state.first].toFixed(digits);
+    byId("to").value = edges[state.end].toFixed(digits);
     byId("whole").disabled = isWhole();
     const total = breakdown(chosenCells());
     showFigures(total);
