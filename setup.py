@@ -1,7 +1,8 @@
-"""The C extensions of the profiler; everything else about the package is in pyproject.toml.
+"""The C extensions; everything else about the package is in pyproject.toml.
 
-They are optional: where no C compiler is found the package still installs, marks do nothing,
-and starting a profile says that the extension is missing.
+They are optional: where no C compiler is found the package still installs. Then marks do
+nothing, starting a profile says that the extension is missing, and a priority tree is searched
+by tensor code, which gives the same results.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ setup(
             depends=[f"{CSRC}/arrow_stream.h"],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
+            optional=True,
+        ),
+        Extension(
+            "redline.replay._tree",
+            sources=["src/redline/replay/csrc/tree.c"],
+            # Sums must round as those of the tensor code do.
+            extra_compile_args=[*FLAGS, "-ffp-contract=off"],
             optional=True,
         ),
     ]

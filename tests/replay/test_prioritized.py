@@ -85,6 +85,43 @@ def test_tree_finds_what_a_running_sum_finds(
     assert (running[found] - leaves[found] <= target + slack).all()
 
 
+@given(
+    size=st.one_of(st.integers(1, 300), st.integers(60_000, 70_000)),
+    seed=st.integers(0, 2**20),
+    scale=st.sampled_from([1.0, 1e-300, 1e300]),
+)
+@settings(max_examples=60, deadline=None)
+def test_native_tree_equals_the_tensor_code_bit_for_bit(size: int, seed: int, scale: float) -> None:
+    """Every node of every level, with repeated and discarded leaves, and what is found."""
+    rng = np.random.default_rng(seed)
+    native, plain = make_tree(size), make_tree(size)
+    assert native._on_host is not None, "the extension redline.replay._tree is not built"
+    plain._on_host = None
+    for _ in range(4):
+        index = torch.from_numpy(rng.integers(0, size, 64))
+        value = torch.from_numpy(rng.random(64) * scale * (rng.random(64) > 0.2))
+        keep = torch.from_numpy(rng.random(64) > 0.3)
+        for tree in (native, plain):
+            tree.set(index, value, keep)
+    for ours, reference in zip(
+        native._sums + native._minima, plain._sums + plain._minima, strict=True
+    ):
+        assert torch.equal(ours.tensor, reference.tensor)
+    if float(plain.total) > 0:
+        fraction = torch.from_numpy(np.concatenate([rng.random(100), [0.0, 1 - 2.0**-53]]))
+        assert torch.equal(native.find(fraction), plain.find(fraction))
+
+
+def test_native_tree_refuses_what_lies_outside() -> None:
+    tree = make_tree(100)
+    assert tree._on_host is not None
+    rows = tree._on_host[0][0].shape[0]
+    with pytest.raises(IndexError, match=f"leaf {rows} of a tree of {rows}"):
+        tree.set(torch.tensor([rows]), torch.ones(1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="the tree is empty"):
+        tree.find(torch.zeros(1, dtype=torch.float64))
+
+
 def test_tree_drifts_by_nothing() -> None:
     """A thousand updates leave the sums that a fresh tree has, bit for bit."""
     rng = np.random.default_rng(0)

@@ -2,16 +2,26 @@
 
 Each node has 16 children, up to a top of at most 4,096 nodes that is searched as a whole.
 A million leaves thus take three steps of plain tensor code for a batch of any size, on any
-device. A parent is always recomputed from its children, never adjusted by a difference, so
-that rounding does not accumulate.
+device. On the CPU a C extension does the same in less time and with equal bits. A parent is
+always recomputed from its children, never adjusted by a difference, so that rounding does not
+accumulate.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from redline.data import Array
 from redline.replay.storage import Arena, ArrayPlan
+
+_tree: Any
+try:
+    from redline.replay import _tree  # pyright: ignore[reportAttributeAccessIssue]
+except ImportError:  # installed without a C compiler
+    _tree = None
 
 _FAN = 16
 _TOP = 4096
@@ -31,6 +41,13 @@ class PriorityTree:
         arrays = [arena.arrays[plan.name] for plan in self.plans(name, size)]
         self._sums = [a for a in arrays if a.plan.name.startswith(f"{name}/sum")]
         self._minima = [a for a in arrays if a.plan.name.startswith(f"{name}/min")]
+        self._on_host = None
+        if _tree is not None and arena.device.type == "cpu":
+            # The arrays never grow, so these views of their memory last.
+            self._on_host = (
+                tuple(array.tensor.numpy() for array in self._sums),
+                tuple(array.tensor.numpy() for array in self._minima),
+            )
         self.clear()
 
     @staticmethod
@@ -84,6 +101,9 @@ class PriorityTree:
         if keep is not None:
             index = torch.where(keep, index, self.size)
             value = value.masked_fill(~keep, 0.0)
+        if self._on_host is not None:
+            _tree.set(*self._on_host, _contiguous(index), _contiguous(value))
+            return
         self._sums[0].tensor.scatter_reduce_(0, index, value, "amax", include_self=False)
         node = index
         for level, above in enumerate(self._sums[1:]):
@@ -107,6 +127,10 @@ class PriorityTree:
         Returns:
             [N] int64 leaves, none of them empty. There must be one that is not.
         """
+        if self._on_host is not None:
+            found = torch.empty(len(fraction), dtype=torch.int64)
+            _tree.find(self._on_host[0], _contiguous(fraction), found.numpy())
+            return found
         values = self._sums[-1].tensor
         running = values.cumsum(0)
         rest = fraction * running[-1]
@@ -120,6 +144,10 @@ class PriorityTree:
             if array is not self._sums[0]:
                 rest = rest - (running.gather(1, child)[:, 0] - values[node])
         return node
+
+
+def _contiguous(tensor: Tensor) -> Array:
+    return tensor.contiguous().numpy()
 
 
 def _first_above(running: Tensor, target: Tensor, total: Tensor) -> Tensor:
