@@ -9,6 +9,8 @@ without the profiler.
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
 
 import gymnasium
 import torch
@@ -23,6 +25,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--env-steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--loop-seconds-to", type=Path, help="file for the seconds of the loop")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
@@ -33,6 +36,7 @@ def main() -> None:
         nn.Linear(size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, actions + 1)
     )
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    began = time.perf_counter()
     obs, _ = env.reset(seed=options.seed)
     for _ in range(options.env_steps // ROLLOUT):
         seen, taken, rewards, ends = [], [], [], []
@@ -61,6 +65,8 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    if options.loop_seconds_to is not None:
+        options.loop_seconds_to.write_text(str(time.perf_counter() - began))
 
 
 if __name__ == "__main__":
