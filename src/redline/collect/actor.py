@@ -67,6 +67,15 @@ class Actor:
     has a noise stream of its own, so the number of environments, workers or devices around
     it changes nothing.
 
+    `collect` takes a whole rollout. A collector with several actors goes step by step, in
+    inference mode, so that the environments of one step while another one acts:
+
+        actor.begin(conditioning)
+        while not actor.is_over:
+            actor.act()                 # choose the actions and set the environments off
+            actor.observe()             # wait for them and keep what they gave
+        initial_state, episodes = actor.end()
+
     Args:
         env: the environments.
         policy: acts, on the device where its parameters are.
@@ -74,7 +83,8 @@ class Actor:
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
         first_env_id: number of the first of these environments in the whole run.
-        heartbeat: [1] int64 that counts steps, for whoever watches this process; None: nobody.
+        progress: [2] int64 for whoever watches: steps taken so far in all rollouts, and rows
+            finished in the present one; None: nobody outside of this process.
 
     Raises:
         ConfigError: if environments should wait but their back end cannot idle.
@@ -89,36 +99,75 @@ class Actor:
         seed: int,
         reset_mode: ResetMode = "immediate",
         first_env_id: int = 0,
-        heartbeat: Array | None = None,
+        progress: Array | None = None,
     ) -> None:
-        if reset_mode == "wait" and not env.can_idle:
-            raise ConfigError(
-                f"reset_mode='wait' needs environments that can stay idle, and the back end "
-                f"{env.backend!r} steps all of them at once. Use env_backend='gymnasium' or "
-                f"'processes', or reset_mode='immediate'."
-            )
-        self.env, self.policy, self.buffer = env, policy, buffer
+        self.env, self.policy = env, policy
         self._wait = reset_mode == "wait"
+        if self._wait:
+            self._require_idling("reset_mode='wait'")
         self._first_env_id = first_env_id
         self._seed = seed
-        self._heartbeat = heartbeat
+        self.progress = np.zeros(2, np.int64) if progress is None else progress
         parameter = next(policy.parameters(), None)
         self._device = parameter.device if parameter is not None else torch.device("cpu")
-        self._rows = _Rows(buffer, policy.extras_spec)
         self._all_valid = np.ones(env.num_envs, np.bool_).tobytes()
-        env_ids = np.arange(first_env_id, first_env_id + env.num_envs)
+        self._env_ids = np.arange(first_env_id, first_env_id + env.num_envs)
+        self.use_buffer(buffer)
         self._noise_rngs = [
             np.random.default_rng(np.random.SeedSequence([seed, _NOISE_STREAM, int(i)]))
-            for i in env_ids
+            for i in self._env_ids
         ]
-        buffer.fields["env_id"][:] = env_ids
         self._episode_id = np.zeros(env.num_envs, np.int64)
+        self._in_episode = np.zeros(env.num_envs, np.bool_)
+        self._quota: Array | None = None
         self._obs: NestedArray | None = None
         self._state: State = self._fresh_state()
+        self.is_over = True
+
+    def use_buffer(self, buffer: RolloutBuffer) -> None:
+        """Write the next rollouts into `buffer`, whose shape is that of the one before."""
+        self.buffer, self._rows = buffer, _Rows(buffer, self.policy.extras_spec)
+        buffer.fields["env_id"][:] = self._env_ids
+
+    def _require_idling(self, purpose: str) -> None:
+        if not self.env.can_idle:
+            raise ConfigError(
+                f"{purpose} needs environments that can stay idle, and the back end "
+                f"{self.env.backend!r} steps all of them at once. Use env_backend='gymnasium' or "
+                f"'processes', or reset_mode='immediate' without a limit on episodes."
+            )
 
     def _fresh_state(self) -> State:
         state = self.policy.initial_state(self.env.num_envs)
         return {name: leaf.to(self._device) for name, leaf in state.items()}
+
+    def limit_episodes(self, quota: Array | None) -> None:
+        """Run so many whole episodes from here on, then stay idle; None: run without end.
+
+        Episodes in the middle are given up: environment by environment, the next row begins
+        a new one, with a new id.
+
+        Args:
+            quota: [B] int64, episodes of each environment.
+
+        Raises:
+            ConfigError: if the environments cannot idle.
+        """
+        if quota is None:
+            self._quota = None
+            return
+        self._require_idling("a number of episodes")
+        if self._in_episode.any():
+            self._obs = self.env.reset(None)
+            self._state = self._fresh_state()
+            self._episode_id += self._in_episode
+            self._in_episode[:] = False
+        self._quota = quota.astype(np.int64)
+
+    @property
+    def num_running(self) -> int:
+        """Environments with an episode still to finish; all of them if there is no limit."""
+        return self.env.num_envs if self._quota is None else int((self._quota > 0).sum())
 
     def collect(
         self, conditioning: Mapping[str, Tensor] | None = None
@@ -131,31 +180,30 @@ class Actor:
         Returns:
             The recurrent state before the first step, and the episodes that ended.
         """
-        buffer, heartbeat = self.buffer, self._heartbeat
-        episodes: list[EpisodeRecord] = []
-        initial_state = {name: leaf.clone() for name, leaf in self._state.items()}
-        buffer.begin()
-        noise = self._draw_noise().unbind(0)
-        active = np.ones(self.env.num_envs, np.bool_) if self._wait else None
-        last = buffer.rollout_length - 1
         with torch.inference_mode():
-            for t in range(buffer.rollout_length):
-                step = self._step(t, noise[t], active, conditioning)
-                if step.episodes:
-                    episodes.extend(step.episodes)
-                if heartbeat is not None:
-                    heartbeat += 1
-                if active is not None:
-                    active &= ~(step.terminated | step.truncated)
-                    if not active.any():
-                        if t < last:
-                            buffer.clear_from(t + 1)
-                            buffer.fields["episode_id"][t + 1 :] = self._episode_id
-                        break
-            self._bootstrap_last_row()
+            self.begin(conditioning)
+            while not self.is_over:
+                self.act()
+                self.observe()
+            return self.end()
+
+    def begin(self, conditioning: Mapping[str, Tensor] | None = None) -> None:
+        """Start a rollout; see `collect`."""
+        self._episodes: list[EpisodeRecord] = []
         # What inference mode makes cannot enter a graph that is differentiated later.
-        self._state = {name: leaf.clone() for name, leaf in self._state.items()}
-        return initial_state, episodes
+        with torch.inference_mode(False):
+            self._initial_state = {name: leaf.clone() for name, leaf in self._state.items()}
+        self.buffer.begin()
+        self.progress[1] = 0
+        self._t, self._conditioning = 0, conditioning
+        self._noise = self._draw_noise().unbind(0)
+        self._active = None
+        if self._wait or self._quota is not None:
+            self._active = np.ones(self.env.num_envs, np.bool_)
+            if self._quota is not None:
+                self._active &= self._quota > 0
+        self.is_over = False
+        self._finish_if_idle()
 
     def _draw_noise(self) -> Tensor:
         """[T, B, noise_size] from one stream per environment."""
@@ -163,36 +211,56 @@ class Actor:
         streams = [self.policy.draw_noise(rng, length) for rng in self._noise_rngs]
         return torch.from_numpy(np.stack(streams, axis=1)).to(self._device)
 
-    def _step(
-        self,
-        t: int,
-        noise: Tensor,
-        active: Array | None,
-        conditioning: Mapping[str, Tensor] | None,
-    ) -> EnvStep:
-        rows = self._rows
+    def act(self) -> None:
+        """Choose the actions of the present row and set the environments off."""
+        rows, t = self._rows, self._t
         _copy(rows.obs[t], self.last_obs)
         obs = rows.obs_tensors[t]
         if self._device.type != "cpu":
             obs = map_leaves(lambda leaf: leaf.to(self._device, non_blocking=True), obs)
         with _INFERENCE:
-            output = self.policy.act(obs, self._state, noise, conditioning)
-        _copy_tensors(rows.action_tensors[t], output.action)
+            output = self.policy.act(obs, self._state, self._noise[t], self._conditioning)
         for name, extra in output.extras.items():
-            rows.extras[name][t].copy_(extra)
-        action = self.policy.env_action(rows.action[t])
+            rows.extras[name][t].copy_(extra, non_blocking=True)
+        _copy_tensors(rows.action_tensors[t], output.action)  # waits for the device, once
+        self._state = output.state
+        self.env.begin_step(self.policy.env_action(rows.action[t]), self._active)
+
+    def observe(self) -> None:
+        """Wait for the environments and write down what they gave."""
+        rows, t = self._rows, self._t
         with _SIMULATION:
-            step = self.env.step(action, active)
+            step = self.env.finish_step()
         rows.reward[t], rows.terminated[t] = step.reward, step.terminated
         rows.truncated[t], rows.valid[t] = step.truncated, step.valid
         rows.episode_id[t] = self._episode_id
-        self._obs, self._state = step.obs, output.state
+        self._obs = step.obs
+        self._in_episode |= step.valid
         if step.final_obs is not None:
             self._end_episodes(t, step, step.final_obs)
         if step.valid.tobytes() != self._all_valid:
             self.buffer.clear_envs(t, ~step.valid)
             self._reset_state(~step.valid)
-        return step
+        self._t = t + 1
+        self.progress += 1
+        self.is_over = self._t == self.buffer.rollout_length
+        self._finish_if_idle()
+
+    def _finish_if_idle(self) -> None:
+        """Clear the rest of the rows if no environment is to be stepped any more."""
+        if self.is_over or self._active is None or self._active.any():
+            return
+        self.buffer.clear_from(self._t)
+        self.buffer.fields["episode_id"][self._t :] = self._episode_id
+        self.is_over = True
+
+    def end(self) -> tuple[State, list[EpisodeRecord]]:
+        """Complete a rollout; see `collect`."""
+        self._bootstrap_last_row()
+        self.progress[1] = self.buffer.rollout_length
+        with torch.inference_mode(False):
+            self._state = {name: leaf.clone() for name, leaf in self._state.items()}
+        return self._initial_state, self._episodes
 
     def _end_episodes(self, t: int, step: EnvStep, final_obs: NestedArray) -> None:
         """Keep true last observations, value the cut ones, reset the state of all of them."""
@@ -202,8 +270,16 @@ class Actor:
         if cut.any():
             self._bootstrap(t, final_obs, cut)
         self._reset_state(ended)
+        if self._wait and self._active is not None:
+            self._active &= ~ended
         for record in step.episodes:
-            self._episode_id[record.env_id - self._first_env_id] = record.episode_id + 1
+            row = record.env_id - self._first_env_id
+            self._episode_id[row] = record.episode_id + 1
+            self._in_episode[row] = False
+            if self._quota is not None and self._active is not None:
+                self._quota[row] -= 1
+                self._active[row] &= self._quota[row] > 0
+        self._episodes.extend(step.episodes)
 
     def _bootstrap(self, t: int, obs: NestedArray, rows: Array) -> None:
         if not self.policy.has_value:
@@ -239,6 +315,8 @@ class Actor:
             "noise": [rng.bit_generator.state for rng in self._noise_rngs],
             "state": {name: leaf.cpu() for name, leaf in self._state.items()},
             "episode_id": self._episode_id.copy(),
+            "in_episode": self._in_episode.copy(),
+            "quota": None if self._quota is None else self._quota.copy(),
         }
         if self.env.restorable is None:
             saved["env"] = self.env.state_dict()
@@ -265,8 +343,12 @@ class Actor:
             else:
                 self._state = {n: leaf.to(self._device) for n, leaf in state["state"].items()}
                 self._episode_id[:] = state["episode_id"]
+                self._in_episode[:] = state["in_episode"]
+                self._quota = None if state["quota"] is None else np.array(state["quota"])
                 return None
         self._obs = self.env.reset(fresh_seed)
         self._state = self._fresh_state()
         self._episode_id[:] = 0
+        self._in_episode[:] = False
+        self._quota = None
         return reason

@@ -104,14 +104,14 @@ class WorkersCollector(Collector):
         arrays = {
             "rollout": template.fields,
             "weights": {name: leaf.numpy() for name, leaf in weights.items()},
-            "heartbeat": np.zeros((num_workers, 8), np.int64),  # a cache line each
+            "progress": np.zeros((num_workers, 8), np.int64),  # a cache line each
         }
         layout = Layout.of(spec_of(arrays))
         self._memory.resize(layout.nbytes)
         shared = self._memory.arrays(layout)
         self._steps = RolloutBuffer(shared["rollout"]).steps()
         self._weights = [torch.from_numpy(shared["weights"][name]) for name in weights]
-        self._heartbeat = shared["heartbeat"]
+        self._progress = shared["progress"]
         self._group.call("attach", [layout] * num_workers)
         self.update_weights(0)
 
@@ -132,7 +132,7 @@ class WorkersCollector(Collector):
         replies: list[_Collected] = self._group.call(
             "collect",
             [request] * self._group.num_workers,
-            heartbeat=lambda worker: int(self._heartbeat[worker, 0]),
+            heartbeat=lambda worker: int(self._progress[worker, 0]),
         )
         names = replies[0].initial_state
         return Rollout(
@@ -243,7 +243,7 @@ class _Handler:
             seed=self._job.seed,
             reset_mode=self._job.reset_mode,
             first_env_id=self._job.begin,
-            heartbeat=shared["heartbeat"][self._link.index, :1],
+            progress=shared["progress"][self._link.index, :2],
         )
 
     def _collect(self, request: tuple[int, Mapping[str, Tensor] | None]) -> _Collected:

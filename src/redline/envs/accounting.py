@@ -39,7 +39,12 @@ class EpisodeBook:
         self._lives = np.zeros(num_envs, dtype=np.int32)
 
     def begin(self, lives: Array, *, seeded: bool) -> None:
-        """Start over after a reset; episode ids begin at 0 again if it was a seeded one."""
+        """Start over after a reset.
+
+        Episode ids begin at 0 again if it was a seeded one; else an episode that was given
+        up in the middle keeps its id, and the new one gets the next.
+        """
+        self._episode_id += self._length > 0
         self._return[...] = 0.0
         self._length[...] = 0
         self._lives[...] = lives

@@ -106,6 +106,14 @@ class Backend(ABC):
         episode (or, in a back end that resets on the next step, the same as `final_obs`).
         """
 
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """Set the environments off; what steps in this process does so in `finish_step`."""
+        self._begun = (action, active)
+
+    def finish_step(self) -> bool:
+        """Wait for the step that was begun, and say what `step` says."""
+        return self.step(*self._begun)
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """The simulators' state: arrays, numbers, strings, lists and dicts."""

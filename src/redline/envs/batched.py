@@ -77,17 +77,26 @@ class BatchedEnv(VecEnv):
 
     def step(self, action: NestedArray, active: Array | None = None) -> EnvStep:
         """Take one step in each environment; see `VecEnv.step`."""
+        self.begin_step(action, active)
+        return self.finish_step()
+
+    def begin_step(self, action: NestedArray, active: Array | None = None) -> None:
+        """Set the environments off; see `VecEnv.begin_step`."""
         if not self._has_reset:
             self._refuse_if_closed()
             raise ConfigError("step() was called before reset(); call reset(seed) first.")
         if active is not None:
             active = self._checked_active(active)
         backend = self._backend
-        ended = backend.step(backend.codec.encode(action, active), active)
+        backend.begin_step(backend.codec.encode(action, active), active)
+
+    def finish_step(self) -> EnvStep:
+        """Wait for the step that was begun; see `VecEnv.finish_step`."""
+        ended = self._backend.finish_step()
         self._num_steps += 1
         if self._checker is not None:
             self._checker.check_step(self._num_steps, ended)
-        return self._book.record(backend.buffers, ended)
+        return self._book.record(self._backend.buffers, ended)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on bit for bit; see `VecEnv.state_dict`."""

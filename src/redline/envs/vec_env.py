@@ -101,6 +101,23 @@ class VecEnv(ABC):
             ConfigError: if `active` is given and `can_idle` is false.
         """
 
+    def begin_step(self, action: NestedArray, active: Array | None = None) -> None:
+        """Set the environments off; `finish_step` gives what `step` would have given.
+
+        Worker processes step in between. An environment of this process steps in
+        `finish_step`, which is the default. `action` must not change until then.
+
+        Raises:
+            ActionError: if an action lies outside the action space.
+            ConfigError: if `active` is given and `can_idle` is false.
+        """
+        self._begun = (action, active)
+
+    def finish_step(self) -> EnvStep:
+        """Wait for the step that `begin_step` began; raises as `step` does."""
+        action, active = self._begun
+        return self.step(action, active)
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on bit for bit: arrays, numbers, strings, lists, dicts.
