@@ -1,0 +1,129 @@
+"""The measured process of `benchmarks.compare`: it trains, and stops after every block.
+
+The brake is in the environment, so that nothing of Redline but `redline.train` is relied on
+and any revision can be driven. The environments have the spaces of HalfCheetah and CartPole
+but cost next to nothing: what is measured is Redline.
+
+Talks over its standard streams: writes the processor nanoseconds spent so far at the end of
+every block, then waits for a line.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained.
+
+    Attributes:
+        algorithm: its name.
+        observation_size: numbers in an observation.
+        action: how many: numbers of a Box, or choices if `discrete`.
+        discrete: whether actions are choices.
+        warm_up: env_steps before the first block.
+        block: env_steps per block, a whole number of iterations of about 0.1 s.
+        settings: of the run.
+    """
+
+    algorithm: str
+    observation_size: int
+    action: int
+    discrete: bool
+    warm_up: int
+    block: int
+    settings: dict[str, Any]
+
+
+_OFF_POLICY: dict[str, Any] = {"num_envs": 1, "learning_starts": 100, "replay_size": 100_000}
+_ON_POLICY: dict[str, Any] = {"num_envs": 1}
+WORKLOADS = {
+    "sac": Workload("sac", 17, 6, False, 200, 16, _OFF_POLICY | {"hidden_sizes": (256, 256)}),
+    "td3": Workload("td3", 17, 6, False, 200, 24, _OFF_POLICY | {"hidden_sizes": (256, 256)}),
+    "dqn": Workload("dqn", 4, 2, True, 400, 256, _OFF_POLICY | {"rollout_length": 1}),
+    "ppo": Workload("ppo", 17, 6, False, 512, 256, _ON_POLICY | {"rollout_length": 256}),
+    "a2c": Workload("a2c", 4, 2, True, 400, 400, _ON_POLICY | {"rollout_length": 8}),
+}
+
+
+class Brake(gymnasium.Env[Any, Any]):
+    """An environment that costs nothing, and stops its process after every block.
+
+    Args:
+        workload: says how long a block is.
+        plant: share of the process's own time to waste, between 0 and 1.
+    """
+
+    def __init__(self, workload: Workload, plant: float) -> None:
+        bound = np.full(workload.observation_size, np.inf, np.float32)
+        self.observation_space = spaces.Box(-bound, bound, dtype=np.float32)
+        if workload.discrete:
+            self.action_space = spaces.Discrete(workload.action)
+        else:
+            self.action_space = spaces.Box(-1.0, 1.0, (workload.action,), np.float32)
+        self._workload, self._plant = workload, plant
+        self._left = workload.warm_up
+        self._steps = 0
+        self._cpu_ns = time.process_time_ns()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """The first observation."""
+        super().reset(seed=seed)
+        self._steps = 0
+        table = self.np_random.normal(size=(64, self._workload.observation_size))
+        self._observations = table.astype(np.float32)
+        return self._observations[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One env_step; at the end of a block, wait to be told to go on."""
+        self._steps += 1
+        if self._plant:
+            self._waste()
+        self._left -= 1
+        if self._left == 0:
+            self._left = self._workload.block
+            print(time.process_time_ns(), flush=True)
+            sys.stdin.readline()
+        return self._observations[self._steps % 64], 1.0, False, self._steps == 200, {}
+
+    def _waste(self) -> None:
+        """Spend the planted share of the processor time since the last step."""
+        now = time.process_time_ns()
+        end = now + int(self._plant * (now - self._cpu_ns))
+        while time.process_time_ns() < end:
+            pass
+        self._cpu_ns = time.process_time_ns()
+
+
+def main() -> None:
+    """Train until killed."""
+    import redline
+
+    name, plant = sys.argv[1], float(sys.argv[2])
+    workload = WORKLOADS[name]
+    with tempfile.TemporaryDirectory(prefix="redline-compare-run-") as directory:
+        redline.train(
+            workload.algorithm,
+            env=lambda: Brake(workload, plant),
+            total_env_steps=10**9,
+            checkpoint_interval=10**9,
+            log_interval=10**9,
+            checkpoints="none",
+            out=f"{directory}/run",
+            quiet=True,
+            seed=1,
+            **workload.settings,
+        )
+
+
+if __name__ == "__main__":
+    main()
