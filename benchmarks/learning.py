@@ -48,6 +48,8 @@ SUITES: dict[str, Suite] = {
     ),
     "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 350000", 5, 475, 4),
     "reinforce-cartpole": Suite("reinforce --env CartPole-v1 --total-env-steps 120000", 5, 195, 4),
+    "impala-cartpole": Suite("impala --env CartPole-v1 --total-env-steps 300000", 5, 475, 4),
+    "appo-cartpole": Suite("appo --env CartPole-v1 --total-env-steps 100000", 5, 475, 5),
     "ppo-recurrent": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000", 5, 400, 4
     ),

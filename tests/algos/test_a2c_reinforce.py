@@ -51,7 +51,7 @@ class TwoNumberPolicy(Policy):
         p = torch.sigmoid(self.logit)
         entropy = -(p * p.log() + (1 - p) * (1 - p).log())
         shape = log_prob.shape
-        return ReplayOutput(log_prob, entropy.expand(shape), self.baseline.expand(shape))
+        return ReplayOutput(log_prob, entropy.expand(shape), self.baseline.expand(shape), {})
 
 
 def rollout_of(

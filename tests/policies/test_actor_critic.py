@@ -129,8 +129,12 @@ def test_any_subset_of_the_environments_replays_alike(core: str) -> None:
         initial_state={name: leaf[index] for name, leaf in rollout.initial_state.items()},
         last_obs=map_leaves(lambda leaf: leaf[index], rollout.last_obs),
     )
-    for whole, own in zip(policy.replay(rollout), policy.replay(part), strict=True):
-        torch.testing.assert_close(whole[:, index], own)
+    *whole, whole_state = policy.replay(rollout)
+    *own, own_state = policy.replay(part)
+    for every, some in zip(whole, own, strict=True):
+        torch.testing.assert_close(every[:, index], some)
+    for name, leaf in own_state.items():
+        torch.testing.assert_close(whole_state[name][index], leaf)
 
 
 def test_replay_resets_after_ends_and_rows_that_are_not_valid() -> None:
@@ -163,7 +167,7 @@ def test_evaluate_actions_takes_rows_in_any_order() -> None:
     with torch.no_grad():
         rows = policy.evaluate_actions(flat["obs"], flat["action"])
         whole = policy.replay(rollout)
-    for row, all_of_it in zip(rows, whole, strict=True):
+    for row, all_of_it in zip(rows[:3], whole[:3], strict=True):
         torch.testing.assert_close(row, all_of_it.flatten()[order])
 
 
@@ -248,7 +252,7 @@ def test_every_parameter_gets_a_gradient() -> None:
     for core, options in (("none", {}), ("lstm", {}), ("none", {"shared_encoder": True})):
         policy = make_policy(VECTOR, ACTIONS["nested"][0], core=core, **options)
         output = policy.replay(act_out(policy, VECTOR, 4, 3))
-        sum(part.sum() for part in output).backward()
+        (output.log_prob.sum() + output.entropy.sum() + output.value.sum()).backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters())
 
 

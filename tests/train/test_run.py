@@ -58,7 +58,7 @@ def rows(run: Path) -> list[dict[str, str]]:
         ]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce", "impala", "appo"])
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_every_algorithm_runs_and_resumes_bit_for_bit(
     algorithm: str, core: str, tmp_path: Path

@@ -8,6 +8,8 @@ configs live in `algos.configs`, which imports no torch, so that help answers at
 | `ppo` | `algos/ppo.py` | `PPOConfig` |
 | `a2c` | `algos/a2c.py` | `A2CConfig` |
 | `reinforce` | `algos/reinforce.py` | `ReinforceConfig` |
+| `impala` | `algos/impala.py` | `ImpalaConfig` |
+| `appo` | `algos/appo.py` | `APPOConfig` |
 | `dqn` | `algos/dqn.py`, losses in `distributional.py` | `DQNConfig` |
 | `r2d1` | `algos/r2d1.py` | `R2D1Config` |
 | `ddpg` | `algos/ddpg.py` | `DDPGConfig` |

@@ -32,7 +32,7 @@ from redline.algos.algorithm import (
 )
 from redline.algos.configs import A2CConfig
 from redline.data import Rollout, masked_mean
-from redline.policies.policy import Policy
+from redline.policies.policy import Policy, ReplayOutput
 from redline.returns import gae
 
 
@@ -93,20 +93,11 @@ class A2C:
             name -> [] metrics.
         """
         config, valid = self.config, rollout["valid"]
-        advantage, target = gae(
-            rollout["reward"],
-            rollout["value"],
-            rollout["bootstrap_value"],
-            rollout["terminated"],
-            rollout["truncated"],
-            valid,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-        )
-        variance = explained_variance(rollout["value"], target, valid)
+        output = self.policy.replay(rollout)
+        advantage, target, metrics = self._estimate(rollout, output)
+        variance = explained_variance(output.value.detach(), target, valid)
         if config.normalize_advantage:
             advantage = normalized(advantage, valid)
-        output = self.policy.replay(rollout)
         policy_loss = policy_gradient_loss(output.log_prob, advantage, valid)
         critic_loss = 0.5 * masked_mean((output.value - target).square(), valid)
         entropy = masked_mean(output.entropy, valid)
@@ -122,7 +113,25 @@ class A2C:
             "entropy": entropy.detach(),
             "grad_norm": grad_norm,
             "explained_variance": variance,
+            **metrics,
         }
+
+    def _estimate(
+        self, rollout: Rollout, output: ReplayOutput
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """A and R of a rollout that the present weights collected, and no further metrics."""
+        del output
+        advantage, target = gae(
+            rollout["reward"],
+            rollout["value"],
+            rollout["bootstrap_value"],
+            rollout["terminated"],
+            rollout["truncated"],
+            rollout["valid"],
+            gamma=self.config.gamma,
+            gae_lambda=self.config.gae_lambda,
+        )
+        return advantage, target, {}
 
     def optimizer_steps(self) -> int:
         """Optimiser steps taken."""

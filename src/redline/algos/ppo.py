@@ -159,6 +159,10 @@ class PPO:
             gamma=self.config.gamma,
             gae_lambda=self.config.gae_lambda,
         )
+        return self._optimize(rollout, advantage, target)
+
+    def _optimize(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The passes over a rollout whose log_prob and value are what the update starts from."""
         totals: dict[str, Tensor] = {}
         stopped = torch.zeros((), device=self._device)
         for _ in range(self.config.num_epochs):

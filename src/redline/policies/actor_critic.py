@@ -191,7 +191,7 @@ class ActorCritic(Policy):
                 "Use replay on a rollout of whole sequences."
             )
         distribution, value, _ = self.evaluate(obs, {})
-        return ReplayOutput(distribution.log_prob(action), distribution.entropy(), value)
+        return ReplayOutput(distribution.log_prob(action), distribution.entropy(), value, {})
 
     def replay(self, rollout: Rollout) -> ReplayOutput:
         """Run the same module over [T, B] with the same state resets as acting had.
@@ -200,7 +200,8 @@ class ActorCritic(Policy):
             rollout: whole sequences; any subset of its environments will do.
 
         Returns:
-            log_prob, entropy and value, each [T, B], with gradient.
+            log_prob, entropy and value, each [T, B], and the state after the last row, with
+            gradient.
         """
         length, num_envs = rollout.rollout_length, rollout.num_envs
         obs = map_leaves(_merge_time, rollout["obs"])
@@ -209,7 +210,7 @@ class ActorCritic(Policy):
             output = self.evaluate_actions(obs, action)
         else:
             inputs, mask = self._inputs(obs)
-            features, _ = self.core.sequence(
+            features, state = self.core.sequence(
                 self.torso(inputs).unflatten(0, (length, num_envs)),
                 rollout.initial_state,
                 resets(rollout),
@@ -220,8 +221,14 @@ class ActorCritic(Policy):
                 distribution.log_prob(action),
                 distribution.entropy(),
                 self._value(inputs, features),
+                state,
             )
-        return ReplayOutput(*(part.unflatten(0, (length, num_envs)) for part in output))
+        return ReplayOutput(
+            output.log_prob.unflatten(0, (length, num_envs)),
+            output.entropy.unflatten(0, (length, num_envs)),
+            output.value.unflatten(0, (length, num_envs)),
+            output.state,
+        )
 
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the valid observations into the running statistics; nothing in eval mode."""

@@ -47,11 +47,14 @@ class ReplayOutput(NamedTuple):
         log_prob: [T, B] log-probability of the rollout's actions, in nats.
         entropy: [T, B] of the action distribution, in nats.
         value: [T, B] state value.
+        state: the recurrent state after the last row, as acting left it: not yet reset if
+            that row ended an episode.
     """
 
     log_prob: Tensor
     entropy: Tensor
     value: Tensor
+    state: State
 
 
 class Policy(nn.Module, ABC):

@@ -3,5 +3,6 @@
 from redline.returns.advantage import gae
 from redline.returns.discounted import discounted_return
 from redline.returns.value_rescaling import rescale, unrescale
+from redline.returns.vtrace import VTrace, vtrace
 
-__all__ = ["discounted_return", "gae", "rescale", "unrescale"]
+__all__ = ["VTrace", "discounted_return", "gae", "rescale", "unrescale", "vtrace"]

@@ -11,7 +11,9 @@ import gymnasium
 
 from redline.algos.a2c import A2C
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
+from redline.algos.appo import APPO
 from redline.algos.configs import OffPolicyConfig, R2D1Config
+from redline.algos.impala import Impala
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
 from redline.envs import VecEnv
@@ -25,7 +27,13 @@ from redline.train.settings import RunConfig
 
 Algorithm: TypeAlias = OnPolicyAlgorithm | OffPolicyAlgorithm
 
-ON_POLICY: dict[str, Any] = {"ppo": PPO, "a2c": A2C, "reinforce": Reinforce}
+ON_POLICY: dict[str, Any] = {
+    "ppo": PPO,
+    "a2c": A2C,
+    "reinforce": Reinforce,
+    "impala": Impala,
+    "appo": APPO,
+}
 OFF_POLICY = {
     "dqn": ("redline.algos.dqn", "DQN"),
     "r2d1": ("redline.algos.r2d1", "R2D1"),

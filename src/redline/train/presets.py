@@ -131,8 +131,19 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "reinforce": {
         "cartpole": {"total_env_steps": 200_000},
     },
+    "impala": {
+        "cartpole": {
+            "total_env_steps": 500_000,
+            "learning_rate": 2e-3,
+            "learning_rate_schedule": "linear",
+        },
+        "minatar": {"total_env_steps": 5_000_000, "num_envs": 32},
+        "atari": {"total_env_steps": 10_000_000, "num_envs": 16},
+    },
     **OFF_POLICY_PRESETS,
 }
+# What suits PPO suits it here too: with fresh rollouts the two are the same.
+PRESETS["appo"] = PRESETS["ppo"]
 
 
 def family(env: str) -> str:

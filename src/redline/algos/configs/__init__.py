@@ -3,8 +3,10 @@
 from typing import TypeAlias
 
 from redline.algos.configs.a2c import A2CConfig
+from redline.algos.configs.appo import APPOConfig
 from redline.algos.configs.ddpg import DDPGConfig
 from redline.algos.configs.dqn import DQNConfig
+from redline.algos.configs.impala import ImpalaConfig
 from redline.algos.configs.off_policy import OffPolicyConfig
 from redline.algos.configs.ppo import PPOConfig
 from redline.algos.configs.r2d1 import R2D1Config
@@ -19,6 +21,8 @@ CONFIGS: dict[str, type[AlgorithmConfig]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
     "reinforce": ReinforceConfig,
+    "impala": ImpalaConfig,
+    "appo": APPOConfig,
     "dqn": DQNConfig,
     "r2d1": R2D1Config,
     "ddpg": DDPGConfig,
@@ -29,9 +33,11 @@ CONFIGS: dict[str, type[AlgorithmConfig]] = {
 __all__ = [
     "CONFIGS",
     "A2CConfig",
+    "APPOConfig",
     "AlgorithmConfig",
     "DDPGConfig",
     "DQNConfig",
+    "ImpalaConfig",
     "OffPolicyConfig",
     "OnPolicyConfig",
     "PPOConfig",

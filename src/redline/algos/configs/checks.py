@@ -33,3 +33,13 @@ def require_fraction(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{name}={value} must lie between 0 and 1, both included.")
+
+
+def require_importance_bounds(rho_bar: float, c_bar: float) -> None:
+    """Raise ConfigError unless 0 < c_bar <= rho_bar: Espeholt et al. 2018, section 4.1."""
+    require_positive(rho_bar=rho_bar, c_bar=c_bar)
+    if c_bar > rho_bar:
+        raise ConfigError(
+            f"c_bar={c_bar} is above rho_bar={rho_bar}: V-trace takes a correction no further "
+            f"back than it would count by itself. Use a c_bar of at most {rho_bar}."
+        )

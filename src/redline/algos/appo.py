@@ -1,0 +1,77 @@
+"""APPO-style PPO: the clipped surrogate with V-trace, for rollouts of older weights.
+
+Schulman et al. 2017, arXiv:1707.06347; V-trace of Espeholt et al. 2018, arXiv:1802.01561;
+the clip range around the learner's policy instead of the collecting one, the decoupled
+objective of Hilton et al. 2021, arXiv:2110.00641. Losses and passes are PPO's; `APPO` says
+what goes into them. Hyperparameters are in `algos/configs/appo.py`.
+
+| symbol | shape | meaning |
+|---|---|---|
+| mu | | the policy that collected; log mu(a|s) is the rollout's `log_prob` |
+| pi_prox, V_prox | | the learner's policy and value when the update begins |
+| A, v | [T, B] | advantage and target from `returns.vtrace` with pi_prox / mu |
+| r | [N] | pi(a|s) / pi_prox(a|s), which the surrogate clips to [1 - eps, 1 + eps] |
+
+A carries the factor rho = min(rho_bar, pi_prox / mu), so that the first step's gradient is,
+up to the cut, that of samples from pi_prox, and the clip range limits how far one update
+goes from there. Centered on mu instead, it would forbid every step on rows of a rollout
+that is old enough. With the weights that collected, pi_prox = mu, and the update is PPO's to
+float tolerance.
+
+Departs from these: as listed in `algos/ppo.py` and `algos/impala.py`.
+
+Cost: PPO's, and one pass over the rollout without gradient. `update` never waits for the
+device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from redline.algos.configs import APPOConfig
+from redline.algos.impala import corrected
+from redline.algos.ppo import PPO
+from redline.data import Rollout
+from redline.policies.policy import Policy
+
+
+class APPO(PPO):
+    """PPO that learns right from rollouts of older weights.
+
+    Args:
+        policy: the network that acts and learns.
+        config: hyperparameters.
+        seed: of the minibatch permutation.
+
+    Raises:
+        ConfigError: if a recurrent policy's environments do not split into the minibatches.
+    """
+
+    config: APPOConfig
+
+    def __init__(self, policy: Policy, config: APPOConfig, seed: int = 0) -> None:
+        super().__init__(policy, config, seed)
+
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Correct for the rollout's age, then run num_epochs passes of minibatch updates.
+
+        Args:
+            rollout: [T, B] with the extra `log_prob`; it is not changed.
+
+        Returns:
+            name -> [] means over the optimiser steps taken.
+        """
+        with torch.no_grad():
+            output = self.policy.replay(rollout)
+        result, metrics = corrected(self.policy, rollout, output, self.config)
+        steps = rollout.steps.copy()
+        # Copies: a policy may give views of its parameters, which are about to change.
+        steps["log_prob"], steps["value"] = output.log_prob.clone(), output.value.clone()
+        proximal = Rollout(
+            steps=steps,
+            initial_state=rollout.initial_state,
+            last_obs=rollout.last_obs,
+            version=rollout.version,
+        )
+        return self._optimize(proximal, result.advantage, result.target) | metrics
