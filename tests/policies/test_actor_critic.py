@@ -59,7 +59,9 @@ def larger_heads(policy: ActorCritic) -> ActorCritic:
     return policy
 
 
-@pytest.mark.parametrize(("action", "core"), [*product(ACTIONS, ("none", "lstm", "gru"))])
+@pytest.mark.parametrize(
+    ("action", "core"), [*product(ACTIONS, ("none", "lstm", "gru", "transformer"))]
+)
 def test_replay_equals_acting_for_every_action_space(action: str, core: str) -> None:
     """Episode ends, filler rows and a state that is not zero at t = 0 all occur."""
     torch.manual_seed(0)
@@ -81,6 +83,7 @@ def test_replay_equals_acting_for_every_action_space(action: str, core: str) -> 
         (IMAGE, "auto", "none", False),
         (NESTED, "auto", "none", True),
         (NESTED, "auto", "lstm", "auto"),
+        (NESTED, "auto", "transformer", "auto"),
         (spaces.Dict(x=VECTOR, camera=IMAGE), "minatar", "gru", "auto"),
         (spaces.Box(0, 255, (36, 40, 3), np.uint8), "nature", "lstm", "auto"),
     ],
@@ -118,7 +121,7 @@ def test_replay_equals_acting_under_masks(action_space: Any, mask_size: int, cor
     assert_replay_equals_acting(policy, act_out(policy, space, 12, 5))
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
 def test_any_subset_of_the_environments_replays_alike(core: str) -> None:
     torch.manual_seed(0)
     policy = make_policy(VECTOR, spaces.Discrete(4), core=core, core_size=8)
@@ -249,7 +252,12 @@ def test_acting_leaves_its_arguments_alone() -> None:
 
 
 def test_every_parameter_gets_a_gradient() -> None:
-    for core, options in (("none", {}), ("lstm", {}), ("none", {"shared_encoder": True})):
+    for core, options in (
+        ("none", {}),
+        ("lstm", {}),
+        ("transformer", {}),
+        ("none", {"shared_encoder": True}),
+    ):
         policy = make_policy(VECTOR, ACTIONS["nested"][0], core=core, **options)
         output = policy.replay(act_out(policy, VECTOR, 4, 3))
         (output.log_prob.sum() + output.entropy.sum() + output.value.sum()).backward()

@@ -27,6 +27,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "discrete": (VECTOR, spaces.Discrete(3), {}),
     "clipped": (VECTOR, spaces.Box(-0.01, 0.01, (2,)), {"normalize_obs": True}),
     "squashed": (VECTOR, spaces.Box(-2, 5, (2,)), {"distribution": "squashed", "core": "lstm"}),
+    "transformer": (VECTOR, spaces.Discrete(3), {"core": "transformer", "core_window": 4}),
     "nested": (NESTED, spaces.Discrete(3), {"core": "gru", "normalize_obs": True}),
     "nested_action": (
         VECTOR,

@@ -59,7 +59,7 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce", "impala", "appo"])
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
 def test_every_algorithm_runs_and_resumes_bit_for_bit(
     algorithm: str, core: str, tmp_path: Path
 ) -> None:

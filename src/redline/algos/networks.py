@@ -38,12 +38,15 @@ def network_settings(
     encoder: str | ModuleFactory = "auto",
     core: str = "none",
     core_size: int = 128,
+    core_window: int = 32,
+    core_layers: int = 1,
+    core_heads: int = 4,
     shared_encoder: bool | None = None,
     normalize_obs: bool = False,
     distribution: str = "auto",
     initial_log_std: float = 0.0,
 ) -> NetworkSettings:
-    """What applies of a run's policy settings; `core_size` means nothing without a core.
+    """What applies of a run's policy settings; a core's own mean nothing without one.
 
     Args:
         algorithm: whose name the errors give.
@@ -52,6 +55,9 @@ def network_settings(
         encoder: as for `policies.make_policy`.
         core: only "none".
         core_size: not looked at.
+        core_window: not looked at.
+        core_layers: not looked at.
+        core_heads: not looked at.
         shared_encoder: None or False.
         normalize_obs: only False.
         distribution: "auto" or "squashed", which are the same here.

@@ -39,6 +39,9 @@ def make_q_policy(
     encoder: str | ModuleFactory = "auto",
     core: str = "none",
     core_size: int = 128,
+    core_window: int = 32,
+    core_layers: int = 1,
+    core_heads: int = 4,
     **others: Any,
 ) -> QPolicy:
     """A policy of action values, its weights drawn from torch's global generator.
@@ -52,6 +55,9 @@ def make_q_policy(
         encoder: as for `policies.make_policy`.
         core: "none", "lstm" or "gru".
         core_size: H.
+        core_window: not looked at.
+        core_layers: not looked at.
+        core_heads: not looked at.
         others: settings of other policies, at their defaults.
 
     Raises:
@@ -59,6 +65,12 @@ def make_q_policy(
         ConfigError: if a setting does not apply.
     """
     num_actions = require_discrete(action_space)
+    if core == "transformer":
+        raise ConfigError(
+            "core='transformer' is not for a Q-network: replay keeps the state before every "
+            "sequence, and that of a transformer is its whole window. Use core='lstm' or 'gru', or "
+            "ppo for a transformer."
+        )
     for name, value in others.items():
         if name not in _NOT_OF_VALUES:
             raise ConfigError(f"{name}={value!r} is no setting of a Q-network. Leave it out.")

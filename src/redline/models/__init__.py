@@ -1,6 +1,7 @@
-"""Networks: perceptrons, convolutions, encoders of nested observations. Knows no learning."""
+"""Networks: perceptrons, convolutions, cores, encoders of observations. Knows no learning."""
 
 from redline.models.convolution import ImpalaResNet, MinAtarCNN, NatureCNN
+from redline.models.core import Core
 from redline.models.ensemble import EnsembleMLP
 from redline.models.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, orthogonal_
 from redline.models.mlp import make_activation, mlp
@@ -20,12 +21,14 @@ from redline.models.q_heads import (
     ScalarHead,
 )
 from redline.models.recurrent import GRUCore, LSTMCore, RecurrentCore, make_core
+from redline.models.transformer import TransformerCore
 
 __all__ = [
     "HIDDEN_GAIN",
     "POLICY_GAIN",
     "VALUE_GAIN",
     "CategoricalValueHead",
+    "Core",
     "EnsembleMLP",
     "GRUCore",
     "ImpalaResNet",
@@ -39,6 +42,7 @@ __all__ = [
     "QuantileHead",
     "RecurrentCore",
     "ScalarHead",
+    "TransformerCore",
     "image_shape",
     "leaf_at",
     "leaf_spaces",

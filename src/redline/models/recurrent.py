@@ -7,7 +7,7 @@ can be picked from it by index.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from redline.errors import ConfigError, UnknownNameError
+from redline.models.core import Core
 
 
-class RecurrentCore(nn.Module, ABC):
+class RecurrentCore(Core):
     """A recurrent layer of H units.
 
     Args:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from redline.data import Array, NestedTensor, Rollout, map_leaves
 from redline.errors import ConfigError
 from redline.models import POLICY_GAIN, VALUE_GAIN, orthogonal_
-from redline.models.recurrent import RecurrentCore
+from redline.models.core import Core
 from redline.policies.action_heads import ActionHead
 from redline.policies.distributions import Distribution
 from redline.policies.export import GreedyPolicy
@@ -57,7 +57,7 @@ class ActorCritic(Policy):
         features: F.
         action_head: the distribution over `action_space`.
         critic_torso: the critic's own torso with F features; None shares the actor's.
-        core: a recurrent core on F features; needs a shared torso.
+        core: a recurrent core or a transformer on F features; needs a shared torso.
         normalizer: of observations; None leaves them as they are.
 
     Raises:
@@ -74,7 +74,7 @@ class ActorCritic(Policy):
         features: int,
         action_head: ActionHead,
         critic_torso: nn.Module | None = None,
-        core: RecurrentCore | None = None,
+        core: Core | None = None,
         normalizer: ObservationNormalizer | None = None,
     ) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class ActorCritic(Policy):
         self.action_head = action_head
 
     def initial_state(self, batch_size: int) -> State:
-        """Zeros [batch_size, H]; {} if not recurrent."""
+        """Zeros [batch_size, ...]; {} without a core."""
         return {} if self.core is None else self.core.initial_state(batch_size)
 
     def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
@@ -115,7 +115,7 @@ class ActorCritic(Policy):
 
         Args:
             obs: [N, ...] observations.
-            state: name -> [N, H] before the step.
+            state: name -> [N, ...] before the step.
         """
         inputs, mask = self._inputs(obs)
         features, state = self._features(inputs, state)
@@ -127,7 +127,7 @@ class ActorCritic(Policy):
 
         Args:
             obs: [N, ...] observations.
-            state: name -> [N, H] before the step.
+            state: name -> [N, ...] before the step.
 
         Returns:
             [N, ...] the action, and the state after the step.

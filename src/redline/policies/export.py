@@ -39,7 +39,7 @@ class GreedyPolicy(nn.Module):
         policy: what to reduce; kept, not copied.
 
     Attributes:
-        input_names: of the flat inputs, e.g. ("obs", "hidden", "cell"); the leaves of a
+        input_names: of the flat inputs, ("obs", "hidden", "cell") for an LSTM; the leaves of a
             nested observation are "obs.key".
         output_names: of the flat outputs, e.g. ("action", "new_hidden", "new_cell").
     """
@@ -68,20 +68,27 @@ class GreedyPolicy(nn.Module):
             *(state[name] for name in self._state_names),
         )
 
-    def forward(self, obs: Any, hidden: Tensor | None = None, cell: Tensor | None = None) -> Any:
+    def forward(
+        self,
+        obs: Any,
+        first: Tensor | None = None,
+        second: Tensor | None = None,
+        third: Tensor | None = None,
+    ) -> Any:
         """Act greedily.
 
         Args:
             obs: [N, ...] in the observation space's structure.
-            hidden: [N, H], of a recurrent policy.
-            cell: [N, H], of an LSTM policy.
+            first: [N, ...] first part of the state, if there is one.
+            second: [N, ...] second part, if there is one.
+            third: [N, ...] third part, if there is one.
 
         Returns:
             [N, ...] the environment's action; with a state, a tuple that begins with it.
         """
         state = {
             name: part
-            for name, part in zip(("hidden", "cell"), (hidden, cell), strict=True)
+            for name, part in zip(self._state_names, (first, second, third), strict=False)
             if part is not None
         }
         action, state = self.policy.act_greedily(obs, state)

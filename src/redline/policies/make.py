@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from redline.errors import ConfigError
 from redline.models import (
+    Core,
     ObservationEncoder,
+    TransformerCore,
     image_shape,
     leaf_spaces,
     make_core,
@@ -38,6 +40,9 @@ def make_policy(
     encoder: str | ModuleFactory = "auto",
     core: str = "none",
     core_size: int = 128,
+    core_window: int = 32,
+    core_layers: int = 1,
+    core_heads: int = 4,
     shared_encoder: bool | Literal["auto"] = "auto",
     normalize_obs: bool = False,
     distribution: str = "auto",
@@ -56,8 +61,11 @@ def make_policy(
             "nature", "impala" or "minatar" for images; or a callable that makes, from the
             observation space without its action mask, a module from observations [N, ...] as
             carried to features [N, F], which then replaces the dense layers too.
-        core: "none", "lstm" or "gru".
-        core_size: H, units of the core.
+        core: "none", "lstm", "gru" or "transformer".
+        core_size: units of the core.
+        core_window: steps that each layer of a transformer attends to.
+        core_layers: of a transformer.
+        core_heads: of each of its layers.
         shared_encoder: whether actor and critic share all but their heads; "auto" shares for
             images, custom modules and recurrent policies.
         normalize_obs: whether float observations are normalised by running statistics.
@@ -79,9 +87,15 @@ def make_policy(
         state_dependent_std=state_dependent_std,
     )
     torso, features = make_torso(seen, encoder, hidden_sizes, activation)
-    recurrent = None if core == "none" else make_core(core, features, core_size)
+    past: Core | None = None
+    if core == "transformer":
+        past = TransformerCore(
+            features, core_size, window=core_window, layers=core_layers, heads=core_heads
+        )
+    elif core != "none":
+        past = make_core(core, features, core_size)
     if shared_encoder == "auto":
-        shared_encoder = recurrent is not None or _is_costly(seen, encoder)
+        shared_encoder = past is not None or _is_costly(seen, encoder)
     critic_torso = None
     if not shared_encoder:
         critic_torso, _ = make_torso(seen, encoder, hidden_sizes, activation)
@@ -92,7 +106,7 @@ def make_policy(
         features=features,
         action_head=head,
         critic_torso=critic_torso,
-        core=recurrent,
+        core=past,
         normalizer=ObservationNormalizer(seen) if normalize_obs else None,
     )
 

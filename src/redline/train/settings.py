@@ -139,13 +139,19 @@ class PolicySettings:
     encoder: Literal["auto", "mlp", "nature", "impala", "minatar"] = "auto"
     """Network in front of the heads.
     auto: nature for images, minatar for images too small for it, mlp for vectors."""
-    core: Literal["none", "lstm", "gru"] = "none"
-    """Recurrent core between encoder and heads."""
+    core: Literal["none", "lstm", "gru", "transformer"] = "none"
+    """What carries the past of an episode, between encoder and heads."""
     core_size: int = 128
-    """Width of the recurrent core."""
+    """Width of the core."""
+    core_window: int = 32
+    """Steps that each layer of a transformer attends to, the present one included."""
+    core_layers: int = 1
+    """Layers of a transformer."""
+    core_heads: int = 4
+    """Heads of attention in each layer; they divide core_size."""
     shared_encoder: bool | None = None
     """Whether actor and critic share the encoder.
-    None: yes for images and recurrent cores, no for vectors."""
+    None: yes for images and with a core, no for vectors."""
     normalize_obs: bool = False
     """Whether float observations are normalised by running statistics, clipped to +-10."""
     distribution: Literal["auto", "gaussian", "squashed"] = "auto"
@@ -154,7 +160,12 @@ class PolicySettings:
     """Logarithm of the Gaussian's initial standard deviation."""
 
     def __post_init__(self) -> None:
-        require_positive(core_size=self.core_size)
+        require_positive(
+            core_size=self.core_size,
+            core_window=self.core_window,
+            core_layers=self.core_layers,
+            core_heads=self.core_heads,
+        )
         for size in self.hidden_sizes:
             require_positive(hidden_sizes=size)
 
