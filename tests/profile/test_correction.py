@@ -44,7 +44,7 @@ def cycles(unit_ns: float, noise_ns: float, number: int = 40) -> list[Cycle]:
 
 
 def test_the_unit_cost_is_found_exactly_without_noise() -> None:
-    estimate = estimate_unit_cost(cycles(80.0, 0.0), count=10**6)
+    estimate = estimate_unit_cost(cycles(80.0, 0.0), count=10**6, busy_ns=10**9)
     assert estimate.corrected
     assert estimate.unit_ns == pytest.approx(80.0, rel=1e-4)
     assert estimate.count == 10**6
@@ -52,7 +52,7 @@ def test_the_unit_cost_is_found_exactly_without_noise() -> None:
 
 def test_the_interval_covers_the_truth_under_noise() -> None:
     """1 ms of noise per block against some 300 * 300 * 80 ns = 7 ms of probe."""
-    estimate = estimate_unit_cost(cycles(80.0, 1e6), count=1)
+    estimate = estimate_unit_cost(cycles(80.0, 1e6), count=1, busy_ns=0)
     assert estimate.corrected
     assert estimate.ci_low_ns < 80.0 < estimate.ci_high_ns
     assert estimate.ci_high_ns - estimate.ci_low_ns < 20.0
@@ -65,15 +65,46 @@ def test_outlying_cycles_are_set_aside() -> None:
         whole = disturbed[i]
         late = dataclasses.replace(whole.off, cpu_ns=whole.off.cpu_ns + 50_000_000)
         disturbed[i] = dataclasses.replace(whole, off=late)
-    estimate = estimate_unit_cost(disturbed, count=1)
+    estimate = estimate_unit_cost(disturbed, count=1, busy_ns=0)
     assert estimate.unit_ns == pytest.approx(80.0, rel=0.02)
     assert estimate.cycles == len(disturbed) - 2
 
 
 def test_a_wide_interval_speaks_instead_of_correcting() -> None:
-    estimate = estimate_unit_cost(cycles(80.0, 2e7), count=1)
+    estimate = estimate_unit_cost(cycles(80.0, 2e7), count=1, busy_ns=0)
     assert not estimate.corrected
     assert "too wide" in estimate.reason
+
+
+def test_a_wide_interval_is_used_where_it_hardly_matters() -> None:
+    """Half the interval times the callbacks must be within 1.5% of the time, and tell from zero."""
+    wide = cycles(80.0, 1e7)
+    estimate = estimate_unit_cost(wide, count=10**6, busy_ns=0)
+    assert not estimate.corrected
+    half_ns = estimate.ci_high_ns - estimate.unit_ns
+    assert 0.35 * estimate.unit_ns < half_ns < estimate.unit_ns
+    limit_ns = half_ns * 10**6 / 0.015
+    assert estimate_unit_cost(wide, count=10**6, busy_ns=round(1.001 * limit_ns)).corrected
+    assert not estimate_unit_cost(wide, count=10**6, busy_ns=round(0.999 * limit_ns)).corrected
+    nothing = estimate_unit_cost(cycles(0.0, 1e7), count=1, busy_ns=10**18)
+    assert nothing.ci_low_ns < 0.0 < nothing.ci_high_ns
+    assert not nothing.corrected
+
+
+def test_a_rare_costly_operation_is_no_overhead() -> None:
+    """Every fifth block holds a checkpoint of 20 ms, beside 300 * 300 * 80 ns = 7 ms of probe."""
+    made = []
+    for i, cycle in enumerate(cycles(80.0, 0.0)):
+        parts = [cycle.before, cycle.off, cycle.after]
+        if i % 5 < 3:
+            part = parts[i % 5]
+            operations = {**part.operations, "checkpoint": 1}
+            parts[i % 5] = dataclasses.replace(
+                part, cpu_ns=part.cpu_ns + 20_000_000, operations=operations
+            )
+        made.append(Cycle(*parts))
+    estimate = estimate_unit_cost(made, count=1, busy_ns=0)
+    assert estimate.unit_ns == pytest.approx(80.0, rel=0.03)
 
 
 def test_operations_of_different_weight_are_told_apart() -> None:
@@ -90,11 +121,11 @@ def test_operations_of_different_weight_are_told_apart() -> None:
                 Block(observed, cpu_ns, {"simulation": steps, "update": updates}, callbacks)
             )
         made.append(Cycle(*blocks))
-    assert estimate_unit_cost(made, count=1).unit_ns == pytest.approx(90.0, rel=1e-3)
+    assert estimate_unit_cost(made, count=1, busy_ns=0).unit_ns == pytest.approx(90.0, rel=1e-3)
 
 
 def test_too_few_cycles_are_no_estimate() -> None:
-    estimate = estimate_unit_cost(cycles(80.0, 0.0, number=3), count=1)
+    estimate = estimate_unit_cost(cycles(80.0, 0.0, number=3), count=1, busy_ns=0)
     assert not estimate.corrected
     assert math.isnan(estimate.unit_ns)
     assert "3 calibration cycles" in estimate.reason

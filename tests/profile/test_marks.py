@@ -101,6 +101,74 @@ def test_interleaved_coroutines_each_keep_their_mark(fake_recorder: Recorder) ->
     ]
 
 
+def tallied(names: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    found = _native.tallies()
+    ids = {name: profile.operation(name).id for name in names}
+    return {name: found.get(number, (0, 0)) for name, number in ids.items()}
+
+
+def test_operations_are_tallied_from_the_first_question_on(fake_recorder: Recorder) -> None:
+    """Asked within `outer` at 3: it has 2 more before `inner`'s 5, and 4 after it."""
+    recorder = fake_recorder()
+    outer, inner = profile.operation("outer"), profile.operation("inner")
+    names = ("outer", "inner")
+    with outer:
+        recorder.tick(3)
+        assert tallied(names) == {"outer": (0, 0), "inner": (0, 0)}
+        recorder.tick(2)
+        with inner:
+            recorder.tick(1)
+            assert tallied(names) == {"outer": (2, 0), "inner": (1, 0)}
+            recorder.tick(4)
+        recorder.tick(4)
+    recorder.tick(7)
+    assert tallied(names) == {"outer": (6, 1), "inner": (5, 1)}
+    assert _native.tallies()[0] == (7, 0)  # in no operation
+    with inner, inner:  # recursion: one time, two ends
+        recorder.tick(8)
+    assert tallied(names) == {"outer": (6, 1), "inner": (13, 3)}
+    _native.set_active(0)
+    recorder.tick(100)
+    assert _native.tallies() == {}
+    _native.set_active(1)
+    recorder.tick(1)
+    assert _native.tallies()[0] == (8, 0)  # the pause is nobody's
+
+
+def test_interleaved_operations_are_tallied_as_they_count(fake_recorder: Recorder) -> None:
+    """a 0..20, b 10..30: the later one counts until both are over."""
+    recorder = fake_recorder()
+    _native.tallies()
+    a, b = profile.operation("tallied a"), profile.operation("tallied b")
+    a.__enter__()
+    recorder.tick(10)
+    b.__enter__()
+    recorder.tick(10)
+    a.__exit__(None, None, None)
+    recorder.tick(10)
+    b.__exit__(None, None, None)
+    assert tallied(("tallied a", "tallied b")) == {"tallied a": (10, 1), "tallied b": (20, 1)}
+
+
+def test_threads_are_tallied_apart_and_sessions_begin_anew(fake_recorder: Recorder) -> None:
+    recorder = fake_recorder()
+    _native.tallies()
+    seen: list[dict] = []
+
+    def run() -> None:
+        with profile.operation("learner"):
+            recorder.tick(4)
+        seen.append(_native.tallies())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [{}]  # it asked for the first time
+    assert tallied(("learner",)) == {"learner": (0, 0)}
+    recorder.stop()
+    assert _native.tallies() == {}
+
+
 def test_each_thread_has_its_shard(fake_recorder: Recorder) -> None:
     recorder = fake_recorder()
     recorder.tick(1)

@@ -165,6 +165,44 @@ def test_unobserved_time_of_an_unknown_operation_is_unattributed() -> None:
     assert found == {("", "other", "python"): 60, ("", "simulation", "unattributed"): 40}
 
 
+def test_a_thread_blocked_across_a_calibration_block_goes_on_waiting() -> None:
+    """The first thread sleeps 10..90, the second works in inference 0..60 and then sleeps.
+
+    The probe is off 40..60 and closes the first one's sleep, whose end at 90 is not recorded. It
+    waits until its next event at 90 all the same: so 60..90 everybody waits, and the block's 20
+    are split like the observed inference of the second thread.
+    """
+    found = cells(
+        [
+            (0, layout.CODE_WINDOW_ON),
+            (10, begin(SLEEP)),
+            (40, end(SLEEP)),
+            (90, begin(SIMULATION)),
+        ],
+        [
+            (0, begin(INFERENCE)),
+            (40, layout.CODE_PROBE_OFF),
+            (60, layout.CODE_PROBE_ON),
+            (60, end(INFERENCE)),
+            (60, begin(SLEEP)),
+        ],
+    )
+    assert found == {
+        ("", "other", "python"): 10,
+        ("", "inference", "python"): 50,
+        ("", "other", "waiting"): 30,
+        ("", "simulation", "python"): 10,
+    }
+
+
+def test_a_thread_that_ended_as_the_probe_went_off_does_not_wait_on() -> None:
+    found = cells(
+        [(0, layout.CODE_WINDOW_ON), (40, layout.CODE_PROBE_OFF), (60, layout.CODE_PROBE_ON)],
+        [(0, begin(SLEEP)), (40, end(SLEEP)), (40, layout.CODE_THREAD_END)],
+    )
+    assert found == {("", "other", "python"): 100}
+
+
 EVENTS = st.lists(
     st.tuples(
         st.integers(0, 9),

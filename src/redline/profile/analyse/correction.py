@@ -9,7 +9,8 @@ takes there and then, and what the observed ones took beyond that is the probe's
 
 with e the probe's callbacks, over all cycles but outlying ones. Comparing neighbors cancels the
 drift of a program that learns; comparing per work cancels that blocks differ in length. The
-interval is the jackknife's. Where it is wide it is reported and nothing is corrected.
+interval is the jackknife's. Where it is wide it is reported and nothing is corrected: narrow is
+what is small beside the estimate, or leaves the corrected times themselves uncertain by little.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from redline.profile import layout
 from redline.profile.reader import Process, Shard
 
 MIN_CYCLES = 6
+# An interval is narrow when it is small beside the estimate, or beside the times to be corrected.
 MAX_RELATIVE_HALF_WIDTH = 0.35
-MAX_OPERATIONS = 3
+MAX_SHARE_OF_TIME = 0.015
+MAX_OPERATIONS = 16
+MAX_SWEEPS = 1000
+OUTLYING = 2.5  # robust standard deviations
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 
@@ -119,12 +124,13 @@ def _blocks(process: Process, shard: Shard) -> list[Block | None]:
     return blocks
 
 
-def estimate_unit_cost(cycles: list[Cycle], count: int) -> Estimate:
+def estimate_unit_cost(cycles: list[Cycle], count: int, busy_ns: int) -> Estimate:
     """Fit the cost of one callback.
 
     Args:
         cycles: of all processes of the session.
         count: callbacks in the whole session.
+        busy_ns: recorded time of all processes, waiting aside.
     """
     if len(cycles) < MIN_CYCLES:
         return _unknown(
@@ -149,7 +155,8 @@ def estimate_unit_cost(cycles: list[Cycle], count: int) -> Estimate:
     unit = float(x.sum() / e.sum())
     half = _t_quantile(len(x) - 1) * _jackknife_error(x, e)
     reason = ""
-    if unit <= 0 or half > MAX_RELATIVE_HALF_WIDTH * unit:
+    narrow = half <= MAX_RELATIVE_HALF_WIDTH * unit or half * count <= MAX_SHARE_OF_TIME * busy_ns
+    if half >= unit or not narrow:
         reason = f"the interval is too wide to correct by ({unit:.0f} +- {half:.0f} ns)"
     return Estimate(
         probe="native boundary",
@@ -169,26 +176,45 @@ def _unknown(count: int, cycles: int, reason: str) -> Estimate:
 
 
 def _cost_per_operation(cycles: list[Cycle]) -> dict[str, float]:
-    """CPU ns of each operation's share of the work, by least squares over all blocks.
+    """CPU ns of each operation's share of the work, by non-negative least squares over all blocks.
 
-    The probe's callbacks are a column of their own; operations that would come out negative are
-    left out, rarest first.
+    The probe's callbacks are a column of their own. Of operations that always end together one
+    gets the cost of all, which is as good.
     """
     blocks = [b for cycle in cycles for b in (cycle.before, cycle.off, cycle.after)]
-    totals: dict[str, int] = {}
+    found: dict[str, int] = {}
     for block in blocks:
-        for name, ended in block.operations.items():
-            totals[name] = totals.get(name, 0) + ended
-    chosen = sorted(totals, key=lambda name: -totals[name])[:MAX_OPERATIONS]
+        for name in block.operations:
+            found[name] = found.get(name, 0) + 1
+    chosen = sorted(found, key=lambda name: -found[name])[:MAX_OPERATIONS]
+    columns = [[float(b.operations.get(name, 0)) for b in blocks] for name in chosen]
+    columns.append([float(b.callbacks) for b in blocks])
     target = np.array([b.cpu_ns for b in blocks], np.float64)
-    while chosen:
-        columns = [[float(b.callbacks) for b in blocks]]
-        columns += [[float(b.operations.get(name, 0)) for b in blocks] for name in chosen]
-        cost = np.linalg.lstsq(np.array(columns).T, target, rcond=None)[0][1:].tolist()
-        if len(chosen) == 1 or all(each > 0 for each in cost):
-            return {name: max(each, 1.0) for name, each in zip(chosen, cost, strict=True)}
-        chosen.pop(next(i for i in range(len(cost) - 1, -1, -1) if cost[i] <= 0))
-    return {}
+    cost = _nonnegative_least_squares(np.array(columns).T, target)
+    return {name: each for name, each in zip(chosen, cost.tolist()[:-1], strict=True) if each > 0}
+
+
+def _nonnegative_least_squares(
+    columns: NDArray[np.float64], target: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Find x >= 0 of least |columns x - target|, by coordinate descent.
+
+    Args:
+        columns: [N, K].
+        target: [N].
+    """
+    size = np.maximum(np.sqrt((columns**2).sum(0)), 1e-300)
+    scaled = columns / size
+    gram, aim = scaled.T @ scaled, scaled.T @ target
+    x = np.zeros(columns.shape[1])
+    for _ in range(MAX_SWEEPS):
+        before = x.copy()
+        for k in range(len(x)):
+            # The diagonal is 1, or 0 for a column of zeros, whose x stays 0.
+            x[k] = max(x[k] + aim[k] - gram[k] @ x, 0.0)
+        if np.abs(x - before).max() <= 1e-8 * max(x.max(), 1.0):
+            break
+    return x / size
 
 
 def _work(block: Block, cost: dict[str, float]) -> float:
@@ -198,15 +224,11 @@ def _work(block: Block, cost: dict[str, float]) -> float:
 def _without_outliers(
     x: NDArray[np.float64], e: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Set aside cycles more than four robust standard deviations from the rest."""
-    for _ in range(5):
-        residuals = x - e * np.median(x / np.maximum(e, 1.0))
-        spread = 1.4826 * float(np.median(np.abs(residuals)))
-        good = np.abs(residuals) <= 4 * max(spread, 1.0)
-        if good.all() or good.sum() < MIN_CYCLES:
-            break
-        x, e = x[good], e[good]
-    return x, e
+    """Set aside cycles that the rest makes implausible: a garbage collection, a disturbance."""
+    residuals = x - e * np.median(x / np.maximum(e, 1.0))
+    spread = 1.4826 * float(np.median(np.abs(residuals)))
+    good = np.abs(residuals) <= OUTLYING * max(spread, 1.0)
+    return (x[good], e[good]) if good.sum() >= MIN_CYCLES else (x, e)
 
 
 def _jackknife_error(x: NDArray[np.float64], e: NDArray[np.float64]) -> float:

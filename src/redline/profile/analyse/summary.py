@@ -124,22 +124,15 @@ def summarize(session: Session | str | Path) -> Summary:
         session = open_session(session)
     timelines = [build_timeline(process) for process in session.processes]
     charges = [_callbacks_by_operation(timeline) for timeline in timelines]
-    cycles: list[Cycle] = []
-    for process in session.processes:
-        for shard in process.threads[:1]:
-            cycles += find_cycles(process, shard)
-    overhead = []
-    if session.mode == "full":
-        overhead = [estimate_unit_cost(cycles, sum(sum(c.values()) for c in charges))]
+    windows = [_gpu_windows(timeline.process) for timeline in timelines]
+    all_cells = [_cells(t, found) for t, found in zip(timelines, windows, strict=True)]
+    overhead = _overhead(session, all_cells, charges)
     unit_ns = sum(e.unit_ns for e in overhead if e.corrected)
     cells: list[Cell] = []
     rows: list[ProcessRow] = []
     functions: list[FunctionRow] = []
     problems: list[str] = []
-    windows: list[list[GpuWindow]] = []
-    for timeline, charge in zip(timelines, charges, strict=True):
-        windows.append(_gpu_windows(timeline.process))
-        found = _cells(timeline, windows[-1])
+    for timeline, found, charge in zip(timelines, all_cells, charges, strict=True):
         cells += _cell_rows(timeline.process, found, correct(found, charge, unit_ns))
         rows.append(_process_row(timeline, found))
         functions += _function_rows(timeline)
@@ -166,6 +159,21 @@ def summarize(session: Session | str | Path) -> Summary:
         gpu_launched=[row for t, found in gpu for row in launched_by(t, found)],
         gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
     )
+
+
+def _overhead(
+    session: Session, cells: list[Cells], charges: list[dict[tuple[str, str], int]]
+) -> list[Estimate]:
+    """The unit cost of the native boundary, from the calibration cycles of all threads."""
+    if session.mode != "full":
+        return []
+    cycles: list[Cycle] = []
+    for process in session.processes:
+        for shard in process.threads:
+            cycles += find_cycles(process, shard)
+    waiting = levels.LEVELS[levels.WAITING]
+    busy_ns = sum(ns for each in cells for key, ns in each.time_ns.items() if key[2] != waiting)
+    return [estimate_unit_cost(cycles, sum(sum(c.values()) for c in charges), busy_ns)]
 
 
 def _gpu_windows(process: Process) -> list[GpuWindow]:

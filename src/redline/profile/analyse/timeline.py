@@ -6,7 +6,7 @@ A stream is `(times [N] int64 ns, states [N] uint32)`: state `states[i]` holds f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -104,6 +104,9 @@ def build_timeline(process: Process) -> Timeline:
     process counts as waiting only while all its threads wait.
     """
     threads = [decode(process, shard) for shard in process.threads]
+    blind = _switch(threads, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON)
+    begins = blind[0][blind[1] == 1]
+    threads = [_still_waiting(thread, begins) for thread in threads]
     table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
     streams = []
     for thread in threads:
@@ -127,9 +130,34 @@ def build_timeline(process: Process) -> Timeline:
         phases=(named := _phases(process, threads))[0],
         phase=named[1],
         window=_switch(threads, layout.CODE_WINDOW_ON, layout.CODE_WINDOW_OFF),
-        blind=_switch(threads, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON),
+        blind=blind,
         end_ns=end_ns,
     )
+
+
+def _still_waiting(thread: Decoded, blind_ns: NDArray[np.int64]) -> Decoded:
+    """Let a thread that waited when the probe went off wait until its next event.
+
+    The recorder closes all native calls there, and the end of one that lasts through the block is
+    not recorded: without this the thread would seem to run Python from the block on, and to lead.
+
+    Args:
+        thread: as its events say.
+        blind_ns: [M] when the probe went off.
+    """
+    times, numbers = thread.stream
+    waits = np.array([s is not None and s.level == levels.WAITING for s in thread.states])
+    first = np.searchsorted(times, blind_ns, side="left")
+    last = np.searchsorted(times, blind_ns, side="right") - 1
+    closed = (first > 0) & (last >= first)
+    first, last = first[closed], last[closed]
+    gone = np.array([s is None for s in thread.states])
+    chosen = waits[numbers[first - 1]] & ~gone[numbers[last]]
+    if not chosen.any():
+        return thread
+    mended = numbers.copy()
+    mended[last[chosen]] = numbers[first[chosen] - 1]
+    return replace(thread, stream=(times, mended))
 
 
 def _empty() -> Stream:

@@ -86,15 +86,22 @@ static void begin(uint16_t id, uint8_t kind) {
     }
 }
 
+/* Count it, and let the calibrator know if it waits for this. */
+static inline void mark_ended(const RlThread *t, int64_t now, uint16_t id) {
+    rl_tally_end(t, id);
+    if (now >= rl_next_block_ns && (rl_block_anchor == 0 || rl_block_anchor == id ||
+                                    now - rl_next_block_ns >= rl_block_patience_ns)) {
+        rl_run_block_hook(now);
+    }
+}
+
 static void end(uint16_t id, uint8_t kind) {
     RlThread *t = rl_thread();
     if (t != NULL) {
         const int64_t now = rl_now();
         rl_report_callbacks(t);
         rl_pop_operation(t, now, id, kind);
-        if (now >= rl_next_block_ns) {
-            rl_run_block_hook(now);
-        }
+        mark_ended(t, now, id);
     }
 }
 
@@ -228,9 +235,7 @@ static PyObject *step(PyObject *module, PyObject *unused) {
         const int64_t now = rl_now();
         if (t != NULL) {
             rl_instant(t, now, RL_CODE_STEP);
-            if (now >= rl_next_block_ns) {
-                rl_run_block_hook(now);
-            }
+            mark_ended(t, now, RL_CODE_STEP);
         }
     }
     if (step_hook != NULL) {
@@ -297,6 +302,42 @@ static PyObject *get_names(PyObject *module, PyObject *unused) {
     return PyList_GetSlice(names, 0, PyList_GET_SIZE(names));
 }
 
+/* {id: (time_ns, ends)}, counted from the first time that this thread asks in a session. */
+static PyObject *tallies(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    PyObject *found = PyDict_New();
+    RlThread *t = rl_active ? rl_thread() : NULL;
+    if (t == NULL || found == NULL) {
+        return found;
+    }
+    if (t->tallies == NULL) {
+        t->tallies = calloc(RL_MAX_ID + 1, sizeof *t->tallies);
+        if (t->tallies == NULL) {
+            Py_DECREF(found);
+            return PyErr_NoMemory();
+        }
+        t->tallied_ns = rl_now();
+    }
+    rl_tally_time(t, rl_now());
+    const Py_ssize_t used = RL_FIRST_ID + PyList_GET_SIZE(names);
+    for (Py_ssize_t id = 0; found != NULL && id < used; id++) {
+        const RlTally each = t->tallies[id];
+        if (each.time_ns == 0 && each.ends == 0) {
+            continue;
+        }
+        PyObject *key = PyLong_FromSsize_t(id);
+        PyObject *value = Py_BuildValue("(LK)", (long long)each.time_ns,
+                                        (unsigned long long)each.ends);
+        if (key == NULL || value == NULL || PyDict_SetItem(found, key, value) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return found;
+}
+
 static PyObject *set_hook(PyObject **slot, PyObject *hook) {
     PyObject *old = *slot;
     *slot = hook == Py_None ? NULL : Py_NewRef(hook);
@@ -323,6 +364,8 @@ PyMethodDef rl_mark_methods[] = {
     {"intern", (PyCFunction)(void (*)(void))intern, METH_VARARGS | METH_KEYWORDS,
      "intern(kind, name, level=0, module=None, sealed=False) -> id."},
     {"names", get_names, METH_NOARGS, "All interned (id, kind, name, level, module, sealed)."},
+    {"tallies", tallies, METH_NOARGS,
+     "tallies() -> {id: (time_ns, ends)} of this thread's operations since it first asked."},
     {"set_name_hook", set_name_hook, METH_O, "Call this with each name interned from now on."},
     {"set_step_hook", set_step_hook, METH_O, "Call this at each step()."},
     {NULL, NULL, 0, NULL},

@@ -104,8 +104,12 @@ static PyObject *set_active(PyObject *module, PyObject *arg) {
     }
     const int64_t now = rl_now();
     if (rl_active && !wanted) {
+        RlThread *t;
+        for (t = rl_first_thread(); t != NULL; t = t->next) {
+            rl_tally_time(t, now);
+        }
         rl_close_all(now);
-        RlThread *t = rl_thread();
+        t = rl_thread();
         if (t != NULL) {
             rl_instant(t, now, RL_CODE_WINDOW_OFF);
         }
@@ -113,6 +117,9 @@ static PyObject *set_active(PyObject *module, PyObject *arg) {
         RlThread *t = rl_thread();
         if (t != NULL) {
             rl_instant(t, now, RL_CODE_WINDOW_ON);
+        }
+        for (t = rl_first_thread(); t != NULL; t = t->next) {
+            t->tallied_ns = now;
         }
     }
     rl_active = (int)wanted;
@@ -157,6 +164,20 @@ static PyObject *set_block_hook(PyObject *module, PyObject *args) {
     }
     Py_XSETREF(rl_block_hook, hook == Py_None ? NULL : Py_NewRef(hook));
     rl_next_block_ns = hook == Py_None ? INT64_MAX : next_ns;
+    rl_block_anchor = 0;
+    Py_RETURN_NONE;
+}
+
+/* Which mark's ends the block hook waits for, and how long beyond its time. */
+static PyObject *set_block_anchor(PyObject *module, PyObject *args) {
+    (void)module;
+    int id;
+    long long patience_ns;
+    if (!PyArg_ParseTuple(args, "iL:set_block_anchor", &id, &patience_ns)) {
+        return NULL;
+    }
+    rl_block_anchor = (uint16_t)id;
+    rl_block_patience_ns = patience_ns;
     Py_RETURN_NONE;
 }
 
@@ -200,6 +221,8 @@ static PyMethodDef methods[] = {
     {"probe", probe, METH_VARARGS, "probe(on, cpu_ns): a calibration block begins."},
     {"set_block_hook", set_block_hook, METH_VARARGS,
      "set_block_hook(hook, next_ns): call hook(now_ns) -> next_ns after a mark, from then on."},
+    {"set_block_anchor", set_block_anchor, METH_VARARGS,
+     "set_block_anchor(id, patience_ns): only where this mark ends, or when it is so late."},
     {"now", now, METH_NOARGS, "CLOCK_MONOTONIC in ns, or the injected clock."},
     {"set_clock", set_clock, METH_O, "Inject a clock reading (tests); None for the real one."},
     {"thread_index", thread_index, METH_NOARGS, "The shard number of this thread."},

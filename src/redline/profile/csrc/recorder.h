@@ -69,6 +69,12 @@ typedef struct {
     uint8_t sealed;    /* whether everything below was sealed outside this entry */
 } RlEntry;
 
+/* Running totals of a thread's operations, for who wants them during the run. */
+typedef struct {
+    int64_t time_ns; /* while this id was the innermost operation; at 0: while none was */
+    uint64_t ends;   /* marks of this id that ended */
+} RlTally;
+
 typedef struct RlThread {
     /* Shared with the writer. */
     _Atomic uint64_t head;
@@ -90,6 +96,8 @@ typedef struct RlThread {
     uint16_t op;
     uint8_t level;
     uint8_t sealed;      /* inside a region whose inner levels are not told apart */
+    RlTally *tallies;    /* [RL_MAX_ID + 1], NULL while nobody asked */
+    int64_t tallied_ns;  /* up to when they go */
     _Atomic uint64_t dropped;
     /* The writer's. */
     int file;
@@ -102,6 +110,8 @@ typedef struct RlThread {
 extern int rl_active;             /* read under the GIL */
 extern int64_t rl_next_block_ns;  /* when the calibrator wants to be called */
 extern PyObject *rl_block_hook;
+extern uint16_t rl_block_anchor;  /* at the ends of which mark; 0: of any */
+extern int64_t rl_block_patience_ns; /* how late it may be called for that */
 
 int64_t rl_now(void);
 uint64_t rl_rel(int64_t now_ns);
@@ -117,6 +127,21 @@ void rl_report_callbacks(RlThread *t);
 void rl_close_calls(int64_t now_ns);
 void rl_close_all(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
+
+
+/* What the thread did since the last time belongs to its present operation. */
+static inline void rl_tally_time(RlThread *t, int64_t now_ns) {
+    if (t->tallies != NULL) {
+        t->tallies[t->op].time_ns += now_ns - t->tallied_ns;
+        t->tallied_ns = now_ns;
+    }
+}
+
+static inline void rl_tally_end(const RlThread *t, uint16_t id) {
+    if (t->tallies != NULL) {
+        t->tallies[id].ends++;
+    }
+}
 
 /* Names. */
 int rl_intern(PyObject *kind, PyObject *name, int level, PyObject *module, int sealed);

@@ -8,6 +8,8 @@
 int rl_active = 0;
 int64_t rl_next_block_ns = INT64_MAX;
 PyObject *rl_block_hook = NULL;
+uint16_t rl_block_anchor = 0;
+int64_t rl_block_patience_ns = 0;
 _Atomic(RlThread *) rl_threads = NULL;
 uint32_t rl_session = 0;
 _Atomic uint64_t rl_lost_events = 0;
@@ -118,6 +120,8 @@ static RlThread *new_thread(void) {
     t->op = 0;
     t->level = RL_PYTHON;
     t->sealed = 0;
+    free(t->tallies);
+    t->tallies = NULL;
     t->file = -1;
     t->reported_drops = 0;
     atomic_store(&t->drained, 0);
@@ -239,6 +243,7 @@ void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t ki
         count_drop(t, 2);
     }
     if (kind <= RL_AUTO) {
+        rl_tally_time(t, now_ns);
         t->op = id;
     } else if (kind >= RL_CALL) {
         t->level = level;
@@ -256,6 +261,9 @@ static void end_event(RlThread *t, int64_t now_ns, const RlEntry *e) {
 void rl_pop_top(RlThread *t, int64_t now_ns) {
     const RlEntry *e = &t->stack[--t->depth];
     end_event(t, now_ns, e);
+    if (t->op != e->op) {
+        rl_tally_time(t, now_ns);
+    }
     t->op = e->op;
     t->level = e->level;
     t->sealed = e->sealed;
@@ -297,6 +305,7 @@ int rl_pop_operation(RlThread *t, int64_t now_ns, uint16_t id, uint8_t kind) {
         return 1;
     }
     uint32_t kept = i - 1;
+    rl_tally_time(t, now_ns);
     for (uint32_t j = t->depth; j-- > i;) {
         const RlEntry *e = &t->stack[j];
         if (e->kind != RL_MARK && e->kind != RL_PHASE) {

@@ -1,8 +1,12 @@
 """Short blocks without the native-boundary probe, from which its cost is estimated afterwards.
 
-A cycle is on - off - on, so that a steady drift cancels. Blocks begin and end where a mark ends,
-which aligns them with the program's work; after each switch a stretch is left out, in which code is
-instrumented anew and caches warm up. `analyse.correction` reads the markers this leaves.
+A cycle is on - off - on, so that a steady drift cancels. What limits the estimate is that blocks
+do not hold the same work: so all three begin and end where the same mark ends (the rarest of which
+some end in a block: whole iterations where they are short, else whole steps), and a block in which
+the thread mostly waited is prolonged. After each switch a stretch is left out, in which code is
+instrumented anew and caches warm up. Cycles come in close succession at first, so that a run of
+some ten seconds has enough of them, and seldom later. `analyse.correction` reads the markers this
+leaves.
 """
 
 from __future__ import annotations
@@ -13,12 +17,20 @@ from collections.abc import Callable
 
 from redline.profile import _native
 
-BLOCK_NS = 40_000_000  # at least, of each of the three blocks
-SETTLE_NS = 5_000_000  # at least, left out after a switch
+BLOCK_NS = 40_000_000  # CPU time, at least, of each of the three blocks
+LONGEST_NS = 120_000_000  # wall time after which a block ends nevertheless
+PATIENCE_NS = 80_000_000  # how long beyond its time a block waits for its mark's end
+SETTLE_NS = 4_000_000  # at least, left out after a switch
 FIRST_NS = 300_000_000  # after the start: imports and warm-up are over, hopefully
-FEW_CYCLES, SHORT_REST_NS, REST_NS = 12, 300_000_000, 1_000_000_000
+# (how many cycles, the rest after each). Of a busy program's first 10 s that makes some 35 cycles
+# and a sixth of the time unobserved; of an hour 4%.
+RESTS_NS = ((24, 20_000_000), (24, 200_000_000))
+REST_NS = 1_000_000_000
+MIN_ENDS = 2  # in a block, of the mark that blocks are aligned with
 
-__all__ = ["Calibrator"]
+__all__ = ["Calibrator", "choose_anchor"]
+
+Tallies = dict[int, tuple[int, int]]
 
 
 class Calibrator:
@@ -30,18 +42,21 @@ class Calibrator:
 
     def __init__(self, switch: Callable[[bool], None]) -> None:
         self._switch = switch
-        self._thread = threading.get_ident()
+        # A window that begins late is begun by another thread.
+        self._thread = threading.main_thread().ident
         self._cycles = 0
-        # (is observed afterwards, does it change, how long until the next), after each mark
+        # (is observed afterwards, does it change, ends a block, how long until the next)
         self._script = (
-            (True, False, BLOCK_NS),  # an on block begins
-            (False, True, SETTLE_NS),  # it ends: off
-            (False, False, BLOCK_NS),  # settled: the off block begins
-            (True, True, SETTLE_NS),  # it ends: on again
-            (True, False, BLOCK_NS),  # settled: the second on block begins
-            (True, False, 0),  # it ends
+            (True, False, False, BLOCK_NS),  # an on block begins
+            (False, True, True, SETTLE_NS),  # it ends: off
+            (False, False, False, BLOCK_NS),  # settled: the off block begins
+            (True, True, True, SETTLE_NS),  # it ends: on again
+            (True, False, False, BLOCK_NS),  # settled: the second on block begins
+            (True, False, True, 0),  # it ends
         )
-        self._at = 0
+        self._at = -1  # before the cycle it is looked which marks end how often
+        self._ends: Tallies | None = None
+        self._block = (0, 0)  # wall and CPU time at its beginning
 
     def start(self, now_ns: int) -> None:
         """Ask to be called."""
@@ -51,14 +66,62 @@ class Calibrator:
         """Do the next thing of the script; when to be called again, ns."""
         if threading.get_ident() != self._thread:
             return now_ns + SETTLE_NS
-        observed, changes, wait_ns = self._script[self._at]
+        if self._at < 0:
+            return now_ns + self._look_around()
+        cpu_ns = time.thread_time_ns()
+        observed, changes, ends, wait_ns = self._script[self._at]
+        if ends and (missing_ns := self._missing_ns(now_ns, cpu_ns)) > 0:
+            return now_ns + missing_ns
         if changes and not observed:
             self._switch(False)
-        _native.probe(observed, time.thread_time_ns())
+        _native.probe(observed, cpu_ns)
         if changes and observed:
             self._switch(True)
-        self._at = (self._at + 1) % len(self._script)
-        if self._at == 0:
-            self._cycles += 1
-            wait_ns = SHORT_REST_NS if self._cycles < FEW_CYCLES else REST_NS
-        return now_ns + wait_ns
+        self._block = now_ns, cpu_ns
+        self._at += 1
+        if self._at < len(self._script):
+            return now_ns + wait_ns
+        self._at = -1
+        self._cycles += 1
+        _native.set_block_anchor(0, 0)
+        return now_ns + self._rest_ns()
+
+    def _look_around(self) -> int:
+        """Count for the length of a block what ends; then choose the mark to align with."""
+        before, self._ends = self._ends, _native.tallies()
+        if before is None:
+            return BLOCK_NS
+        _native.set_block_anchor(choose_anchor(before, self._ends), PATIENCE_NS)
+        self._ends = None
+        self._at = 0
+        return 0
+
+    def _missing_ns(self, now_ns: int, cpu_ns: int) -> int:
+        """How much longer the block should take."""
+        began_ns, began_cpu_ns = self._block
+        missing_ns = BLOCK_NS * 9 // 10 - (cpu_ns - began_cpu_ns)
+        return missing_ns if now_ns - began_ns < LONGEST_NS else 0
+
+    def _rest_ns(self) -> int:
+        number = self._cycles
+        for count, rest_ns in RESTS_NS:
+            number -= count
+            if number < 0:
+                return rest_ns
+        return REST_NS
+
+
+def choose_anchor(before: Tallies, after: Tallies) -> int:
+    """The id of the mark that blocks are to begin and end with, 0 for any.
+
+    Args:
+        before: {id: (time_ns, ends)} at the beginning of some stretch as long as a block.
+        after: the same at its end.
+
+    Returns:
+        Of the ids with at least `MIN_ENDS` ends in between the one with the fewest: the longest
+        unit of work that fits a block several times; else 0.
+    """
+    ends = {key: now[1] - before.get(key, (0, 0))[1] for key, now in after.items()}
+    often = {key: number for key, number in ends.items() if number >= MIN_ENDS}
+    return min(often, key=lambda key: often[key], default=0)

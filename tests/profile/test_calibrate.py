@@ -1,0 +1,141 @@
+"""The calibrator: where its blocks begin and end, with an injected clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shards import PROBE_OFF, PROBE_ON
+
+from redline import profile
+from redline.profile import _native
+from redline.profile.record import calibrate
+from redline.profile.record.calibrate import BLOCK_NS, Calibrator, choose_anchor
+
+MS = 1_000_000
+
+
+def test_the_anchor_is_the_rarest_mark_that_ends_often_enough() -> None:
+    """Beside the two that ended before: steps 40 times, iterations 4 times, a row once."""
+    before = {8: (0, 2), 9: (5, 7)}
+    after = {8: (1, 42), 9: (5, 11), 10: (3, 1), 11: (9, 0)}
+    assert choose_anchor(before, after) == 9
+    assert choose_anchor(after, after) == 0
+    assert choose_anchor({}, {}) == 0
+
+
+class Program:
+    """Iterations of ten steps of 1 ms and a learning mark of 2 ms, on an injected clock."""
+
+    def __init__(self, recorder: Any, cpu_share: float = 1.0) -> None:
+        self.recorder, self.cpu_share = recorder, cpu_share
+
+    def tick(self, ns: int) -> None:
+        self.recorder.tick(ns)
+
+    def iterate(self, seconds: float) -> None:
+        until = self.recorder.now_ns + round(seconds * 1e9)
+        while self.recorder.now_ns < until:
+            for _ in range(10):
+                with profile.operation("step"):
+                    self.tick(MS)
+            with profile.operation("learn"):
+                self.tick(2 * MS)
+
+    def cpu_ns(self) -> int:
+        return round(self.recorder.now_ns * self.cpu_share)
+
+
+def markers(events: list[tuple]) -> list[tuple[int, bool, str]]:
+    """(time_ns, observed from there, the mark that ended there) of each marker."""
+    found, last = [], ""
+    for event in events:
+        if event[1] == "end":
+            last = event[2]
+        elif event[1] in (PROBE_ON, PROBE_OFF):
+            found.append((event[0], event[1] == PROBE_ON, last))
+    return found
+
+
+def calibrated(
+    fake_recorder: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    cpu_share: float = 1.0,
+) -> tuple[list[tuple[int, bool, str]], list[bool]]:
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder, cpu_share)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    switched: list[bool] = []
+    Calibrator(switched.append).start(recorder.now_ns)
+    program.iterate(seconds)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    return markers(recorder.events()), switched
+
+
+def test_blocks_hold_whole_iterations(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An iteration takes 12 ms: blocks of 40 ms become four of them, 48 ms."""
+    found, switched = calibrated(fake_recorder, monkeypatch, 0.7)
+    assert [observed for _, observed, _ in found[:6]] == [True, False, False, True, True, True]
+    assert {name for _, _, name in found[:6]} == {"learn"}
+    times = [ns for ns, _, _ in found]
+    assert [times[i + 1] - times[i] for i in (0, 2, 4)] == [48 * MS] * 3
+    assert [times[i + 1] - times[i] for i in (1, 3)] == [12 * MS] * 2  # settling
+    assert switched[:2] == [False, True]
+
+
+def test_a_thread_that_mostly_waits_gets_longer_blocks(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With half the CPU 0.9 * 40 ms of it take 72 ms, six iterations; with a tenth it is 120."""
+    times = [ns for ns, _, _ in calibrated(fake_recorder, monkeypatch, 1.0, cpu_share=0.5)[0]]
+    assert times[1] - times[0] == 72 * MS
+
+
+def test_a_thread_that_hardly_runs_is_not_waited_for_long(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [ns for ns, _, _ in calibrated(fake_recorder, monkeypatch, 2.0, cpu_share=0.1)[0]]
+    assert times[1] - times[0] == calibrate.LONGEST_NS
+
+
+def test_cycles_become_rare(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, switched = calibrated(fake_recorder, monkeypatch, 40.0)
+    ends_ns = [found[i][0] for i in range(5, len(found), 6)]
+    gaps_s = [(b - a) / 1e9 for a, b in itertools.pairwise(ends_ns)]
+    assert max(gaps_s[:20]) < 0.3
+    assert min(gaps_s[-10:]) > 1.0
+    off_ns = sum(found[i + 1][0] - found[i][0] for i in range(1, len(found) - 2, 6))
+    assert switched.count(False) == switched.count(True)
+    assert 30 < len(ends_ns) < 80
+    assert off_ns > BLOCK_NS
+
+
+def test_a_mark_that_ends_no_more_is_not_waited_for(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that waits for `learn` ends with another mark, 80 ms late at most."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    Calibrator(lambda on: None).start(recorder.now_ns)
+    program.iterate(
+        0.375
+    )  # at 300 ms it looks around; the block begins at the `learn` after 340
+    for _ in range(300):
+        with profile.operation("evaluation step"):
+            program.tick(MS)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    found = markers(recorder.events())
+    assert found[0][2] == "learn"
+    assert found[1][2] == "evaluation step"
+    late_ns = found[1][0] - found[0][0] - BLOCK_NS
+    assert calibrate.PATIENCE_NS <= late_ns <= calibrate.PATIENCE_NS + MS
