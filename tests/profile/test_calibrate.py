@@ -126,9 +126,7 @@ def test_a_mark_that_ends_no_more_is_not_waited_for(
     program = Program(recorder)
     monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
     Calibrator(lambda on: None).start(recorder.now_ns)
-    program.iterate(
-        0.375
-    )  # at 300 ms it looks around; the block begins at the `learn` after 340
+    program.iterate(0.375)  # at 300 ms it looks around; the block begins at the `learn` after 340
     for _ in range(300):
         with profile.operation("evaluation step"):
             program.tick(MS)
