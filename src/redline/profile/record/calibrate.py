@@ -88,10 +88,11 @@ class Calibrator:
 
     def _look_around(self) -> int:
         """Count for the length of a block what ends; then choose the mark to align with."""
-        before, self._ends = self._ends, _native.tallies()
-        if before is None:
+        now: Tallies = _native.tallies()
+        if self._ends is None:
+            self._ends = now
             return BLOCK_NS
-        _native.set_block_anchor(choose_anchor(before, self._ends), PATIENCE_NS)
+        _native.set_block_anchor(choose_anchor(self._ends, now), PATIENCE_NS)
         self._ends = None
         self._at = 0
         return 0
