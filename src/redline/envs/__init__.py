@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redline.envs.atari import PRESETS, AtariPreset
-    from redline.envs.make import make_vec
+    from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
+    from redline.envs.make import make_device_vec, make_vec
     from redline.envs.seeding import env_seed, episode_seed
     from redline.envs.settings import BACKENDS, EnvSettings
     from redline.envs.vec_env import EnvStep, VecEnv, zeros_like_space
@@ -16,11 +17,14 @@ __all__ = [
     "BACKENDS",
     "PRESETS",
     "AtariPreset",
+    "DeviceStep",
+    "DeviceVecEnv",
     "EnvSettings",
     "EnvStep",
     "VecEnv",
     "env_seed",
     "episode_seed",
+    "make_device_vec",
     "make_vec",
     "zeros_like_space",
 ]
@@ -29,11 +33,14 @@ _HOMES = {
     "BACKENDS": "settings",
     "PRESETS": "atari",
     "AtariPreset": "atari",
+    "DeviceStep": "device.vec_env",
+    "DeviceVecEnv": "device.vec_env",
     "EnvSettings": "settings",
     "EnvStep": "vec_env",
     "VecEnv": "vec_env",
     "env_seed": "seeding",
     "episode_seed": "seeding",
+    "make_device_vec": "make",
     "make_vec": "make",
     "zeros_like_space": "vec_env",
 }

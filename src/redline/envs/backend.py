@@ -73,7 +73,7 @@ class Backend(ABC):
     """B environments stepped together.
 
     Attributes:
-        name: "gymnasium", "processes", "envpool", "ale" or "vector".
+        name: "gymnasium", "processes", "envpool", "ale", "device" or "vector".
         num_envs: B.
         first_env_id: index of the first of them in the whole batch.
         observation_space: carried space of one environment's observation.

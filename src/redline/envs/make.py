@@ -1,11 +1,16 @@
-"""`make_vec`: one kind of object, whatever the back end."""
+"""`make_vec`: one kind of object, whatever the back end; `make_device_vec`: with tensors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redline.envs.settings import EnvSettings, EnvSource
 from redline.envs.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    import torch
+
+    from redline.envs.device.vec_env import DeviceVecEnv
 
 
 def make_vec(
@@ -31,8 +36,9 @@ def make_vec(
             environment, and once more (per worker) to see whether it reports action masks.
         num_envs: B.
         backend: "gymnasium" steps in this process, "processes" in worker processes, "envpool"
-            and "ale" in threads of those packages; "auto" is ale for ALE/*-v5 ids, else
-            gymnasium. `VecEnv.backend` says what was chosen.
+            and "ale" in threads of those packages, "device" native games such as
+            "redline/CartPole-v1" in tensor operations; "auto" is ale for ALE/*-v5 ids, device
+            for native games, else gymnasium. `VecEnv.backend` says what was chosen.
         preset: Atari protocol, "dqn-2015" (also if None) or "machado-2018", for ALE/*-v5 ids.
         num_threads: of envpool and ale; 0 is one per environment, at most the usable cores.
         num_workers: of processes; None is one per environment, at most the usable cores.
@@ -61,3 +67,26 @@ def make_vec(
         check=check,
     )
     return settings.make(num_envs, first_env_id)
+
+
+def make_device_vec(
+    env: EnvSource, num_envs: int, *, device: torch.device | str, **settings: Any
+) -> DeviceVecEnv:
+    """Make B environments whose observations and actions are tensors on a device.
+
+    A native game ("redline/CartPole-v1", "redline/Breakout-v1", ...) is stepped there and
+    never leaves it. Anything else that `make_vec` takes is stepped on the CPU; observations
+    are delivered to the device and actions fetched from it.
+
+    Args:
+        env: as for `make_vec`.
+        num_envs: B.
+        device: such as "cpu" or "cuda".
+        settings: further arguments of `make_vec`.
+
+    Raises:
+        DeviceError: if the device is not there.
+        RedlineError: as `make_vec` does.
+    """
+    first_env_id = settings.pop("first_env_id", 0)
+    return EnvSettings(env=env, **settings).make_on_device(num_envs, device, first_env_id)

@@ -14,6 +14,7 @@ import gymnasium
 from gymnasium.wrappers import OrderEnforcing
 
 from redline.envs import atari, minatar, partially_observed, t_maze
+from redline.envs.device import ids
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
@@ -43,6 +44,11 @@ def is_atari(env: Any) -> bool:
     return isinstance(env, str) and env.startswith(atari.PREFIX)
 
 
+def is_native(env: Any) -> bool:
+    """Whether `env` is an id of a game that the device back end steps."""
+    return isinstance(env, str) and env in ids.GAMES
+
+
 def find_single(
     env: str | Callable[[], gymnasium.Env[Any, Any]],
     preset: str | None,
@@ -57,6 +63,11 @@ def find_single(
     """
     if not isinstance(env, str):
         return _find_callable(env, preset, env_kwargs)
+    if is_native(env):
+        raise ConfigError(
+            f"{env} is stepped as a whole batch and cannot be made alone. Its original is "
+            f"{ids.ORIGINALS[env]!r}."
+        )
     if is_atari(env):
         protocol = atari.find_preset(preset)
         atari.register_games()
@@ -230,7 +241,7 @@ def _unknown(env_id: str, message: str) -> UnknownNameError:
         known = list(gymnasium.registry)
     else:
         known = [name for name in gymnasium.registry if not name.endswith(("-v0", "-v4"))]
-    by_lower_case = {name.lower(): name for name in (*known, *minatar.IDS)}
+    by_lower_case = {name.lower(): name for name in (*known, *minatar.IDS, *ids.GAMES)}
     matches = difflib.get_close_matches(env_id.lower(), by_lower_case, n=4, cutoff=0.5)
     hint = (
         f"Did you mean {' or '.join(repr(by_lower_case[match]) for match in matches)}?"

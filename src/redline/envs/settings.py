@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -12,14 +12,27 @@ from gymnasium.vector import VectorEnv
 from redline.envs import atari
 from redline.envs.backend import Backend
 from redline.envs.batched import BatchedEnv
+from redline.envs.device import ids
 from redline.envs.env_loop import EnvLoop
-from redline.envs.registry import SingleEnv, find_single, is_atari, name_of, refuse_preset
+from redline.envs.registry import (
+    SingleEnv,
+    find_single,
+    is_atari,
+    is_native,
+    name_of,
+    refuse_preset,
+)
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError, UnknownNameError
 
-BackendName: TypeAlias = Literal["auto", "gymnasium", "processes", "envpool", "ale"]
+if TYPE_CHECKING:
+    import torch
+
+    from redline.envs.device.vec_env import DeviceVecEnv
+
+BackendName: TypeAlias = Literal["auto", "gymnasium", "processes", "envpool", "ale", "device"]
 EnvSource: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | VectorEnv[Any, Any, Any]"
-BACKENDS = ("auto", "gymnasium", "processes", "envpool", "ale")
+BACKENDS = ("auto", "gymnasium", "processes", "envpool", "ale", "device")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +48,8 @@ class EnvSettings:
     """
 
     env: EnvSource
-    backend: str = "auto"  # one of BACKENDS; auto: ale for ALE/*-v5 ids, else gymnasium
+    # One of BACKENDS; auto: ale for ALE/*-v5 ids, device for native games, else gymnasium.
+    backend: str = "auto"
     preset: str | None = None  # Atari protocol; None means dqn-2015 for ALE/*-v5 ids
     num_threads: int = 0  # of envpool and ale; 0: one per environment, at most the usable cores
     num_workers: int | None = None  # processes; None: one per environment, at most the cores
@@ -78,9 +92,27 @@ class EnvSettings:
             )
         if self.backend == "ale" and not is_atari(self.env):
             raise ConfigError(f"backend='ale' steps ALE/*-v5 games only, not {self.env!r}.")
+        if is_native(self.env):
+            return self._native_backend()
+        if self.backend == "device":
+            close = f"{ids.PREFIX}{self.env}"
+            hint = f" Give {close!r}." if close in ids.GAMES else ""
+            raise ConfigError(
+                f"backend='device' steps the native games {', '.join(ids.GAMES)}, not "
+                f"{self.env_id}.{hint} Any other environment can be delivered to a device with "
+                f"make_device_vec, or --env-device."
+            )
         if self.backend == "auto":
             return "ale" if is_atari(self.env) else "gymnasium"
         return self.backend
+
+    def _native_backend(self) -> str:
+        if self.backend not in ("auto", "device"):
+            raise ConfigError(
+                f"backend={self.backend!r} cannot step {self.env!r}, which is written for the "
+                f"device back end. Leave it at 'auto', or give {ids.ORIGINALS[str(self.env)]!r}."
+            )
+        return "device"
 
     @property
     def env_id(self) -> str:
@@ -97,10 +129,7 @@ class EnvSettings:
         Raises:
             ConfigError: if the number does not fit.
         """
-        if num_envs < 1:
-            raise ConfigError(f"num_envs={num_envs}; at least one environment is needed.")
-        if first_env_id < 0:
-            raise ConfigError(f"first_env_id={first_env_id} is negative.")
+        _check_numbers(num_envs, first_env_id)
         protocol = atari.find_preset(self.preset) if is_atari(self.env) else None
         clip_reward = self.clip_reward
         if clip_reward is None:
@@ -114,7 +143,45 @@ class EnvSettings:
             check=self.check,
         )
 
+    def make_on_device(
+        self, num_envs: int, device: torch.device | str, first_env_id: int = 0
+    ) -> DeviceVecEnv:
+        """A batch whose observations and actions are tensors on `device`.
+
+        Native games are stepped there. All others are stepped on the CPU, their
+        observations delivered to the device and their actions fetched from it.
+
+        Args:
+            num_envs: B.
+            device: such as "cpu" or "cuda".
+            first_env_id: index of the first of them in the whole batch.
+
+        Raises:
+            ConfigError: if the number does not fit.
+            DeviceError: if the device is not there.
+        """
+        from redline.envs.device.native import NativeEnv, make_game, require_device
+
+        require_device(device)
+        if self.backend == "device":
+            _check_numbers(num_envs, first_env_id)
+            return NativeEnv(
+                make_game(str(self.env), device, self.env_kwargs),
+                num_envs,
+                first_env_id=first_env_id,
+                clip_reward=bool(self.clip_reward),
+            )
+        from redline.envs.device.mirrored import MirroredEnv
+
+        return MirroredEnv(self.make(num_envs, first_env_id), device)
+
     def _make_backend(self, num_envs: int, first_env_id: int) -> Backend:
+        if self.backend == "device":
+            from redline.envs.device.backend import DeviceBackend
+            from redline.envs.device.native import NativeEnv, make_game
+
+            game = make_game(str(self.env), "cpu", self.env_kwargs)
+            return DeviceBackend(NativeEnv(game, num_envs, first_env_id=first_env_id))
         if isinstance(self.env, VectorEnv):
             from redline.envs.vector_adapter import VectorBackend
 
@@ -157,3 +224,10 @@ class EnvSettings:
                 f"{self.env_id} is a ready vector environment, not one that can be made."
             )
         return find_single(self.env, self.preset, self.env_kwargs)
+
+
+def _check_numbers(num_envs: int, first_env_id: int) -> None:
+    if num_envs < 1:
+        raise ConfigError(f"num_envs={num_envs}; at least one environment is needed.")
+    if first_env_id < 0:
+        raise ConfigError(f"first_env_id={first_env_id} is negative.")

@@ -48,7 +48,7 @@ class VecEnv(ABC):
     Attributes:
         num_envs: B.
         env_id: the name it was made from, for messages and the run's config.
-        backend: "gymnasium", "processes", "envpool", "ale" or "vector".
+        backend: "gymnasium", "processes", "envpool", "ale", "device" or "vector".
         observation_space: the space of one environment's observation, as the policy sees it.
         action_space: the space of one environment's action.
         frame_skip: simulator frames per env_step; `frames = env_steps * frame_skip`.

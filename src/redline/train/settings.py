@@ -41,9 +41,10 @@ class RunSettings:
     """Seed of everything: network, action noise, environments, minibatches."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the policy acts and learns."""
-    env_backend: Literal["auto", "gymnasium", "processes", "envpool", "ale"] = "auto"
+    env_backend: Literal["auto", "gymnasium", "processes", "envpool", "ale", "device"] = "auto"
     """What steps the environments.
-    auto: ALE's own vector environment for ALE ids, Gymnasium in this process for the others."""
+    auto: ALE's own vector environment for ALE ids, device for native games (redline/CartPole-v1,
+    ...), Gymnasium in this process for the others."""
     env_kwargs: str = "{}"
     """Further arguments of the environment, as a JSON object."""
     atari_preset: Literal["dqn-2015", "machado-2018"] = "dqn-2015"

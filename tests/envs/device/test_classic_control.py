@@ -66,6 +66,7 @@ def test_each_step_equals_gymnasiums(env_id: str) -> None:
     def begin() -> dict[str, torch.Tensor]:
         return game.reset(torch.from_numpy(rng.random((game.reset_draws, B), np.float32)))
 
+    game.action_space.seed(0)
     state, ends, compared = begin(), 0, 0
     assert set(names) == set(state)
     for env in originals:
@@ -78,9 +79,7 @@ def test_each_step_equals_gymnasiums(env_id: str) -> None:
             if "CartPole" in env_id:
                 env.steps_beyond_terminated = None  # type: ignore[attr-defined]
         actions = np.stack([game.action_space.sample() for _ in range(B)])
-        state, reward, terminated = game.step(
-            state, torch.from_numpy(actions), torch.empty(0, B)
-        )
+        state, reward, terminated = game.step(state, torch.from_numpy(actions), torch.empty(0, B))
         theirs = [env.step(action) for env, action in zip(originals, actions, strict=True)]
         obs = game.observe(state)
         assert (obs.dtype, reward.dtype) == (torch.float32, torch.float32)

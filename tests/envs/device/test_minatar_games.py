@@ -20,7 +20,9 @@ B = 8
 class Duel:
     """B of our games and B originals, with the same actions and the same draws."""
 
-    def __init__(self, env_id: str, seed: int, *, sticky: float = 0.1, ramping: bool = True) -> None:
+    def __init__(
+        self, env_id: str, seed: int, *, sticky: float = 0.1, ramping: bool = True
+    ) -> None:
         kwargs = {"sticky_action_prob": sticky, "difficulty_ramping": ramping}
         self.game: Game = make_game(env_id, "cpu", kwargs)
         self.twins = [Twin(env_id, sticky, ramping) for _ in range(B)]
@@ -238,7 +240,11 @@ def test_seaquest_at_its_fullest_equals_the_original() -> None:
         most = max(most, *counts)
         most_bullets = max(most_bullets, *(len(env.f_bullets) for env in envs))
         most_divers = max(most_divers, *(len(env.divers) for env in envs))
-    assert (most, most_bullets, most_divers) == (29, 2, 2)  # one more comes in the next frame before one leaves
+    assert (most, most_bullets, most_divers) == (
+        29,
+        2,
+        2,
+    )  # one more comes in the next frame before one leaves
 
 
 def test_seaquest_among_a_crowd_of_targets_equals_the_original() -> None:

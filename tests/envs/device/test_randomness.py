@@ -39,9 +39,7 @@ def signed(number: int) -> int:
 
 
 def words(key: list[int], position: list[int], count: int) -> list[list[int]]:
-    drawn = draw_words(
-        torch.tensor(key), torch.tensor(position), count, word_offsets(count, "cpu")
-    )
+    drawn = draw_words(torch.tensor(key), torch.tensor(position), count, word_offsets(count, "cpu"))
     return [[number % WRAP for number in row] for row in drawn.t().tolist()]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from redline.envs.device.game import GameState, whole_number
+from redline.envs.device.game import GameState
 from redline.envs.device.minatar_game import (
     CELLS,
     DOWN,

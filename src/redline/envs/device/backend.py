@@ -52,7 +52,7 @@ class DeviceBackend(Backend):
             np.copyto(target, value.cpu().numpy())  # type: ignore[arg-type,union-attr]
         return bool(buffers.terminated.any() or buffers.truncated.any())
 
-    def _show(self, obs: torch.Tensor) -> None:
+    def _show(self, obs: Any) -> None:
         np.copyto(self.buffers.obs, obs.cpu().numpy())  # type: ignore[arg-type]
 
     def state_dict(self) -> dict[str, Any]:

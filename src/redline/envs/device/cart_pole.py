@@ -40,7 +40,9 @@ class CartPole(Game):
     def reset(self, uniform: Tensor) -> GameState:
         """Each of the four uniform in +-0.05."""
         start = uniform * 0.1 - 0.05
-        return dict(zip(("x", "x_velocity", "angle", "angle_velocity"), start.unbind(), strict=True))
+        return dict(
+            zip(("x", "x_velocity", "angle", "angle_velocity"), start.unbind(), strict=True)
+        )
 
     def step(
         self, state: GameState, action: Tensor, uniform: Tensor

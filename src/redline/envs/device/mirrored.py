@@ -57,6 +57,7 @@ class MirroredEnv(DeviceVecEnv):
             self._numbers = self._numbers.pin_memory()
         self._rows = dict(zip(_ROWS, self._numbers.numpy(), strict=True))
         self._episode_id = np.zeros(env.num_envs, np.int64)
+        self._in_episode = np.zeros(env.num_envs, np.bool_)
 
     @property
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -66,6 +67,9 @@ class MirroredEnv(DeviceVecEnv):
     def reset(self, seed: int | None = None) -> NestedTensor:
         """Start a new episode everywhere; see `DeviceVecEnv.reset`."""
         self._wait()
+        # An episode that is given up in the middle keeps its number.
+        self._episode_id += self._in_episode
+        self._in_episode[:] = False
         if seed is not None:
             self._episode_id[:] = 0
         return self._send("obs", self._env.reset(seed))
@@ -102,11 +106,12 @@ class MirroredEnv(DeviceVecEnv):
         rows["episode_id"][:] = self._episode_id
         for name in ("episode_ended", "episode_return", "episode_length"):
             rows[name].fill(0.0)
+        self._in_episode |= step.valid
         for record in step.episodes:
             i = record.env_id - self.first_env_id
             rows["episode_ended"][i] = True
             rows["episode_return"][i], rows["episode_length"][i] = record.return_, record.length
-            self._episode_id[i] = record.episode_id + 1
+            self._episode_id[i], self._in_episode[i] = record.episode_id + 1, False
 
     def _send(self, name: str, tree: NestedArray) -> NestedTensor:
         """Nested arrays as tensors on the device; on the CPU they share memory."""
@@ -114,7 +119,9 @@ class MirroredEnv(DeviceVecEnv):
         if not self._pins:
             return map_leaves(lambda leaf: leaf.to(self.device), tensors)
         if name not in self._staging:
-            self._staging[name] = map_leaves(lambda leaf: torch.empty_like(leaf).pin_memory(), tensors)
+            self._staging[name] = map_leaves(
+                lambda leaf: torch.empty_like(leaf).pin_memory(), tensors
+            )
         return map_leaves(self._through_pinned, self._staging[name], tensors)
 
     def _through_pinned(self, pinned: Tensor, leaf: Tensor) -> Tensor:
@@ -130,7 +137,11 @@ class MirroredEnv(DeviceVecEnv):
 
     def state_dict(self) -> dict[str, Any]:
         """The environments' own state, and the episodes' numbers."""
-        return {"env": self._env.state_dict(), "episode_id": self._episode_id.copy()}
+        return {
+            "env": self._env.state_dict(),
+            "episode_id": self._episode_id.copy(),
+            "in_episode": self._in_episode.copy(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> NestedTensor:
         """Go on from `state`; see `DeviceVecEnv.load_state_dict`."""
@@ -142,7 +153,7 @@ class MirroredEnv(DeviceVecEnv):
                 f"environments behind a device. Resume with the settings of the saved run."
             )
         obs = self._env.load_state_dict(state["env"])
-        self._episode_id[:] = episode_id
+        self._episode_id[:], self._in_episode[:] = episode_id, state["in_episode"]
         return self._send("obs", obs)
 
     def close(self) -> None:

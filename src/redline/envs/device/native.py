@@ -21,7 +21,14 @@ from redline.envs.device.ids import GAMES
 from redline.envs.device.randomness import draw_words, stream_keys, uniforms, word_offsets
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.seeding import fresh_seed
-from redline.errors import ActionError, ConfigError, EnvDataError, EnvError, UnknownNameError
+from redline.errors import (
+    ActionError,
+    ConfigError,
+    DeviceError,
+    EnvDataError,
+    EnvError,
+    UnknownNameError,
+)
 
 _STATE_FORMAT = 1
 
@@ -71,7 +78,26 @@ def make_game(env_id: str, device: torch.device | str, env_kwargs: Mapping[str, 
     if unknown := sorted(set(env_kwargs) - parameters):
         takes = f"it takes {sorted(parameters)}" if parameters else "it takes none"
         raise ConfigError(f"env_kwargs {unknown} are unknown to {env_id}; {takes}.")
-    return cls(device, **env_kwargs)
+    try:
+        return cls(device, **env_kwargs)
+    except TypeError as error:
+        raise ConfigError(f"env_kwargs {dict(env_kwargs)} do not fit {env_id}: {error}") from error
+
+
+def require_device(device: torch.device | str) -> None:
+    """Refuse a device that is not there.
+
+    Raises:
+        DeviceError: naming the reason and the fix.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeviceError(
+            f"the environments' device {str(device)!r} cannot be used ({reason}). Use 'cpu', or "
+            f"install a build of torch for it on a machine that has it."
+        ) from error
 
 
 class NativeEnv(DeviceVecEnv):
@@ -129,7 +155,8 @@ class NativeEnv(DeviceVecEnv):
             position=carry.position + self._num_words,
             length=nothing,
             total=torch.zeros_like(carry.total),
-            episode_id=nothing if seed is not None else carry.episode_id,
+            # An episode that is given up in the middle keeps its number.
+            episode_id=nothing if seed is not None else carry.episode_id + (carry.length > 0),
         )
         return self.game.observe(self._carry.game)
 

@@ -250,7 +250,7 @@ class Seaquest(MinAtarGame):
         # One cell more than the boards have takes what is not there.
         place = torch.where(lands, place, 2 * CELLS).long()
         fired = torch.zeros(len(x), 2 * CELLS + 1, dtype=torch.bool, device=x.device)
-        fired = fired.scatter_(1, place, True)[:, :-1].view_as(state["enemy_bullets"])  # noqa: FBT003
+        fired = fired.scatter_(1, place, True)[:, :-1].view_as(state["enemy_bullets"])
         state["enemy_bullets"] = state["enemy_bullets"] | fired
         state["enemy_shot_timer"] = torch.where(
             shoots, _ENEMY_COOL_DOWN, state["enemy_shot_timer"] - mine.int()
@@ -263,7 +263,11 @@ class Seaquest(MinAtarGame):
         nowhere = front.unsqueeze(1)  # what is absent is drawn where the player is
         places = [front, back]
         kinds = torch.where(state["enemy_is_sub"], _SUB * CELLS, _FISH * CELLS).int()
-        for name, channel in (("bullet", _BULLET * CELLS), ("diver", _DIVER * CELLS), ("enemy", kinds)):
+        for name, channel in (
+            ("bullet", _BULLET * CELLS),
+            ("diver", _DIVER * CELLS),
+            ("enemy", kinds),
+        ):
             present, x = state[f"{name}_present"], state[f"{name}_x"]
             at = SIZE * state[f"{name}_y"] + x
             places.append(torch.where(present, channel + at, nowhere))

@@ -98,9 +98,7 @@ class SpaceInvaders(MinAtarGame):
             "direction": direction,
             "move_interval": interval,
             "move_timer": move_timer - 1,
-            "enemy_shot_timer": (
-                state["enemy_shot_timer"].masked_fill(shoots, _SHOT_INTERVAL) - 1
-            ),
+            "enemy_shot_timer": (state["enemy_shot_timer"].masked_fill(shoots, _SHOT_INTERVAL) - 1),
             "shot_timer": count_down(shot_timer),
         }
         return after, killed.flatten(1).sum(1).float(), over
@@ -122,7 +120,7 @@ class SpaceInvaders(MinAtarGame):
         board = torch.empty(
             len(cannon), self.num_channels, SIZE, SIZE, dtype=torch.uint8, device=cannon.device
         )
-        board[:, 0, :_BOTTOM] = 0
+        board[:, 0, :_BOTTOM].zero_()
         board[:, 0, _BOTTOM] = self._line == cannon.unsqueeze(1)
         board[:, 1] = aliens
         board[:, 2] = aliens & leftwards
