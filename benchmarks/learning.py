@@ -33,11 +33,12 @@ class Suite:
 
     arguments: str  # of `redline train`, without --seed and --out
     seeds: int
-    threshold: float  # evaluation return a seed must reach (or the mean, if `by_mean`)
+    threshold: float  # what a seed must reach, or the mean over the seeds if `needed` is 0
     needed: int  # seeds that must reach it; 0: the mean over the seeds must
     episodes: int = 20
     below: bool = False  # the threshold must not be reached: a control
     published: str = ""
+    metric: str = "return_mean"  # of the evaluation, or another column of progress.csv
     then: int = 0  # env_steps to which the complete run is resumed; 0: not at all
 
 
@@ -52,6 +53,9 @@ SUITES: dict[str, Suite] = {
     "appo-cartpole": Suite("appo --env CartPole-v1 --total-env-steps 100000", 5, 475, 5),
     "ppo-recurrent": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000", 5, 400, 4
+    ),
+    "ppo-transformer-tmaze": Suite(
+        "ppo --env redline/TMaze-v1 --total-env-steps 150000", 5, 0.9, 4, 100
     ),
     "ppo-feedforward-control": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000 --core none",
@@ -82,6 +86,10 @@ SUITES: dict[str, Suite] = {
     "sac-pendulum": Suite("sac --env Pendulum-v1 --total-env-steps 20000", 5, -200, 5),
     "td3-pendulum": Suite("td3 --env Pendulum-v1 --total-env-steps 20000", 5, -200, 4),
     "ddpg-pendulum": Suite("ddpg --env Pendulum-v1 --total-env-steps 20000", 5, -200, 4),
+    "diayn-pendulum": Suite(
+        "diayn --env Pendulum-v1 --total-env-steps 40000", 3, 0.6, 3,
+        metric="discriminator_accuracy", published="chance is 1 / 8",
+    ),
     "dqn-minatar-breakout": Suite(
         "dqn --env MinAtar/Breakout-v1 --total-env-steps 400000", 1, 8, 1
     ),
@@ -114,12 +122,13 @@ def run_seed(suite: Suite, seed: int, out: Path) -> dict[str, Any]:
     with (out / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     last = rows[-1]
-    curve = [
-        (int(row["env_steps"]), float(row["return_mean"])) for row in rows if row["return_mean"]
-    ]
+    column = suite.metric if suite.metric in last else "return_mean"
+    curve = [(int(row["env_steps"]), float(row[column])) for row in rows if row[column]]
+    score = result.get(suite.metric, last.get(suite.metric))
     return {
         "seed": seed,
         **result,
+        suite.metric: float(score),
         "env_steps": int(last["env_steps"]),
         "wall_time_s": float(last["wall_time_s"]),
         "sps": int(last["env_steps"]) / float(last["wall_time_s"]),
@@ -129,15 +138,18 @@ def run_seed(suite: Suite, seed: int, out: Path) -> dict[str, Any]:
 
 def verdict(suite: Suite, rows: list[dict[str, Any]]) -> tuple[bool, str]:
     """Whether the suite succeeded, and the sentence that says so."""
-    returns = [row["return_mean"] for row in rows]
-    mean = sum(returns) / len(returns)
+    scores = [row[suite.metric] for row in rows]
+    mean = sum(scores) / len(scores)
     if suite.below:
-        passed = sum(value < suite.threshold for value in returns)
+        passed = sum(value < suite.threshold for value in scores)
         return passed >= suite.needed, f"{passed} of {len(rows)} seeds stay below {suite.threshold}"
     if suite.needed == 0:
         return mean >= suite.threshold, f"mean {mean:,.0f}, to reach {suite.threshold:,}"
-    passed = sum(value >= suite.threshold for value in returns)
-    sentence = f"{passed} of {len(rows)} seeds reach {suite.threshold:,}, {suite.needed} needed"
+    passed = sum(value >= suite.threshold for value in scores)
+    what = "" if suite.metric == "return_mean" else f" of {suite.metric}"
+    sentence = (
+        f"{passed} of {len(rows)} seeds reach {suite.threshold:,}{what}, {suite.needed} needed"
+    )
     return passed >= suite.needed, sentence
 
 
@@ -147,10 +159,13 @@ def write_results(name: str, suite: Suite, rows: list[dict[str, Any]], runs: lis
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     succeeded, sentence = verdict(suite, rows)
-    head = "| seed | return | +- | min | max | env_steps | SPS | time, s |\n" + "|---" * 8 + "|\n"
+    measured = [] if suite.metric == "return_mean" else [suite.metric]
+    names = ["seed", *measured, "return", "+-", "min", "max", "env_steps", "SPS", "time, s"]
+    head = f"| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
     body = "".join(
-        f"| {r['seed']} | {r['return_mean']:,.1f} | {r['return_std']:,.1f} "
-        f"| {r['return_min']:,.1f} | {r['return_max']:,.1f} | {r['env_steps']:,} | {r['sps']:,.0f} "
+        f"| {r['seed']} {''.join(f'| {r[m]:.3f} ' for m in measured)}"
+        f"| {r['return_mean']:,.1f} | {r['return_std']:,.1f} | {r['return_min']:,.1f} "
+        f"| {r['return_max']:,.1f} | {r['env_steps']:,} | {r['sps']:,.0f} "
         f"| {r['wall_time_s']:,.0f} |\n"
         for r in rows
     )
@@ -171,10 +186,10 @@ def write_results(name: str, suite: Suite, rows: list[dict[str, Any]], runs: lis
     )
     with (RESULTS / f"{name}.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["seed", "env_steps", "return_mean"])
+        writer.writerow(["seed", "env_steps", suite.metric])
         for row in rows:
             writer.writerows([row["seed"], step, f"{value:.6g}"] for step, value in row["curve"])
-    plot_runs(runs, RESULTS / f"{name}.png")
+    plot_runs(runs, RESULTS / f"{name}.png", y=suite.metric)
     print(f"{name}: {'reached' if succeeded else 'NOT REACHED'}: {sentence}", flush=True)
     return succeeded
 

@@ -30,7 +30,7 @@ Deep reinforcement learning in PyTorch.
 
 commands:
   train ALGORITHM --env ID   train an agent (ppo, a2c, reinforce, impala, appo,
-                             dqn, r2d1, ddpg, td3, sac)
+                             dqn, r2d1, ddpg, td3, sac, diayn)
   train --resume RUN_DIR     go on with a run that was stopped
   eval RUN_DIR               run whole episodes with a trained agent
   inspect RUN_DIR            what the newest checkpoint holds

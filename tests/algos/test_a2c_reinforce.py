@@ -42,7 +42,7 @@ class TwoNumberPolicy(Policy):
     def env_action(self, action: Any) -> Any:
         return action
 
-    def value(self, obs: Any, state: State) -> Tensor:
+    def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         return self.baseline.expand(len(obs))
 
     def replay(self, rollout: Rollout) -> ReplayOutput:

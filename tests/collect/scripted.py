@@ -127,7 +127,7 @@ class CountingPolicy(Policy):
     def env_action(self, action: Any) -> Any:
         return action
 
-    def value(self, obs: Any, state: State) -> Tensor:
+    def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         return obs[:, 0] + 1000 * state["steps"][:, 0]
 
     def replay(self, rollout: Rollout) -> ReplayOutput:

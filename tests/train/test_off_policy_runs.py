@@ -56,6 +56,7 @@ CASES: dict[str, dict[str, Any]] = {
         "env": "Pendulum-v1", "num_critics": 3, "critic_subset": 2, "critic_dropout": 0.1,
         "critic_layer_norm": True, "prioritized": True, "n_step": 2,
     },
+    "diayn": {"env": "Pendulum-v1", "num_skills": 3, "skill_length": 20},
     "td3": {"env": "Pendulum-v1"},
     "ddpg": {"env": "Pendulum-v1", "n_step": 3},
 }  # fmt: skip

@@ -15,6 +15,7 @@ configs live in `algos.configs`, which imports no torch, so that help answers at
 | `ddpg` | `algos/ddpg.py` | `DDPGConfig` |
 | `td3` | `algos/td3.py` | `TD3Config` |
 | `sac` | `algos/sac.py` | `SACConfig` |
+| `diayn` | `algos/diayn.py` | `DIAYNConfig` |
 
 What the Q-learners share is in `q_learning.py`, what the actor-critics share in `critics.py`
 and `networks.py`; `algorithm.py` says what the training loops ask for.

@@ -52,7 +52,8 @@ def corrected(
     """
     valid = rollout["valid"]
     # The last row goes on at last_obs unless its episode ended there; its value is not used then.
-    last_value = policy.value(rollout.last_obs, output.state)
+    conditioning = {name: rollout[name][-1] for name in policy.conditioning_names}
+    last_value = policy.value(rollout.last_obs, output.state, conditioning)
     cut = rollout["truncated"][-1:]
     bootstrap = rollout["bootstrap_value"]
     last = torch.where(cut, bootstrap[-1:], last_value.unsqueeze(0))

@@ -191,7 +191,9 @@ class PPO:
                 part = rollout.select_envs(index)
                 yield Minibatch(part, advantage[:, index], target[:, index])
             return
-        rows = rollout.flatten("obs", "action", "log_prob", "value", "valid")
+        rows = rollout.flatten(
+            "obs", "action", "log_prob", "value", "valid", *self.policy.conditioning_names
+        )
         advantage, target = advantage.flatten(), target.flatten()
         for index in self._permutation(len(advantage)):
             yield Minibatch(rows.select_envs(index), advantage[None, index], target[None, index])

@@ -284,7 +284,7 @@ class Actor:
     def _bootstrap(self, t: int, obs: NestedArray, rows: Array) -> None:
         if not self.policy.has_value:
             return
-        value = self.policy.value(to_tensor(obs, self._device), self._state)
+        value = self.policy.value(to_tensor(obs, self._device), self._state, self._conditioning)
         self.buffer.fields["bootstrap_value"][t][rows] = value.cpu().numpy()[rows]
 
     def _bootstrap_last_row(self) -> None:

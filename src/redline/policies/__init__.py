@@ -15,6 +15,7 @@ from redline.policies.policy import (
     reset_state,
 )
 from redline.policies.q_policy import ActionValues, QPolicy
+from redline.policies.skills import SkillPolicy, with_skill
 
 __all__ = [
     "ActOutput",
@@ -28,6 +29,7 @@ __all__ = [
     "Policy",
     "QPolicy",
     "ReplayOutput",
+    "SkillPolicy",
     "SquashedGaussianActor",
     "State",
     "make_action_head",
@@ -35,4 +37,5 @@ __all__ = [
     "make_policy",
     "reset_state",
     "resets",
+    "with_skill",
 ]

@@ -166,8 +166,14 @@ class ActorCritic(Policy):
         return ActOutput(action, {"log_prob": distribution.log_prob(action), "value": value}, state)
 
     @torch.no_grad()
-    def value(self, obs: NestedTensor, state: State) -> Tensor:
-        """[B] value of the observations, given the state that precedes them; no gradient."""
+    def value(
+        self, obs: NestedTensor, state: State, conditioning: Conditioning | None = None
+    ) -> Tensor:
+        """[B] value of the observations, given the state that precedes them; no gradient.
+
+        Of the conditioning nothing matters: what is greedy now need not stay so.
+        """
+        del conditioning
         inputs, _ = self._inputs(obs)
         shared = None if self.critic_torso is not None else self._features(inputs, state)[0]
         return self._value(inputs, shared)

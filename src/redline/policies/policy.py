@@ -66,6 +66,8 @@ class Policy(nn.Module, ABC):
         extras_spec: name -> trailing shape of each extra, e.g. {"log_prob": (), "value": ()}.
         action_space: the space that `act` answers in.
         has_value: whether `value` is there to bootstrap rollouts with.
+        conditioning_names: the conditioning that `act` keeps as extras of the same names,
+            because `replay`, `value` and updates need it again.
     """
 
     noise_size: int
@@ -73,6 +75,7 @@ class Policy(nn.Module, ABC):
     extras_spec: dict[str, tuple[int, ...]]
     action_space: Any
     has_value: bool = True
+    conditioning_names: tuple[str, ...] = ()
 
     @abstractmethod
     def initial_state(self, batch_size: int) -> State:
@@ -113,8 +116,12 @@ class Policy(nn.Module, ABC):
         """
         return action
 
-    def value(self, obs: NestedTensor, state: State) -> Tensor:
+    def value(
+        self, obs: NestedTensor, state: State, conditioning: Conditioning | None = None
+    ) -> Tensor:
         """[B] value of the observations, given the state that precedes them.
+
+        `conditioning` is what `act` was given with them.
 
         Collectors ask for it where a rollout must be bootstrapped. A policy without a value
         sets `has_value` to False; its rollouts then carry no bootstrap values.
@@ -131,6 +138,10 @@ class Policy(nn.Module, ABC):
         from batches of replay.
         """
         raise NotImplementedError(f"{type(self).__name__} does not replay rollouts")
+
+    def evaluation_conditioning(self, num_envs: int) -> dict[str, Tensor]:
+        """The conditioning, name -> [num_envs, ...], that evaluation acts with; {}: none."""
+        return {}
 
     def export_module(self) -> GreedyPolicy:
         """A copy in evaluation mode that only acts greedily, for `torch.export` and ONNX."""

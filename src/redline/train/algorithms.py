@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
+import torch
 
 from redline.algos.a2c import A2C
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
@@ -40,6 +41,7 @@ OFF_POLICY = {
     "ddpg": ("redline.algos.ddpg", "DDPG"),
     "td3": ("redline.algos.td3", "TD3"),
     "sac": ("redline.algos.sac", "SAC"),
+    "diayn": ("redline.algos.diayn", "DIAYN"),
 }
 """Where the class of each off-policy algorithm is; only the one in use is imported."""
 
@@ -110,6 +112,7 @@ def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> R
         frame_stack=algo.replay_frame_stack or _stacked_frames(config, env.observation_space),
         prioritized=algo.prioritized,
         alpha=algo.priority_alpha,
+        extras=policy.conditioning_names,
         storage=algo.replay_storage,
         storage_dir=storage_dir,
         device=config.run.device if algo.replay_storage == "device" else "cpu",
@@ -120,7 +123,11 @@ def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> R
         for name, leaf in policy.initial_state(1).items()
     }
     spec = ReplaySpec.from_spaces(
-        env.observation_space, env.action_space, algo.num_envs, state=state
+        env.observation_space,
+        env.action_space,
+        algo.num_envs,
+        extras=dict.fromkeys(policy.conditioning_names, LeafSpec((), torch.float32)),
+        state=state,
     )
     return Replay(replay_config, spec)
 
@@ -141,7 +148,8 @@ def trainable_parts(state: dict[str, Any]) -> dict[str, Any]:
         return state["policy"]
     parameters = {
         f"{part}.{name}": value
-        for part in ("policy", "critic")
+        for part in ("policy", "critic", "discriminator")
+        if part in state
         for name, value in state[part].items()
     }
     if "log_alpha" in state:

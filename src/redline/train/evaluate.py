@@ -108,6 +108,9 @@ def _run_episodes(
     device = parameter.device if parameter is not None else torch.device("cpu")
     rngs = [np.random.default_rng([seed, i]) for i in range(env.num_envs)]
     state = {n: leaf.to(device) for n, leaf in policy.initial_state(env.num_envs).items()}
+    conditioning = {
+        name: leaf.to(device) for name, leaf in policy.evaluation_conditioning(env.num_envs).items()
+    }
     remaining = quota.copy()
     records: list[EpisodeRecord] = []
     obs = env.reset(seed)
@@ -116,7 +119,7 @@ def _run_episodes(
         if not greedy:
             rows = np.concatenate([policy.draw_noise(rng, 1) for rng in rngs])
             noise = torch.from_numpy(rows).to(device)
-        output = policy.act(to_tensor(obs, device), state, noise)
+        output = policy.act(to_tensor(obs, device), state, noise, conditioning or None)
         action = policy.env_action(to_numpy(output.action))
         step = env.step(action, remaining > 0 if env.can_idle else None)
         obs, state = step.obs, output.state

@@ -16,6 +16,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ddpg": _WIDE,
     "td3": _WIDE,
     "sac": _WIDE,
+    "diayn": _WIDE,
 }
 """What differs from the general defaults for an algorithm, whatever the environment."""
 
@@ -133,6 +134,11 @@ OFF_POLICY_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "learning_rate": 1e-3,
         },
         "mujoco": _MUJOCO,
+    },
+    "diayn": {
+        "pendulum": _PENDULUM
+        | {"total_env_steps": 40_000, "num_envs": 4, "learning_rate": 1e-3, "skill_length": 200},
+        "mujoco": _MUJOCO | {"num_skills": 50, "skill_length": 1_000},
     },
 }
 

@@ -80,6 +80,21 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "core": "lstm",
             "core_size": 64,
         },
+        "memory": {
+            "total_env_steps": 150_000,
+            "num_envs": 16,
+            "rollout_length": 64,
+            "num_epochs": 4,
+            "num_minibatches": 4,
+            "gamma": 0.98,
+            "learning_rate": 1e-3,
+            "learning_rate_schedule": "linear",
+            "entropy_coef": 0.01,
+            "hidden_sizes": (64,),
+            "core": "transformer",
+            "core_size": 64,
+            "core_window": 16,
+        },
         "mujoco": _PPO_MUJOCO,
         # A shorter horizon and less initial noise: with the general ones, some seeds stay on
         # a gait that slides on the back.

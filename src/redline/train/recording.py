@@ -51,6 +51,7 @@ class EpisodeFrames:
         """Step until the episode ends; the environment is closed afterwards."""
         rng = np.random.default_rng([self._seed, 0])
         state = self._policy.initial_state(1)
+        conditioning = self._policy.evaluation_conditioning(1)
         with self._env as env, torch.inference_mode():
             obs = env.reset(self._seed)
             while True:
@@ -58,7 +59,7 @@ class EpisodeFrames:
                 noise = None
                 if not self._greedy:
                     noise = torch.from_numpy(self._policy.draw_noise(rng, 1))
-                output = self._policy.act(to_tensor(obs), state, noise)
+                output = self._policy.act(to_tensor(obs), state, noise, conditioning or None)
                 step = env.step(self._policy.env_action(to_numpy(output.action)))
                 if step.episodes:
                     return

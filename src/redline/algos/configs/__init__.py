@@ -5,6 +5,7 @@ from typing import TypeAlias
 from redline.algos.configs.a2c import A2CConfig
 from redline.algos.configs.appo import APPOConfig
 from redline.algos.configs.ddpg import DDPGConfig
+from redline.algos.configs.diayn import DIAYNConfig
 from redline.algos.configs.dqn import DQNConfig
 from redline.algos.configs.impala import ImpalaConfig
 from redline.algos.configs.off_policy import OffPolicyConfig
@@ -28,6 +29,7 @@ CONFIGS: dict[str, type[AlgorithmConfig]] = {
     "ddpg": DDPGConfig,
     "td3": TD3Config,
     "sac": SACConfig,
+    "diayn": DIAYNConfig,
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "APPOConfig",
     "AlgorithmConfig",
     "DDPGConfig",
+    "DIAYNConfig",
     "DQNConfig",
     "ImpalaConfig",
     "OffPolicyConfig",
