@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from redline.cli import main
+from redline.train.operation_shares import COLUMNS
 
 ARGUMENTS = shlex.split(
     "train dqn --env CartPole-v1 --preset default --num-envs 2 --rollout-length 8 "
@@ -37,6 +39,66 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     resume = ["train", "--resume", str(run), "--total-env-steps", "480", "--quiet"]
     assert main([*resume, "--profile", "light"]) == 0
     assert (run / "profile" / "session-2").is_dir()
+
+
+def rows_of(run: Path) -> list[dict[str, str]]:
+    with (run / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_shares_of_operations_are_logged_from_the_first_row_on(tmp_path: Path) -> None:
+    """320 env_steps with a row every 64, some before the first update; then resumed unprofiled."""
+    run = tmp_path / "run"
+    arguments = [*ARGUMENTS, "--log-interval", "64", "--out", str(run)]
+    arguments.remove("--no-tensorboard")
+    assert main([*arguments, "--total-env-steps", "320", "--profile", "light"]) == 0
+    rows = rows_of(run)
+    assert len(rows) == 5
+    for row in rows:
+        shares = {name: float(row[name]) for name in COLUMNS}
+        assert sum(shares.values()) == pytest.approx(1.0)
+        assert min(shares.values()) >= 0.0
+        assert shares["time_share/simulation"] > 0.0
+    assert float(rows[-1]["time_share/backpropagation"]) > 0.0
+    events = b"".join(path.read_bytes() for path in (run / "tensorboard").iterdir())
+    assert b"time_share/simulation" in events
+
+    assert main(["train", "--resume", str(run), "--total-env-steps", "384", "--quiet"]) == 0
+    last = rows_of(run)[-1]
+    assert last["env_steps"] == "384"
+    assert last["time_share/simulation"] == ""
+
+
+def test_worker_processes_are_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    arguments = [*ARGUMENTS, "--env-backend", "processes", "--total-env-steps", "96"]
+    assert main([*arguments, "--out", str(run), "--profile", "light"]) == 0
+    capfd.readouterr()
+    assert main(["report", str(run / "profile" / "session-1"), "--format", "json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    trainer, *workers = report["processes"]
+    assert workers
+    assert all(worker["parent_pid"] == trainer["pid"] and worker["ended"] for worker in workers)
+    stepping = {row["pid"] for row in report["cells"] if row["operation"] == "simulation"}
+    assert {worker["pid"] for worker in workers} <= stepping
+
+
+def test_a_run_begun_without_shares_goes_on_without_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    arguments = [*ARGUMENTS, "--log-interval", "64", "--out", str(run)]
+    arguments.remove("--quiet")
+    assert main([*arguments, "--total-env-steps", "320"]) == 0
+    assert not set(COLUMNS) & set(rows_of(run)[0])
+    capfd.readouterr()
+    resume = ["train", "--resume", str(run), "--total-env-steps", "384", "--profile", "light"]
+    assert main(resume) == 0
+    shown = capfd.readouterr().err
+    assert "begun without shares of operations: they are shown, not logged" in shown
+    assert "simulation" in shown
+    assert rows_of(run)[-1]["env_steps"] == "384"
+    assert not set(COLUMNS) & set(rows_of(run)[-1])
 
 
 def test_operations_reach_the_json_report(

@@ -38,6 +38,20 @@ def test_without_a_terminal_there_is_one_line_per_row() -> None:
     assert len(lines) == 3
 
 
+def test_the_largest_shares_are_shown() -> None:
+    shares = {"inference": 0.1, "simulation": 0.52, "learning": 0.25, "replay": 0.13}
+    shown = "simulation 52%, learning 25%, replay 13%"
+    stream = io.StringIO()
+    with Console(10_000, stream=stream) as console:
+        console.row(ROW, shares)
+    assert stream.getvalue().rstrip().endswith(f"left  {shown}")
+    terminal = Terminal()
+    with Console(10_000, stream=terminal) as console:
+        console.row(ROW, shares)
+        console.row(ROW)  # leaves what is shown
+    assert shown in terminal.getvalue()
+
+
 def test_on_a_terminal_there_is_a_bar_and_messages_go_above_it() -> None:
     stream = Terminal()
     with Console(10_000, title="ppo CartPole-v1", stream=stream) as console:

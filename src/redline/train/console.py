@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+SHOWN_SHARES = 3  # operations
 
 
 class Console:
@@ -40,6 +43,7 @@ class Console:
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._updated = False
+        self._mean_return = self._busiest = ""
 
     @property
     def has_bar(self) -> bool:
@@ -59,7 +63,7 @@ class Console:
             BarColumn(bar_width=None),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f} env_steps"),
             TextColumn("{task.fields[sps]}"),
-            TextColumn("{task.fields[mean_return]}"),
+            TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(),
             console=self._rich,
             refresh_per_second=4,
@@ -69,7 +73,7 @@ class Console:
             redirect_stderr=sys.stderr.isatty(),
         )
         self._task = self._bar.add_task(
-            self._title, total=self._total, completed=env_steps, sps="", mean_return=""
+            self._title, total=self._total, completed=env_steps, sps="", facts=""
         )
         self._bar.start()
 
@@ -89,19 +93,30 @@ class Console:
         if sps is not None:
             shown["sps"] = f"{sps:,.0f} SPS"
         if mean_return is not None:
-            shown["mean_return"] = f"return {mean_return:,.1f}"
+            self._mean_return = f"return {mean_return:,.1f}"
+            shown["facts"] = self._facts()
         if not self._updated:
             # What a resumed run begins with was not done just now: it says nothing of the speed.
             self._bar.reset(self._task, completed=min(env_steps, self._total))
             self._updated = True
         self._bar.update(self._task, completed=min(env_steps, self._total), **shown)
 
-    def row(self, row: Mapping[str, int | float | None]) -> None:
-        """Print a logged row as one line; with a bar this does nothing.
+    def row(
+        self,
+        row: Mapping[str, int | float | None],
+        shares: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Print a logged row as one line; a bar only shows the shares.
 
         Args:
             row: with env_steps, and sps and return_mean where there are any.
+            shares: of the time since the last row, of 1, by operation; the largest are shown.
         """
+        largest = sorted(shares.items(), key=lambda item: -item[1])[:SHOWN_SHARES]
+        busiest = ", ".join(f"{name} {share:.0%}" for name, share in largest)
+        if self._bar is not None and busiest:
+            self._busiest = busiest
+            self._bar.update(self._task, facts=self._facts())
         if self._bar is not None or self._quiet:
             return
         env_steps = row["env_steps"] or 0
@@ -113,6 +128,8 @@ class Console:
             parts.append(f"return {mean_return:,.1f}")
         if sps:
             parts.append(f"{duration(max(0.0, self._total - env_steps) / sps)} left")
+        if busiest:
+            parts.append(busiest)
         self._line("  ".join(parts))
 
     def message(self, text: str) -> None:
@@ -136,6 +153,9 @@ class Console:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _facts(self) -> str:
+        return "  ".join(filter(None, (self._mean_return, self._busiest)))
 
     def _line(self, text: str) -> None:
         # soft_wrap: lines in a file must not be folded at a terminal's width.

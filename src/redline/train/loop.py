@@ -24,6 +24,7 @@ from redline.replay import Replay
 from redline.train.checkpoint_store import Checkpoint, CheckpointStore
 from redline.train.console import Console
 from redline.train.evaluate import Evaluation
+from redline.train.operation_shares import COLUMNS, PREFIX, OperationShares
 from redline.train.progress import EpisodeStatistics, ProgressLogger
 from redline.train.randomness import rng_state, set_rng_state
 from redline.train.settings import RunConfig
@@ -132,6 +133,7 @@ class TrainLoop(ABC):
         # The first row fixes the columns, and it may come before the first update.
         self._metric_names: tuple[str, ...] = ()
         self._replay: Replay | None = None
+        self._shares: OperationShares | None = None
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -143,6 +145,7 @@ class TrainLoop(ABC):
         """
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
+        self._shares = self._begin_shares()
         with StopSignal() as stop:
             while self.counters.env_steps < total and stop.number is None:
                 before = self.counters.env_steps
@@ -156,6 +159,18 @@ class TrainLoop(ABC):
             if stop.number is not None and self._saved_at != self.counters.env_steps:
                 self.save(final=True)
         return stop.number if self.counters.env_steps < total else None
+
+    def _begin_shares(self) -> OperationShares | None:
+        """The shares of operations, if the profiler records this run."""
+        shares = OperationShares()
+        if not shares.recording:
+            return None
+        columns = self._logger.columns
+        if columns and COLUMNS[0] not in columns:
+            self._console.message(
+                "progress.csv was begun without shares of operations: they are shown, not logged"
+            )
+        return shares
 
     def _iterate(self) -> None:
         """One collection, the updates that follow it, and the counting."""
@@ -228,7 +243,10 @@ class TrainLoop(ABC):
         if self._evaluate is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
-        self._console.row(self._logger.write(row))
+        shares = self._shares.take() if self._shares is not None else {}
+        if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
+            row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
+        self._console.row(self._logger.write(row), shares)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
 
     def _own_columns(self) -> dict[str, float | None]:

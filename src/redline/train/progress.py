@@ -3,7 +3,7 @@
 One row per logging interval. `progress.csv` is what resuming, plots and tests rely on: its
 columns are fixed by the first row, floats are written so that they read back exactly, and
 an interrupted run that is resumed ends with the same rows as one that never stopped, but
-for the columns in `TIME_COLUMNS`.
+for the columns in `TIME_COLUMNS` and the shares of time of a profiled run.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -431,6 +431,12 @@ def _execute(
             require_writer(name)
     settings = env_settings(config, env or None)
     with ExitStack() as closing:
+        if recording is not None:
+            # Around everything, so that worker processes are recorded from their start to their
+            # end. It writes into the run directory, which otherwise is left alone until the
+            # settings have proved right.
+            closing.enter_context(RunLock(out))
+            closing.enter_context(recording(out))
         serial = config.run.collector == "serial"
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
@@ -443,7 +449,8 @@ def _execute(
             learning["replay"] = build_replay(config, probe, algorithm.policy, out)
         collector = make_collector(config, settings, probe, algorithm.policy)
         closing.callback(collector.close)
-        closing.enter_context(RunLock(out))
+        if recording is None:
+            closing.enter_context(RunLock(out))
         write_json_atomic(out / CONFIG_FILE, config.to_json())
         console = closing.enter_context(
             Console(
@@ -474,8 +481,7 @@ def _execute(
         )
         if checkpoint is not None:
             _restore(loop, checkpoint)
-        with recording(out) if recording else nullcontext():
-            stopped_by = loop.run()
+        stopped_by = loop.run()
         console.close()
         console.message(_summary(loop))
         if stopped_by is not None:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from redline.errors import ProfileError
 from redline.profile import layout, levels
+from redline.profile.marks import OTHER
 from redline.profile.reader import Process, Shard
 
 Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
 
-OTHER = "other"
+
 NO_PHASE = ""
 
 __all__ = ["OTHER", "Decoded", "State", "Stream", "Timeline", "build_timeline", "decode"]
