@@ -86,6 +86,9 @@ def test_waiting_environments_are_idle_until_the_rollout_is_over() -> None:
         assert rows(rollout, "obs") == [10 * episode, 10 * episode + 1, 0, 0, 0, 0]
         assert rows(rollout, "reward", 1) == [1, 2, 3, 4, 0, 0]
         assert rows(rollout, "value", 1)[4:] == [0, 0]
+        for env_id in (0, 1):  # also of the idle rows, which would be nobody's otherwise
+            assert rows(rollout, "env_id", env_id) == [env_id] * 6
+        assert rows(rollout, "episode_id") == [episode] * 2 + [episode + 1] * 4
         assert rollout.initial_state["steps"].tolist() == [[0.0], [0.0]]
         assert len(rollout.episodes) == 2
         assert rollout.num_valid() == 6
