@@ -122,3 +122,31 @@ def test_an_unknown_mode_is_refused_before_any_work(
     assert main([*ARGUMENTS, "--out", str(out), "--profile", "fast"]) == 2
     assert "no profile mode 'fast'. Choose one of: light, full, sample" in capfd.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--profile-sample-hz", "50"], "--profile-sample-hz is for profiled runs"),
+        (["--profile", "--profile-sample-hz", "often"], "often is not a number"),
+        (["--profile", "--profile-gpu-window-s"], "--profile-gpu-window-s  is not a number"),
+        (["--profile", "light", "--profile-sample-hz=-2"], "sample_hz=-2.0 is negative"),
+        (["--profile", "--profile-gpu-every-s", "0.1"], "does not fit into gpu_every_s=0.1"),
+    ],
+)
+def test_wrong_options_of_the_profile_are_refused_before_any_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    out = tmp_path / "run"
+    assert main([*ARGUMENTS, "--out", str(out), *options]) == 2
+    assert message in capfd.readouterr().err
+    assert not out.exists()
+
+
+def test_the_sampler_of_a_training_run_is_in_its_report(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = [*ARGUMENTS, "--total-env-steps", "320", "--out", str(run)]
+    assert main([*arguments, "--profile", "--profile-sample-hz", "200"]) == 0
+    report = (run / "profile" / "report-1.txt").read_text()
+    assert "samples saw it" in report
+    assert "operation other" in report

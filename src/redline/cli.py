@@ -43,6 +43,8 @@ commands:
   redline train ppo --env CartPole-v1
 """
 
+PROFILE_OPTIONS = ("sample_hz", "gpu_window_s", "gpu_every_s")  # of --profile; see its Options
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 0, 2 for bad input, 1 for a failed run."""
@@ -122,18 +124,20 @@ def _train(arguments: list[str]) -> int:
         sys.stdout.write(
             f"usage: redline train {{{names}}} --env ID [options]\n"
             "       redline train --resume RUN_DIR [--total-env-steps N] [--quiet]\n"
-            "       redline train ... --profile [light|full|sample]\n\n"
+            "       redline train ... --profile [light|full|sample] [--profile-sample-hz X]\n"
+            "                         [--profile-gpu-window-s X] [--profile-gpu-every-s X]\n\n"
             "Train an agent, or go on with a run that was stopped. --profile records where the\n"
             "time goes (full: native calls, too) and writes a report into RUN_DIR/profile.\n"
             "`redline train ALGORITHM --help` explains every option.\n"
         )
         return 0 if arguments else 2
     mode, arguments = _take_profile(arguments)
+    options, arguments = _take_profile_options(arguments, mode)
     recording = None
     if mode is not None:
         from redline.recorded_training import recording as recording_of
 
-        recording = recording_of(mode)
+        recording = recording_of(mode, **options)
     if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
         return _resume(arguments, recording)
     config = parse_train_arguments(arguments)
@@ -155,6 +159,31 @@ def _take_profile(arguments: list[str]) -> tuple[str | None, list[str]]:
             return after[0], before + after[1:]
         return "full", before + after
     return None, arguments
+
+
+def _take_profile_options(
+    arguments: list[str], mode: str | None
+) -> tuple[dict[str, float], list[str]]:
+    """What `--profile-sample-hz X` and the like ask for, and the other arguments.
+
+    Raises:
+        ConfigError: if a value is missing or no number, or nothing is to be profiled.
+    """
+    found: dict[str, float] = {}
+    rest = list(arguments)
+    for option in PROFILE_OPTIONS:
+        name = f"--profile-{option.replace('_', '-')}"
+        text = _peek(rest, name)
+        if text is None and name not in rest:
+            continue
+        if mode is None:
+            raise ConfigError(f"{name} is for profiled runs. Give --profile as well")
+        try:
+            found[option] = float(text or "")
+        except ValueError:
+            raise ConfigError(f"{name} {text or ''} is not a number. Give one") from None
+        rest = _without(rest, name)
+    return found, rest
 
 
 def _resume(arguments: list[str], recording: Any) -> int:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from redline.profile.record.options import Options
 
 Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
-def recording(mode: str) -> Recording:
+def recording(mode: str, **options: Any) -> Recording:
     """Run directory -> what records the training in it and writes its report.
 
     The session goes to `profile/session-<n>`, one for each time the run is started or
@@ -25,11 +25,13 @@ def recording(mode: str) -> Recording:
 
     Args:
         mode: "light", "full" or "sample".
+        **options: further ones of `Options`: sample_hz, gpu_window_s, gpu_every_s, ...
 
     Raises:
         UnknownNameError: if there is no such mode.
+        ConfigError: if another option is wrong.
     """
-    Options(mode=mode)
+    Options(mode=mode, **options)
 
     @contextmanager
     def record(out: Path) -> Iterator[None]:
@@ -38,7 +40,7 @@ def recording(mode: str) -> Recording:
         folder = out / "profile"
         number = 1 + sum(1 for _ in folder.glob("session-*"))
         directory = folder / f"session-{number}"
-        with session(directory, mode=mode):
+        with session(directory, mode=mode, **options):
             yield
         _write_report(directory, folder, number)
 
@@ -46,13 +48,14 @@ def recording(mode: str) -> Recording:
 
 
 def _write_report(directory: Path, folder: Path, number: int) -> None:
+    from redline.profile.analyse.shares import with_shares
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
     from redline.profile.report.html import render_html
     from redline.profile.report.text import render_text
 
     session = open_session(directory)
-    summary = summarize(session)
+    summary = with_shares(summarize(session), session)
     text, page = folder / f"report-{number}.txt", folder / f"report-{number}.html"
     text.write_text(render_text(summary), encoding="utf-8")
     page.write_text(render_html(session, summary), encoding="utf-8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,4 +109,31 @@ def test_text_and_commands(profiled: Any, capsys: pytest.CaptureFixture[str]) ->
     assert main(["trace", session, "--out", str(profiled.directory / "t.json")]) == 0
     assert main(["trace", session, "--out", str(profiled.directory / "t.pdf")]) == 2
     assert "no trace format '.pdf'" in capsys.readouterr().err
+    assert "% of the recorded time has a level" in text
+    assert main(["report", session, session, "--sampled", session]) == 2
+    assert "--sampled is compared with one session" in capsys.readouterr().err
+    assert main(["report", session, "--sampled", session]) == 2
+    assert "holds no samples" in capsys.readouterr().err
     assert main(["nonsense"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sample-hz", "-1"], "sample_hz=-1.0 is negative"),
+        (["--sample-hz", "nan"], "sample_hz=nan is not finite"),
+        (["--sample-hz", "1e6"], "sample_hz=1e+06 is more than the sampler can do"),
+        (["--gpu-window-s", "30"], "gpu_window_s=30 does not fit into gpu_every_s=20"),
+        (["--gpu-every-s", "0.5"], "gpu_window_s=1 does not fit into gpu_every_s=0.5"),
+        (["--for-s", "inf"], "for_s=inf is not finite"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_program_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    session, trace = tmp_path / "session", tmp_path / "ran"
+    command = ["--", sys.executable, "-c", f"open({str(trace)!r}, 'w')"]
+    assert main(["profile", "--out", str(session), *options, *command]) == 2
+    assert message in capsys.readouterr().err
+    assert not session.exists()
+    assert not trace.exists()

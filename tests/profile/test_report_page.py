@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ pytest.importorskip("plotly")
 
 from redline.profile import levels
 from redline.profile.analyse.processes import WaitsFor
-from redline.profile.analyse.summary import summarize
+from redline.profile.analyse.summary import ShareRow, summarize
 from redline.profile.commands import main
 from redline.profile.gpu.activity import DeviceBusy, Launched
 from redline.profile.reader import open_session
@@ -321,10 +322,16 @@ def test_gpu_time_and_waits_for_others_are_shown(open_page: Any, recorded: Path)
     ]
     launched = [Launched(first.name, first.pid, "learning", "kernel", 0, 7, 3 * 10**8, 2 * 10**8)]
     waits = [WaitsFor(second.name, second.pid, "other", first.name, first.pid, "learning", 10**7)]
-    whole = dataclasses.replace(summary, gpu_devices=rows, gpu_launched=launched, waits_for=waits)
+    shares = [ShareRow(first.name, first.pid, "level", "backend", math.nan, 0.5, 0.01, 250)]
+    whole = dataclasses.replace(
+        summary, gpu_devices=rows, gpu_launched=launched, waits_for=waits, shares=shares
+    )
     page = open_page(render_html(open_session(recorded), whole))
     cells = page.tab.locator(f"#tree tr[data-pid='{first.pid}'] td").all_inner_texts()
     assert cells[6] == "0.750"
+    assert page.tab.locator("#shares tbody td").all_inner_texts() == [
+        *("backend", "level", first.name, "–", "50.0 %", "1.0 %", "250")  # noqa: RUF001
+    ]
     assert page.tab.locator("#devices tbody tr").all_inner_texts() == [
         *(
             f"{n}\t{first.name}\t1.000\t{s}\t{p} %\t{s}\t0.010\t2"

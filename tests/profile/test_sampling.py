@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from pathlib import Path
@@ -15,17 +16,24 @@ import pytest
 from test_timeline import INFERENCE, INFERRED, SIMULATION, TORCH, begin, end, process
 
 from redline import profile
-from redline.errors import ProfilerConflictError
+from redline.errors import ConfigError, ProfilerConflictError
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import operation_name
 from redline.profile.analyse.samples import read_machine_samples
-from redline.profile.analyse.shares import ShareRow, compare_shares, read_sampled, weigh
-from redline.profile.analyse.summary import summarize
+from redline.profile.analyse.shares import (
+    ShareRow,
+    compare_shares,
+    read_sampled,
+    weigh,
+    with_shares,
+)
+from redline.profile.analyse.summary import Cell, Summary, summarize
 from redline.profile.analyse.timeline import build_timeline
 from redline.profile.reader import Process, Session, Shard, open_session
 from redline.profile.record import machine
 from redline.profile.record.machine import MachineSampler
 from redline.profile.record.nvml import Nvml, NvmlMissingError
+from redline.profile.report.text import render_text
 
 
 def shard(rows: list[tuple[int, int]]) -> Shard:
@@ -110,6 +118,57 @@ def test_shares_by_hand(tmp_path: Path) -> None:
     assert backend.difference == pytest.approx(0.3)
     assert backend.standard_error == pytest.approx(0.25)  # sqrt(0.5 * 0.5 / 4)
     assert INFERENCE not in rows
+
+
+def test_levels_of_another_session_are_compared_corrected(tmp_path: Path) -> None:
+    """Measured: 100 of Python, 60 of it the probe's, and 20 of the back end: corrected 2 to 1.
+
+    Sampled in a session of its own: half and half. Operations are compared as recorded.
+    """
+    events = [(0, layout.CODE_WINDOW_ON), (100, begin(TORCH)), (120, end(TORCH))]
+    measured = Session(tmp_path, {"mode": "full"}, [process(events, end_ns=120)])
+    rows = [(5, 0), (10, levels.BACKEND), (10, levels.BACKEND), (10, 0), (10, 0)]
+    samples = sampled_session(tmp_path, process(events, end_ns=120), rows)
+    cells = [
+        Cell("program", 1, "", "other", "python", False, 100e-9, 40e-9),
+        Cell("program", 1, "", "other", "backend", False, 20e-9, 20e-9),
+    ]
+    summary = Summary("dir", "full", 120e-9, [], cells, [], [], 0, [])
+    found = with_shares(summary, measured, samples)
+    rows_found = {(row.kind, row.name): row for row in found.shares}
+    assert rows_found["level", "python"].measured == pytest.approx(2 / 3)
+    assert rows_found["level", "backend"].difference == pytest.approx(1 / 2 - 1 / 3)
+    assert rows_found["operation", "other"].measured == pytest.approx(1.0)
+    text = render_text(found)
+    assert "as 4 samples saw it" in text
+    assert "level     python" in text
+    line = next(line for line in text.splitlines() if "level     backend" in line)
+    assert line.split() == ["level", "backend", "33.3", "50.0", "25.0", "+16.7"]
+
+
+def test_levels_that_were_not_measured_are_not_compared(tmp_path: Path) -> None:
+    made = process([(0, layout.CODE_WINDOW_ON)])
+    rows = [(5, 0), (10, levels.BACKEND), (10, 0)]
+    session = sampled_session(tmp_path, made, rows)
+    session.manifest["mode"] = "sample"
+    summary = with_shares(summarize(session), session)
+    assert math.isnan(summary.attributed)
+    assert summary.to_json()["attributed"] is None
+    by_level = {row.name: row for row in summary.shares if row.kind == "level"}
+    assert set(by_level) == {"python", "backend"}
+    assert all(math.isnan(row.measured) for row in by_level.values())
+    assert by_level["backend"].sampled == pytest.approx(0.5)
+    assert summary.to_json()["shares"][0]["measured"] is None
+    assert "level     backend" in render_text(summary)
+
+
+def test_a_session_without_samples_cannot_be_compared_with(tmp_path: Path) -> None:
+    session = Session(tmp_path / "a", {"mode": "full"}, [process([(0, layout.CODE_WINDOW_ON)])])
+    summary = Summary("dir", "full", 1.0, [], [], [], [], 0, [])
+    assert with_shares(summary, session).shares == []
+    other = Session(tmp_path / "b", {"mode": "sample"}, [process([(0, layout.CODE_WINDOW_ON)])])
+    with pytest.raises(ConfigError, match="holds no samples of a process"):
+        with_shares(summary, session, other)
 
 
 PROGRAM = """

@@ -5,7 +5,7 @@ Each takes its arguments as a list and returns an exit status:
 | function | command |
 |---|---|
 | `profile_main` | `redline profile [--out DIR] [--mode MODE] ... -- COMMAND...` |
-| `report_main` | `redline report DIR... [--format F] [--html FILE] [--figures DIR] [--csv DIR]` |
+| `report_main` | `redline report DIR... [--format F] [--html FILE] [--figures DIR] ...` |
 | `trace_main` | `redline trace DIR --out FILE.pftrace` or `FILE.json` |
 | `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
@@ -55,6 +55,9 @@ def profile_main(argv: Sequence[str]) -> int:
         for_steps=arguments.for_steps,
         memory_mb=arguments.memory_mb,
         calibrate=not arguments.no_calibration,
+        sample_hz=arguments.sample_hz,
+        gpu_window_s=arguments.gpu_window_s,
+        gpu_every_s=arguments.gpu_every_s,
     )
     status = run_profiled(command, directory, options)
     sys.stderr.write(f"redline profile: recorded to {directory}; see: redline report {directory}\n")
@@ -75,7 +78,7 @@ def _profile_parser() -> argparse.ArgumentParser:
         description="Record where the time of a program, and of the Python processes it starts, "
         "goes. The program needs no change.",
     )
-    add = parser.add_argument
+    add, usual = parser.add_argument, Options()
     add("--out", metavar="DIR", help="new session directory (default: profile-DATE-TIME)")
     add(
         "--mode",
@@ -115,6 +118,28 @@ def _profile_parser() -> argparse.ArgumentParser:
         help="bound of the event buffers per process, MB (default: 64)",
     )
     add(
+        "--sample-hz",
+        type=float,
+        default=usual.sample_hz,
+        metavar="X",
+        help="look X times a second, in any mode (default: 100 in mode sample, else not); less "
+        "often where that would cost over 1%% of a core",
+    )
+    add(
+        "--gpu-window-s",
+        type=float,
+        default=usual.gpu_window_s,
+        metavar="X",
+        help="seconds of each window in which the GPU is observed; 0 for none (default: 1)",
+    )
+    add(
+        "--gpu-every-s",
+        type=float,
+        default=usual.gpu_every_s,
+        metavar="X",
+        help="seconds from the begin of one such window to the next (default: 20)",
+    )
+    add(
         "--no-calibration",
         action="store_true",
         help="leave out the short blocks without the probe, from which its cost is estimated",
@@ -131,13 +156,19 @@ def report_main(argv: Sequence[str]) -> int:
             f"--html shows one session, and {len(sessions)} are given. Give one, or compare them "
             "with --figures"
         )
+    if arguments.sampled and len(sessions) > 1:
+        raise ConfigError(
+            f"--sampled is compared with one session, and {len(sessions)} are given. Give one"
+        )
     if arguments.bias and not arguments.figures:
         raise ConfigError("--bias is drawn by --figures. Give --figures DIR as well")
+    from redline.profile.analyse.shares import with_shares
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
 
     opened = [open_session(directory) for directory in sessions]
-    summaries = [summarize(session) for session in opened]
+    sampled = open_session(arguments.sampled) if arguments.sampled else None
+    summaries = [with_shares(summarize(session), session, sampled) for session in opened]
     written = _write_reports(arguments, opened, summaries)
     for path in written:
         sys.stderr.write(f"wrote {path}\n")
@@ -154,6 +185,12 @@ def _report_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("directory", metavar="DIR", nargs="+", help="session directory; several to compare them")
     add("--format", choices=("text", "json", "csv"), help="print this (csv: the cells)")
+    add(
+        "--sampled",
+        metavar="DIR",
+        help="session of the same program in sample mode, to compare the shares with (default: "
+        "the session's own samples, if it holds any)",
+    )
     add("--html", metavar="FILE", help="write one self-contained page, for a browser")
     add("--csv", metavar="DIR", help="write each table of the report as a CSV file")
     add("--figures", metavar="DIR", help="write figures, of all sessions side by side")

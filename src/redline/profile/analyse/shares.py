@@ -11,20 +11,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import compute_cells, sweep_streams
+from redline.profile.analyse.summary import ShareRow, Summary, summarize
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline, build_timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
 
 LONGEST_GAP = 5  # a sample stands for at most so many median intervals
 MERGED = {"compiled": "backend", "cuda_api": "backend"}
 
-__all__ = ["Sampled", "ShareRow", "compare_shares", "read_sampled"]
+__all__ = ["Sampled", "ShareRow", "compare_shares", "read_sampled", "with_shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,6 @@ class Sampled:
     times_ns: NDArray[np.int64]  # [N] since the process's base
     levels: NDArray[np.uint16]  # [N] index into `levels.LEVELS`
     weights_ns: NDArray[np.int64]  # [N] the time each sample stands for
-
-
-@dataclass(frozen=True, slots=True)
-class ShareRow:
-    """One share of a process's time, measured and sampled."""
-
-    process: str
-    kind: str  # level or operation
-    name: str
-    measured: float  # of 1
-    sampled: float  # of 1
-    standard_error: float  # of `sampled`, from the number of samples alone
-    samples: int
-
-    @property
-    def difference(self) -> float:
-        """Sampled minus measured, of 1."""
-        return self.sampled - self.measured
 
 
 def read_sampled(process: Process) -> Sampled | None:
@@ -79,12 +63,18 @@ def weigh(shard: Shard) -> Sampled:
     return Sampled(times, seen, np.where(gaps > LONGEST_GAP * typical, typical, gaps))
 
 
-def compare_shares(measured: Session, sampled: Session) -> list[ShareRow]:
+def compare_shares(
+    measured: Session, sampled: Session, summary: Summary | None = None
+) -> list[ShareRow]:
     """Shares of each process's time by level and by marked operation.
 
+    Within one session the sampler saw the probe's cost, too, and times are compared as they were
+    recorded. Of two sessions the levels of the measured one are those corrected for the probe.
+
     Args:
-        measured: recorded in full mode.
+        measured: recorded in full mode, if levels are to be compared.
         sampled: recorded with the sampler on; may be the same session.
+        summary: of `measured`, if it is there already.
 
     Returns:
         Rows of the processes that are in both, in order of their start: the n-th of a name in
@@ -98,18 +88,46 @@ def compare_shares(measured: Session, sampled: Session) -> list[ShareRow]:
             continue
         timeline = build_timeline(process)
         same = others[key] is process
-        found = build_timeline(others[key]) if not same else timeline
+        found = timeline if same else build_timeline(others[key])
         inside = _state_at(timeline.window, samples.times_ns) == 1
         inside &= samples.weights_ns > 0
         if not inside.any():
             continue
         weights, seen = samples.weights_ns[inside], samples.levels[inside]
         names = [levels.LEVELS[code] for code in seen.tolist()]
-        rows += _rows(process.name, "level", _level_shares(found), _merge(names, weights), names)
+        if same:
+            measured_levels = _level_shares(found)
+        else:
+            summary = summary or summarize(measured)
+            measured_levels = _corrected_level_shares(summary, found.process.pid)
+        if measured.mode != "full":
+            measured_levels = dict.fromkeys(levels.LEVELS, math.nan)
+        rows += _rows(process, "level", measured_levels, _merge(names, weights), names)
         marked = _marked_at(timeline, samples.times_ns[inside])
         shares = _merge(marked, weights)
-        rows += _rows(process.name, "operation", _operation_shares(found), shares, marked)
+        rows += _rows(process, "operation", _operation_shares(found), shares, marked)
     return rows
+
+
+def with_shares(summary: Summary, session: Session, sampled: Session | None = None) -> Summary:
+    """The summary, and beside it what a sampler saw.
+
+    Args:
+        summary: of `session`.
+        session: as recorded.
+        sampled: another session of the same program, in sample mode; None: the samples that
+            `session` holds itself, if it does.
+
+    Raises:
+        ConfigError: if `sampled` holds no samples of a process that is in `session`.
+    """
+    rows = compare_shares(session, sampled or session, summary)
+    if sampled is not None and not rows:
+        raise ConfigError(
+            f"{sampled.directory} holds no samples of a process of {session.directory}. Record the "
+            "same program with --mode sample, or with --sample-hz"
+        )
+    return replace(summary, shares=rows)
 
 
 def _by_name(session: Session) -> dict[tuple[str, int], Process]:
@@ -122,7 +140,7 @@ def _by_name(session: Session) -> dict[tuple[str, int], Process]:
 
 
 def _rows(
-    process: str,
+    process: Process,
     kind: str,
     measured: Mapping[str, float],
     sampled: Mapping[str, float],
@@ -131,7 +149,8 @@ def _rows(
     number = len(seen)
     return [
         ShareRow(
-            process,
+            process.name,
+            process.pid,
             kind,
             name,
             measured.get(name, 0.0),
@@ -139,7 +158,8 @@ def _rows(
             math.sqrt(share * (1 - share) / number) if number else math.nan,
             number,
         )
-        for name in sorted({*measured, *sampled}, key=lambda n: -measured.get(n, 0.0))
+        for name in sorted({*measured, *sampled}, key=lambda n: -sampled.get(n, 0.0))
+        if measured.get(name, 0.0) == measured.get(name, 0.0) or name in sampled
     ]
 
 
@@ -165,7 +185,7 @@ def _merge(names: list[str], weights: NDArray[np.int64]) -> dict[str, float]:
     return _normalized(totals)
 
 
-def _normalized(totals: Mapping[str, int]) -> dict[str, float]:
+def _normalized(totals: Mapping[str, float]) -> dict[str, float]:
     whole = sum(totals.values())
     return {name: part / whole for name, part in totals.items() if part}
 
@@ -174,6 +194,14 @@ def _level_shares(timeline: Timeline) -> dict[str, float]:
     totals: dict[str, int] = defaultdict(int)
     for (_, _, level, _), ns in compute_cells(timeline).time_ns.items():
         totals[MERGED.get(level, level)] += ns
+    return _normalized(totals)
+
+
+def _corrected_level_shares(summary: Summary, pid: int) -> dict[str, float]:
+    totals: dict[str, float] = defaultdict(float)
+    for cell in summary.cells:
+        if cell.pid == pid:
+            totals[MERGED.get(cell.level, cell.level)] += cell.corrected_s
     return _normalized(totals)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from redline.profile.gpu.activity import (
 from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.reader import Process, Session, open_session
 
-__all__ = ["Cell", "FunctionRow", "ProcessRow", "Summary", "summarize"]
+__all__ = ["Cell", "FunctionRow", "ProcessRow", "ShareRow", "Summary", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,25 @@ class BusyTogether:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareRow:
+    """One share of a process's time, measured and sampled."""
+
+    process: str
+    pid: int
+    kind: str  # level or operation
+    name: str
+    measured: float  # of 1; nan: the levels of a session that was not recorded in full
+    sampled: float  # of 1
+    standard_error: float  # of `sampled`, from the number of samples alone
+    samples: int
+
+    @property
+    def difference(self) -> float:
+        """Sampled minus measured, of 1."""
+        return self.sampled - self.measured
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What `redline report` shows."""
 
@@ -99,6 +119,8 @@ class Summary:
     gpu_devices: list[DeviceBusy] = field(default_factory=list)
     gpu_launched: list[Launched] = field(default_factory=list)
     gpu_concurrent: list[Concurrent] = field(default_factory=list)
+    shares: list[ShareRow] = field(default_factory=list)  # see `shares.with_shares`
+    attributed: float = math.nan  # share of the recorded time that has a level; in full mode only
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; numbers that are not known are null."""
@@ -158,6 +180,7 @@ def summarize(session: Session | str | Path) -> Summary:
         gpu_devices=[row for t, found in gpu for row in device_busy(t, found)],
         gpu_launched=[row for t, found in gpu for row in launched_by(t, found)],
         gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
+        attributed=_attributed(all_cells) if session.mode == "full" else math.nan,
     )
 
 
@@ -174,6 +197,13 @@ def _overhead(
     waiting = levels.LEVELS[levels.WAITING]
     busy_ns = sum(ns for each in cells for key, ns in each.time_ns.items() if key[2] != waiting)
     return [estimate_unit_cost(cycles, sum(sum(c.values()) for c in charges), busy_ns)]
+
+
+def _attributed(cells: list[Cells]) -> float:
+    unknown = levels.LEVELS[levels.UNATTRIBUTED]
+    times = [(key[2], ns) for each in cells for key, ns in each.time_ns.items()]
+    whole = sum(ns for _, ns in times)
+    return sum(ns for level, ns in times if level != unknown) / whole if whole else math.nan
 
 
 def _gpu_windows(process: Process) -> list[GpuWindow]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 
 from redline.errors import ConfigError, UnknownNameError
 
 MODES = ("light", "full", "sample")
+MAX_SAMPLE_HZ = 10_000.0
 
 __all__ = ["MODES", "Options"]
 
@@ -18,7 +20,8 @@ class Options:
     """Settings of a recording.
 
     Raises:
-        ConfigError: if a number is negative.
+        ConfigError: if a number is negative, not finite, or too large; if GPU windows would
+            overlap.
         UnknownNameError: if the mode is not one of `MODES`.
     """
 
@@ -42,8 +45,23 @@ class Options:
                 f"there is no profile mode {self.mode!r}. Choose one of: {', '.join(MODES)}"
             )
         for name, value in dataclasses.asdict(self).items():
-            if isinstance(value, int | float) and value < 0:
+            if not isinstance(value, int | float):
+                continue
+            if not math.isfinite(value):
+                raise ConfigError(f"{name}={value} is not finite. Give a number of 0 or more")
+            if value < 0:
                 raise ConfigError(f"{name}={value} is negative. Give 0 or more")
+        if self.sample_hz > MAX_SAMPLE_HZ:
+            raise ConfigError(
+                f"sample_hz={self.sample_hz:g} is more than the sampler can do. Give at most "
+                f"{MAX_SAMPLE_HZ:g}; 100 to 400 are plenty"
+            )
+        if self.gpu_every_s < self.gpu_window_s:
+            raise ConfigError(
+                f"gpu_window_s={self.gpu_window_s:g} does not fit into gpu_every_s="
+                f"{self.gpu_every_s:g}: windows would overlap. Give shorter windows, or longer "
+                "times from one to the next"
+            )
 
     def to_json(self) -> str:
         """As text for the environment of child processes."""

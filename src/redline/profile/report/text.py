@@ -21,6 +21,10 @@ def render_text(summary: Summary) -> str:
     for process in summary.processes:
         lines += ["", *_process(process, summary)]
     lines += ["", *_overhead(summary)]
+    if summary.attributed == summary.attributed:
+        lines.append(f"{100 * summary.attributed:.2f} % of the recorded time has a level")
+    if summary.shares:
+        lines += ["", *_shares(summary)]
     for problem in summary.problems:
         lines.append(f"note: {problem}")
     return "\n".join(lines) + "\n"
@@ -63,6 +67,26 @@ def _table(cells: list[Cell]) -> list[str]:
             f"  {name:{width}s} {seconds:10.3f} {100 * seconds / max(total, 1e-12):6.1f}"
             + "".join(f" {row[level]:12.3f}" for level in shown)
         )
+    return lines
+
+
+def _shares(summary: Summary) -> list[str]:
+    """What the sampler saw, beside what was measured."""
+    lines = []
+    for pid in dict.fromkeys(row.pid for row in summary.shares):
+        rows = [row for row in summary.shares if row.pid == pid]
+        lines += [
+            f"{rows[0].process} (pid {pid}) as {rows[0].samples} samples saw it, % of its time:",
+            f"  {'':9s} {'':24s} {'measured':>9s} {'sampled':>9s} {'+-':>5s} {'difference':>11s}",
+        ]
+        for row in rows:
+            known = row.measured == row.measured
+            lines.append(
+                f"  {row.kind:9s} {row.name:24s} "
+                + (f"{100 * row.measured:9.1f}" if known else f"{'-':>9s}")
+                + f" {100 * row.sampled:9.1f} {100 * row.standard_error:5.1f}"
+                + (f" {100 * row.difference:+11.1f}" if known else "")
+            )
     return lines
 
 

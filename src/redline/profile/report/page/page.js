@@ -408,8 +408,22 @@
       : "This mode has no probe to correct for: corrected and raw times are the same.";
   }
 
+  function showShares() {
+    const share = (value) => (value === null ? "–" : (100 * value).toFixed(1) + " %");
+    byId("sampler").hidden = summary.shares.length === 0;
+    fill(byId("shares"), [heading("share"), heading("of", "text"), heading("process", "text"),
+      heading("measured"), heading("sampled"), heading("+-"), heading("samples")],
+    summary.shares.map((one) => make("tr", {}, cellText(one.name), cellText(one.kind, "text"),
+      cellText(one.process, "text"), cellText(share(one.measured)), cellText(share(one.sampled)),
+      cellText(share(one.standard_error)), cellText(count(one.samples)))));
+  }
+
   function showFacts() {
     const rows = [];
+    if (summary.attributed !== null) {
+      rows.push(make("tr", {}, cellText("session"), cellText("time that has a level", "text"),
+        cellText((100 * summary.attributed).toFixed(2) + " %", "text")));
+    }
     for (const process of summary.processes) {
       for (const [key, value] of Object.entries(process.metadata)) {
         rows.push(make("tr", {}, cellText(process.name), cellText(key, "text"),
@@ -483,6 +497,7 @@
     showTogether();
     showGpu();
     showOverhead();
+    showShares();
     showFacts();
     show();
     byId("timeline").on("plotly_selected", (event) => {
