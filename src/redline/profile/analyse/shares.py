@@ -101,7 +101,7 @@ def compare_shares(
             summary = summary or summarize(measured)
             measured_levels = _corrected_level_shares(summary, found.process.pid)
         if measured.mode != "full":
-            measured_levels = dict.fromkeys(levels.LEVELS, math.nan)
+            measured_levels = {str(level): math.nan for level in levels.LEVELS}
         rows += _rows(process, "level", measured_levels, _merge(names, weights), names)
         marked = _marked_at(timeline, samples.times_ns[inside])
         shares = _merge(marked, weights)
