@@ -310,6 +310,9 @@ static uint8_t look_at(pid_t tid) {
         while (sem_wait(&answered) != 0) {
         }
     }
+    /* Now, not before: a library may just have been loaded, and while one is being loaded this
+     * waits, which must not keep from looking. */
+    refresh_ranges();
     const uint8_t level = level_of_stack(is_main);
     atomic_store(&request, IDLE);
     return level;
@@ -409,7 +412,6 @@ static void *run(void *unused) {
         pthread_mutex_unlock(&lock);
         const int64_t now = clock_ns(CLOCK_MONOTONIC);
         if (now >= next_refresh) {
-            refresh_ranges();
             refresh_tasks();
             next_refresh = now + REFRESH_NS;
         }
