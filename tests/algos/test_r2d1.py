@@ -393,3 +393,8 @@ def test_a_sequence_of_small_errors_ranks_below_one_of_large_ones() -> None:
     )
     mixed = mixed_priority(priority, ~none, 0.9)
     assert mixed.tolist() == pytest.approx([0.01, 2.0])
+
+
+def test_a_transformer_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="its whole window"):
+        R2D1.make_policy(OBS, ACTIONS, config(), hidden_sizes=(6,), core="transformer")
