@@ -152,6 +152,25 @@ def test_unobserved_time_is_split_like_the_observed() -> None:
     }
 
 
+def test_unobserved_time_is_split_like_the_time_beside_it() -> None:
+    """Unmarked: 1 s of start-up that sleeps; then Python and back end half and half, in ms.
+
+    The block 1400..1600 is split like 1300..1700, not like the session, of which 60% slept.
+    """
+    ms = 1_000_000
+    events = [(0, layout.CODE_WINDOW_ON), (0, begin(SLEEP)), (1000, end(SLEEP))]
+    for at in range(1000, 1400, 100):
+        events += [(at, begin(TORCH)), (at + 50, end(TORCH))]
+    events += [(1400, layout.CODE_PROBE_OFF), (1600, layout.CODE_PROBE_ON)]
+    events += [(1600, begin(TORCH)), (1650, end(TORCH))]
+    found = cells([(t * ms, code) for t, code in events], end_ns=1700 * ms)
+    assert found == {
+        ("", "other", "waiting"): 1000 * ms,
+        ("", "other", "python"): 350 * ms,
+        ("", "other", "backend"): 350 * ms,
+    }
+
+
 def test_unobserved_time_of_an_unknown_operation_is_unattributed() -> None:
     found = cells(
         [

@@ -1,14 +1,16 @@
 """The cells: how long each process spent in each (phase, operation, level), GPU busy or not.
 
 Exact: a process's cells sum to the time it was recorded for, in integer nanoseconds. The time in
-calibration blocks, when the native boundary was not observed, is split like the observed time of
-the same phase and marked operation.
+calibration blocks, when the native boundary was not observed, is split like the observed time near
+by of the same phase and marked operation.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +19,25 @@ from redline.profile import levels
 from redline.profile.analyse.timeline import OTHER, State, Stream, Timeline
 
 Key = tuple[str, str, str, bool]  # phase, operation, level, GPU busy
+Mark = tuple[str, int, bool]  # phase, marked operation, GPU busy
+
+MAX_STRETCHES = 32
+NEAR_NS = 100_000_000  # observed before the first block and after the last, to split these by
 
 __all__ = [
+    "BlindShares",
     "Cells",
     "Key",
+    "Mark",
     "compute_cells",
     "level_with_api",
+    "observed",
     "operation_name",
+    "split_exactly",
+    "stretches",
     "sweep_numpy",
     "sweep_streams",
+    "unattributed",
 ]
 
 
@@ -95,40 +107,106 @@ def compute_cells(
         gpu_busy: 1 while any device it uses executes something, ns since the process's base.
         gpu_api: 1 while it is inside a call of the GPU's API, 2 while it waits in one.
     """
+    seen: dict[Key, int] = defaultdict(int)
+    shares = BlindShares()
+    blind: list[tuple[int, Mark, Key, int]] = []
+    found = observed(timeline, stretches(timeline), gpu_busy, gpu_api)
+    for stretch, (key, mark, unseen, ns) in found:
+        if unseen:
+            blind.append((stretch, mark, key, ns))
+        else:
+            seen[key] += ns
+            shares.add(stretch, mark, key, ns)
+    imputed = 0
+    for stretch, mark, key, ns in blind:
+        imputed += ns
+        known = shares.of(stretch, mark) or {unattributed(key): 1}
+        for each, part in zip(known, split_exactly(ns, list(known.values())), strict=True):
+            seen[each] += part
+    return Cells({key: ns for key, ns in seen.items() if ns}, imputed)
+
+
+class BlindShares:
+    """What a mark's time consists of, by which its time in calibration blocks is split."""
+
+    def __init__(self) -> None:
+        self._near: dict[tuple[int, Mark], dict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        self._ever: dict[Mark, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, stretch: int, mark: Mark, key: Key, ns: int) -> None:
+        """So much was observed."""
+        self._near[stretch, mark][key] += ns
+        self._ever[mark][key] += ns
+
+    def of(self, stretch: int, mark: Mark) -> dict[Key, int]:
+        """Ns of each cell near by, else in the whole session; empty if the mark was never seen."""
+        return self._near.get((stretch, mark)) or self._ever.get(mark) or {}
+
+
+def unattributed(key: Key) -> Key:
+    """The cell of time of which no level is known."""
+    phase, operation, _, busy = key
+    return phase, operation, levels.LEVELS[levels.UNATTRIBUTED], busy
+
+
+def stretches(timeline: Timeline) -> NDArray[np.int64]:
+    """Edges, ns, between which a calibration block is like the observed time around it.
+
+    A program starts up, collects and learns, and all of it may be the same mark, or none. So a
+    block is split like what lies beside it, not like the session.
+    """
+    times, states = timeline.blind
+    changes = np.diff(states.astype(np.int64), prepend=0)
+    begins, ends = times[changes > 0], times[changes < 0]
+    end_ns = max(timeline.end_ns, 0)
+    if len(begins) == 0:
+        return np.array([0, end_ns], np.int64)
+    each = -(-len(begins) // MAX_STRETCHES)
+    last = np.arange(each - 1, len(begins) - 1, each)
+    borders = (ends[last] + begins[last + 1]) // 2
+    over = ends[-1] if len(ends) == len(begins) else end_ns
+    edges = [[0, begins[0] - NEAR_NS], borders, [over + NEAR_NS, end_ns]]
+    return np.unique(np.clip(np.concatenate(edges).astype(np.int64), 0, end_ns))
+
+
+def observed(
+    timeline: Timeline,
+    edges_ns: NDArray[np.int64],
+    gpu_busy: Stream | None,
+    gpu_api: Stream | None,
+) -> Iterator[tuple[int, tuple[Key, Mark, bool, int]]]:
+    """(stretch, (key, mark, whether in a calibration block, ns)) of all that is not zero.
+
+    Args:
+        timeline: of the process.
+        edges_ns: [N + 1] ascending, ns since the process's base; of the stretches.
+        gpu_busy: 1 while any device it uses executes something.
+        gpu_api: 1 while it is inside a call of the GPU's API, 2 while it waits in one.
+    """
     never = np.empty(0, np.int64), np.empty(0, np.uint32)
     gpu, api = gpu_busy or never, gpu_api or never
     streams = [timeline.lead, timeline.phase, gpu, api, timeline.window, timeline.blind]
-    calls = 3 if len(api[0]) else 1
-    sizes = [len(timeline.states), len(timeline.phases), 2, calls, 2, 2]
-    end_ns = max(timeline.end_ns, 0)
-    table = sweep_streams(streams, sizes, 0, end_ns)[:, :, :, :, 1, :]
-    seen: dict[Key, int] = defaultdict(int)
-    by_mark: dict[tuple[str, int, bool], dict[Key, int]] = defaultdict(lambda: defaultdict(int))
-    blind: list[tuple[tuple[str, int, bool], Key, int]] = []
-    for index in np.argwhere(table).tolist():
-        number, phase_number, busy, call, unseen = index
-        state, phase = timeline.states[number], timeline.phases[phase_number]
-        ns = int(table[tuple(index)])
-        level = levels.LEVELS[level_with_api(state.level, call)]
-        key = (phase, operation_name(timeline, state), level, bool(busy))
-        mark = (phase, state.marked, bool(busy))
-        if unseen:
-            blind.append((mark, key, ns))
-        else:
-            seen[key] += ns
-            by_mark[mark][key] += ns
-    imputed = 0
-    for mark, key, ns in blind:
-        imputed += ns
-        known = by_mark.get(mark)
-        if known:
-            keys = list(known)
-            for each, part in zip(keys, split_exactly(ns, list(known.values())), strict=True):
-                seen[each] += part
-        else:
-            phase, operation, _, busy = key
-            seen[phase, operation, levels.LEVELS[levels.UNATTRIBUTED], busy] += ns
-    return Cells({key: ns for key, ns in seen.items() if ns}, imputed)
+    sizes = [len(timeline.states), len(timeline.phases), 2, 3 if len(api[0]) else 1, 2, 2]
+    inside = np.clip(edges_ns, 0, max(timeline.end_ns, 0)).tolist()
+    for at, (begin, end) in enumerate(pairwise(inside)):
+        if end <= begin:
+            continue
+        table = sweep_streams([_cut(s, begin, end) for s in streams], sizes, begin, end)
+        table = table[:, :, :, :, 1, :]
+        for index in np.argwhere(table).tolist():
+            state_number, phase_number, busy, call, unseen = index
+            state, phase = timeline.states[state_number], timeline.phases[phase_number]
+            level = levels.LEVELS[level_with_api(state.level, call)]
+            key = (phase, operation_name(timeline, state), level, bool(busy))
+            mark = (phase, state.marked, bool(busy))
+            yield at, (key, mark, bool(unseen), int(table[tuple(index)]))
+
+
+def _cut(stream: Stream, begin: int, end: int) -> Stream:
+    times, states = stream
+    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
+    last = int(np.searchsorted(times, end, side="left"))
+    return times[first:last], states[first:last]
 
 
 def level_with_api(level: int, call: int) -> int:

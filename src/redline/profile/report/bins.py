@@ -7,26 +7,25 @@ the cells of a bin to the time that was recorded in it, in integer nanoseconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile import layout, levels
+from redline.profile import layout
 from redline.profile.analyse.cells import (
+    BlindShares,
     Key,
+    Mark,
     compute_cells,
-    level_with_api,
-    operation_name,
+    observed,
     split_exactly,
-    sweep_streams,
+    stretches,
+    unattributed,
 )
 from redline.profile.analyse.timeline import Stream, Timeline
 from redline.profile.report.trace import row_times
-
-Mark = tuple[str, int, bool]  # phase, marked operation, GPU busy
 
 __all__ = ["FunctionBins", "bin_cells", "bin_functions", "held", "spread"]
 
@@ -53,66 +52,40 @@ def bin_cells(
     """
     number = len(edges_ns) - 1
     seen: dict[Key, NDArray[np.int64]] = defaultdict(lambda: np.zeros(number, np.int64))
-    by_mark: dict[Mark, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
-    blind: dict[Mark, dict[Key, NDArray[np.int64]]] = defaultdict(
+    shares = BlindShares()
+    blind: dict[tuple[int, Mark], dict[Key, NDArray[np.int64]]] = defaultdict(
         lambda: defaultdict(lambda: np.zeros(number, np.int64))
     )
-    for at, (key, mark, unseen, ns) in _observed(timeline, edges_ns, gpu_busy, gpu_api):
+    near = stretches(timeline)
+    edges = np.unique(
+        np.concatenate([edges_ns, near[(near > edges_ns[0]) & (near < edges_ns[-1])]])
+    )
+    bins = np.searchsorted(edges_ns, edges[:-1], side="right") - 1
+    stretch_of = np.searchsorted(near, np.maximum(edges[:-1], 0), side="right") - 1
+    for piece, (key, mark, unseen, ns) in observed(timeline, edges, gpu_busy, gpu_api):
+        at, stretch = int(bins[piece]), int(stretch_of[piece])
         if unseen:
-            blind[mark][key][at] += ns
+            blind[stretch, mark][key][at] += ns
         else:
             seen[key][at] += ns
-            by_mark[mark][key] += ns
+            shares.add(stretch, mark, key, ns)
     unseen_ns = np.zeros(number, np.int64)
-    for mark, keys in blind.items():
+    for (stretch, mark), keys in blind.items():
         columns = np.sum(list(keys.values()), axis=0)
         unseen_ns += columns
-        known = by_mark.get(mark)
+        known = shares.of(stretch, mark)
         if known:
             parts = split_exactly(int(columns.sum()), list(known.values()))
             for key, row in zip(known, spread(parts, columns.tolist()), strict=True):
                 seen[key] += np.array(row, np.int64)
         else:
-            for (phase, operation, _, busy), row in keys.items():
-                seen[phase, operation, levels.LEVELS[levels.UNATTRIBUTED], busy] += row
+            for key, row in keys.items():
+                seen[unattributed(key)] += row
     # The cells were split in smaller parts, rounded each: the few ns that differ go to one bin.
     at = int(unseen_ns.argmax())
     for key, ns in compute_cells(timeline, gpu_busy, gpu_api).time_ns.items():
         seen[key][at] += ns - int(seen[key].sum())
     return dict(seen)
-
-
-def _observed(
-    timeline: Timeline,
-    edges_ns: NDArray[np.int64],
-    gpu_busy: Stream | None,
-    gpu_api: Stream | None,
-) -> Iterator[tuple[int, tuple[Key, Mark, bool, int]]]:
-    """(bin, (key, mark, whether in a calibration block, ns)) of all that is not zero."""
-    never = np.empty(0, np.int64), np.empty(0, np.uint32)
-    gpu, api = gpu_busy or never, gpu_api or never
-    streams = [timeline.lead, timeline.phase, gpu, api, timeline.window, timeline.blind]
-    sizes = [len(timeline.states), len(timeline.phases), 2, 3 if len(api[0]) else 1, 2, 2]
-    inside = np.clip(edges_ns, 0, max(timeline.end_ns, 0)).tolist()
-    for at, (begin, end) in enumerate(pairwise(inside)):
-        if end <= begin:
-            continue
-        table = sweep_streams([_cut(s, begin, end) for s in streams], sizes, begin, end)
-        table = table[:, :, :, :, 1, :]
-        for index in np.argwhere(table).tolist():
-            state_number, phase_number, busy, call, unseen = index
-            state, phase = timeline.states[state_number], timeline.phases[phase_number]
-            level = levels.LEVELS[level_with_api(state.level, call)]
-            key = (phase, operation_name(timeline, state), level, bool(busy))
-            mark = (phase, state.marked, bool(busy))
-            yield at, (key, mark, bool(unseen), int(table[tuple(index)]))
-
-
-def _cut(stream: Stream, begin: int, end: int) -> Stream:
-    times, states = stream
-    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
-    last = int(np.searchsorted(times, end, side="left"))
-    return times[first:last], states[first:last]
 
 
 def spread(rows: list[int], columns: list[int]) -> list[list[int]]:
