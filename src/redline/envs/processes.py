@@ -24,6 +24,7 @@ from redline.envs.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError, EnvError
 
+_STEP_ALL, _STEP_ACTIVE = 0, 1
 _SLOW_COMMAND_S = 120.0  # restoring may replay whole episodes
 
 
@@ -111,11 +112,19 @@ class ProcessBackend(Backend):
 
     def step(self, action: NestedArray, active: Array | None) -> bool:
         """Step all, or those in `active`."""
+        self.begin_step(action, active)
+        return self.finish_step()
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """Give the workers their actions and wake them."""
         copy_all(self._action, action)
-        if active is None:
-            return any(self._group.call("step"))
-        self._active[...] = active
-        return any(self._group.call("step_active"))
+        if active is not None:
+            self._active[...] = active
+        self._group.ring(_STEP_ALL if active is None else _STEP_ACTIVE)
+
+    def finish_step(self) -> bool:
+        """Wait for all workers."""
+        return any(self._group.await_rings())
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment and the observation to act on."""
@@ -189,11 +198,11 @@ class _LoopHandler:
         self._active: Array = np.zeros(0, dtype=np.bool_)
 
     def handle(self, command: str, payload: Any) -> Any:
-        if command == "step":
-            return self._loop.step(map_leaves(np.array, self._action), None)
-        if command == "step_active":
-            return self._loop.step(map_leaves(np.array, self._action), self._active)
         return getattr(self, f"_{command}")(payload)
+
+    def step(self, code: int) -> int:
+        active = self._active if code == _STEP_ACTIVE else None
+        return self._loop.step(map_leaves(np.array, self._action), active)
 
     def _describe(self, _: None) -> bytes:
         spaces: dict[str, Space[Any]] = {

@@ -12,6 +12,8 @@ and from then on exchanges commands and replies with the handler that the factor
     replies = group.call("step")                  # send to all, wait for all
     group.send(0, "collect", payload)             # or without waiting
     done = group.receive_ready(timeout_s=0.1)     # {worker: reply} of those that answered
+    group.ring(code)                              # or by bell, with data in shared memory only:
+    numbers = group.await_rings()                 # what each handler's step(code) answered
     group.close()
 
 Large data travels in a `SharedBlock`, which has no name in the file system. What goes wrong:
@@ -47,6 +49,8 @@ from typing import Any
 
 import cloudpickle
 
+from redline.envs.bells import Bell, CallWords
+from redline.envs.cpus import usable_cpus
 from redline.envs.shared_memory import SharedBlock
 from redline.envs.worker_main import (
     ALIVE,
@@ -58,6 +62,7 @@ from redline.envs.worker_main import (
     Factory,
     Handler,
     WorkerLink,
+    WorkerStart,
     transmit,
 )
 from redline.errors import ConfigError, RedlineError, WorkerError
@@ -73,29 +78,58 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _EXIT_GRACE_S = 2.0
 _DUMP_WAIT_S = 1.0
 _HEARTBEAT_CHECK_S = 0.5
+_SPIN_S = 100e-6  # about what a wake-up costs on a busy machine
 _LEAST_STANDSTILL_S = 8.0  # a machine under load may leave a process without a turn for a while
+
+
+class _Shared:
+    """What the workers of a group have in common: its memory, and the words and bell of calls.
+
+    Whoever waits for a call's end watches for it first if every process can have a core of its
+    own; where cores are short, that would only keep the others from working.
+    """
+
+    def __init__(self, num_workers: int, memory: SharedBlock | None) -> None:
+        self.num_workers, self.memory = num_workers, memory
+        self.words_block, self.done = SharedBlock(), Bell()
+        self.words_block.resize(CallWords.nbytes(num_workers))
+        self.words = CallWords(self.words_block.fd, num_workers)
+        self.spin_s = _SPIN_S if usable_cpus() > num_workers else 0.0
+
+    def close(self) -> None:
+        self.words_block.close()
+        self.done.close()
 
 
 class _Worker:
     """The parent's side of one process."""
 
-    def __init__(self, index: int, title: str, memory: SharedBlock | None) -> None:
+    def __init__(self, index: int, title: str, shared: _Shared) -> None:
         self.index, self.title = index, title
         ours, theirs = Pipe()
         self.connection: Any = ours
         self.dump_fd, dump_write_fd = os.pipe()
         life_read_fd, self.life_fd = os.pipe()
-        inherited = [theirs.fileno(), dump_write_fd, life_read_fd]
-        if memory is not None:
-            inherited.append(memory.fd)
-        environment = dict.fromkeys(_ONE_THREAD, "1") | os.environ
-        arguments = [index, os.getpid(), *inherited, *([] if memory is not None else [-1])]
+        self.go = Bell()
+        start = WorkerStart(
+            index=index,
+            num_workers=shared.num_workers,
+            parent_pid=os.getpid(),
+            connection_fd=theirs.fileno(),
+            dump_fd=dump_write_fd,
+            life_fd=life_read_fd,
+            words_fd=shared.words_block.fd,
+            go_fd=self.go.read_fd,
+            done_fd=shared.done.write_fd,
+            memory_fd=-1 if shared.memory is None else shared.memory.fd,
+            spin_s=shared.spin_s,
+        )
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), *map(str, arguments)],
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), *start.arguments()],
                 stdin=subprocess.DEVNULL,
-                pass_fds=inherited,
-                env=environment,
+                pass_fds=start.fds(),
+                env=dict.fromkeys(_ONE_THREAD, "1") | os.environ,
             )
         finally:
             theirs.close()
@@ -110,6 +144,7 @@ class _Worker:
         self.connection.close()
         os.close(self.dump_fd)
         os.close(self.life_fd)
+        self.go.close()
 
 
 class _Watch:
@@ -186,13 +221,18 @@ class WorkerGroup:
         self._poller = select.poll()
         self._workers: list[_Worker] = []
         self._by_fd: dict[int, _Worker] = {}
-        self._finalizer = weakref.finalize(self, _end, self._workers, os.getpid())
+        self._shared = _Shared(len(payloads), memory)
+        self._finalizer = weakref.finalize(self, _end, self._workers, self._shared, os.getpid())
+        self._num_calls = 0
+        self._call_poller = select.poll()
+        self._call_poller.register(self._shared.done.read_fd, select.POLLIN)
         try:
             for index, title in enumerate(titles):
-                worker = _Worker(index, title, memory)
+                worker = _Worker(index, title, self._shared)
                 self._workers.append(worker)
                 self._by_fd[worker.connection.fileno()] = worker
                 self._poller.register(worker.connection.fileno(), select.POLLIN)
+                self._call_poller.register(worker.connection.fileno(), select.POLLIN)
             self._start(payloads, start_timeout_s)
         except BaseException:
             self.kill()
@@ -264,6 +304,61 @@ class WorkerGroup:
         self._living(0)
         ready = self._poll(timeout_s)
         return self._take([worker for worker in ready if worker.num_pending], OK)
+
+    def ring(self, code: int) -> None:
+        """Have every handler do `step(code)`, without waiting; what it needs is shared memory.
+
+        Raises:
+            WorkerError: if the group is closed.
+        """
+        self._living(0)
+        self._num_calls += 1
+        for worker in self._workers:
+            worker.num_pending += 1
+            self._shared.words.call(worker.index, self._num_calls, code)
+            worker.go.ring()
+
+    def await_rings(self) -> list[int]:
+        """Wait until every handler has done what `ring` asked for; raises as `call` does.
+
+        Returns:
+            What each answered.
+        """
+        self._living(0)
+        shared, number = self._shared, self._num_calls
+        if shared.spin_s > 0:
+            shared.words.watch_for_finish(len(self._workers) - 1, number, shared.spin_s)
+        watch = _Watch(range(len(self._workers)), self._timeout_s, None)
+        waiting = {worker.index: worker for worker in self._workers}
+        refusals: dict[int, RedlineError] = {}
+        done_fd = shared.done.read_fd
+        while waiting:
+            patience_s = max(0.0, watch.patience_s(waiting))
+            for fd, _ in self._call_poller.poll(patience_s * 1000.0):
+                if fd == done_fd:
+                    shared.done.take()
+                else:
+                    self._take_refusal(self._by_fd[fd], refusals)
+            for index in [i for i in waiting if shared.words.finished(i) == number]:
+                waiting.pop(index).num_pending -= 1
+            for index in refusals:
+                waiting.pop(index, None)
+            silent = watch.silent(waiting)
+            if silent:
+                hung = [waiting[index] for index in silent]
+                raise self._hung(hung, watch.waited_s(silent), self._timeout_s, "step")
+        if refusals:
+            raise refusals[min(refusals)]
+        return [shared.words.result(worker.index) for worker in self._workers]
+
+    def _take_refusal(self, worker: _Worker, refusals: dict[int, RedlineError]) -> None:
+        """A worker that was called and writes instead has failed, or refuses."""
+        try:
+            self._take([worker], OK)
+        except WorkerError:
+            raise
+        except RedlineError as error:
+            refusals[worker.index] = error
 
     def close(self) -> None:
         """Let every worker close its handler and exit; kill those that do not."""
@@ -439,7 +534,7 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
         return
 
 
-def _end(workers: list[_Worker], owner: int) -> None:
+def _end(workers: list[_Worker], shared: _Shared, owner: int) -> None:
     """Kill and reap, unless this is a fork of the process that owns the workers."""
     if os.getpid() != owner:
         return
@@ -450,3 +545,4 @@ def _end(workers: list[_Worker], owner: int) -> None:
         worker.process.wait()
         worker.close_pipes()
     workers.clear()
+    shared.close()
