@@ -145,7 +145,7 @@ def test_state_dict_continues_bit_for_bit() -> None:
     rollout = other.collect()
     for name in expected.keys():  # noqa: SIM118
         assert torch.equal(rollout[name], expected[name]), name
-    assert np.array_equal(rollout.initial_state["steps"], saved["actor"]["state"]["steps"])
+    assert np.array_equal(rollout.initial_state["steps"], saved["actors"][0]["state"]["steps"])
 
 
 def test_environments_that_cannot_be_saved_begin_fresh_episodes() -> None:
@@ -154,7 +154,7 @@ def test_environments_that_cannot_be_saved_begin_fresh_episodes() -> None:
     collector = SerialCollector(env, CountingPolicy(), rollout_length=4, seed=2)
     collector.collect()
     saved = collector.state_dict()
-    assert "env" not in saved["actor"]
+    assert "env" not in saved["actors"][0]
     collector.load_state_dict(saved)
     rollout = collector.collect()
     assert rows(rollout, "obs") == [0, 1, 2, 10]

@@ -3,11 +3,25 @@
 | name | where it steps | where it acts |
 |---|---|---|
 | `SerialCollector` | this process | this process |
+| `CentralCollector` | worker processes | this process, on all environments as one batch |
+| `AlternatingCollector` | worker processes | this process, for one group while others step |
 | `WorkersCollector` | worker processes | the same worker processes, each with its own copy |
+| `AsyncCollector` | worker processes | likewise, while the learner learns |
 """
 
+from redline.collect.central import AlternatingCollector, CentralCollector
 from redline.collect.collector import Collector, ResetMode
+from redline.collect.future import RolloutFuture
 from redline.collect.serial import SerialCollector
-from redline.collect.workers import WorkersCollector
+from redline.collect.workers import AsyncCollector, WorkersCollector
 
-__all__ = ["Collector", "ResetMode", "SerialCollector", "WorkersCollector"]
+__all__ = [
+    "AlternatingCollector",
+    "AsyncCollector",
+    "CentralCollector",
+    "Collector",
+    "ResetMode",
+    "RolloutFuture",
+    "SerialCollector",
+    "WorkersCollector",
+]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,26 @@ def _copy_tensors(target: Any, source: Any) -> None:
         map_leaves(lambda into, leaf: into.copy_(leaf), target, source)
 
 
+class Collected(NamedTuple):
+    """What an actor's rollout has beside its rows.
+
+    Attributes:
+        initial_state: the recurrent state before the first step.
+        episodes: those that ended, each after its row.
+        num_running: environments with an episode still to finish.
+    """
+
+    initial_state: State
+    episodes: list[tuple[int, EpisodeRecord]]
+    num_running: int
+
+
+def in_order(parts: Iterable[Collected]) -> list[EpisodeRecord]:
+    """The episodes of all actors in the order in which one actor would have given them."""
+    ended = [(row, record) for part in parts for row, record in part.episodes]
+    return [record for _, record in sorted(ended, key=lambda e: (e[0], e[1].env_id))]
+
+
 class Actor:
     """Steps environments with a policy and writes what happens into a buffer.
 
@@ -72,9 +92,10 @@ class Actor:
 
         actor.begin(conditioning)
         while not actor.is_over:
-            actor.act()                 # choose the actions and set the environments off
+            actor.act()                 # choose the actions
+            actor.send()                # set the environments off
             actor.observe()             # wait for them and keep what they gave
-        initial_state, episodes = actor.end()
+        made = actor.end()
 
     Args:
         env: the environments.
@@ -112,6 +133,7 @@ class Actor:
         self._device = parameter.device if parameter is not None else torch.device("cpu")
         self._all_valid = np.ones(env.num_envs, np.bool_).tobytes()
         self._env_ids = np.arange(first_env_id, first_env_id + env.num_envs)
+        self._rows_of: dict[int, _Rows] = {}
         self.use_buffer(buffer)
         self._noise_rngs = [
             np.random.default_rng(np.random.SeedSequence([seed, _NOISE_STREAM, int(i)]))
@@ -125,9 +147,11 @@ class Actor:
         self.is_over = True
 
     def use_buffer(self, buffer: RolloutBuffer) -> None:
-        """Write the next rollouts into `buffer`, whose shape is that of the one before."""
-        self.buffer, self._rows = buffer, _Rows(buffer, self.policy.extras_spec)
-        buffer.fields["env_id"][:] = self._env_ids
+        """Write the next rollouts into `buffer`, of the same shape; the caller keeps it alive."""
+        if id(buffer) not in self._rows_of:
+            self._rows_of[id(buffer)] = _Rows(buffer, self.policy.extras_spec)
+            buffer.fields["env_id"][:] = self._env_ids
+        self.buffer, self._rows = buffer, self._rows_of[id(buffer)]
 
     def _require_idling(self, purpose: str) -> None:
         if not self.env.can_idle:
@@ -169,27 +193,23 @@ class Actor:
         """Environments with an episode still to finish; all of them if there is no limit."""
         return self.env.num_envs if self._quota is None else int((self._quota > 0).sum())
 
-    def collect(
-        self, conditioning: Mapping[str, Tensor] | None = None
-    ) -> tuple[State, list[EpisodeRecord]]:
+    def collect(self, conditioning: Mapping[str, Tensor] | None = None) -> Collected:
         """Fill the buffer with T steps.
 
         Args:
             conditioning: name -> [B, ...] per-environment inputs of the policy.
-
-        Returns:
-            The recurrent state before the first step, and the episodes that ended.
         """
         with torch.inference_mode():
             self.begin(conditioning)
             while not self.is_over:
                 self.act()
+                self.send()
                 self.observe()
             return self.end()
 
     def begin(self, conditioning: Mapping[str, Tensor] | None = None) -> None:
         """Start a rollout; see `collect`."""
-        self._episodes: list[EpisodeRecord] = []
+        self._episodes: list[tuple[int, EpisodeRecord]] = []
         # What inference mode makes cannot enter a graph that is differentiated later.
         with torch.inference_mode(False):
             self._initial_state = {name: leaf.clone() for name, leaf in self._state.items()}
@@ -212,7 +232,7 @@ class Actor:
         return torch.from_numpy(np.stack(streams, axis=1)).to(self._device)
 
     def act(self) -> None:
-        """Choose the actions of the present row and set the environments off."""
+        """Choose the actions of the present row."""
         rows, t = self._rows, self._t
         _copy(rows.obs[t], self.last_obs)
         obs = rows.obs_tensors[t]
@@ -224,7 +244,11 @@ class Actor:
             rows.extras[name][t].copy_(extra, non_blocking=True)
         _copy_tensors(rows.action_tensors[t], output.action)  # waits for the device, once
         self._state = output.state
-        self.env.begin_step(self.policy.env_action(rows.action[t]), self._active)
+        self._action = self.policy.env_action(rows.action[t])
+
+    def send(self) -> None:
+        """Set the environments off."""
+        self.env.begin_step(self._action, self._active)
 
     def observe(self) -> None:
         """Wait for the environments and write down what they gave."""
@@ -254,13 +278,13 @@ class Actor:
         self.buffer.fields["episode_id"][self._t :] = self._episode_id
         self.is_over = True
 
-    def end(self) -> tuple[State, list[EpisodeRecord]]:
+    def end(self) -> Collected:
         """Complete a rollout; see `collect`."""
         self._bootstrap_last_row()
         self.progress[1] = self.buffer.rollout_length
         with torch.inference_mode(False):
             self._state = {name: leaf.clone() for name, leaf in self._state.items()}
-        return self._initial_state, self._episodes
+        return Collected(self._initial_state, self._episodes, self.num_running)
 
     def _end_episodes(self, t: int, step: EnvStep, final_obs: NestedArray) -> None:
         """Keep true last observations, value the cut ones, reset the state of all of them."""
@@ -279,7 +303,7 @@ class Actor:
             if self._quota is not None and self._active is not None:
                 self._quota[row] -= 1
                 self._active[row] &= self._quota[row] > 0
-        self._episodes.extend(step.episodes)
+        self._episodes += [(t, record) for record in step.episodes]
 
     def _bootstrap(self, t: int, obs: NestedArray, rows: Array) -> None:
         if not self.policy.has_value:

@@ -20,6 +20,11 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.zeros(shape, dtype)
 
 
+def pinned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Page-locked memory, from and to which a CUDA device copies while the host goes on."""
+    return torch.from_numpy(np.zeros(shape, dtype)).pin_memory().numpy()
+
+
 def allocate_space(
     space: gymnasium.Space[Any], leading: tuple[int, ...], allocate: Allocate
 ) -> NestedArray:
@@ -129,6 +134,29 @@ class RolloutBuffer:
             if name not in ("env_id", "episode_id"):
                 for _, leaf in leaves(field):
                     leaf[t:] = 0
+
+    def clear_final_obs(self) -> None:
+        """Zero all true last observations, those that another process wrote included."""
+        for _, leaf in leaves(self.fields["final_obs"]):
+            leaf[...] = 0
+        self._rows_with_final_obs.clear()
+
+    def first_rows(self, num_rows: Array) -> TensorDict:
+        """A copy in which only the first rows of each environment are left.
+
+        Args:
+            num_rows: [B] int64; later rows are zero, so not valid; env_id stays.
+        """
+        kept = np.arange(self.rollout_length)[:, None] < num_rows
+
+        def copied(leaf: Array) -> Array:
+            return np.where(kept.reshape(*kept.shape, *([1] * (leaf.ndim - 2))), leaf, 0)
+
+        fields = {
+            name: field if name == "env_id" else map_leaves(copied, field)
+            for name, field in self.fields.items()
+        }
+        return RolloutBuffer(fields).steps()
 
     def _pairs(self, name: str, value: NestedArray) -> Iterator[tuple[Array, Array]]:
         field = self.fields[name]

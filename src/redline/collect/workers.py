@@ -2,32 +2,43 @@
 
 The rollout lies in memory that all processes share: a worker writes its columns, the parent
 reads them in place. Weights go the other way as numbered versions: the parent writes them
-into shared memory between collections, and a worker copies them into its own policy before
-it begins, so no step of the learner can show in the middle of a rollout.
+into shared memory, and a worker copies them into its own policy before it begins, so no step
+of the learner can show in the middle of a rollout.
+
+With `max_staleness` M above 0 the workers work ahead: while the learner learns from one
+rollout, M others are being made, each with the weights that were the newest when it was asked
+for. `collect` gives the oldest and asks for one more:
+
+    learner:   | learn from 0 -> v1 | learn from 1 -> v2 | learn from 2 -> v3 |
+    workers:   | rollout 1 with v0  | rollout 2 with v1  | rollout 3 with v2  |    M = 1
+
+So a rollout is never more than M versions behind, whoever is the faster side waits for the
+other, and the order of events does not depend on who that is: the same seed gives the same
+rollouts, whatever the machine's speed.
 """
 
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from redline.collect.actor import Actor
+from redline.collect.acting_worker import ActingJob, Part, Request
+from redline.collect.actor import in_order
 from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import Collector, ResetMode
-from redline.data import EpisodeRecord, NestedArray, Rollout, map_leaves, to_numpy, to_tensor
+from redline.collect.local import conditioning_of
+from redline.collect.made_ahead import MadeAhead
+from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.cpus import usable_cpus
 from redline.envs.processes import split_evenly
 from redline.envs.settings import EnvSettings
 from redline.envs.shared_memory import Layout, SharedBlock, spec_of
-from redline.envs.supervisor import WorkerGroup, WorkerLink
-from redline.envs.vec_env import VecEnv
+from redline.envs.supervisor import WorkerGroup
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
 
@@ -45,7 +56,9 @@ class WorkersCollector(Collector):
         rollout_length: T.
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
+        max_staleness: M, rollouts that are made while the learner learns; 0: none.
         timeout_s: seconds without a step after which a worker counts as hung.
+        cpus: the cores that each worker may run on; None: those of this process.
 
     Raises:
         ConfigError: if there are more workers than environments, or something cannot be sent
@@ -63,56 +76,81 @@ class WorkersCollector(Collector):
         rollout_length: int,
         seed: int = 0,
         reset_mode: ResetMode = "immediate",
+        max_staleness: int = 0,
         timeout_s: float = 8.0,
+        cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
         if num_workers > num_envs:
             raise ConfigError(
                 f"num_workers={num_workers} is more than num_envs={num_envs}: a worker without an "
                 f"environment has nothing to do. Use at most {num_envs}."
             )
+        if max_staleness < 0:
+            raise ConfigError(f"max_staleness={max_staleness} is negative; 0 works without delay.")
         self.num_envs, self.rollout_length, self.version = num_envs, rollout_length, 0
+        self.max_staleness = max_staleness
         self._policy, self._seed = policy, seed
-        shares = split_evenly(num_envs, num_workers)
+        self._shares = split_evenly(num_envs, num_workers)
         acting = copy.deepcopy(policy).to("cpu")
-        threads = max(1, usable_cpus() // num_workers)
-        jobs = [_Job(settings, acting, *share, seed, reset_mode, threads) for share in shares]
+        # Where they work ahead, the learner needs a core, too.
+        threads = max(1, usable_cpus() // (num_workers + min(max_staleness, 1)))
+        jobs = [
+            ActingJob(settings, acting, *share, seed, reset_mode, threads) for share in self._shares
+        ]
         self._memory = SharedBlock()
         try:
             self._group = WorkerGroup(
                 jobs,
-                titles=[f"environments {begin} .. {end - 1}" for begin, end in shares],
+                titles=[f"environments {begin} .. {end - 1}" for begin, end in self._shares],
                 memory=self._memory,
                 timeout_s=timeout_s,
                 start_timeout_s=_SLOW_COMMAND_S,
+                cpus=cpus,
             )
         except BaseException:
             self._memory.close()
             raise
         try:
-            self._share_memory(rollout_length, num_envs, num_workers)
+            self._share_memory()
             self._restorable = next((r for r in self._group.call("restorable") if r), None)
         except BaseException:
             self.close()
             raise
 
-    def _share_memory(self, rollout_length: int, num_envs: int, num_workers: int) -> None:
+    def _share_memory(self) -> None:
         observation_space, action_space, self.frame_skip = self._group.call("spaces")[0]
         template = RolloutBuffer.create(
-            rollout_length, num_envs, observation_space, action_space, self._policy.extras_spec
+            self.rollout_length,
+            self.num_envs,
+            observation_space,
+            action_space,
+            self._policy.extras_spec,
         )
-        weights = {str(i): leaf for i, leaf in enumerate(self._flat_weights())}
+        weights = {str(i): leaf.numpy() for i, leaf in enumerate(self._flat_weights())}
+        num_rollouts = self.max_staleness + 1
+        # One for each rollout under way and one to write the next version into.
+        num_weights = num_rollouts + 1
         arrays = {
-            "rollout": template.fields,
-            "weights": {name: leaf.numpy() for name, leaf in weights.items()},
-            "progress": np.zeros((num_workers, 8), np.int64),  # a cache line each
+            "rollouts": {str(slot): template.fields for slot in range(num_rollouts)},
+            "weights": {str(slot): weights for slot in range(num_weights)},
+            "progress": np.zeros((len(self._shares), 8), np.int64),  # a cache line each
         }
         layout = Layout.of(spec_of(arrays))
         self._memory.resize(layout.nbytes)
         shared = self._memory.arrays(layout)
-        self._steps = RolloutBuffer(shared["rollout"]).steps()
-        self._weights = [torch.from_numpy(shared["weights"][name]) for name in weights]
+        self._buffers = [RolloutBuffer(fields) for fields in shared["rollouts"].values()]
+        self._steps = [buffer.steps() for buffer in self._buffers]
+        self._weights = [
+            [torch.from_numpy(leaf) for leaf in leaves.values()]
+            for leaves in shared["weights"].values()
+        ]
         self._progress = shared["progress"]
-        self._group.call("attach", [layout] * num_workers)
+        self._free = list(range(num_rollouts))
+        self._ahead: list[MadeAhead] = []  # replaced as a whole: another thread may look at it
+        self._held: int | None = None
+        self._dirty: set[int] = set()  # slots that this process has written into
+        self._num_asked, self._stamp = 0, 0
+        self._group.call("attach", [layout] * len(self._shares))
         self.update_weights(0)
 
     def _flat_weights(self) -> list[Tensor]:
@@ -121,153 +159,184 @@ class WorkersCollector(Collector):
         return [leaf.detach().cpu().reshape(leaf.shape or (1,)) for leaf in state.values()]
 
     @property
-    def restorable(self) -> str | None:
+    def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """None if the environments can be saved bit for bit, else why not."""
         return self._restorable
 
-    def collect(self, conditioning: Mapping[str, Tensor] | None = None) -> Rollout:
-        """Take T steps in every environment; see `Collector.collect`."""
-        given = None if conditioning is None else {k: v.cpu() for k, v in conditioning.items()}
-        request = (self.version, given)
-        replies: list[_Collected] = self._group.call(
-            "collect",
-            [request] * self._group.num_workers,
-            heartbeat=lambda worker: int(self._progress[worker, 0]),
-        )
-        names = replies[0].initial_state
-        return Rollout(
-            steps=self._steps,
-            initial_state={
-                name: torch.from_numpy(np.concatenate([r.initial_state[name] for r in replies]))
-                for name in names
-            },
-            last_obs=to_tensor(_concatenate([reply.last_obs for reply in replies])),
-            episodes=[record for reply in replies for record in reply.episodes],
-            version=replies[0].version,
-        )
-
     def update_weights(self, version: int) -> None:
-        """Put the learner's present weights where workers take them from at the next `collect`."""
-        for target, source in zip(self._weights, self._flat_weights(), strict=True):
+        """Put the learner's present weights where the rollouts asked for from now on find them."""
+        in_use = {made.weights for made in self._ahead}
+        self._latest = next(slot for slot in range(len(self._weights)) if slot not in in_use)
+        for target, source in zip(self._weights[self._latest], self._flat_weights(), strict=True):
             target.copy_(source)
+        self._stamp += 1
         self.version = version
 
+    # -- collecting -----------------------------------------------------------------------
+
+    def _start(self, conditioning: Mapping[str, Tensor] | None, *, background: bool) -> None:
+        del background  # the workers act with copies in any case
+        if self._held is not None:
+            self._free.append(self._held)
+            self._held = None
+        while self._free:
+            self._ask(self._free.pop(0), conditioning)
+
+    def _ask(self, slot: int, conditioning: Mapping[str, Tensor] | None) -> None:
+        """Have one more rollout made."""
+        if slot in self._dirty:
+            self._dirty.remove(slot)
+            self._buffers[slot].clear_final_obs()
+        self._num_asked += 1
+        on_cpu = None
+        if conditioning is not None:
+            on_cpu = {name: leaf.cpu() for name, leaf in conditioning.items()}
+        requests = [
+            Request(
+                self._num_asked,
+                slot,
+                self._latest,
+                self._stamp,
+                conditioning_of(slice(*share), on_cpu),
+            )
+            for share in self._shares
+        ]
+        self._group.post("collect", requests)
+        self._ahead = [*self._ahead, MadeAhead(self._num_asked, slot, self._latest, self.version)]
+
+    def _finish(self) -> Rollout:
+        made = self._ahead[0]
+        parts = self._parts_of(made)
+        self._ahead = self._ahead[1:]
+        self._held = made.slot
+        names = parts[0].made.initial_state
+        return Rollout(
+            steps=self._steps[made.slot],
+            initial_state={
+                name: torch.from_numpy(
+                    np.concatenate([part.made.initial_state[name] for part in parts])
+                )
+                for name in names
+            },
+            last_obs=to_tensor(
+                map_leaves(
+                    lambda *leaves: np.concatenate(leaves), *[part.last_obs for part in parts]
+                )
+            ),
+            episodes=in_order(part.made for part in parts),
+            version=made.version,
+            num_running=sum(part.made.num_running for part in parts),
+        )
+
+    def _parts_of(self, made: MadeAhead) -> list[Part]:
+        """Wait for the answers of all workers, if they are not there yet."""
+        if made.parts is None:
+            made.parts = self._group.gather(
+                "collect", heartbeat=lambda worker: int(self._progress[worker, 0])
+            )
+            made.weights = None
+        return made.parts
+
+    def _partial(self) -> Rollout:
+        made = self._ahead[0]
+        rows = np.zeros(self.num_envs, np.int64)
+        for worker, (begin, end) in enumerate(self._shares):
+            _, done, number = self._progress[worker, :3].tolist()
+            if made.parts is not None or number > made.number:
+                done = self.rollout_length
+            elif number < made.number:
+                done = 0
+            rows[begin:end] = done
+        return Rollout(
+            steps=self._buffers[made.slot].first_rows(rows),
+            initial_state={},
+            last_obs={},
+            version=made.version,
+        )
+
+    def _limit_episodes(self, quota: Array | None) -> None:
+        self._drop_ahead()
+        quotas = [None if quota is None else quota[slice(*share)] for share in self._shares]
+        self._group.call("limit", quotas)
+
+    def _drop_ahead(self) -> None:
+        """Throw away what was made ahead."""
+        for made in self._ahead:
+            self._parts_of(made)
+            self._free.append(made.slot)
+        self._ahead = []
+
+    # -- saving ---------------------------------------------------------------------------
+
     def state_dict(self) -> dict[str, Any]:
-        """The state of every worker's environments, noise streams and recurrent states."""
+        """The workers' environments, noise and states, and the rollouts made ahead."""
+        self._refuse_if_busy("state_dict()")
+        for made in self._ahead:
+            self._parts_of(made)
         return {
             "version": self.version,
             "workers": self._group.call("state", timeout_s=_SLOW_COMMAND_S),
+            "ahead": [made.to_state(self._buffers[made.slot]) for made in self._ahead],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
         """Go on from `state`; see `Collector.load_state_dict`."""
+        self._refuse_if_busy("load_state_dict()")
         saved = state["workers"]
         if len(saved) != self._group.num_workers:
             raise ConfigError(
                 f"the saved state is of {len(saved)} workers, this run has "
                 f"{self._group.num_workers}. Resume with num_workers={len(saved)}."
             )
+        if len(state["ahead"]) > self.max_staleness:
+            raise ConfigError(
+                f"the saved state holds {len(state['ahead'])} rollouts made ahead, and this run "
+                f"makes max_staleness={self.max_staleness}. Resume with the same number."
+            )
+        self._drop_ahead()
         self.version = state["version"]
         fresh_seed = self._seed + 1 + self.version
         parts = [(part, fresh_seed) for part in saved]
-        return next((r for r in self._group.call("load", parts, _SLOW_COMMAND_S) if r), None)
+        reasons = self._group.call("load", parts, _SLOW_COMMAND_S)
+        # The rollouts made ahead are whole and in order, also if the environments begin anew.
+        self._ahead = [self._restored(made) for made in state["ahead"]]
+        return next((reason for reason in reasons if reason), None)
+
+    def _restored(self, saved: Mapping[str, Any]) -> MadeAhead:
+        slot = self._free.pop(0)
+        self._dirty.add(slot)
+        return MadeAhead.from_state(saved, slot, self._buffers[slot])
 
     def close(self) -> None:
         """End the workers and free the shared memory."""
+        if self._future is not None and not self._future.done:
+            self._group.interrupt()
+            self._future.wait()
         self._group.close()
         self._memory.close()
 
 
-def _concatenate(parts: list[NestedArray]) -> NestedArray:
-    return map_leaves(lambda *leaves: np.concatenate(leaves), *parts)
+class AsyncCollector(WorkersCollector):
+    """Workers that act and work ahead, so that collecting and learning overlap.
 
+    The module docstring says in which order; arguments as for `WorkersCollector`.
 
-@dataclass(frozen=True, slots=True)
-class _Collected:
-    """A worker's answer to `collect`; the rows themselves are in shared memory."""
+    Args:
+        settings: how to make environments.
+        policy: the learner's; each worker gets a copy, on the CPU.
+        max_staleness: M, at least 1.
+        further: as for `WorkersCollector`.
 
-    version: int
-    initial_state: dict[str, Any]
-    last_obs: NestedArray
-    episodes: list[EpisodeRecord]
+    Raises:
+        ConfigError: also if max_staleness is below 1.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What a worker is sent to begin with."""
-
-    settings: EnvSettings
-    policy: Policy
-    begin: int
-    end: int
-    seed: int
-    reset_mode: ResetMode
-    num_threads: int
-
-    def __call__(self, link: WorkerLink) -> _Handler:
-        torch.set_num_threads(self.num_threads)
-        # Environments that draw from global generators repeat at least from the start of a run.
-        random.seed(self.seed + self.begin)
-        np.random.seed((self.seed + self.begin) % 2**32)
-        return _Handler(self, self.settings.make(self.end - self.begin, self.begin), link)
-
-
-class _Handler:
-    """The worker's side."""
-
-    def __init__(self, job: _Job, env: VecEnv, link: WorkerLink) -> None:
-        self._job, self._env, self._link = job, env, link
-        self._version = -1
-
-    def handle(self, command: str, payload: Any) -> Any:
-        return getattr(self, f"_{command}")(payload)
-
-    def close(self) -> None:
-        self._env.close()
-
-    def _spaces(self, _: None) -> Any:
-        return self._env.observation_space, self._env.action_space, self._env.frame_skip
-
-    def _restorable(self, _: None) -> str | None:
-        return self._env.restorable
-
-    def _attach(self, layout: Layout) -> None:
-        if self._link.memory is None:
-            raise ConfigError("a collecting worker was started without shared memory.")
-        shared = self._link.memory.arrays(layout)
-        self._weights = [torch.from_numpy(leaf) for leaf in shared["weights"].values()]
-        self._actor = Actor(
-            self._env,
-            self._job.policy,
-            RolloutBuffer(shared["rollout"]).columns(self._job.begin, self._job.end),
-            seed=self._job.seed,
-            reset_mode=self._job.reset_mode,
-            first_env_id=self._job.begin,
-            progress=shared["progress"][self._link.index, :2],
-        )
-
-    def _collect(self, request: tuple[int, Mapping[str, Tensor] | None]) -> _Collected:
-        version, conditioning = request
-        if version != self._version:
-            self._take_weights(version)
-        if conditioning is not None:
-            mine = slice(self._job.begin, self._job.end)
-            conditioning = {name: leaf[mine] for name, leaf in conditioning.items()}
-        state, episodes = self._actor.collect(conditioning)
-        last_obs = map_leaves(np.array, self._actor.last_obs)
-        return _Collected(self._version, to_numpy(state), last_obs, episodes)
-
-    def _take_weights(self, version: int) -> None:
-        """Copy, never share: the learner may write the next version at any later time."""
-        own = self._job.policy.state_dict()
-        with torch.no_grad():
-            for target, source in zip(own.values(), self._weights, strict=True):
-                target.copy_(source.reshape(target.shape))
-        self._version = version
-
-    def _state(self, _: None) -> dict[str, Any]:
-        return self._actor.state_dict()
-
-    def _load(self, payload: tuple[Mapping[str, Any], int]) -> str | None:
-        state, fresh_seed = payload
-        return self._actor.load_state_dict(state, fresh_seed)
+    def __init__(
+        self, settings: EnvSettings, policy: Policy, *, max_staleness: int = 1, **further: Any
+    ) -> None:
+        if max_staleness < 1:
+            raise ConfigError(
+                f"max_staleness={max_staleness}: rollouts made beside learning are at least 1 "
+                f"version behind. Use at least 1, or the workers collector."
+            )
+        super().__init__(settings, policy, max_staleness=max_staleness, **further)

@@ -61,6 +61,8 @@ class Rollout:
         last_obs: [B, ...] observation after the last row.
         episodes: finished episodes, in the order in which they ended.
         version: number of the weights that acted.
+        num_running: environments that still had an episode to finish after the last row: all
+            of them, unless the number of episodes is limited.
     """
 
     steps: TensorDict
@@ -68,6 +70,7 @@ class Rollout:
     last_obs: NestedTensor
     episodes: list[EpisodeRecord] = field(default_factory=list)
     version: int = 0
+    num_running: int = 0
 
     @property
     def rollout_length(self) -> int:
@@ -135,6 +138,7 @@ class Rollout:
             last_obs=map_leaves(lambda leaf: leaf.to(device), self.last_obs),
             episodes=self.episodes,
             version=self.version,
+            num_running=self.num_running,
         )
 
 

@@ -6,6 +6,7 @@ so the same seed gives the same steps whatever the number of workers.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -37,6 +38,7 @@ class ProcessBackend(Backend):
         first_env_id: index of the first of them in the whole batch.
         num_workers: W; None is one per environment, at most the usable cores.
         timeout_s: seconds after which a silent worker has failed.
+        cpus: the cores that each worker may run on; None: those of this process.
 
     Raises:
         ConfigError: if there are more workers than environments.
@@ -54,6 +56,7 @@ class ProcessBackend(Backend):
         first_env_id: int = 0,
         num_workers: int | None = None,
         timeout_s: float = 8.0,
+        cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
         workers = min(num_envs, usable_cpus()) if num_workers is None else num_workers
         if workers > num_envs:
@@ -74,6 +77,7 @@ class ProcessBackend(Backend):
                 titles=[self._title(begin, end) for begin, end in self._shares],
                 memory=self._memory,
                 timeout_s=timeout_s,
+                cpus=cpus,
             )
         except BaseException:
             self._memory.close()

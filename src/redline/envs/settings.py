@@ -54,6 +54,7 @@ class EnvSettings:
     num_threads: int = 0  # of envpool and ale; 0: one per environment, at most the usable cores
     num_workers: int | None = None  # processes; None: one per environment, at most the cores
     worker_timeout_s: float = 8.0  # a worker silent for longer has failed
+    worker_cpus: tuple[tuple[int, ...], ...] | None = None  # cores of each; None: as this process
     clip_reward: bool | None = None  # give the learner the reward's sign; None: as the preset
     env_kwargs: dict[str, Any] = field(default_factory=dict)  # for the environment's constructor
     check: bool = True  # look for NaN and infinity
@@ -204,6 +205,7 @@ class EnvSettings:
                 first_env_id=first_env_id,
                 num_workers=self.num_workers,
                 timeout_s=self.worker_timeout_s,
+                cpus=self.worker_cpus,
             )
         return EnvLoop(
             single.make,

@@ -34,160 +34,37 @@ SIGKILL, exits within about a second.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from multiprocessing import Pipe
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import cloudpickle
 
-from redline.envs.bells import Bell, CallWords
-from redline.envs.cpus import usable_cpus
 from redline.envs.shared_memory import SharedBlock
+from redline.envs.watch import Watch
 from redline.envs.worker_main import (
     ALIVE,
     CLOSE,
-    DUMP_SIGNAL,
     FAILED,
     OK,
     REFUSED,
     Factory,
     Handler,
     WorkerLink,
-    WorkerStart,
     transmit,
 )
+from redline.envs.worker_process import SharedByWorkers, WorkerProcess, end_processes
 from redline.errors import ConfigError, RedlineError, WorkerError
 
 __all__ = ["Factory", "Handler", "SharedBlock", "WorkerGroup", "WorkerLink"]
 
-_BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from redline.envs.worker_main import main; main(sys.argv[2:])"
-)
-# Many workers with as many threads as there are cores each would only get in each other's way.
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _EXIT_GRACE_S = 2.0
 _DUMP_WAIT_S = 1.0
-_HEARTBEAT_CHECK_S = 0.5
-_SPIN_S = 100e-6  # about what a wake-up costs on a busy machine
 _LEAST_STANDSTILL_S = 8.0  # a machine under load may leave a process without a turn for a while
-
-
-class _Shared:
-    """What the workers of a group have in common: its memory, and the words and bell of calls.
-
-    Whoever waits for a call's end watches for it first if every process can have a core of its
-    own; where cores are short, that would only keep the others from working.
-    """
-
-    def __init__(self, num_workers: int, memory: SharedBlock | None) -> None:
-        self.num_workers, self.memory = num_workers, memory
-        self.words_block, self.done = SharedBlock(), Bell()
-        self.words_block.resize(CallWords.nbytes(num_workers))
-        self.words = CallWords(self.words_block.fd, num_workers)
-        self.spin_s = _SPIN_S if usable_cpus() > num_workers else 0.0
-
-    def close(self) -> None:
-        self.words_block.close()
-        self.done.close()
-
-
-class _Worker:
-    """The parent's side of one process."""
-
-    def __init__(self, index: int, title: str, shared: _Shared) -> None:
-        self.index, self.title = index, title
-        ours, theirs = Pipe()
-        self.connection: Any = ours
-        self.dump_fd, dump_write_fd = os.pipe()
-        life_read_fd, self.life_fd = os.pipe()
-        self.go = Bell()
-        start = WorkerStart(
-            index=index,
-            num_workers=shared.num_workers,
-            parent_pid=os.getpid(),
-            connection_fd=theirs.fileno(),
-            dump_fd=dump_write_fd,
-            life_fd=life_read_fd,
-            words_fd=shared.words_block.fd,
-            go_fd=self.go.read_fd,
-            done_fd=shared.done.write_fd,
-            memory_fd=-1 if shared.memory is None else shared.memory.fd,
-            spin_s=shared.spin_s,
-        )
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), *start.arguments()],
-                stdin=subprocess.DEVNULL,
-                pass_fds=start.fds(),
-                env=dict.fromkeys(_ONE_THREAD, "1") | os.environ,
-            )
-        finally:
-            theirs.close()
-            os.close(dump_write_fd)
-            os.close(life_read_fd)
-        self.num_pending = 0
-
-    def __str__(self) -> str:
-        return f"worker {self.index} ({self.title})"
-
-    def close_pipes(self) -> None:
-        self.connection.close()
-        os.close(self.dump_fd)
-        os.close(self.life_fd)
-        self.go.close()
-
-
-class _Watch:
-    """When each worker was last known to get on.
-
-    Args:
-        workers: their numbers.
-        timeout_s: how long one may stand still.
-        heartbeat: worker -> a number that changes while it gets on; None: only a reply counts.
-        limit_s: how long they have altogether.
-    """
-
-    def __init__(
-        self,
-        workers: Iterable[int],
-        timeout_s: float,
-        heartbeat: Callable[[int], int] | None,
-        limit_s: float = math.inf,
-    ) -> None:
-        self._timeout_s, self._heartbeat = timeout_s, heartbeat
-        self._end = time.monotonic() + limit_s
-        self._seen = dict.fromkeys(workers, time.monotonic())
-        self._beats = {index: heartbeat(index) for index in self._seen} if heartbeat else {}
-
-    def patience_s(self, waiting: Iterable[int]) -> float:
-        """How long to wait for a reply before looking again."""
-        begin = min(self._seen[index] for index in waiting)
-        left = min(begin + self._timeout_s, self._end) - time.monotonic()
-        return min(left, _HEARTBEAT_CHECK_S) if self._heartbeat else left
-
-    def silent(self, waiting: Iterable[int]) -> list[int]:
-        """Those of `waiting` that stood still for the whole time."""
-        now = time.monotonic()
-        for index in waiting:
-            if self._heartbeat and (beat := self._heartbeat(index)) != self._beats[index]:
-                self._beats[index], self._seen[index] = beat, now
-        if now >= self._end:
-            return list(waiting)
-        return [index for index in waiting if now - self._seen[index] >= self._timeout_s]
-
-    def waited_s(self, workers: Iterable[int]) -> float:
-        """For how long the first of `workers` has stood still."""
-        return time.monotonic() - min(self._seen[index] for index in workers)
 
 
 class WorkerGroup:
@@ -200,6 +77,7 @@ class WorkerGroup:
         timeout_s: seconds after which a worker that owes a reply has failed.
         timeout_option: what the user calls that setting.
         start_timeout_s: the same for starting and making the handler.
+        cpus: the cores that each may run on; None: those of this process.
 
     Raises:
         ConfigError: if a factory cannot be sent to another process.
@@ -215,20 +93,25 @@ class WorkerGroup:
         timeout_s: float = 8.0,
         timeout_option: str = "worker_timeout_s",
         start_timeout_s: float = 120.0,
+        cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
         payloads = [_pickled(factory) for factory in factories]
         self._timeout_s, self._timeout_option = timeout_s, timeout_option
         self._poller = select.poll()
-        self._workers: list[_Worker] = []
-        self._by_fd: dict[int, _Worker] = {}
-        self._shared = _Shared(len(payloads), memory)
-        self._finalizer = weakref.finalize(self, _end, self._workers, self._shared, os.getpid())
+        self._workers: list[WorkerProcess] = []
+        self._by_fd: dict[int, WorkerProcess] = {}
+        self._shared = SharedByWorkers(len(payloads), memory)
+        self._finalizer = weakref.finalize(
+            self, end_processes, self._workers, self._shared, os.getpid()
+        )
         self._num_calls = 0
         self._call_poller = select.poll()
         self._call_poller.register(self._shared.done.read_fd, select.POLLIN)
         try:
             for index, title in enumerate(titles):
-                worker = _Worker(index, title, self._shared)
+                worker = WorkerProcess(
+                    index, title, self._shared, None if cpus is None else cpus[index]
+                )
                 self._workers.append(worker)
                 self._by_fd[worker.connection.fileno()] = worker
                 self._poller.register(worker.connection.fileno(), select.POLLIN)
@@ -283,10 +166,27 @@ class WorkerGroup:
             RedlineError: the first that a handler raised.
             WorkerError: if a worker raised anything else, died or did not answer.
         """
+        self.post(command, payloads)
+        return self.gather(command, timeout_s, heartbeat)
+
+    def post(self, command: str, payloads: Sequence[Any] | None = None) -> None:
+        """Give all workers a command and go on; `gather` collects the replies.
+
+        Several may be under way; each worker answers them one after the other.
+        """
         self._living(0)
         for index, worker in enumerate(self._workers):
             payload = None if payloads is None else payloads[index]
             self._transmit(worker, lambda connection, p=payload: transmit(connection, (command, p)))
+
+    def gather(
+        self,
+        command: str,
+        timeout_s: float | None = None,
+        heartbeat: Callable[[int], int] | None = None,
+    ) -> list[Any]:
+        """Every worker's reply to the oldest command that was posted; as for `call`."""
+        self._living(0)
         limit = self._timeout_s if timeout_s is None else timeout_s
         replies = self._gather(self._workers, limit, command, heartbeat=heartbeat)
         return [replies[worker.index] for worker in self._workers]
@@ -328,7 +228,7 @@ class WorkerGroup:
         shared, number = self._shared, self._num_calls
         if shared.spin_s > 0:
             shared.words.watch_for_finish(len(self._workers) - 1, number, shared.spin_s)
-        watch = _Watch(range(len(self._workers)), self._timeout_s, None)
+        watch = Watch(range(len(self._workers)), self._timeout_s, None)
         waiting = {worker.index: worker for worker in self._workers}
         refusals: dict[int, RedlineError] = {}
         done_fd = shared.done.read_fd
@@ -351,7 +251,7 @@ class WorkerGroup:
             raise refusals[min(refusals)]
         return [shared.words.result(worker.index) for worker in self._workers]
 
-    def _take_refusal(self, worker: _Worker, refusals: dict[int, RedlineError]) -> None:
+    def _take_refusal(self, worker: WorkerProcess, refusals: dict[int, RedlineError]) -> None:
         """A worker that was called and writes instead has failed, or refuses."""
         try:
             self._take([worker], OK)
@@ -371,20 +271,25 @@ class WorkerGroup:
         deadline = time.monotonic() + _EXIT_GRACE_S
         for worker in self._workers:
             if worker.num_pending == 0:
-                _wait(worker.process, deadline - time.monotonic())
+                worker.wait(deadline - time.monotonic())
         self.kill()
+
+    def interrupt(self) -> None:
+        """Kill the workers while another thread waits for them: it gets a WorkerError."""
+        for worker in tuple(self._workers):
+            worker.process.kill()
 
     def kill(self) -> None:
         """End every worker at once."""
         self._finalizer()
         self._by_fd.clear()
 
-    def _living(self, worker: int) -> _Worker:
+    def _living(self, worker: int) -> WorkerProcess:
         if not self._workers:
             raise WorkerError("the workers are closed; make a new group.")
         return self._workers[worker]
 
-    def _transmit(self, worker: _Worker, send: Any) -> None:
+    def _transmit(self, worker: WorkerProcess, send: Any) -> None:
         try:
             send(worker.connection)
         except OSError as error:
@@ -393,25 +298,25 @@ class WorkerGroup:
 
     def _gather(
         self,
-        workers: Iterable[_Worker],
+        workers: Iterable[WorkerProcess],
         timeout_s: float,
         command: str,
         wanted: str = OK,
         heartbeat: Callable[[int], int] | None = None,
     ) -> dict[int, Any]:
         """One reply of each of `workers`, watching all the others meanwhile."""
-        waiting = {worker.index: worker for worker in workers}
+        replies = {worker.index: worker.inbox.popleft() for worker in workers if worker.inbox}
+        waiting = {worker.index: worker for worker in workers if worker.index not in replies}
         standstill_s = max(self._timeout_s, _LEAST_STANDSTILL_S)
-        if heartbeat is None and timeout_s > standstill_s and _cpu_time(self._workers[0]) >= 0:
-            watch = _Watch(
-                waiting, standstill_s, lambda index: _cpu_time(self._workers[index]), timeout_s
+        if heartbeat is None and timeout_s > standstill_s and self._workers[0].cpu_time() >= 0:
+            watch = Watch(
+                waiting, standstill_s, lambda index: self._workers[index].cpu_time(), timeout_s
             )
         else:
-            watch = _Watch(waiting, timeout_s, heartbeat)
-        replies: dict[int, Any] = {}
+            watch = Watch(waiting, timeout_s, heartbeat)
         refusals: dict[int, RedlineError] = {}
         while waiting:
-            ready = [w for w in self._poll(watch.patience_s(waiting)) if w.index in waiting]
+            ready = self._ready(waiting, watch.patience_s(waiting))
             silent = [] if ready else watch.silent(waiting)
             if silent:
                 hung = [waiting[index] for index in silent]
@@ -428,7 +333,15 @@ class WorkerGroup:
             raise refusals[min(refusals)]
         return replies
 
-    def _poll(self, timeout_s: float) -> list[_Worker]:
+    def _ready(self, waiting: Collection[int], timeout_s: float) -> list[WorkerProcess]:
+        """Those of `waiting` with a reply to read; what others reply is kept for its turn."""
+        ready = self._poll(timeout_s)
+        for worker in ready:
+            if worker.index not in waiting:
+                worker.inbox.append(self._take([worker], OK)[worker.index])
+        return [worker for worker in ready if worker.index in waiting]
+
+    def _poll(self, timeout_s: float) -> list[WorkerProcess]:
         """Workers with a reply (or an end) to read; idle ones only if they are gone."""
         events = self._poller.poll(max(0.0, timeout_s) * 1000.0)
         found = []
@@ -439,7 +352,7 @@ class WorkerGroup:
             found.append(worker)
         return found
 
-    def _take(self, workers: Iterable[_Worker], wanted: str) -> dict[int, Any]:
+    def _take(self, workers: Iterable[WorkerProcess], wanted: str) -> dict[int, Any]:
         replies = {}
         for worker in workers:
             try:
@@ -460,8 +373,8 @@ class WorkerGroup:
             replies[worker.index] = answer
         return replies
 
-    def _died(self, worker: _Worker) -> WorkerError:
-        _wait(worker.process, _EXIT_GRACE_S)
+    def _died(self, worker: WorkerProcess) -> WorkerError:
+        worker.wait(_EXIT_GRACE_S)
         status = worker.process.returncode
         self.kill()
         if status is None:
@@ -475,10 +388,10 @@ class WorkerGroup:
         return WorkerError(f"{worker} {end}. The other workers were ended.")
 
     def _hung(
-        self, workers: list[_Worker], waited_s: float, timeout_s: float, command: str
+        self, workers: list[WorkerProcess], waited_s: float, timeout_s: float, command: str
     ) -> WorkerError:
         deadline = time.monotonic() + _DUMP_WAIT_S  # for all of them together
-        stacks = [f"{worker}:\n{_stack(worker, deadline)}" for worker in workers[:4]]
+        stacks = [f"{worker}:\n{worker.stack(deadline)}" for worker in workers[:4]]
         names = ", ".join(map(str, workers))
         self.kill()
         option = "start_timeout_s" if command == "start" else self._timeout_option
@@ -492,16 +405,6 @@ class WorkerGroup:
         )
 
 
-def _cpu_time(worker: _Worker) -> int:
-    """Clock ticks that the process and its threads have run; -1 where the system does not say."""
-    try:
-        with open(f"/proc/{worker.process.pid}/stat", encoding="utf-8") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return -1
-    return int(fields[11]) + int(fields[12])
-
-
 def _pickled(factory: Factory) -> bytes:
     try:
         return cloudpickle.dumps(factory)
@@ -510,39 +413,3 @@ def _pickled(factory: Factory) -> bytes:
             f"what makes the environments cannot be sent to a worker process: {error}. Make "
             f"files, locks and simulators inside the callable, or use the gymnasium back end."
         ) from error
-
-
-def _stack(worker: _Worker, deadline: float) -> str:
-    """The Python stack of a worker that does not answer, as faulthandler prints it."""
-    if worker.process.poll() is not None:
-        return "(it is gone)"
-    worker.process.send_signal(DUMP_SIGNAL)
-    text = b""
-    while select.select([worker.dump_fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        part = os.read(worker.dump_fd, 65536)
-        if not part:
-            break
-        text += part
-        deadline = min(deadline, time.monotonic() + 0.1)
-    return text.decode(errors="replace").strip() or "(none was given)"
-
-
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    try:
-        process.wait(max(0.0, timeout_s))
-    except subprocess.TimeoutExpired:
-        return
-
-
-def _end(workers: list[_Worker], shared: _Shared, owner: int) -> None:
-    """Kill and reap, unless this is a fork of the process that owns the workers."""
-    if os.getpid() != owner:
-        return
-    for worker in workers:
-        if worker.process.poll() is None:
-            worker.process.kill()
-    for worker in workers:
-        worker.process.wait()
-        worker.close_pipes()
-    workers.clear()
-    shared.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import json
 import os
 import pickle
 import select
@@ -16,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -100,6 +101,7 @@ class WorkerStart:
         done_fd: where the parent's bell is rung.
         memory_fd: shared memory; -1 if there is none.
         spin_s: how long to watch for a call before sleeping.
+        cpus: the cores to run on; none: those of the parent.
     """
 
     index: int
@@ -113,10 +115,17 @@ class WorkerStart:
     done_fd: int
     memory_fd: int
     spin_s: float
+    cpus: tuple[int, ...]
 
-    def arguments(self) -> list[str]:
-        """For the command line, in the order of the attributes."""
-        return [str(getattr(self, name)) for name in self.__slots__]
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> WorkerStart:
+        """What `to_json` gave."""
+        values = json.loads(text)
+        return WorkerStart(**(values | {"cpus": tuple(values["cpus"])}))
 
     def fds(self) -> list[int]:
         """What the process must inherit."""
@@ -157,7 +166,9 @@ class _Door:
 
 def main(arguments: list[str]) -> None:
     """Run a worker until it is told to close or its parent is gone."""
-    start = WorkerStart(*map(int, arguments[:-1]), spin_s=float(arguments[-1]))
+    start = WorkerStart.from_json(arguments[0])
+    if start.cpus:
+        os.sched_setaffinity(0, start.cpus)
     faulthandler.register(DUMP_SIGNAL, file=start.dump_fd, all_threads=True)
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     # SIGTERM too, which batch systems send to the whole group. SIGKILL is what ends a worker.

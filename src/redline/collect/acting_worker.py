@@ -1,0 +1,166 @@
+"""The inside of a worker process that steps and acts; `workers` is its other end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.collect.actor import Actor, Collected
+from redline.collect.buffer import RolloutBuffer
+from redline.collect.collector import ResetMode
+from redline.data import Array, NestedArray, map_leaves, to_numpy
+from redline.envs.settings import EnvSettings
+from redline.envs.shared_memory import Layout
+from redline.envs.supervisor import WorkerLink
+from redline.envs.vec_env import VecEnv
+from redline.errors import ConfigError
+from redline.policies.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a worker is asked to collect.
+
+    Attributes:
+        number: of the rollout, from 1.
+        slot: which of the rollout buffers to fill.
+        weights: which of the weights in shared memory to act with.
+        stamp: number of their publication; the same one need not be read again.
+        conditioning: the policy's inputs for the worker's own environments.
+    """
+
+    number: int
+    slot: int
+    weights: int
+    stamp: int
+    conditioning: dict[str, Tensor] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A worker's answer; its columns of the rollout are in shared memory.
+
+    Attributes:
+        made: what its rollout has beside the rows, the state as arrays.
+        last_obs: [b, ...] of its environments.
+    """
+
+    made: Collected
+    last_obs: NestedArray
+
+
+@dataclass(frozen=True, slots=True)
+class ActingJob:
+    """What a worker is sent to begin with.
+
+    Attributes:
+        settings: how to make environments.
+        policy: its own copy, on the CPU.
+        begin: number of its first environment.
+        end: number after its last.
+        seed: of the run.
+        reset_mode: what an environment does after its episode ends.
+        num_threads: of the tensor library.
+    """
+
+    settings: EnvSettings
+    policy: Policy
+    begin: int
+    end: int
+    seed: int
+    reset_mode: ResetMode
+    num_threads: int
+
+    def __call__(self, link: WorkerLink) -> ActingHandler:
+        """Make the environments, in the worker."""
+        torch.set_num_threads(self.num_threads)
+        # Environments that draw from global generators repeat at least from the start of a run.
+        random.seed(self.seed + self.begin)
+        np.random.seed((self.seed + self.begin) % 2**32)
+        return ActingHandler(self, self.settings.make(self.end - self.begin, self.begin), link)
+
+
+class ActingHandler:
+    """Answers the collector's commands.
+
+    Args:
+        job: what the worker was sent.
+        env: its environments.
+        link: to the shared memory.
+    """
+
+    def __init__(self, job: ActingJob, env: VecEnv, link: WorkerLink) -> None:
+        self._job, self._env, self._link = job, env, link
+        self._stamp = -1
+
+    def handle(self, command: str, payload: Any) -> Any:
+        """Answer one command."""
+        return getattr(self, f"_{command}")(payload)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._env.close()
+
+    def _spaces(self, _: None) -> Any:
+        return self._env.observation_space, self._env.action_space, self._env.frame_skip
+
+    def _restorable(self, _: None) -> str | None:
+        return self._env.restorable
+
+    def _attach(self, layout: Layout) -> None:
+        if self._link.memory is None:
+            raise ConfigError("a collecting worker was started without shared memory.")
+        shared, job = self._link.memory.arrays(layout), self._job
+        self._weights = [
+            [torch.from_numpy(leaf) for leaf in leaves.values()]
+            for leaves in shared["weights"].values()
+        ]
+        self._buffers = [
+            RolloutBuffer(fields).columns(job.begin, job.end)
+            for fields in shared["rollouts"].values()
+        ]
+        self._progress: Array = shared["progress"][self._link.index]
+        self._actor = Actor(
+            self._env,
+            job.policy,
+            self._buffers[0],
+            seed=job.seed,
+            reset_mode=job.reset_mode,
+            first_env_id=job.begin,
+            progress=self._progress[:2],
+        )
+
+    def _collect(self, request: Request) -> Part:
+        # In this order, so that the rows of the rollout before are never taken for this one's.
+        self._progress[1] = 0
+        self._progress[2] = request.number
+        if request.stamp != self._stamp:
+            self._take_weights(request)
+        self._actor.use_buffer(self._buffers[request.slot])
+        made = self._actor.collect(request.conditioning)
+        last_obs = map_leaves(np.array, self._actor.last_obs)
+        return Part(made._replace(initial_state=to_numpy(made.initial_state)), last_obs)
+
+    def _take_weights(self, request: Request) -> None:
+        """Copy, never share: the learner may write the next version at any later time."""
+        own = self._job.policy.state_dict()
+        with torch.no_grad():
+            for target, source in zip(own.values(), self._weights[request.weights], strict=True):
+                target.copy_(source.reshape(target.shape))
+        self._stamp = request.stamp
+
+    def _limit(self, quota: Array | None) -> None:
+        self._actor.limit_episodes(quota)
+
+    def _state(self, _: None) -> dict[str, Any]:
+        return self._actor.state_dict()
+
+    def _load(self, payload: tuple[Mapping[str, Any], int]) -> str | None:
+        state, fresh_seed = payload
+        return self._actor.load_state_dict(state, fresh_seed)

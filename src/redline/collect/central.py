@@ -1,0 +1,167 @@
+"""Collection whose environments step in worker processes, while the policy acts in this one.
+
+A worker process knows nothing of the policy, not even the tensor library. Observations and
+actions pass through shared memory, and an eventfd wakes whoever waits for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+from redline.collect.collector import ResetMode
+from redline.collect.local import LocalCollector
+from redline.envs.processes import split_evenly
+from redline.envs.settings import EnvSettings
+from redline.envs.vec_env import VecEnv
+from redline.errors import ConfigError
+from redline.policies.policy import Policy
+
+
+class CentralCollector(LocalCollector):
+    """Steps in W worker processes and acts on all environments as one batch.
+
+    The policy sees the same batches as in the serial collector, so the rollouts are
+    identical to the bit.
+
+    Args:
+        settings: how to make environments, with the back end gymnasium or processes.
+        policy: the learner's policy.
+        num_envs: B.
+        num_workers: W.
+        rollout_length: T.
+        seed: of the run.
+        reset_mode: what an environment does after its episode ends.
+        timeout_s: seconds after which a worker that does not answer counts as hung.
+        cpus: the cores that each worker may run on; None: those of this process.
+
+    Raises:
+        ConfigError: if there are more workers than environments, or the back end steps in
+            threads of its own.
+        WorkerError: if a worker does not start.
+    """
+
+    def __init__(
+        self,
+        settings: EnvSettings,
+        policy: Policy,
+        *,
+        num_envs: int,
+        num_workers: int,
+        rollout_length: int,
+        seed: int = 0,
+        reset_mode: ResetMode = "immediate",
+        timeout_s: float = 8.0,
+        cpus: Sequence[Collection[int]] | None = None,
+    ) -> None:
+        env = in_processes(settings, num_workers, timeout_s, cpus).make(num_envs)
+        super().__init__(
+            [env], policy, rollout_length=rollout_length, seed=seed, reset_mode=reset_mode
+        )
+        self.env = env
+
+
+class AlternatingCollector(LocalCollector):
+    """Two or more groups of environments: while the policy acts for one, the others step.
+
+    Each group has its own worker processes. The policy acts on the batch of one group, so
+    rollouts equal the serial collector's as far as the policy's arithmetic does not depend on
+    the size of a batch, and exactly for a policy whose arithmetic is exact.
+
+    Args:
+        settings: how to make environments, with the back end gymnasium or processes.
+        policy: the learner's policy.
+        num_envs: B, over all groups.
+        num_workers: W, over all groups.
+        num_groups: G.
+        rollout_length: T.
+        seed: of the run.
+        reset_mode: what an environment does after its episode ends.
+        overlap: a group begins to step as soon as its actions are there. Without, it waits
+            until the group before it is through, so that each has all cores to itself.
+        timeout_s: seconds after which a worker that does not answer counts as hung.
+        cpus: the cores that each worker may run on; None: those of this process.
+
+    Raises:
+        ConfigError: if a group would have no worker or no environment, a worker no
+            environment, or the back end steps in threads of its own.
+        WorkerError: if a worker does not start.
+    """
+
+    def __init__(
+        self,
+        settings: EnvSettings,
+        policy: Policy,
+        *,
+        num_envs: int,
+        num_workers: int,
+        num_groups: int = 2,
+        rollout_length: int,
+        seed: int = 0,
+        reset_mode: ResetMode = "immediate",
+        overlap: bool = True,
+        timeout_s: float = 8.0,
+        cpus: Sequence[Collection[int]] | None = None,
+    ) -> None:
+        _check_groups(num_groups, num_workers, num_envs)
+        envs: list[VecEnv] = []
+        shares = zip(
+            split_evenly(num_envs, num_groups), split_evenly(num_workers, num_groups), strict=True
+        )
+        try:
+            for (first, end), (first_worker, end_worker) in shares:
+                own = None if cpus is None else cpus[first_worker:end_worker]
+                made = in_processes(settings, end_worker - first_worker, timeout_s, own)
+                envs.append(made.make(end - first, first))
+            super().__init__(
+                envs,
+                policy,
+                rollout_length=rollout_length,
+                seed=seed,
+                reset_mode=reset_mode,
+                overlap=overlap,
+            )
+        except BaseException:
+            for env in envs:
+                env.close()
+            raise
+
+
+def _check_groups(num_groups: int, num_workers: int, num_envs: int) -> None:
+    if num_groups < 2:
+        raise ConfigError(
+            f"num_groups={num_groups}: alternating takes at least 2 groups of environments. Use "
+            f"the central collector for one."
+        )
+    for name, count in (("num_workers", num_workers), ("num_envs", num_envs)):
+        if count < num_groups:
+            raise ConfigError(
+                f"{name}={count} is less than num_groups={num_groups}: every group needs one of "
+                f"its own. Use at least {num_groups}."
+            )
+
+
+def in_processes(
+    settings: EnvSettings,
+    num_workers: int,
+    timeout_s: float,
+    cpus: Sequence[Collection[int]] | None,
+) -> EnvSettings:
+    """The same environments, stepped in `num_workers` processes.
+
+    Raises:
+        ConfigError: if they can only be stepped in another way.
+    """
+    if settings.backend not in ("gymnasium", "processes"):
+        raise ConfigError(
+            f"the back end {settings.backend!r} steps its environments by itself, and this "
+            f"collector steps them in worker processes. Use env_backend='gymnasium', or the serial "
+            f"collector."
+        )
+    return dataclasses.replace(
+        settings,
+        backend="processes",
+        num_workers=num_workers,
+        worker_timeout_s=timeout_s,
+        worker_cpus=None if cpus is None else tuple(map(tuple, cpus)),
+    )

@@ -1,0 +1,52 @@
+"""How long a worker may stand still before it counts as hung."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+
+_HEARTBEAT_CHECK_S = 0.5
+
+
+class Watch:
+    """When each worker was last known to get on.
+
+    Args:
+        workers: their numbers.
+        timeout_s: how long one may stand still.
+        heartbeat: worker -> a number that changes while it gets on; None: only a reply counts.
+        limit_s: how long they have altogether.
+    """
+
+    def __init__(
+        self,
+        workers: Iterable[int],
+        timeout_s: float,
+        heartbeat: Callable[[int], int] | None,
+        limit_s: float = math.inf,
+    ) -> None:
+        self._timeout_s, self._heartbeat = timeout_s, heartbeat
+        self._end = time.monotonic() + limit_s
+        self._seen = dict.fromkeys(workers, time.monotonic())
+        self._beats = {index: heartbeat(index) for index in self._seen} if heartbeat else {}
+
+    def patience_s(self, waiting: Iterable[int]) -> float:
+        """How long to wait for a reply before looking again."""
+        begin = min(self._seen[index] for index in waiting)
+        left = min(begin + self._timeout_s, self._end) - time.monotonic()
+        return min(left, _HEARTBEAT_CHECK_S) if self._heartbeat else left
+
+    def silent(self, waiting: Iterable[int]) -> list[int]:
+        """Those of `waiting` that stood still for the whole time."""
+        now = time.monotonic()
+        for index in waiting:
+            if self._heartbeat and (beat := self._heartbeat(index)) != self._beats[index]:
+                self._beats[index], self._seen[index] = beat, now
+        if now >= self._end:
+            return list(waiting)
+        return [index for index in waiting if now - self._seen[index] >= self._timeout_s]
+
+    def waited_s(self, workers: Iterable[int]) -> float:
+        """For how long the first of `workers` has stood still."""
+        return time.monotonic() - min(self._seen[index] for index in workers)
