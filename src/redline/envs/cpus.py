@@ -1,10 +1,14 @@
-"""How many CPU cores this process may really use."""
+"""How many CPU cores this process may really use, and which its workers are to use."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
+from itertools import pairwise
 from pathlib import Path
+
+from redline.errors import ConfigError
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -21,6 +25,66 @@ def usable_cpus(cgroup: Path = _CGROUP) -> int:
         count = os.cpu_count() or 1
     quota = _quota(cgroup)
     return max(1, count if quota is None else min(count, math.ceil(quota)))
+
+
+def allowed_cpus() -> list[int]:
+    """Numbers of the cores that this process may run on; [] where the system does not say."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    return sorted(os.sched_getaffinity(0))
+
+
+def worker_cpus(affinity: str, num_workers: int) -> list[tuple[int, ...]] | None:
+    """The cores that each of W workers is to be pinned to.
+
+    Args:
+        affinity: "none"; "auto", all cores that this process may use; or a list of them,
+            such as "0-3,6". They are dealt out evenly; where there are more workers than
+            cores, several share one.
+        num_workers: W.
+
+    Returns:
+        W tuples of core numbers, or None for "none".
+
+    Raises:
+        ConfigError: if it is no such list, or names a core that this process may not use.
+    """
+    if affinity == "none":
+        return None
+    allowed = allowed_cpus()
+    if not allowed:
+        raise ConfigError(
+            f"cpu_affinity={affinity!r}: this system does not pin processes to cores. Use 'none'."
+        )
+    cpus = allowed if affinity == "auto" else _parse_cpus(affinity)
+    if forbidden := sorted(set(cpus) - set(allowed)):
+        raise ConfigError(
+            f"cpu_affinity={affinity!r} names core {forbidden[0]}, which this process may not use. "
+            f"Allowed are {', '.join(map(str, allowed))}."
+        )
+    if num_workers >= len(cpus):
+        return [(cpus[worker % len(cpus)],) for worker in range(num_workers)]
+    bounds = [len(cpus) * worker // num_workers for worker in range(num_workers + 1)]
+    return [tuple(cpus[begin:end]) for begin, end in pairwise(bounds)]
+
+
+def _parse_cpus(text: str) -> list[int]:
+    """The numbers in a list such as "0-3,6"."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            raise ConfigError(
+                f"cpu_affinity={text!r} is not 'none', 'auto' or a list of cores. Give one such as "
+                f"'0-3,6'."
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ConfigError(
+                f"cpu_affinity={text!r}: {part} runs backwards. Give '{last}-{first}'."
+            )
+        cpus.update(range(first, last + 1))
+    return sorted(cpus)
 
 
 def _quota(cgroup: Path) -> float | None:

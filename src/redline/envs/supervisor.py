@@ -261,17 +261,16 @@ class WorkerGroup:
             refusals[worker.index] = error
 
     def close(self) -> None:
-        """Let every worker close its handler and exit; kill those that do not."""
+        """Let every worker finish, close its handler and exit; kill those that do not soon."""
         for worker in self._workers:
-            if worker.num_pending == 0 and worker.process.poll() is None:
+            if worker.process.poll() is None:
                 try:
                     transmit(worker.connection, (CLOSE, None))
                 except OSError:
                     continue  # it is gone already, which is what is wanted
         deadline = time.monotonic() + _EXIT_GRACE_S
         for worker in self._workers:
-            if worker.num_pending == 0:
-                worker.wait(deadline - time.monotonic())
+            worker.wait(deadline - time.monotonic())
         self.kill()
 
     def interrupt(self) -> None:

@@ -10,9 +10,16 @@ from typing import Any, TypeAlias
 import gymnasium
 import torch
 
-from redline.collect import Collector, SerialCollector, WorkersCollector
+from redline.collect import (
+    AlternatingCollector,
+    AsyncCollector,
+    CentralCollector,
+    Collector,
+    SerialCollector,
+    WorkersCollector,
+)
 from redline.envs import EnvSettings, VecEnv
-from redline.envs.cpus import usable_cpus
+from redline.envs.cpus import usable_cpus, worker_cpus
 from redline.envs.registry import is_atari
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
@@ -26,6 +33,10 @@ EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasiu
 NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
 """Observation space -> module from observations to features; see `policies.make_policy`."""
 
+STEPPING_WORKERS = ("central", "alternating")
+"""Collectors whose workers only step."""
+ACTING_WORKERS = ("workers", "async")
+"""Collectors whose workers act, too."""
 _PYTHON_ENV = "python:"  # marks an environment that only the calling program can make
 
 
@@ -63,22 +74,32 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
                 f"env=...) with the same object."
             )
         env = run.env
-    if run.collector == "workers" and run.env_backend == "processes":
+    if run.collector in ACTING_WORKERS and run.env_backend == "processes":
         raise ConfigError(
-            "collector='workers' and env_backend='processes' would start processes inside of "
-            "processes. Use one of them: the workers collector steps its environments itself."
+            f"collector={run.collector!r} and env_backend='processes' would start processes inside "
+            f"of processes. Use one of them: the workers step their environments themselves."
         )
     if isinstance(env, gymnasium.vector.VectorEnv) and (
-        run.collector == "workers" or run.eval_interval
+        run.collector != "serial" or run.eval_interval
     ):
-        what = "collector='workers'" if run.collector == "workers" else "eval_interval"
+        serial = run.collector == "serial"
+        what = "eval_interval" if serial else f"collector={run.collector!r}"
         raise ConfigError(
             f"{what} needs environments beside those that train, and a VectorEnv object is only "
             f"one. Give an id, or a callable that makes one gymnasium.Env."
         )
+    backend: str = run.env_backend
+    if run.collector in STEPPING_WORKERS:
+        if backend not in ("auto", "gymnasium", "processes"):
+            raise ConfigError(
+                f"env_backend={backend!r} steps its environments by itself, and "
+                f"collector={run.collector!r} steps them in worker processes. Use "
+                f"env_backend='gymnasium', or collector='serial'."
+            )
+        backend = "gymnasium"  # what a worker, and evaluation, steps them with
     return EnvSettings(
         env=env,
-        backend=run.env_backend,
+        backend=backend,
         preset=run.atari_preset if is_atari(env) else None,
         env_kwargs=run.parsed_env_kwargs(),
         num_workers=run.num_workers,
@@ -146,25 +167,29 @@ def make_collector(
 ) -> Collector:
     """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
     run = config.run
+    shared: dict[str, Any] = {
+        "rollout_length": config.algo.rollout_length,
+        "seed": run.seed,
+        "reset_mode": run.reset_mode,
+    }
     if run.collector == "serial":
-        return SerialCollector(
-            env,
-            policy,
-            rollout_length=config.algo.rollout_length,
-            seed=run.seed,
-            reset_mode=run.reset_mode,  # type: ignore[arg-type]
-        )
+        return SerialCollector(env, policy, **shared)
     env.close()
-    return WorkersCollector(
-        settings,
-        policy,
-        num_envs=config.algo.num_envs,
-        num_workers=run.num_workers,
-        rollout_length=config.algo.rollout_length,
-        seed=run.seed,
-        reset_mode=run.reset_mode,  # type: ignore[arg-type]
-        timeout_s=run.worker_timeout_s,
-    )
+    shared |= {
+        "num_envs": config.algo.num_envs,
+        "num_workers": run.num_workers,
+        "timeout_s": run.worker_timeout_s,
+        "cpus": worker_cpus(run.cpu_affinity, run.num_workers),
+    }
+    if run.collector == "central":
+        return CentralCollector(settings, policy, **shared)
+    if run.collector == "alternating":
+        return AlternatingCollector(
+            settings, policy, num_groups=run.num_groups, overlap=run.overlap_groups, **shared
+        )
+    if run.collector == "async":
+        return AsyncCollector(settings, policy, max_staleness=run.max_staleness, **shared)
+    return WorkersCollector(settings, policy, **shared)
 
 
 def make_logger(config: RunConfig, out: Path) -> ProgressLogger:

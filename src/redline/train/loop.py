@@ -134,6 +134,7 @@ class TrainLoop(ABC):
         self._metric_names: tuple[str, ...] = ()
         self._replay: Replay | None = None
         self._shares: OperationShares | None = None
+        self._staleness: list[int] = []
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -177,6 +178,7 @@ class TrainLoop(ABC):
         marks.step()
         with _COLLECTION:
             rollout = self.collector.collect(self._conditioning())
+        self._staleness.append(self.counters.iteration - rollout.version)
         self.counters.env_steps += rollout.num_valid()
         self.counters.iteration += 1
         self._episodes.add(rollout.episodes)
@@ -239,7 +241,7 @@ class TrainLoop(ABC):
             **dict.fromkeys(self._metric_names),
             **self._metrics.take(),
         }
-        row |= self._hyperparameters | self._own_columns()
+        row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
         if self._evaluate is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
@@ -248,6 +250,18 @@ class TrainLoop(ABC):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
         self._console.row(self._logger.write(row), shares)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
+
+    def _staleness_columns(self) -> dict[str, float | None]:
+        """How many versions the rollouts since the last row were behind, if they may be."""
+        staleness, self._staleness = self._staleness, []
+        if self.collector.max_staleness == 0:
+            return {}
+        if not staleness:
+            return {"staleness_mean": None, "staleness_max": None}
+        return {
+            "staleness_mean": sum(staleness) / len(staleness),
+            "staleness_max": max(staleness),
+        }
 
     def _own_columns(self) -> dict[str, float | None]:
         """Further columns of a row."""
@@ -299,6 +313,7 @@ class TrainLoop(ABC):
             "metrics": {"totals": dict(self._metrics.totals), "count": self._metrics.count},
             "learning": self._learning_state(),
             "last_evaluation": dict(self._last_evaluation),
+            "staleness": list(self._staleness),
             "rng": rng_state(),
         }
 
@@ -319,6 +334,7 @@ class TrainLoop(ABC):
         self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
         self._restore_learning(checkpoint)
         self._last_evaluation = dict(state["last_evaluation"])
+        self._staleness = list(state["staleness"])
         set_rng_state(state["rng"])
         if began_anew is not None:
             self._begin_fresh_episodes()

@@ -52,11 +52,22 @@ class RunSettings:
     reset_mode: Literal["auto", "immediate", "wait"] = "auto"
     """After an episode ends: begin the next at once, or wait for the next iteration.
     auto: wait for reinforce, immediate for the others."""
-    collector: Literal["serial", "workers"] = "serial"
+    collector: Literal["serial", "workers", "central", "alternating", "async"] = "serial"
     """serial: acting and stepping in this process.
-    workers: in num_workers processes, each with its environments and its copy of the policy."""
+    central: stepping in num_workers processes, acting in this one, on all environments at once.
+    alternating: likewise, in groups: while the policy acts for one, the others step.
+    workers: both in num_workers processes, each with its environments and copy of the policy.
+    async: likewise, while this process learns from the rollouts before."""
     num_workers: int = 2
-    """W, worker processes of the workers collector and of the processes back end."""
+    """W, worker processes of every collector but serial, and of the processes back end."""
+    num_groups: int = 2
+    """Groups of environments of the alternating collector."""
+    overlap_groups: bool = True
+    """Whether one of these groups may begin to step while another one still does."""
+    max_staleness: int = 1
+    """Updates of the weights that a rollout of the async collector may be behind."""
+    cpu_affinity: str = "none"
+    """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float = 8.0
     """Seconds without an answer after which a worker counts as hung."""
     num_threads: int | None = None
@@ -94,6 +105,8 @@ class RunSettings:
         require_positive(
             total_env_steps=self.total_env_steps,
             num_workers=self.num_workers,
+            num_groups=self.num_groups,
+            max_staleness=self.max_staleness,
             worker_timeout_s=self.worker_timeout_s,
             eval_episodes=self.eval_episodes,
         )
