@@ -132,3 +132,38 @@ class CountingPolicy(Policy):
 
     def replay(self, rollout: Rollout) -> ReplayOutput:
         raise NotImplementedError
+
+
+class ExactPolicy(Policy):
+    """Acts by its noise alone and says which weight acted: no arithmetic that could differ."""
+
+    noise_size = 1
+    is_recurrent = True
+    extras_spec: ClassVar[dict[str, tuple[int, ...]]] = {"value": (), "weight": ()}
+
+    def __init__(self, num_actions: int = 2) -> None:
+        super().__init__()
+        self.action_space = spaces.Discrete(num_actions)
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def initial_state(self, batch_size: int) -> State:
+        return {"steps": torch.zeros(batch_size, 1)}
+
+    def draw_noise(self, rng: np.random.Generator, length: int) -> Any:
+        return rng.random((length, 1), dtype=np.float32)
+
+    def act(self, obs: Any, state: State, noise: Any = None, conditioning: Any = None) -> ActOutput:
+        count = len(state["steps"])
+        action = torch.zeros(count, dtype=torch.int64)
+        if noise is not None:
+            action = (noise[:, 0] * int(self.action_space.n)).to(torch.int64)
+        if conditioning is not None:
+            action = torch.where(conditioning["greedy"], 0, action)
+        extras = {"value": self.value(obs, state), "weight": self.weight.expand(count)}
+        return ActOutput(action, extras, {"steps": state["steps"] + 1})
+
+    def value(self, obs: Any, state: State) -> Tensor:
+        return state["steps"][:, 0] + self.weight
+
+    def replay(self, rollout: Rollout) -> ReplayOutput:
+        raise NotImplementedError

@@ -1,0 +1,73 @@
+"""Every collector by its name, and what two rollouts have in common."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redline.collect import (
+    AlternatingCollector,
+    AsyncCollector,
+    CentralCollector,
+    Collector,
+    SerialCollector,
+    WorkersCollector,
+)
+from redline.data import Rollout, leaves
+from redline.envs import EnvSettings
+from redline.policies.policy import Policy
+
+PLACEMENTS = ("serial", "central", "alternating", "workers", "async")
+_IN_PROCESSES: dict[str, Any] = {
+    "central": CentralCollector,
+    "alternating": AlternatingCollector,
+    "workers": WorkersCollector,
+    "async": AsyncCollector,
+}
+
+
+def make(placement: str, policy: Policy, env: Any = "CartPole-v1", **settings: Any) -> Collector:
+    """A collector of 4 environments and rollouts of 20 steps, unless `settings` say otherwise."""
+    settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3} | settings
+    source = EnvSettings(env=env, backend="gymnasium")
+    if placement != "serial":
+        return _IN_PROCESSES[placement](source, policy, **settings)
+    del settings["num_workers"]
+    settings.pop("timeout_s", None)
+    return SerialCollector(source.make(settings.pop("num_envs")), policy, **settings)
+
+
+def copied(rollout: Rollout) -> dict[str, Any]:
+    """All of a rollout, by name."""
+    parts = {name: leaf.clone() for name, leaf in leaves(rollout.steps)}
+    parts |= {f"state.{name}": leaf.clone() for name, leaf in rollout.initial_state.items()}
+    parts |= {f"last_obs.{name}": leaf.clone() for name, leaf in leaves(rollout.last_obs)}
+    return parts | {"episodes": list(rollout.episodes), "version": rollout.version}
+
+
+def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    """To the bit, in every part."""
+    assert actual.keys() == expected.keys()
+    for name, part in expected.items():
+        if isinstance(part, torch.Tensor):
+            assert actual[name].dtype == part.dtype, name
+            assert torch.equal(actual[name], part), name
+        else:
+            assert actual[name] == part, name
+
+
+def children() -> set[str]:
+    """Processes of this one that are alive."""
+    me, found = str(os.getpid()), set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[1] == me and fields[0] != "Z":
+                found.add(entry.name)
+    return found

@@ -1,0 +1,187 @@
+"""The same rollouts wherever environments step and policies act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from redline.collect import AlternatingCollector, AsyncCollector, CentralCollector
+from redline.data import Rollout
+from redline.envs import EnvSettings
+from redline.errors import ConfigError
+from redline.policies import make_policy
+from redline.policies.policy import Policy
+from tests.collect.placements import assert_equal, copied, make
+from tests.collect.scripted import ExactPolicy
+
+
+def network(env_id: str, **settings: Any) -> Policy:
+    torch.manual_seed(0)
+    with EnvSettings(env=env_id, backend="gymnasium").make(1) as env:
+        return make_policy(
+            env.observation_space, env.action_space, hidden_sizes=(16,), core_size=8, **settings
+        )
+
+
+@pytest.mark.parametrize(
+    ("env_id", "core", "rollout_length"),
+    [
+        ("CartPole-v1", "lstm", 40),
+        ("HalfCheetah-v5", "none", 8),
+        ("MinAtar/Breakout-v1", "none", 12),
+    ],
+)
+def test_central_equals_serial_to_the_bit(env_id: str, core: str, rollout_length: int) -> None:
+    """Over two rollouts with a change of weights in between, ends of episodes included."""
+    policy = network(env_id, core=core)
+    with (
+        make("serial", policy, env_id, num_envs=3, rollout_length=rollout_length) as serial,
+        make("central", policy, env_id, num_envs=3, rollout_length=rollout_length) as central,
+    ):
+        for version in (1, 2):
+            assert_equal(copied(central.collect()), copied(serial.collect()))
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.add_(0.05 * torch.sign(parameter))
+            serial.update_weights(version)
+            central.update_weights(version)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_alternating_equals_serial_for_an_exact_policy(overlap: bool) -> None:
+    """5 environments in 2 groups of unequal size; also saved and restored in between."""
+    policy = ExactPolicy()
+    settings: dict[str, Any] = {"num_envs": 5, "num_workers": 3}
+    with make("serial", policy, **settings) as serial:
+        expected = [copied(serial.collect()) for _ in range(3)]
+    with make("alternating", policy, overlap=overlap, **settings) as collector:
+        assert_equal(copied(collector.collect()), expected[0])
+        saved = collector.state_dict()
+        assert_equal(copied(collector.collect()), expected[1])
+        assert collector.load_state_dict(saved) is None
+        assert_equal(copied(collector.collect()), expected[1])
+        assert_equal(copied(collector.collect()), expected[2])
+    assert any(len(rollout["episodes"]) > 1 for rollout in expected)
+
+
+def test_alternating_equals_serial_up_to_the_batch_of_the_policy() -> None:
+    policy = network("CartPole-v1", core="gru")
+    with make("serial", policy) as serial, make("alternating", policy) as alternating:
+        expected, rollout = serial.collect(), alternating.collect()
+        for name in ("obs", "value", "log_prob", "bootstrap_value"):
+            torch.testing.assert_close(rollout[name], expected[name], rtol=1e-4, atol=1e-5)
+        assert torch.equal(rollout["action"], expected["action"])
+
+
+def test_workers_that_act_equal_serial_for_an_exact_policy() -> None:
+    """The order of episodes included, which several workers finish at different times."""
+    policy = ExactPolicy()
+    with make("serial", policy) as serial, make("workers", policy, num_workers=2) as workers:
+        for _ in range(2):
+            assert_equal(copied(workers.collect()), copied(serial.collect()))
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2])
+def test_async_rollouts_are_made_with_the_weights_of_so_many_versions_before(
+    max_staleness: int,
+) -> None:
+    """Rollout k acts with version max(k - M, 0), never later, never torn, whoever is faster.
+
+    That is what a serial collector does whose weights are exchanged so late: its rollouts are
+    the same to the bit. Weight v of version v is written into every row.
+    """
+    policy, late = ExactPolicy(), ExactPolicy()
+    with (
+        make("serial", late) as serial,
+        make("async", policy, num_workers=1, max_staleness=max_staleness) as collector,
+    ):
+        for k in range(6):
+            rollout, version = collector.collect(), max(k - max_staleness, 0)
+            set_weight(late, version)
+            serial.update_weights(version)
+            assert_equal(copied(rollout), copied(serial.collect()))
+            assert (rollout["weight"] == version).all()
+            set_weight(policy, 77.0)  # in the middle of an update: nobody may see it
+            set_weight(policy, k + 1)
+            collector.update_weights(k + 1)
+
+
+def test_async_goes_on_from_a_checkpoint_with_the_rollouts_made_ahead() -> None:
+    """Saved after two rollouts of a run with M = 1; the third was being made with version 1."""
+    policy = ExactPolicy()
+    with make("async", policy, num_workers=1) as collector:
+        for version in (1, 2):
+            collector.collect()
+            set_weight(policy, version)
+            collector.update_weights(version)
+        saved = collector.state_dict()
+        expected = [copied(collector.collect()) for _ in range(3)]
+    assert expected[0]["weight"].unique().tolist() == [1.0]
+    assert expected[1]["weight"].unique().tolist() == [2.0]
+    with make("async", policy, num_workers=1) as other:
+        other.collect()
+        assert other.load_state_dict(saved) is None
+        other.update_weights(2)
+        for part in expected:
+            assert_equal(copied(other.collect()), part)
+        too_many = saved | {"ahead": 2 * saved["ahead"]}
+        with pytest.raises(ConfigError, match="holds 2 rollouts made ahead"):
+            other.load_state_dict(too_many)
+
+
+def set_weight(policy: ExactPolicy, weight: float) -> None:
+    with torch.no_grad():
+        policy.weight.fill_(weight)
+
+
+def greedy_envs(rollout: Rollout) -> list[int]:
+    """Environments that always took action 0."""
+    return (rollout["action"] == 0).all(0).nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("placement", ["serial", "central", "alternating", "workers"])
+def test_conditioning_changes_at_every_collection(placement: str) -> None:
+    masks = [torch.tensor([i in chosen for i in range(4)]) for chosen in ({0, 3}, {2}, set())]
+    with make(placement, ExactPolicy()) as collector:
+        found = [greedy_envs(collector.collect({"greedy": mask})) for mask in masks]
+        assert found == [[0, 3], [2], []]
+        assert greedy_envs(collector.collect()) == []
+
+
+def test_conditioning_of_async_belongs_to_the_rollout_begun_with_it() -> None:
+    """The first call begins two rollouts, each later one the next: M = 1."""
+    masks = [torch.tensor([i in chosen for i in range(4)]) for chosen in ({0, 3}, {2}, {1})]
+    with make("async", ExactPolicy()) as collector:
+        found = [greedy_envs(collector.collect({"greedy": mask})) for mask in masks]
+    assert found == [[0, 3], [0, 3], [2]]
+
+
+@pytest.mark.parametrize("placement", ["central", "alternating", "workers", "async"])
+def test_waiting_environments_are_idle_in_every_placement(placement: str) -> None:
+    """One episode each, then zeros, as in the serial collector."""
+    policy = ExactPolicy()
+    settings: dict[str, Any] = {"rollout_length": 60, "reset_mode": "wait"}
+    with make("serial", policy, **settings) as serial:
+        expected = [copied(serial.collect()) for _ in range(2)]
+    with make(placement, policy, **settings) as collector:
+        for part in expected:
+            assert_equal(copied(collector.collect()), part)
+    assert not expected[0]["valid"].all()
+
+
+def test_impossible_placements_are_refused() -> None:
+    settings, policy = EnvSettings(env="CartPole-v1"), ExactPolicy()
+    some: dict[str, Any] = {"num_envs": 4, "rollout_length": 5}
+    with pytest.raises(ConfigError, match="num_workers=1 is less than num_groups=2"):
+        AlternatingCollector(settings, policy, num_workers=1, **some)
+    with pytest.raises(ConfigError, match="num_groups=1: alternating takes at least 2"):
+        AlternatingCollector(settings, policy, num_workers=2, num_groups=1, **some)
+    with pytest.raises(ConfigError, match="num_workers=5 is more than num_envs=4"):
+        CentralCollector(settings, policy, num_workers=5, **some)
+    with pytest.raises(ConfigError, match="max_staleness=0"):
+        AsyncCollector(settings, policy, num_workers=1, max_staleness=0, **some)
+    vector = EnvSettings(env="ALE/Breakout-v5")
+    with pytest.raises(ConfigError, match="back end 'ale' steps its environments by itself"):
+        CentralCollector(vector, policy, num_workers=1, **some)
