@@ -141,7 +141,7 @@ def greedy_envs(rollout: Rollout) -> list[int]:
     return (rollout["action"] == 0).all(0).nonzero().flatten().tolist()
 
 
-@pytest.mark.parametrize("placement", ["serial", "central", "alternating", "workers"])
+@pytest.mark.parametrize("placement", ["serial", "alternating", "workers"])
 def test_conditioning_changes_at_every_collection(placement: str) -> None:
     masks = [torch.tensor([i in chosen for i in range(4)]) for chosen in ({0, 3}, {2}, set())]
     with make(placement, ExactPolicy()) as collector:
@@ -158,7 +158,7 @@ def test_conditioning_of_async_belongs_to_the_rollout_begun_with_it() -> None:
     assert found == [[0, 3], [0, 3], [2]]
 
 
-@pytest.mark.parametrize("placement", ["central", "alternating", "workers", "async"])
+@pytest.mark.parametrize("placement", ["alternating", "async"])
 def test_waiting_environments_are_idle_in_every_placement(placement: str) -> None:
     """One episode each, then zeros, as in the serial collector."""
     policy = ExactPolicy()

@@ -20,11 +20,12 @@ from redline.collect import (
 )
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import usable_cpus, worker_cpus
-from redline.envs.registry import is_atari
+from redline.envs.registry import is_atari, is_native
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
 from redline.train.checkpoint_store import CheckpointStore
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.evaluate_beside import EvaluationBeside
 from redline.train.progress import ProgressLogger
 from redline.train.settings import RunConfig
 
@@ -95,6 +96,12 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
                 f"env_backend={backend!r} steps its environments by itself, and "
                 f"collector={run.collector!r} steps them in worker processes. Use "
                 f"env_backend='gymnasium', or collector='serial'."
+            )
+        if is_native(env):
+            raise ConfigError(
+                f"{env} steps its whole batch in tensor operations, and collector="
+                f"{run.collector!r} steps single environments in worker processes. Use "
+                f"collector='serial', or 'workers' or 'async', whose workers step a batch each."
             )
         backend = "gymnasium"  # what a worker, and evaluation, steps them with
     return EnvSettings(
@@ -206,6 +213,20 @@ def make_store(config: RunConfig, out: Path) -> CheckpointStore:
     """Keeps the run's checkpoints."""
     return CheckpointStore(
         out / "checkpoints", mode=config.run.checkpoints, gap=config.run.checkpoint_gap
+    )
+
+
+def make_evaluation_beside(
+    config: RunConfig, settings: EnvSettings, policy: Policy
+) -> EvaluationBeside:
+    """Evaluates the learner's policy in another process."""
+    if settings.backend == "processes":
+        settings = dataclasses.replace(settings, backend="gymnasium")  # it is in a process already
+    return EvaluationBeside(
+        settings,
+        policy,
+        episodes=config.run.eval_episodes,
+        timeout_s=config.run.worker_timeout_s,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -61,6 +61,7 @@ def evaluate(
     seed: int,
     greedy: bool = True,
     num_envs: int | None = None,
+    on_step: Callable[[list[EpisodeRecord]], None] | None = None,
 ) -> Evaluation:
     """Run exactly `episodes` whole episodes.
 
@@ -74,6 +75,7 @@ def evaluate(
         seed: of environments and action noise.
         greedy: act with the mode of the action distribution instead of sampling.
         num_envs: environments to share the episodes out to; None: one per episode, at most 16.
+        on_step: called after every step with those of the episodes that ended in it.
 
     Raises:
         ConfigError: if episodes < 1.
@@ -87,7 +89,11 @@ def evaluate(
     policy.eval()
     try:
         with make_env(num_envs) as env, torch.inference_mode():
-            records = _run_episodes(env, policy, quota, seed, greedy)
+            records: list[EpisodeRecord] = []
+            for ended in _run_episodes(env, policy, quota, seed, greedy):
+                records += ended
+                if on_step is not None:
+                    on_step(ended)
     finally:
         policy.train(was_training)
     returns = np.array([record.return_ for record in records])
@@ -103,7 +109,8 @@ def evaluate(
 
 def _run_episodes(
     env: VecEnv, policy: Policy, quota: np.ndarray, seed: int, greedy: bool
-) -> list[EpisodeRecord]:
+) -> Iterator[list[EpisodeRecord]]:
+    """Step by step, those of the episodes asked for that ended."""
     parameter = next(policy.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     rngs = [np.random.default_rng([seed, i]) for i in range(env.num_envs)]
@@ -112,7 +119,6 @@ def _run_episodes(
         name: leaf.to(device) for name, leaf in policy.evaluation_conditioning(env.num_envs).items()
     }
     remaining = quota.copy()
-    records: list[EpisodeRecord] = []
     obs = env.reset(seed)
     while remaining.any():
         noise = None
@@ -126,8 +132,7 @@ def _run_episodes(
         ended = step.terminated | step.truncated | ~step.valid
         if state and ended.any():
             state = reset_state(state, torch.from_numpy(ended).to(device))
-        for record in step.episodes:
-            if remaining[record.env_id] > 0:
-                remaining[record.env_id] -= 1
-                records.append(record)
-    return records
+        counted = [record for record in step.episodes if remaining[record.env_id] > 0]
+        for record in counted:
+            remaining[record.env_id] -= 1
+        yield counted

@@ -23,7 +23,8 @@ from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint_store import Checkpoint, CheckpointStore
 from redline.train.console import Console
-from redline.train.evaluate import Evaluation
+from redline.train.evaluate import Evaluation, evaluation_seed
+from redline.train.evaluate_beside import EvaluationBeside
 from redline.train.operation_shares import COLUMNS, PREFIX, OperationShares
 from redline.train.progress import EpisodeStatistics, ProgressLogger
 from redline.train.randomness import rng_state, set_rng_state
@@ -104,6 +105,7 @@ class TrainLoop(ABC):
         console: shows progress and messages.
         frame_skip: simulator frames per env_step.
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
+        beside: evaluates in another process instead; None: none does.
     """
 
     def __init__(
@@ -117,11 +119,12 @@ class TrainLoop(ABC):
         console: Console,
         frame_skip: int,
         evaluate: Callable[[int], Evaluation] | None = None,
+        beside: EvaluationBeside | None = None,
     ) -> None:
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
-        self._frame_skip, self._evaluate = frame_skip, evaluate
+        self._frame_skip, self._evaluate, self._beside = frame_skip, evaluate, beside
         self._metrics = MetricMeans()
         self._episodes = EpisodeStatistics()
         self._last_evaluation: dict[str, float] = {}
@@ -153,6 +156,8 @@ class TrainLoop(ABC):
                 self._iterate()
                 self._maybe_evaluate(before)
                 complete = self.counters.env_steps >= total
+                if complete:
+                    self._take_evaluation(wait=True)
                 if complete or self._crossed(before, self.config.run.log_interval):
                     self._write_row()
                 if complete or self._crossed(before, self.config.run.checkpoint_interval):
@@ -205,17 +210,36 @@ class TrainLoop(ABC):
         return bool(interval) and self.counters.env_steps // interval > before // interval
 
     def _maybe_evaluate(self, before: int) -> None:
-        if self._evaluate is None or not self._crossed(before, self.config.run.eval_interval):
+        self._take_evaluation()
+        if not self._crossed(before, self.config.run.eval_interval):
             return
+        env_steps = self.counters.env_steps
+        if self._beside is not None:
+            self._take_evaluation(wait=True)
+            self._beside.start(env_steps, evaluation_seed(self.config.run.seed, env_steps))
+        elif self._evaluate is not None:
+            with _EVALUATION:
+                result = self._evaluate(env_steps)
+            self._note_evaluation(result, env_steps)
+
+    def _take_evaluation(self, *, wait: bool = False) -> None:
+        """Take what another process has found, if it has, or when it has."""
+        if self._beside is None or self._beside.running is None:
+            return
+        env_steps = self._beside.running
         with _EVALUATION:
-            result = self._evaluate(self.counters.env_steps)
+            result = self._beside.wait() if wait else self._beside.poll()
+        if result is not None:
+            self._note_evaluation(result, env_steps)
+
+    def _note_evaluation(self, result: Evaluation, env_steps: int) -> None:
         self._last_evaluation = {
             "eval_return_mean": result.return_mean,
             "eval_return_std": result.return_std,
             "eval_episode_length_mean": result.length_mean,
         }
         self._console.message(
-            f"evaluation at {self.counters.env_steps:,} env_steps: return "
+            f"evaluation at {env_steps:,} env_steps: return "
             f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
         )
 
@@ -242,7 +266,7 @@ class TrainLoop(ABC):
             **self._metrics.take(),
         }
         row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
-        if self._evaluate is not None:
+        if self._evaluate is not None or self._beside is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
         shares = self._shares.take() if self._shares is not None else {}
@@ -271,6 +295,7 @@ class TrainLoop(ABC):
         """Write a checkpoint of everything the next iteration depends on, if the mode wants one."""
         if not self._store.wants(self.counters.env_steps, final=final):
             return
+        self._take_evaluation(wait=True)  # what is under way could not be saved
         score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
         self._saved_at = self.counters.env_steps
         with _CHECKPOINT:

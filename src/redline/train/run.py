@@ -37,6 +37,7 @@ from redline.train.building import (
     describe_env,
     env_settings,
     make_collector,
+    make_evaluation_beside,
     make_evaluator,
     make_logger,
     make_some,
@@ -460,8 +461,11 @@ def _execute(
             )
         )
         logger = closing.enter_context(make_logger(config, out))
-        evaluator = None
-        if config.run.eval_interval:
+        evaluator = beside = None
+        if config.run.eval_interval and config.run.eval_async:
+            beside = make_evaluation_beside(config, settings, algorithm.policy)
+            closing.callback(beside.close)
+        elif config.run.eval_interval:
             evaluator = make_evaluator(config, settings, algorithm.policy)
         kind = OffPolicyLoop if learning else OnPolicyLoop
         loop: TrainLoop = kind(
@@ -474,6 +478,7 @@ def _execute(
             console=console,
             frame_skip=probe.frame_skip,
             evaluate=evaluator,
+            beside=beside,
         )
         console.message(
             f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "

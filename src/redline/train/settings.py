@@ -90,6 +90,9 @@ class RunSettings:
     """env_steps between the checkpoints that gap keeps. None: 20% of total_env_steps."""
     eval_interval: int = 0
     """env_steps between evaluations on separate environments; 0: none during training."""
+    eval_async: bool = False
+    """Whether to evaluate in a process of its own, while learning goes on. Results come a while
+    later, and are waited for before a checkpoint and the next evaluation."""
     eval_episodes: int = 10
     """Episodes of each evaluation."""
     tensorboard: bool = True

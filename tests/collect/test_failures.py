@@ -1,0 +1,70 @@
+"""Whatever goes wrong in a worker, the parent ends with the cause and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline.errors import WorkerError
+from tests.collect.placements import children, make
+from tests.collect.scripted import ExactPolicy
+from tests.collect.test_workers import Misbehaving, alive
+
+
+@pytest.mark.parametrize(
+    ("placement", "deed", "message"),
+    [
+        ("central", "raise", "the simulator has lost its balance"),
+        ("central", "kill", "was killed by SIGKILL"),
+        ("alternating", "raise", "the simulator has lost its balance"),
+        ("alternating", "hang", "in step"),
+        ("async", "kill", "was killed by SIGKILL"),
+        ("async", "hang", "in step"),
+    ],
+)
+def test_a_worker_that_fails_ends_the_collection(placement: str, deed: str, message: str) -> None:
+    """At step 10; the async workers are by then ahead of what the parent waits for."""
+    shared, before = set(os.listdir("/dev/shm")), children()
+    settings: dict[str, Any] = {"timeout_s": 2.0, "rollout_length": 6}
+    collector = make(placement, ExactPolicy(), lambda: Misbehaving(deed), **settings)
+
+    def collect_18_steps() -> None:
+        for _ in range(3):
+            collector.collect()
+
+    with collector, pytest.raises(WorkerError, match=message):
+        collect_18_steps()
+    assert children() == before
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+@pytest.mark.parametrize("placement", ["alternating", "async"])
+def test_workers_end_when_the_learner_is_killed(placement: str) -> None:
+    """kill -9 in the middle of collecting gives it no chance to clean up."""
+    program = (
+        "import os, sys; sys.path.insert(0, '.')\n"
+        "from tests.collect.placements import children, make\n"
+        "from tests.collect.scripted import ExactPolicy\n"
+        f"c = make({placement!r}, ExactPolicy())\n"
+        "print(*children(), flush=True)\n"
+        "while True: c.collect()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 20
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, "a worker outlived the learner"
+        time.sleep(0.05)

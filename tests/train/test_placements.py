@@ -1,0 +1,191 @@
+"""Training in every placement: all algorithms, resuming to the bit, evaluating beside learning."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import redline
+from redline.algos.configs import CONFIGS
+from redline.cli import main
+from redline.envs.cpus import allowed_cpus, worker_cpus
+from redline.errors import ConfigError
+from redline.train.progress import TIME_COLUMNS
+from redline.train.run import Run
+
+TINY: dict[str, Any] = {
+    "total_env_steps": 96,
+    "num_envs": 2,
+    "rollout_length": 8,
+    "num_workers": 2,
+    "hidden_sizes": (8,),
+    "log_interval": 16,
+    "checkpoint_interval": 32,
+    "quiet": True,
+    "tensorboard": False,
+}
+OFF_POLICY: dict[str, Any] = {
+    "batch_size": 8,
+    "replay_size": 240,
+    "replay_ratio": 4.0,
+    "learning_starts": 16,
+}
+SEQUENCES: dict[str, Any] = OFF_POLICY | {
+    "sequence_length": 8,
+    "state_interval": 8,
+    "burn_in": 8,
+    "n_step": 2,
+    "core_size": 8,
+}
+RECURRENT: dict[str, Any] = {"core": "gru", "core_size": 8}
+CASES: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("ppo", "central", "redline/CartPoleHiddenVelocity-v1", {"num_minibatches": 2} | RECURRENT),
+    ("a2c", "alternating", "CartPole-v1", RECURRENT),
+    ("reinforce", "alternating", "CartPole-v1", {}),
+    ("impala", "async", "CartPole-v1", {"max_staleness": 2, "num_workers": 1}),
+    ("appo", "central", "CartPole-v1", {"num_minibatches": 2}),
+    ("dqn", "alternating", "CartPole-v1", OFF_POLICY | {"prioritized": True}),
+    ("r2d1", "async", "redline/TMaze-v1", SEQUENCES | {"prioritized": True, "num_workers": 1}),
+    ("ddpg", "central", "Pendulum-v1", OFF_POLICY),
+    ("td3", "alternating", "Pendulum-v1", OFF_POLICY),
+    ("sac", "async", "Pendulum-v1", OFF_POLICY | {"num_workers": 1}),
+]  # fmt: skip
+
+
+def progress(run: Run) -> list[dict[str, str]]:
+    with (run.out / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "collector", "env", "settings"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES]
+)
+def test_every_algorithm_trains(
+    algorithm: str, collector: str, env: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each at least in one placement; benchmarks.placement_matrix runs all pairs."""
+    run = redline.train(
+        algorithm, env=env, out=tmp_path / "run", collector=collector, **(TINY | settings)
+    )
+    rows = progress(run)
+    assert int(rows[-1]["env_steps"]) >= 96
+    assert int(rows[-1]["optimizer_steps"]) > 0
+    if collector == "async":
+        limit = settings.get("max_staleness", 1)
+        assert {row["staleness_max"] for row in rows[2:]} == {str(limit)}
+
+
+def test_every_algorithm_has_a_case() -> None:
+    """DIAYN acts by its skill alone, like SAC, and is tested with it."""
+    assert {case[0] for case in CASES} | {"diayn"} >= set(CONFIGS)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "collector", "settings"),
+    [
+        ("ppo", "alternating", {"num_minibatches": 2} | RECURRENT),
+        ("dqn", "async", OFF_POLICY | {"num_workers": 1}),
+    ],
+)
+def test_a_resumed_run_ends_like_one_that_was_never_stopped(
+    algorithm: str, collector: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """To the bit, the rollouts made ahead included; from the checkpoint of 32 env_steps."""
+    settings = TINY | settings | {"collector": collector, "checkpoints": "every"}
+    whole = redline.train(algorithm, env="CartPole-v1", out=tmp_path / "whole", **settings)
+    shutil.copytree(whole.out, tmp_path / "torn")
+    kept, *later = sorted((tmp_path / "torn" / "checkpoints").glob("step_*"))
+    assert kept.name == "step_000000000032"
+    for directory in later:
+        shutil.rmtree(directory)
+    resumed = redline.train(resume=tmp_path / "torn", quiet=True)
+    assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+    assert progress(resumed) == progress(whole)
+
+
+def test_evaluation_beside_learning_gives_what_evaluation_in_turn_gives(tmp_path: Path) -> None:
+    """The last row has the last evaluation, of the same weights on the same seeds."""
+    settings = TINY | {"num_minibatches": 2, "eval_interval": 48, "eval_episodes": 3}
+    runs = [
+        redline.train("ppo", env="CartPole-v1", out=tmp_path / name, eval_async=beside, **settings)
+        for name, beside in (("in turn", False), ("beside", True))
+    ]
+    first, second = (progress(run)[-1] for run in runs)
+    names = [name for name in first if name.startswith("eval_")]
+    assert len(names) == 3
+    assert first == second
+    assert float(first["eval_return_mean"]) > 0
+
+
+def test_what_cannot_be_placed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*options: str) -> str:
+        assert main(["train", "ppo", "--out", str(tmp_path / "x"), *options]) == 2
+        return capsys.readouterr().err
+
+    assert "steps its environments by itself" in refused(
+        "--env", "ALE/Breakout-v5", "--collector", "central", "--env-backend", "ale"
+    )
+    assert "processes inside of processes" in refused(
+        "--env", "CartPole-v1", "--collector", "async", "--env-backend", "processes"
+    )
+    assert "steps its whole batch in tensor operations" in refused(
+        "--env", "redline/CartPole-v1", "--collector", "alternating"
+    )
+    assert "names core 4095, which this process may not use" in refused(
+        "--env", "CartPole-v1", "--collector", "central", "--cpu-affinity", "4095"
+    )
+    assert not (tmp_path / "x").exists()
+
+
+def test_cores_are_dealt_out_evenly() -> None:
+    """FAULTS 25: core numbers outside of the allowed set crash."""
+    first = allowed_cpus()[0]
+    assert worker_cpus("none", 2) is None
+    assert worker_cpus(str(first), 2) == [(first,), (first,)]
+    shares = worker_cpus("auto", 1)
+    assert shares == [tuple(allowed_cpus())]
+    for wrong in ("1-", "a", "", "3-1"):
+        with pytest.raises(ConfigError, match="cpu_affinity="):
+            worker_cpus(wrong, 2)
+
+
+class Where(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that tells where it runs."""
+
+    def __init__(self, note: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+        Path(note, str(os.getpid())).write_text(repr(allowed_cpus()))
+
+
+def test_a_run_confined_to_a_core_uses_that_core_only(tmp_path: Path) -> None:
+    """As with `taskset -c`: no process has another core, and none more than one thread."""
+    core = allowed_cpus()[-1]
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    program = (
+        f"import os; os.sched_setaffinity(0, {{{core}}})\n"
+        "import sys, torch, redline; sys.path.insert(0, '.')\n"
+        "from redline.envs.cpus import usable_cpus\n"
+        "from tests.train.test_placements import TINY, Where\n"
+        f"redline.train('ppo', env=lambda: Where({str(notes)!r}), out={str(tmp_path / 'run')!r},\n"
+        "    collector='central', cpu_affinity='auto', **(TINY | {'num_minibatches': 2}))\n"
+        "print(usable_cpus(), torch.get_num_threads(), os.sched_getaffinity(0))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=Path.cwd()
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"1 1 {{{core}}}"
+    assert {note.read_text() for note in notes.iterdir()} == {f"[{core}]"}
+    assert len(list(notes.iterdir())) == 3  # the learner's look at the spaces, and two workers
