@@ -65,7 +65,9 @@ class Faulty(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """Step, or do what is to go wrong."""
         self.count += 1
-        if self.count == self.at_step and self.fault in ("raise", "hang"):
+        # The count is a part of the saved state: once is enough, also for a resumed run.
+        due = self.count == self.at_step and self.fault in ("raise", "hang")
+        if due and not Path(self.note).exists():
             Path(self.note).write_text(str(time.monotonic()))
             if self.fault == "raise":
                 raise RuntimeError(CAUSE["raise"])

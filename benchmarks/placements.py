@@ -90,7 +90,7 @@ class CostlyPolicy(FreePolicy):
         spin(STEP_S * len(obs))
         return ActOutput(torch.ones(len(obs), dtype=torch.int64), {}, {})
 
-    def value(self, obs: Any, state: State) -> Tensor:
+    def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         """Zero."""
         return torch.zeros(len(obs))
 

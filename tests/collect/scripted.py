@@ -162,7 +162,7 @@ class ExactPolicy(Policy):
         extras = {"value": self.value(obs, state), "weight": self.weight.expand(count)}
         return ActOutput(action, extras, {"steps": state["steps"] + 1})
 
-    def value(self, obs: Any, state: State) -> Tensor:
+    def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         return state["steps"][:, 0] + self.weight
 
     def replay(self, rollout: Rollout) -> ReplayOutput:

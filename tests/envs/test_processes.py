@@ -321,3 +321,26 @@ def test_shared_blocks_hold_nested_arrays_without_overlap() -> None:
 def test_shares_are_contiguous_and_even() -> None:
     assert split_evenly(5, 2) == [(0, 2), (2, 5)]
     assert split_evenly(3, 3) == [(0, 1), (1, 2), (2, 3)]
+
+
+class Fussy:
+    """A handler that raises at its first command."""
+
+    def __init__(self, link: Any) -> None:
+        del link
+
+    def handle(self, command: str, payload: Any) -> None:
+        raise KeyError("the first command")
+
+    def close(self) -> None:
+        raise AssertionError("not reached")
+
+
+def test_a_command_to_a_worker_that_failed_at_an_earlier_one_tells_how_it_failed() -> None:
+    """Commands may be given ahead: the broken pipe is not the cause."""
+    group = WorkerGroup([Fussy], titles=["fussy"])
+    group.post("first")
+    process = group._workers[0].process
+    process.wait(20)
+    with pytest.raises(WorkerError, match=r"KeyError: 'the first command'"):
+        group.post("second")

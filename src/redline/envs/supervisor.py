@@ -292,6 +292,9 @@ class WorkerGroup:
         try:
             send(worker.connection)
         except OSError as error:
+            # A worker that was given several commands may have failed at an earlier one.
+            while worker.num_pending and worker.connection.poll():
+                self._take([worker], OK)
             raise self._died(worker) from error
         worker.num_pending += 1
 
