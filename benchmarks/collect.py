@@ -60,7 +60,7 @@ class FreePolicy(Policy):
         """The next of the actions."""
         return ActOutput(next(self._actions), {}, {})
 
-    def value(self, obs: Any, state: State) -> Tensor:
+    def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         """Zero."""
         return torch.zeros(len(obs))
 

@@ -44,6 +44,7 @@ CAUSE = {
     "kill a worker": "was killed by SIGKILL",
 }
 LIMIT_S = 10.0
+HANG_S = 4.0  # worker_timeout_s; the rest of the limit is for a machine under load
 START_LIMIT_S = 120.0  # of the machine under load, before anything goes wrong
 TOTAL_ENV_STEPS = 4096
 
@@ -116,6 +117,7 @@ def train(out: str, placement: str, fault: str, at_step: int, *, resume: bool) -
         out=out,
         collector=placement,
         num_workers=2,
+        worker_timeout_s=HANG_S,
         num_envs=4,
         rollout_length=32,
         # A run that is to be killed from outside must not be through before.

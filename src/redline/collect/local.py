@@ -25,7 +25,7 @@ from redline.collect.buffer import RolloutBuffer, pinned_zeros, zeros
 from redline.collect.collector import Collector, ResetMode
 from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.vec_env import VecEnv
-from redline.errors import ConfigError, RedlineError
+from redline.errors import ConfigError, RedlineError, WorkerError
 from redline.policies.policy import Policy
 
 
@@ -132,8 +132,10 @@ class LocalCollector(Collector):
             while any(not actor.is_over for actor in self._actors):
                 for actor in self._actors:
                     self._take_turn(actor, stepping)
-        except BaseException:
-            # What the other groups are at would come as the answer to the next question.
+        except WorkerError:
+            raise  # the end of this collector: the other groups are not waited for
+        except RedlineError:
+            # What they are at would come as the answer to the next question.
             for actor in stepping:
                 with contextlib.suppress(RedlineError):
                     actor.env.finish_step()

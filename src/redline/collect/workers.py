@@ -34,7 +34,7 @@ from redline.collect.collector import Collector, ResetMode
 from redline.collect.local import conditioning_of
 from redline.collect.made_ahead import MadeAhead
 from redline.data import Array, Rollout, map_leaves, to_tensor
-from redline.envs.cpus import usable_cpus
+from redline.envs.cpus import threads_each
 from redline.envs.processes import split_evenly
 from redline.envs.settings import EnvSettings
 from redline.envs.shared_memory import Layout, SharedBlock, spec_of
@@ -93,9 +93,12 @@ class WorkersCollector(Collector):
         self._shares = split_evenly(num_envs, num_workers)
         acting = copy.deepcopy(policy).to("cpu")
         # Where they work ahead, the learner needs a core, too.
-        threads = max(1, usable_cpus() // (num_workers + min(max_staleness, 1)))
+        threads = [threads_each(num_workers + min(max_staleness, 1))] * num_workers
+        if cpus is not None:
+            threads = [len(own) for own in cpus]
         jobs = [
-            ActingJob(settings, acting, *share, seed, reset_mode, threads) for share in self._shares
+            ActingJob(settings, acting, *share, seed, reset_mode, count)
+            for share, count in zip(self._shares, threads, strict=True)
         ]
         self._memory = SharedBlock()
         try:

@@ -27,6 +27,11 @@ def usable_cpus(cgroup: Path = _CGROUP) -> int:
     return max(1, count if quota is None else min(count, math.ceil(quota)))
 
 
+def threads_each(num_processes: int) -> int:
+    """Threads for each of so many processes that work at the same time; at least 1."""
+    return max(1, usable_cpus() // num_processes)
+
+
 def allowed_cpus() -> list[int]:
     """Numbers of the cores that this process may run on; [] where the system does not say."""
     if not hasattr(os, "sched_getaffinity"):

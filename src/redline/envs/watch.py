@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 _HEARTBEAT_CHECK_S = 0.5
+_STOPPED_S = 1.0  # later than this, the watcher itself was not running
 
 
 class Watch:
@@ -29,17 +30,27 @@ class Watch:
         self._timeout_s, self._heartbeat = timeout_s, heartbeat
         self._end = time.monotonic() + limit_s
         self._seen = dict.fromkeys(workers, time.monotonic())
+        self._due = math.inf
         self._beats = {index: heartbeat(index) for index in self._seen} if heartbeat else {}
 
     def patience_s(self, waiting: Iterable[int]) -> float:
         """How long to wait for a reply before looking again."""
         begin = min(self._seen[index] for index in waiting)
-        left = min(begin + self._timeout_s, self._end) - time.monotonic()
-        return min(left, _HEARTBEAT_CHECK_S) if self._heartbeat else left
+        now = time.monotonic()
+        left = min(begin + self._timeout_s, self._end) - now
+        if self._heartbeat:
+            left = min(left, _HEARTBEAT_CHECK_S)
+        self._due = now + max(0.0, left)
+        return left
 
     def silent(self, waiting: Iterable[int]) -> list[int]:
         """Those of `waiting` that stood still for the whole time."""
         now = time.monotonic()
+        late_s = now - self._due
+        if late_s > _STOPPED_S:
+            # The whole program was stopped (Ctrl-Z, a suspended machine): nobody's fault.
+            self._end += late_s
+            self._seen = {index: seen + late_s for index, seen in self._seen.items()}
         for index in waiting:
             if self._heartbeat and (beat := self._heartbeat(index)) != self._beats[index]:
                 self._beats[index], self._seen[index] = beat, now

@@ -19,7 +19,7 @@ from redline.collect import (
     WorkersCollector,
 )
 from redline.envs import EnvSettings, VecEnv
-from redline.envs.cpus import usable_cpus, worker_cpus
+from redline.envs.cpus import threads_each, worker_cpus
 from redline.envs.registry import is_atari, is_native
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
@@ -140,11 +140,13 @@ def resolve(config: RunConfig, env: VecEnv) -> RunConfig:
     if reset_mode == "auto":
         waits = config.algorithm == "reinforce" and env.can_idle
         reset_mode = "wait" if waits else "immediate"
+    # While the async collector's workers act, the learner learns.
+    num_processes = run.num_workers + 1 if run.collector == "async" else 1
     return config.replace(
         log_interval=run.log_interval or max(1, total // 100),
         checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
         checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
-        num_threads=run.num_threads or (usable_cpus() if images else 1),
+        num_threads=run.num_threads or (threads_each(num_processes) if images else 1),
         reset_mode=reset_mode,
     )
 
