@@ -72,7 +72,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def outcome(name: str, placement: str) -> str:
-    """ "good", or what was wrong."""
+    """What was wrong, or "good"; tracebacks are printed."""
     algorithm, env, own = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

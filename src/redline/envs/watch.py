@@ -49,6 +49,7 @@ class Watch:
         late_s = now - self._due
         if late_s > _STOPPED_S:
             # The whole program was stopped (Ctrl-Z, a suspended machine): nobody's fault.
+            self._due = math.inf
             self._end += late_s
             self._seen = {index: seen + late_s for index, seen in self._seen.items()}
         for index in waiting:
