@@ -175,7 +175,9 @@ def observed(
     gpu_busy: Stream | None,
     gpu_api: Stream | None,
 ) -> Iterator[tuple[int, tuple[Key, Mark, bool, int]]]:
-    """(stretch, (key, mark, whether in a calibration block, ns)) of all that is not zero.
+    """(stretch, (key, mark, whether its level is hidden, ns)) of all that is not zero.
+
+    Hidden is what a calibration block does not show.
 
     Args:
         timeline: of the process.
@@ -199,7 +201,9 @@ def observed(
             level = levels.LEVELS[level_with_api(state.level, call)]
             key = (phase, operation_name(timeline, state), level, bool(busy))
             mark = (phase, state.marked, bool(busy))
-            yield at, (key, mark, bool(unseen), int(table[tuple(index)]))
+            # A wait that lasts through a block is known, whatever cannot be seen there.
+            hidden = bool(unseen) and state.level != levels.WAITING
+            yield at, (key, mark, hidden, int(table[tuple(index)]))
 
 
 def _cut(stream: Stream, begin: int, end: int) -> Stream:

@@ -6,81 +6,20 @@ A stream is `(times [N] int64 ns, states [N] uint32)`: state `states[i]` holds f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from redline.errors import ProfileError
 from redline.profile import layout, levels
+from redline.profile.analyse.blocked import blocked, still_waiting
+from redline.profile.analyse.decoded import Decoded, State, Stream, decode
 from redline.profile.marks import OTHER
-from redline.profile.reader import Process, Shard
-
-Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
-
+from redline.profile.reader import Process
 
 NO_PHASE = ""
 
 __all__ = ["OTHER", "Decoded", "State", "Stream", "Timeline", "build_timeline", "decode"]
-
-
-class State(NamedTuple):
-    """What a thread is doing; operations by name id, 0 for none."""
-
-    operation: int  # the innermost operation
-    marked: int  # the innermost that was not inferred from Python code, and so is always seen
-    level: int
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """A decoded shard."""
-
-    index: int
-    stream: Stream  # of indices into `states`, 0: the thread is not there
-    states: list[State | None]
-    special_times: NDArray[np.int64]  # [M] ns
-    special_codes: NDArray[np.uint16]  # [M] CODE_*, or 2 * id + is_end of phases
-    special_values: NDArray[np.int64]  # [M] of payloads
-    inclusive_ns: NDArray[np.int64]  # [MAX_IDS] time inside each name
-    counts: NDArray[np.int64]  # [MAX_IDS] begins of each name
-    last_ns: int
-
-
-def decode(process: Process, shard: Shard) -> Decoded:
-    """Follow the begins and ends of a shard.
-
-    Raises:
-        ProfileError: if the C extension was not built.
-    """
-    try:
-        from redline.profile import _sweep
-    except ImportError as error:
-        raise ProfileError(
-            "the C extension redline.profile._sweep was not built, so no session can be analysed. "
-            "Install a C compiler and run `pip install --force-reinstall redline`"
-        ) from error
-    kinds = np.full(layout.MAX_IDS, 255, np.uint8)
-    name_levels = np.zeros(layout.MAX_IDS, np.uint8)
-    for name in process.names.values():
-        kinds[name.id] = layout.KINDS[name.kind]
-        name_levels[name.id] = name.level
-    raw = _sweep.decode(shard.deltas, shard.codes, kinds, name_levels)
-    keys = np.frombuffer(raw["keys"], np.uint64).tolist()
-    states = [State(key >> 24 & 0xFFFF, key >> 8 & 0xFFFF, key & 0xFF) for key in keys]
-    return Decoded(
-        index=0 if shard.path.stem == "monitor" else shard.index,
-        stream=(np.frombuffer(raw["times"], np.int64), np.frombuffer(raw["states"], np.uint32)),
-        states=[None, *states],
-        special_times=np.frombuffer(raw["special_times"], np.int64),
-        special_codes=np.frombuffer(raw["special_codes"], np.uint16),
-        special_values=np.frombuffer(raw["special_values"], np.int64),
-        inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64),
-        counts=np.frombuffer(raw["counts"], np.int64),
-        last_ns=raw["last_ns"],
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +46,7 @@ def build_timeline(process: Process) -> Timeline:
     threads = [decode(process, shard) for shard in process.threads]
     blind = _switch(threads, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON)
     begins = blind[0][blind[1] == 1]
-    threads = [_still_waiting(thread, begins) for thread in threads]
+    threads = blocked([still_waiting(thread, begins) for thread in threads])
     table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
     streams = []
     for thread in threads:
@@ -134,31 +73,6 @@ def build_timeline(process: Process) -> Timeline:
         blind=blind,
         end_ns=end_ns,
     )
-
-
-def _still_waiting(thread: Decoded, blind_ns: NDArray[np.int64]) -> Decoded:
-    """Let a thread that waited when the probe went off wait until its next event.
-
-    The recorder closes all native calls there, and the end of one that lasts through the block is
-    not recorded: without this the thread would seem to run Python from the block on, and to lead.
-
-    Args:
-        thread: as its events say.
-        blind_ns: [M] when the probe went off.
-    """
-    times, numbers = thread.stream
-    waits = np.array([s is not None and s.level == levels.WAITING for s in thread.states])
-    first = np.searchsorted(times, blind_ns, side="left")
-    last = np.searchsorted(times, blind_ns, side="right") - 1
-    closed = (first > 0) & (last >= first)
-    first, last = first[closed], last[closed]
-    gone = np.array([s is None for s in thread.states])
-    chosen = waits[numbers[first - 1]] & ~gone[numbers[last]]
-    if not chosen.any():
-        return thread
-    mended = numbers.copy()
-    mended[last[chosen]] = numbers[first[chosen] - 1]
-    return replace(thread, stream=(times, mended))
 
 
 def _empty() -> Stream:

@@ -26,6 +26,9 @@ FIRST_NS = 300_000_000  # after the start: imports and warm-up are over, hopeful
 # and a sixth of the time unobserved; of an hour 4%.
 RESTS_NS = ((24, 20_000_000), (24, 200_000_000))
 REST_NS = 1_000_000_000
+# After this a block without the probe is ended by whichever thread's mark ends next: the
+# calibrated thread is blocked, or computes without marks.
+OVERDUE_NS = LONGEST_NS + PATIENCE_NS + 50_000_000
 MIN_ENDS = 2  # in a block, of the mark that blocks are aligned with
 
 __all__ = ["Calibrator", "choose_anchor"]
@@ -43,7 +46,7 @@ class Calibrator:
     def __init__(self, switch: Callable[[bool], None]) -> None:
         self._switch = switch
         # A window that begins late is begun by another thread.
-        self._thread = threading.main_thread().ident
+        self._thread = threading.main_thread().ident or 0
         self._cycles = 0
         # (is observed afterwards, does it change, ends a block, how long until the next)
         self._script = (
@@ -57,6 +60,7 @@ class Calibrator:
         self._at = -1  # before the cycle it is looked which marks end how often
         self._ends: Tallies | None = None
         self._block = (0, 0)  # wall and CPU time at its beginning
+        self._is_off = False
 
     def start(self, now_ns: int) -> None:
         """Ask to be called."""
@@ -65,7 +69,8 @@ class Calibrator:
     def __call__(self, now_ns: int) -> int:
         """Do the next thing of the script; when to be called again, ns."""
         if threading.get_ident() != self._thread:
-            return now_ns + SETTLE_NS
+            overdue = self._is_off and now_ns - self._block[0] > OVERDUE_NS
+            return now_ns + (self.finish() if overdue else SETTLE_NS)
         if self._at < 0:
             return now_ns + self._look_around()
         cpu_ns = time.thread_time_ns()
@@ -77,14 +82,29 @@ class Calibrator:
         _native.probe(observed, cpu_ns)
         if changes and observed:
             self._switch(True)
+        self._is_off = not observed
         self._block = now_ns, cpu_ns
         self._at += 1
         if self._at < len(self._script):
             return now_ns + wait_ns
-        self._at = -1
+        return now_ns + self._end_cycle()
+
+    def finish(self) -> int:
+        """End the cycle, from any thread; how long to rest, ns."""
+        if self._is_off:
+            clock = _clock_of(self._thread)
+            if clock is None:
+                return SETTLE_NS
+            self._is_off = False
+            _native.probe(True, time.clock_gettime_ns(clock))
+            self._switch(True)
+        return self._end_cycle()
+
+    def _end_cycle(self) -> int:
+        self._at, self._ends = -1, None
         self._cycles += 1
         _native.set_block_anchor(0, 0)
-        return now_ns + self._rest_ns()
+        return self._rest_ns()
 
     def _look_around(self) -> int:
         """Count for the length of a block what ends; then choose the mark to align with."""
@@ -110,6 +130,12 @@ class Calibrator:
             if number < 0:
                 return rest_ns
         return REST_NS
+
+
+def _clock_of(thread: int) -> int | None:
+    """The CPU clock of a thread, where the system has such."""
+    find = getattr(time, "pthread_getcpuclockid", None)
+    return find(thread) if find is not None else None
 
 
 def choose_anchor(before: Tallies, after: Tallies) -> int:

@@ -22,6 +22,7 @@ from redline.profile.record.options import Options
 
 if TYPE_CHECKING:
     from redline.profile.record.boundary import Boundary
+    from redline.profile.record.calibrate import Calibrator
 
 MARKS, CALLS = 1, 2
 
@@ -58,6 +59,7 @@ class Recorder:
         self._files: ProcessFiles | None = None
         self._boundary: Boundary | None = None
         self._companions = Companions(options)
+        self._calibrator: Calibrator | None = None
         self._patches: Any = None
         self._pid = 0
         self._base_ns = 0
@@ -113,6 +115,7 @@ class Recorder:
         if sampled is not None:
             self._note("sampler", **sampled)
         marks.listen_to_metadata(None)
+        self._end_calibration()
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
         self._native.set_active(0)
@@ -230,13 +233,20 @@ class Recorder:
             self._native.set_active(MARKS | CALLS)
             self._boundary.resume()
             if self.options.calibrate:
-                Calibrator(self._switch).start(self._native.now())
+                self._calibrator = Calibrator(self._switch)
+                self._calibrator.start(self._native.now())
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
         self._companions.begin()
         if self.options.for_s > 0:
             _later(self.options.for_s, self._end_window)
+
+    def _end_calibration(self) -> None:
+        """Let what is blocked now be told from what computes, by the CPU time that it used."""
+        calibrator, self._calibrator = self._calibrator, None
+        if calibrator is not None and os.getpid() == self._pid and self._native.get_active():
+            calibrator.finish()
 
     def _switch(self, on: bool) -> None:
         if self._boundary is not None:
@@ -246,6 +256,7 @@ class Recorder:
         if self._files is None or os.getpid() != self._pid:
             return
         self._companions.end()
+        self._end_calibration()
         self._native.set_block_hook(None, 0)
         if self._boundary is not None:
             self._boundary.pause()

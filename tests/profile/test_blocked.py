@@ -1,0 +1,137 @@
+"""Threads that block while the probe is off: by hand, and in a program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from test_timeline import INFERENCE, SIMULATION, begin, cells, end
+
+from redline.profile import layout
+from redline.profile.analyse.summary import summarize
+
+MS = 1_000_000
+Events = list[tuple[int, int]]
+
+
+def shard_events(*rows: tuple[int, int, int | None]) -> Events:
+    """(time in ms, code, CPU time in ms or None) as rows whose deltas are what is stored."""
+    found: Events = []
+    offset = 0  # payload rows move all later times, as only differences are stored
+    for at_ms, code, cpu_ms in rows:
+        if cpu_ms is not None:
+            last = found[-1][0] if found else 0
+            found.append((last + cpu_ms * MS, layout.CODE_CPU))
+            offset += cpu_ms * MS
+        found.append((at_ms * MS + offset, code))
+    return found
+
+
+ON, OFF, WINDOW = layout.CODE_PROBE_ON, layout.CODE_PROBE_OFF, layout.CODE_WINDOW_ON
+
+
+def test_a_long_silence_without_cpu_is_a_wait() -> None:
+    """The block 100..900 ms used 10 ms of CPU: 150..900, in inference, the thread was blocked.
+
+    The other 50 of the block are split like the observed simulation, which is all Python.
+    """
+    found = cells(
+        shard_events(
+            (0, WINDOW, None),
+            (0, begin(SIMULATION), None),
+            (100, OFF, 100),
+            (150, begin(INFERENCE), None),
+            (900, ON, 110),
+            (900, end(INFERENCE), None),
+            (900, end(SIMULATION), None),
+        ),
+        end_ns=1000 * MS,
+    )
+    assert found == {
+        ("", "simulation", "python"): 150 * MS,
+        ("", "inference", "waiting"): 750 * MS,
+        ("", "other", "python"): 100 * MS,
+    }
+
+
+def test_a_long_silence_of_computing_is_none() -> None:
+    found = cells(
+        shard_events(
+            (0, WINDOW, None),
+            (0, begin(SIMULATION), None),
+            (100, OFF, 100),
+            (900, ON, 600),
+            (900, end(SIMULATION), None),
+        ),
+        end_ns=1000 * MS,
+    )
+    assert found == {
+        ("", "simulation", "python"): 900 * MS,
+        ("", "other", "python"): 100 * MS,
+    }
+
+
+FIRST = [(0, WINDOW, None), (100, OFF, 100)]
+SECOND = [
+    (0, begin(INFERENCE), None),
+    (400, ON, 105),  # the first one's CPU time
+    (900, end(INFERENCE), None),
+    (900, layout.CODE_THREAD_END, None),
+]
+
+
+def test_who_is_blocked_lets_another_thread_lead() -> None:
+    """The first thread blocks from 100 to 950; the second works to 900, and ends the block at 400.
+
+    What the first one does after the block is not seen before its next event.
+    """
+    first = [*FIRST, (950, begin(SIMULATION), None)]
+    assert cells(shard_events(*first), shard_events(*SECOND), end_ns=1000 * MS) == {
+        ("", "other", "python"): 100 * MS,
+        ("", "inference", "python"): 800 * MS,
+        ("", "other", "waiting"): 50 * MS,
+        ("", "simulation", "python"): 50 * MS,
+    }
+
+
+def test_who_is_never_seen_again_waits_as_long_as_others_are_seen() -> None:
+    assert cells(shard_events(*FIRST), shard_events(*SECOND), end_ns=1000 * MS) == {
+        ("", "other", "python"): 200 * MS,
+        ("", "inference", "python"): 800 * MS,
+    }
+
+
+PROGRAM = """
+import threading, time
+from redline import profile
+
+def work(name, seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        with profile.operation(name):
+            sum(range(500))
+
+# Until the probe is off: from now on no mark of this thread ends the block.
+from redline.profile import _native
+while _native.get_active() != 1:
+    work("simulation", 0.001)
+thread = threading.Thread(target=work, args=("learning", 1.0))
+thread.start()
+thread.join()
+"""
+
+
+def test_a_block_that_begins_before_a_long_wait_is_ended_by_another_thread(profiled: Any) -> None:
+    profiled.run(PROGRAM)
+    summary = summarize(profiled.session)
+    times: dict[str, float] = defaultdict(float)
+    for cell in summary.cells:
+        times[cell.operation] += cell.raw_s
+    assert times["learning"] == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_block_in_which_the_program_ends_its_days_waiting(profiled: Any) -> None:
+    profiled.run(PROGRAM.partition("thread = ")[0] + "time.sleep(0.6)\n")
+    times = {(c.operation, c.level): c.raw_s for c in summarize(profiled.session).cells}
+    assert times["other", "waiting"] == pytest.approx(0.6, abs=0.1)
