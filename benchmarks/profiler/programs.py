@@ -30,7 +30,6 @@ from redline.profile.runner import run_profiled
 ROOT = Path(__file__).parents[2]
 PEERS = Path(__file__).parents[1] / "peers"
 MODES = ("unprofiled", "light", "full")
-SAMPLE_HZ = 400.0  # the sampler looks less often where that would cost over 1% of a core
 PACKAGES = ("torch", "gymnasium", "numpy", "stable-baselines3")
 HARDWARE = ("processor", "cores", "memory_gib", "system")
 
@@ -93,9 +92,7 @@ def run_once(program: Program, words: list[str], mode: str, directory: Path) -> 
     if mode == "unprofiled":
         status = subprocess.run(words, check=False).returncode
     else:
-        sample_hz = SAMPLE_HZ if mode == "sample" else 0.0
-        options = Options(mode=mode, sample_hz=sample_hz)
-        status = run_profiled(words, directory / "session", options)
+        status = run_profiled(words, directory / "session", Options(mode=mode))
     wall_s = time.perf_counter() - began
     if status:
         raise RuntimeError(f"{' '.join(words)} failed with status {status}, {mode}")
@@ -188,7 +185,7 @@ def _measure(name: str, record: Record, options: argparse.Namespace, sb3_python:
     program, rounds = PROGRAMS[name], record.rounds(name)
     steps = round(program.env_steps * options.scale)
     if len(rounds) < options.rounds:
-        words = command(program, steps // 8, options.python, sb3_python)
+        words = command(program, steps // 2, options.python, sb3_python)
         with tempfile.TemporaryDirectory() as directory:
             run_once(program, words, "unprofiled", Path(directory))
     words = command(program, steps, options.python, sb3_python)

@@ -68,6 +68,14 @@ def test_a_sample_stands_for_the_time_before_it() -> None:
     assert found.levels.tolist() == [0, 1, 3, 0, 5]
 
 
+def test_a_sampler_that_becomes_slower_counts_as_much() -> None:
+    """300 samples each 2 ms, then 100 each 40 ms of another level: 0.6 s and 4 s."""
+    rows = [(0, 0), *[(2_000_000, 0)] * 300, *[(40_000_000, levels.BACKEND)] * 100]
+    found = weigh(shard(rows))
+    weights = [int(found.weights_ns[found.levels == level].sum()) for level in (0, levels.BACKEND)]
+    assert weights == [600_000_000, 4_000_000_000]
+
+
 def sampled_session(directory: Path, made: Process, rows: list[tuple[int, int]]) -> Session:
     path = directory / layout.SAMPLES_SHARD
     columns = [pa.array([d for d, _ in rows], pa.uint32()), pa.array([c for _, c in rows])]

@@ -23,7 +23,8 @@ from redline.profile.analyse.summary import ShareRow, Summary, summarize
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline, build_timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
 
-LONGEST_GAP = 5  # a sample stands for at most so many median intervals
+LONGEST_GAP = 5  # a sample stands for at most so many times the median interval around it
+NEIGHBORS = 50  # samples, on either side at least
 MERGED = {"compiled": "backend", "cuda_api": "backend"}
 
 __all__ = ["Sampled", "ShareRow", "compare_shares", "read_sampled", "with_shares"]
@@ -59,8 +60,20 @@ def weigh(shard: Shard) -> Sampled:
     real = shard.codes != layout.SAMPLED_GAP
     times, seen = times[real], shard.codes[real]
     gaps = np.diff(times, prepend=times[:1])
-    typical = int(np.median(gaps[1:])) if len(gaps) > 1 else 0
+    typical = _typical(gaps)
     return Sampled(times, seen, np.where(gaps > LONGEST_GAP * typical, typical, gaps))
+
+
+def _typical(gaps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N] the median gap around each; the sampler may have become slower on its way.
+
+    The first gap is none.
+    """
+    found = np.zeros(len(gaps), np.int64)
+    for at in range(0, len(gaps), NEIGHBORS):
+        around = gaps[max(at - NEIGHBORS, 1) : at + 2 * NEIGHBORS]
+        found[at : at + NEIGHBORS] = int(np.median(around)) if len(around) else 0
+    return found
 
 
 def compare_shares(

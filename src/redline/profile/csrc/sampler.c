@@ -397,7 +397,7 @@ static void *run(void *unused) {
     /* Where it may: being late when cores are short would look away from the busiest times. */
     (void)setpriority(PRIO_PROCESS, (id_t)own_tid, -10);
     const int64_t began = clock_ns(CLOCK_MONOTONIC), spent_before = spent_ns;
-    int64_t next_refresh = 0, next_write = began + WRITE_NS;
+    int64_t next_refresh = 0, next_write = began + WRITE_NS, then = began, spent_then = spent_before;
     pthread_mutex_lock(&lock);
     while (!stopping) {
         struct timespec until;
@@ -422,10 +422,12 @@ static void *run(void *unused) {
         if (now >= next_write) {
             write_rows();
             next_write = now + WRITE_NS;
-            if ((spent_ns - spent_before) * MAX_COST > now - began &&
-                interval_ns < MAX_INTERVAL_NS) {
+            /* Of this second: the whole run's share would still be high after it was mended. */
+            if ((spent_ns - spent_then) * MAX_COST > now - then && interval_ns < MAX_INTERVAL_NS) {
                 interval_ns *= 2;
             }
+            spent_then = spent_ns;
+            then = now;
         }
         pthread_mutex_lock(&lock);
     }
