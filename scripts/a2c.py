@@ -6,8 +6,9 @@ Mnih et al. 2016, arXiv:1602.01783, in its synchronous form. Reads top to bottom
 `Agent`, `a2c_loss`, `gae`, `RMSprop`, `make_update`, `Collector`, `train`, `evaluate`.
 
 Defaults are the usual ones of the synchronous form (CleanRL has no A2C): 8 environments, 5 steps
-per iteration, gamma 0.99, lambda 1 (n-step returns), value loss weighted 0.5, no entropy bonus, gradients clipped at 0.5, RMSprop with 7e-4, smoothing 0.99 and epsilon 1e-5, separate networks of
-64 x 64 with tanh.
+per iteration, gamma 0.99, lambda 1 (n-step returns), value loss weighted 0.5, no entropy bonus,
+gradients clipped at 0.5, RMSprop with 7e-4, smoothing 0.99 and epsilon 1e-5, separate networks
+of 64 x 64 with tanh.
 
 Gymnasium's vector environments reset an environment in the step after the end of its episode,
 whatever the action. That step is no experience: its row is masked out of the loss and no
