@@ -202,9 +202,10 @@ def make_update(
     def update(obs: Tensor, columns: Tensor) -> dict[str, Tensor]:
         action, *others = columns.unbind(dim=1)
         loss, entropy = a2c_loss(agent, Batch(obs, action.long(), *others), args)
+        metrics = {"loss": loss.detach(), "entropy": entropy}
         gradients = torch.autograd.grad(loss, optimizer.parameters)
         optimizer.step(clipped(gradients, args.max_grad_norm))
-        return {"loss": loss.detach(), "entropy": entropy}
+        return metrics
 
     return update
 
@@ -358,8 +359,9 @@ def set_up(args: Args) -> None:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    if args.compile:  # compiled code then draws the numbers that eager code draws
-        torch._inductor.config.fallback_random = True
+    if args.compile:
+        torch._inductor.config.fallback_random = True  # draw the numbers that eager code draws
+        torch._dynamo.config.trace_autograd_ops = True  # gradients without leaving the graph
 
 
 class Progress:
@@ -368,14 +370,14 @@ class Progress:
     def __init__(self, args: Args) -> None:
         self.start = self.last_time = time.perf_counter()
         self.last_steps, self.returns = 0, list[float]()
-        self.file = args.csv.open("w", newline="") if args.csv else None
-        self.write("env_steps", "wall_time_s", "sps", "return")
+        self.path = args.csv
+        self.write("w", "env_steps", "wall_time_s", "sps", "return")
 
-    def write(self, *cells: Any) -> None:
-        """Append a row."""
-        if self.file:
-            csv.writer(self.file).writerow(cells)
-            self.file.flush()
+    def write(self, mode: str, *cells: Any) -> None:
+        """Write a row to the file, if there is one."""
+        if self.path:
+            with self.path.open(mode, newline="") as file:
+                csv.writer(file).writerow(cells)
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
@@ -384,7 +386,7 @@ class Progress:
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
         print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
-        self.write(env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
+        self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 
 

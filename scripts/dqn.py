@@ -106,10 +106,6 @@ class Adam:
         self.steps = torch.zeros((), device=self.parameters[0].device)
         self.learning_rate = torch.full_like(self.steps, learning_rate)
 
-    def descend(self, loss: Tensor) -> None:
-        """One step down the loss, with gradients of these parameters and of nothing else."""
-        self.step(torch.autograd.grad(loss, self.parameters))
-
     @torch.compiler.disable  # one kernel already
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
@@ -130,8 +126,9 @@ def make_update(
 
     def update(index: Tensor) -> dict[str, Tensor]:
         loss = q_loss(network, target, replay.batch(index), args.gamma)
-        optimizer.descend(loss)
-        return {"loss": loss.detach()}
+        metrics = {"loss": loss.detach()}
+        optimizer.step(torch.autograd.grad(loss, optimizer.parameters))
+        return metrics
 
     return update
 
@@ -304,8 +301,9 @@ def set_up(args: Args) -> None:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    if args.compile:  # compiled code then draws the numbers that eager code draws
-        torch._inductor.config.fallback_random = True
+    if args.compile:
+        torch._inductor.config.fallback_random = True  # draw the numbers that eager code draws
+        torch._dynamo.config.trace_autograd_ops = True  # gradients without leaving the graph
 
 
 class Progress:
@@ -314,14 +312,14 @@ class Progress:
     def __init__(self, args: Args) -> None:
         self.start = self.last_time = time.perf_counter()
         self.last_steps, self.returns = 0, list[float]()
-        self.file = args.csv.open("w", newline="") if args.csv else None
-        self.write("env_steps", "wall_time_s", "sps", "return")
+        self.path = args.csv
+        self.write("w", "env_steps", "wall_time_s", "sps", "return")
 
-    def write(self, *cells: Any) -> None:
-        """Append a row."""
-        if self.file:
-            csv.writer(self.file).writerow(cells)
-            self.file.flush()
+    def write(self, mode: str, *cells: Any) -> None:
+        """Write a row to the file, if there is one."""
+        if self.path:
+            with self.path.open(mode, newline="") as file:
+                csv.writer(file).writerow(cells)
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
@@ -330,7 +328,7 @@ class Progress:
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
         print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
-        self.write(env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
+        self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 
 

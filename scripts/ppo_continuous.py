@@ -219,9 +219,10 @@ def make_update(agent: Agent, optimizer: Adam, args: Args) -> Callable[..., dict
 
     def update(rows: Tensor) -> dict[str, Tensor]:
         loss, approx_kl = ppo_loss(agent, unpacked(rows, len(agent.log_std)), args)
+        metrics = {"loss": loss.detach(), "approx_kl": approx_kl}
         gradients = torch.autograd.grad(loss, optimizer.parameters)
         optimizer.step(clipped(gradients, args.max_grad_norm))
-        return {"loss": loss.detach(), "approx_kl": approx_kl}
+        return metrics
 
     return update
 
@@ -456,8 +457,9 @@ def set_up(args: Args) -> None:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    if args.compile:  # compiled code then draws the numbers that eager code draws
-        torch._inductor.config.fallback_random = True
+    if args.compile:
+        torch._inductor.config.fallback_random = True  # draw the numbers that eager code draws
+        torch._dynamo.config.trace_autograd_ops = True  # gradients without leaving the graph
 
 
 class Progress:
@@ -466,14 +468,14 @@ class Progress:
     def __init__(self, args: Args) -> None:
         self.start = self.last_time = time.perf_counter()
         self.last_steps, self.returns = 0, list[float]()
-        self.file = args.csv.open("w", newline="") if args.csv else None
-        self.write("env_steps", "wall_time_s", "sps", "return")
+        self.path = args.csv
+        self.write("w", "env_steps", "wall_time_s", "sps", "return")
 
-    def write(self, *cells: Any) -> None:
-        """Append a row."""
-        if self.file:
-            csv.writer(self.file).writerow(cells)
-            self.file.flush()
+    def write(self, mode: str, *cells: Any) -> None:
+        """Write a row to the file, if there is one."""
+        if self.path:
+            with self.path.open(mode, newline="") as file:
+                csv.writer(file).writerow(cells)
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
@@ -482,7 +484,7 @@ class Progress:
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
         print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
-        self.write(env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
+        self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 
 

@@ -311,10 +311,11 @@ def make_update(
 
     def update(index: Tensor, weight: Tensor) -> dict[str, Tensor]:
         loss, priority = r2d1_loss(network, target, replay.batch(index), weight, args)
+        metrics = {"loss": loss.detach()}
         gradients = torch.autograd.grad(loss, optimizer.parameters)
         optimizer.step(clipped(gradients, args.max_grad_norm))
         replay.priority.index_copy_(0, index, priority)
-        return {"loss": loss.detach()}
+        return metrics
 
     return update
 
@@ -499,8 +500,9 @@ def set_up(args: Args) -> None:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    if args.compile:  # compiled code then draws the numbers that eager code draws
-        torch._inductor.config.fallback_random = True
+    if args.compile:
+        torch._inductor.config.fallback_random = True  # draw the numbers that eager code draws
+        torch._dynamo.config.trace_autograd_ops = True  # gradients without leaving the graph
 
 
 class Progress:
@@ -509,14 +511,14 @@ class Progress:
     def __init__(self, args: Args) -> None:
         self.start = self.last_time = time.perf_counter()
         self.last_steps, self.returns = 0, list[float]()
-        self.file = args.csv.open("w", newline="") if args.csv else None
-        self.write("env_steps", "wall_time_s", "sps", "return")
+        self.path = args.csv
+        self.write("w", "env_steps", "wall_time_s", "sps", "return")
 
-    def write(self, *cells: Any) -> None:
-        """Append a row."""
-        if self.file:
-            csv.writer(self.file).writerow(cells)
-            self.file.flush()
+    def write(self, mode: str, *cells: Any) -> None:
+        """Write a row to the file, if there is one."""
+        if self.path:
+            with self.path.open(mode, newline="") as file:
+                csv.writer(file).writerow(cells)
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
@@ -525,7 +527,7 @@ class Progress:
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
         print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
-        self.write(env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
+        self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 
 

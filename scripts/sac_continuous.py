@@ -169,10 +169,6 @@ class Adam:
         self.steps = torch.zeros((), device=self.parameters[0].device)
         self.learning_rate = torch.full_like(self.steps, learning_rate)
 
-    def descend(self, loss: Tensor) -> None:
-        """One step down the loss, with gradients of these parameters and of nothing else."""
-        self.step(torch.autograd.grad(loss, self.parameters))
-
     @torch.compiler.disable  # one kernel already
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
@@ -202,16 +198,17 @@ def make_update(
         noise = torch.randn(noise_shape, device=args.device)
         alpha = log_alpha.detach().exp()
         q_loss = critic_loss(actor, critic, target, alpha, batch, noise[0], args.gamma)
-        critic_optimizer.descend(q_loss)
+        metrics = {"alpha": alpha, "critic_loss": q_loss.detach()}
+        critic_optimizer.step(torch.autograd.grad(q_loss, critic_optimizer.parameters))
         # One sample of actions serves the actor and the temperature.
         pi_loss, entropy = actor_loss(actor, critic, alpha, batch.obs, noise[1])
-        actor_optimizer.descend(pi_loss)
-        target_entropy = -float(replay.action_size)
-        alpha_optimizer.descend(temperature_loss(log_alpha, entropy, target_entropy))
+        metrics |= {"actor_loss": pi_loss.detach(), "entropy": entropy}
+        actor_optimizer.step(torch.autograd.grad(pi_loss, actor_optimizer.parameters))
+        alpha_loss = temperature_loss(log_alpha, entropy, -float(replay.action_size))
+        alpha_optimizer.step(torch.autograd.grad(alpha_loss, alpha_optimizer.parameters))
         with torch.no_grad():
             torch._foreach_lerp_(targets, online, args.tau)
-        metrics = {"critic_loss": q_loss.detach(), "actor_loss": pi_loss.detach()}
-        return metrics | {"entropy": entropy, "alpha": alpha}
+        return metrics
 
     return update
 
@@ -379,8 +376,9 @@ def set_up(args: Args) -> None:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    if args.compile:  # compiled code then draws the numbers that eager code draws
-        torch._inductor.config.fallback_random = True
+    if args.compile:
+        torch._inductor.config.fallback_random = True  # draw the numbers that eager code draws
+        torch._dynamo.config.trace_autograd_ops = True  # gradients without leaving the graph
 
 
 class Progress:
@@ -389,14 +387,14 @@ class Progress:
     def __init__(self, args: Args) -> None:
         self.start = self.last_time = time.perf_counter()
         self.last_steps, self.returns = 0, list[float]()
-        self.file = args.csv.open("w", newline="") if args.csv else None
-        self.write("env_steps", "wall_time_s", "sps", "return")
+        self.path = args.csv
+        self.write("w", "env_steps", "wall_time_s", "sps", "return")
 
-    def write(self, *cells: Any) -> None:
-        """Append a row."""
-        if self.file:
-            csv.writer(self.file).writerow(cells)
-            self.file.flush()
+    def write(self, mode: str, *cells: Any) -> None:
+        """Write a row to the file, if there is one."""
+        if self.path:
+            with self.path.open(mode, newline="") as file:
+                csv.writer(file).writerow(cells)
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
@@ -405,7 +403,7 @@ class Progress:
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
         print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
-        self.write(env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
+        self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 
 

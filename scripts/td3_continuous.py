@@ -150,10 +150,6 @@ class Adam:
         self.steps = torch.zeros((), device=self.parameters[0].device)
         self.learning_rate = torch.full_like(self.steps, learning_rate)
 
-    def descend(self, loss: Tensor) -> None:
-        """One step down the loss, with gradients of these parameters and of nothing else."""
-        self.step(torch.autograd.grad(loss, self.parameters))
-
     @torch.compiler.disable  # one kernel already
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
@@ -185,15 +181,17 @@ def make_updates(
         noise = args.target_noise * torch.randn(noise_shape, device=args.device)
         batch, clip = replay.batch(index), args.target_noise_clip
         loss = critic_loss(target_actor, critic, target, batch, noise, args.gamma, clip)
-        critic_optimizer.descend(loss)
-        return loss.detach()
+        value = loss.detach()
+        critic_optimizer.step(torch.autograd.grad(loss, critic_optimizer.parameters))
+        return value
 
     def update_actor(index: Tensor) -> Tensor:
         loss = actor_loss(actor, critic, replay.batch(index).obs)
-        actor_optimizer.descend(loss)
+        value = loss.detach()
+        actor_optimizer.step(torch.autograd.grad(loss, actor_optimizer.parameters))
         with torch.no_grad():
             torch._foreach_lerp_(targets, online, args.tau)
-        return loss.detach()
+        return value
 
     return update_critics, update_actor
 
@@ -369,8 +367,9 @@ def set_up(args: Args) -> None:
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
-    if args.compile:  # compiled code then draws the numbers that eager code draws
-        torch._inductor.config.fallback_random = True
+    if args.compile:
+        torch._inductor.config.fallback_random = True  # draw the numbers that eager code draws
+        torch._dynamo.config.trace_autograd_ops = True  # gradients without leaving the graph
 
 
 class Progress:
@@ -379,14 +378,14 @@ class Progress:
     def __init__(self, args: Args) -> None:
         self.start = self.last_time = time.perf_counter()
         self.last_steps, self.returns = 0, list[float]()
-        self.file = args.csv.open("w", newline="") if args.csv else None
-        self.write("env_steps", "wall_time_s", "sps", "return")
+        self.path = args.csv
+        self.write("w", "env_steps", "wall_time_s", "sps", "return")
 
-    def write(self, *cells: Any) -> None:
-        """Append a row."""
-        if self.file:
-            csv.writer(self.file).writerow(cells)
-            self.file.flush()
+    def write(self, mode: str, *cells: Any) -> None:
+        """Write a row to the file, if there is one."""
+        if self.path:
+            with self.path.open(mode, newline="") as file:
+                csv.writer(file).writerow(cells)
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
@@ -395,7 +394,7 @@ class Progress:
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
         print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
-        self.write(env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
+        self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 
 
