@@ -9,6 +9,7 @@ RedlineError
 │   └── SpaceError                  a policy or algorithm cannot serve this space
 ├── MissingExtraError (ImportError) an optional package is needed; names the pip command
 ├── DeviceError                     the requested device is not there
+│   └── PlacementError              a policy's data: wrong device, dtype or shape
 ├── EnvError                        an environment broke its contract
 │   ├── EnvDataError (ValueError)   NaN, infinity, wrong shape or dtype in what it returned
 │   └── ActionError (ValueError)    an action outside the action space
@@ -35,6 +36,7 @@ __all__ = [
     "EnvError",
     "IncompatibleCheckpointError",
     "MissingExtraError",
+    "PlacementError",
     "ProfileError",
     "ProfilerConflictError",
     "RedlineError",
@@ -85,6 +87,10 @@ class MissingExtraError(RedlineError, ImportError):
 
 class DeviceError(RedlineError):
     """The requested device is not there."""
+
+
+class PlacementError(DeviceError, ValueError):
+    """What goes into a policy or comes out has the wrong device, dtype, shape or name."""
 
 
 class EnvError(RedlineError):

@@ -4,6 +4,7 @@ from redline.policies.action_heads import ActionHead, make_action_head
 from redline.policies.actor_critic import ActorCritic, resets
 from redline.policies.categorical_actor import CategoricalActor
 from redline.policies.continuous_actor import DeterministicActor, SquashedGaussianActor
+from redline.policies.device_check import DeviceCheck
 from redline.policies.make import make_actor, make_policy
 from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import (
@@ -25,6 +26,7 @@ __all__ = [
     "CategoricalActor",
     "Conditioning",
     "DeterministicActor",
+    "DeviceCheck",
     "ObservationNormalizer",
     "Policy",
     "QPolicy",

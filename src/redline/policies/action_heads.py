@@ -70,6 +70,10 @@ class ActionHead(nn.Module, ABC):
     def noise(self, uniform: Array) -> Array:
         """Uniform numbers [L, noise_size] in (0, 1) to the noise that `sample` expects."""
 
+    @abstractmethod
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """The same of float32 tensors [..., noise_size], on their own device."""
+
     def env_action(self, action: Any) -> Any:
         """What the environment receives for the stored `action`, numpy or tensor."""
         return action
@@ -99,6 +103,10 @@ class CategoricalHead(ActionHead):
         """Gumbel(0, 1)."""
         return -np.log(-np.log(uniform))
 
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """Gumbel(0, 1)."""
+        return -torch.log(-torch.log(uniform))
+
 
 class MultiCategoricalHead(ActionHead):
     """MultiDiscrete(nvec), of any shape."""
@@ -127,6 +135,10 @@ class MultiCategoricalHead(ActionHead):
         """Gumbel(0, 1)."""
         return -np.log(-np.log(uniform))
 
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """Gumbel(0, 1)."""
+        return -torch.log(-torch.log(uniform))
+
 
 class BernoulliHead(ActionHead):
     """MultiBinary(n), of any shape."""
@@ -143,6 +155,10 @@ class BernoulliHead(ActionHead):
     def noise(self, uniform: Array) -> Array:
         """Logistic(0, 1)."""
         return np.log(uniform) - np.log1p(-uniform)
+
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """Logistic(0, 1)."""
+        return torch.log(uniform) - torch.log1p(-uniform)
 
 
 class GaussianHead(ActionHead):
@@ -185,6 +201,10 @@ class GaussianHead(ActionHead):
     def noise(self, uniform: Array) -> Array:
         """Normal(0, 1)."""
         return torch.special.ndtri(torch.from_numpy(uniform)).numpy()
+
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """Normal(0, 1)."""
+        return torch.special.ndtri(uniform)
 
     def env_action(self, action: Any) -> Any:
         """Clipped to the bounds; a numpy array also gets the space's dtype."""
@@ -279,6 +299,12 @@ class JointHead(ActionHead):
         columns = np.split(uniform, np.cumsum(self._noise_sizes)[:-1], axis=1)
         parts = zip(self.named_parts().values(), columns, strict=True)
         return np.concatenate([head.noise(column) for head, column in parts], axis=1)
+
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """Each part's noise, side by side."""
+        columns = uniform.split(self._noise_sizes, dim=-1)
+        parts = zip(self.named_parts().values(), columns, strict=True)
+        return torch.cat([head.noise_from_uniform(column) for head, column in parts], dim=-1)
 
     def env_action(self, action: Any) -> dict[str, Any]:
         """Each part's."""

@@ -69,6 +69,7 @@ class Actor(Policy):
         self.torso = torso
         self.head = nn.Linear(features, num_outputs)
         self._draw_noise = noise_head.draw_noise
+        self._noise_from_uniform = noise_head.noise_from_uniform
 
     def initial_state(self, batch_size: int) -> State:
         """{}: there is none."""
@@ -77,6 +78,10 @@ class Actor(Policy):
     def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
         """[length, noise_size] float32; drawing 7 rows and then 5 equals drawing 12."""
         return self._draw_noise(rng, length)
+
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """[..., noise_size] on the device of `uniform`; see `Policy.noise_from_uniform`."""
+        return self._noise_from_uniform(uniform)
 
     def outputs(self, obs: NestedTensor) -> Tensor:
         """[N, num_outputs] of the network, with gradient."""

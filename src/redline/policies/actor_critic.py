@@ -106,6 +106,10 @@ class ActorCritic(Policy):
         """[length, noise_size] float32; drawing 7 rows and then 5 equals drawing 12."""
         return self.action_head.draw_noise(rng, length)
 
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """[..., noise_size] on the device of `uniform`; see `Policy.noise_from_uniform`."""
+        return self.action_head.noise_from_uniform(uniform)
+
     def env_action(self, action: Any) -> Any:
         """Clip or squash what `act` gave to the bounds of the action space."""
         return self.action_head.env_action(action)

@@ -85,6 +85,19 @@ class Policy(nn.Module, ABC):
     def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
         """[length, noise_size] float32: the noise of one environment's next `length` actions."""
 
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """The noise that numbers drawn uniformly stand for, on their own device.
+
+        Collectors that never leave a device draw the numbers there, in place of `draw_noise`.
+
+        Args:
+            uniform: [..., noise_size] float32 strictly between 0 and 1.
+
+        Returns:
+            [..., noise_size] float32.
+        """
+        raise NotImplementedError(f"{type(self).__name__} draws its noise on the host only")
+
     @abstractmethod
     def act(
         self,

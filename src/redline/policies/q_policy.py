@@ -107,6 +107,10 @@ class QPolicy(Policy):
         """[length, 2] float32 uniform in [0, 1); drawing 7 rows and then 5 equals drawing 12."""
         return rng.random((length, self.noise_size), dtype=np.float32)
 
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """The numbers themselves."""
+        return uniform
+
     def features(self, obs: NestedTensor) -> Tensor:
         """[N, F] of observations [N, ...], before the core."""
         return self.torso(without_mask(obs) if self.has_mask else obs)

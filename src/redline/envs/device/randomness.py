@@ -94,15 +94,15 @@ def word_offsets(num_words: int, device: torch.device | str) -> Tensor:
 
 
 def uniforms(words: Tensor) -> Tensor:
-    """[2 * W, B] float32 in [0, 1), two of 24 bits from each word of [W, B]."""
-    bits = torch.cat([words >> 40, words >> 16])
+    """[..., 2 * W, B] float32 in [0, 1), two of 24 bits from each word of [..., W, B]."""
+    bits = torch.cat([words >> 40, words >> 16], dim=-2)
     return bits.bitwise_and_(_LOW_BITS).to(torch.float32).mul_(2.0**-_BITS)
 
 
 def open_uniforms(words: Tensor) -> Tensor:
-    """[2 * W, B] float32 strictly between 0 and 1, for inverse distribution functions.
+    """[..., 2 * W, B] float32 strictly between 0 and 1, for inverse distribution functions.
 
     The middles of 2^23 equal intervals: with 24 bits the last one would round to 1.
     """
-    bits = torch.cat([words >> 41, words >> 17]).bitwise_and_(_LOW_BITS >> 1)
+    bits = torch.cat([words >> 41, words >> 17], dim=-2).bitwise_and_(_LOW_BITS >> 1)
     return bits.to(torch.float32).add_(0.5).mul_(2.0 ** -(_BITS - 1))
