@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,7 @@ def test_scripted_episodes_equal_the_serial_collectors(filler: bool, reset_mode:
                 CountingPolicy(), rollout_length=2, reset_mode="wait",
             )  # fmt: skip
         return
+
     def env() -> ScriptedEnv:
         lengths, ends = [[3], [2, 5], [4]], ["truncated", "terminated", "truncated"]
         return ScriptedEnv(lengths, ends, filler=filler)
@@ -104,7 +107,6 @@ def test_native_games_equal_the_serial_collectors_numpy_view(
 
 def test_dict_observations_of_any_environment_equal_the_serial_collectors() -> None:
     """A Gymnasium environment behind a device, with images, vectors and a time limit."""
-    import gymnasium
 
     class Both(gymnasium.Env[Any, Any]):
         observation_space = gymnasium.spaces.Dict(
@@ -188,8 +190,6 @@ def test_a_saved_collector_goes_on_bit_for_bit(env_id: str) -> None:
 
 
 def test_an_environment_that_cannot_be_restored_begins_fresh_episodes() -> None:
-    import gymnasium
-
     def collector() -> DeviceCollector:
         ready = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
         env = make_device_vec(ready, 2, device="cpu")
@@ -242,7 +242,7 @@ def test_reading_back_does_not_grow_with_the_rollout() -> None:
 
 
 def test_a_copy_on_another_device_takes_the_weights_by_number() -> None:
-    """"meta" stands in for another device: the copy exists, and is where it should be."""
+    """ "meta" stands in for another device: the copy exists, and is where it should be."""
     env = make_device_vec("redline/CartPole-v1", 2, device="cpu")
     policy = make_policy(env.observation_space, env.action_space, normalize_obs=True)
     collector = DeviceCollector(env, policy, rollout_length=2, policy_device="meta")
@@ -258,8 +258,6 @@ def test_a_copy_acts_with_the_weights_of_its_version() -> None:
     env = make_device_vec("redline/CartPole-v1", 2, device="cpu")
     policy = make_policy(env.observation_space, env.action_space, normalize_obs=True)
     collector = DeviceCollector(env, policy, rollout_length=2)
-    import copy
-
     collector.policy = copy.deepcopy(policy)
     with torch.no_grad():
         for tensor in (*policy.parameters(), *policy.buffers()):
@@ -281,7 +279,9 @@ def test_an_action_outside_the_space_ends_the_collection() -> None:
 
 
 @CUDA
-@pytest.mark.parametrize(("env_device", "policy_device"), [("cuda", "cuda"), ("cpu", "cuda"), ("cuda", "cpu")])
+@pytest.mark.parametrize(
+    ("env_device", "policy_device"), [("cuda", "cuda"), ("cpu", "cuda"), ("cuda", "cpu")]
+)
 @pytest.mark.parametrize("env_id", ["redline/Breakout-v1", "MinAtar/Breakout-v1"])
 def test_any_placement_gives_the_same_rollout(
     env_id: str, env_device: str, policy_device: str

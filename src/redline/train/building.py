@@ -15,11 +15,13 @@ from redline.collect import (
     AsyncCollector,
     CentralCollector,
     Collector,
+    DeviceCollector,
     SerialCollector,
     WorkersCollector,
 )
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import threads_each, worker_cpus
+from redline.envs.device.mirrored import MirroredEnv
 from redline.envs.registry import is_atari, is_native
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
@@ -27,7 +29,7 @@ from redline.train.checkpoint_store import CheckpointStore
 from redline.train.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.evaluate_beside import EvaluationBeside
 from redline.train.progress import ProgressLogger
-from redline.train.settings import RunConfig
+from redline.train.settings import RunConfig, RunSettings
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
 """What a user may give as an environment."""
@@ -114,18 +116,29 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
     )
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that is not there.
+def check_devices(run: RunSettings) -> None:
+    """Refuse devices that are not there, or that the collector cannot use.
 
     Raises:
         DeviceError: naming the reason and the fix.
+        ConfigError: if environments or acting are placed where the collector has no say.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        build = "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
-        raise DeviceError(
-            f"device='cuda' was asked for, but no CUDA device can be used ({build}). Use "
-            f"--device cpu, or install a CUDA build of torch on a machine with an NVIDIA GPU."
-        )
+    for name in ("device", "policy_device", "env_device"):
+        device = getattr(run, name)
+        if device == "cuda" and not torch.cuda.is_available():
+            build = (
+                "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
+            )
+            raise DeviceError(
+                f"{name}='cuda' was asked for, but no CUDA device can be used ({build}). Use "
+                f"--{name.replace('_', '-')} cpu, or install a CUDA build of torch on a machine "
+                f"with an NVIDIA GPU."
+            )
+        if name != "device" and device is not None and run.collector != "serial":
+            raise ConfigError(
+                f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
+                f"places environments and acting itself. Leave {name} out."
+            )
 
 
 def resolve(config: RunConfig, env: VecEnv) -> RunConfig:
@@ -176,6 +189,8 @@ def make_collector(
 ) -> Collector:
     """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
     run = config.run
+    if _lives_on_devices(run, settings):
+        return _make_device_collector(config, settings, env, policy)
     shared: dict[str, Any] = {
         "rollout_length": config.algo.rollout_length,
         "seed": run.seed,
@@ -199,6 +214,32 @@ def make_collector(
     if run.collector == "async":
         return AsyncCollector(settings, policy, max_staleness=run.max_staleness, **shared)
     return WorkersCollector(settings, policy, **shared)
+
+
+def _lives_on_devices(run: RunSettings, settings: EnvSettings) -> bool:
+    """Whether data are tensors on the way from the environments to the policy."""
+    placed = run.env_device is not None or run.policy_device is not None
+    return run.collector == "serial" and (placed or settings.backend == "device")
+
+
+def _make_device_collector(
+    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
+) -> DeviceCollector:
+    run = config.run
+    policy_device = run.policy_device or run.device
+    if settings.backend == "device":
+        env.close()  # the numpy view; the games themselves are wanted
+        on_device = settings.make_on_device(config.algo.num_envs, run.env_device or policy_device)
+    else:
+        on_device = MirroredEnv(env, run.env_device or "cpu")
+    return DeviceCollector(
+        on_device,
+        policy,
+        rollout_length=config.algo.rollout_length,
+        seed=run.seed,
+        reset_mode=run.reset_mode,  # type: ignore[arg-type]
+        policy_device=policy_device,
+    )
 
 
 def make_logger(config: RunConfig, out: Path) -> ProgressLogger:

@@ -21,7 +21,7 @@ from redline.train.off_policy_presets import (
 from redline.train.settings import PolicySettings, RunConfig, RunSettings, check_algorithm
 
 FAMILIES: tuple[tuple[str, str], ...] = (
-    (r"^CartPole-v\d$", "cartpole"),
+    (r"^(redline/)?CartPole-v\d$", "cartpole"),
     (r"^HalfCheetah-v\d$", "halfcheetah"),
     (
         r"^(Hopper|Walker2d|Ant|Swimmer|Humanoid|HumanoidStandup|Reacher|Pusher"
@@ -30,7 +30,8 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (r"^ALE/", "atari"),
     (r"^MinAtar/", "minatar"),
-    (r"^Pendulum-v\d$", "pendulum"),
+    (r"^redline/(Asterix|Breakout|Freeway|Seaquest|SpaceInvaders)-v\d$", "minatar"),
+    (r"^(redline/)?Pendulum-v\d$", "pendulum"),
     (r"^redline/CartPoleHiddenVelocity-v\d$", "recurrent"),
     (r"^redline/TMaze-v\d$", "memory"),
 )

@@ -12,6 +12,7 @@ import torch
 
 from redline.data import Array, to_numpy, to_tensor
 from redline.envs import EnvSettings
+from redline.envs.device.ids import ORIGINALS
 from redline.errors import ConfigError
 from redline.policies.policy import Policy, reset_state
 
@@ -36,7 +37,9 @@ class EpisodeFrames:
         self._rendered: list[gymnasium.Env[Any, Any]] = []
         if isinstance(settings.env, str):
             drawn = {**settings.env_kwargs, "render_mode": "rgb_array"}
-            settings = replace(settings, backend="gymnasium", env_kwargs=drawn)
+            # A native game cannot be drawn, but its original plays by the same rules.
+            env = ORIGINALS.get(settings.env, settings.env)
+            settings = replace(settings, env=env, backend="gymnasium", env_kwargs=drawn)
         make = settings.single().make
 
         def remember() -> gymnasium.Env[Any, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from redline.data import Array, Rollout
 
@@ -33,12 +34,14 @@ class RewardScaler:
         """Take in a rollout's rewards, then scale them in place.
 
         Args:
-            rollout: [T, B] on the CPU.
+            rollout: [T, B] on any device; from another than the CPU, rewards come and go.
         """
-        reward = rollout["reward"].numpy()
-        valid = rollout["valid"].numpy()
-        self._update(self._discounted(reward, rollout.done.numpy(), valid)[valid])
+        given = rollout["reward"]
+        reward, valid = given.cpu().numpy(), rollout.valid.cpu().numpy()
+        self._update(self._discounted(reward, rollout.done.cpu().numpy(), valid)[valid])
         np.clip(reward / self.deviation(), -self._clip, self._clip, out=reward)
+        if given.device.type != "cpu":  # there, `reward` is the rollout's own memory
+            given.copy_(torch.from_numpy(reward))
 
     def deviation(self) -> float:
         """Standard deviation of the discounted return; 1 before anything was seen."""

@@ -33,7 +33,7 @@ from redline.train.atomic_files import write_json_atomic
 from redline.train.building import (
     EnvArgument,
     NetworkFactory,
-    check_device,
+    check_devices,
     describe_env,
     env_settings,
     make_collector,
@@ -426,7 +426,7 @@ def _execute(
     recording: Recording | None,
 ) -> Run:
     """Build everything, train, and close everything whatever happens."""
-    check_device(config.run.device)
+    check_devices(config.run)
     for name in ("tensorboard", "jsonl", "wandb"):
         if getattr(config.run, name):
             require_writer(name)

@@ -40,7 +40,13 @@ class RunSettings:
     seed: int = 1
     """Seed of everything: network, action noise, environments, minibatches."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the policy acts and learns."""
+    """Where the policy learns, and acts unless policy_device says otherwise."""
+    policy_device: Literal["cpu", "cuda"] | None = None
+    """Where the policy acts; elsewhere than device it is a copy that takes over the weights
+    after each iteration. None: device."""
+    env_device: Literal["cpu", "cuda"] | None = None
+    """Where native games are stepped, and where other environments' observations are delivered.
+    None: policy_device for native games, the CPU for others."""
     env_backend: Literal["auto", "gymnasium", "processes", "envpool", "ale", "device"] = "auto"
     """What steps the environments.
     auto: ALE's own vector environment for ALE ids, device for native games (redline/CartPole-v1,
@@ -53,7 +59,7 @@ class RunSettings:
     """After an episode ends: begin the next at once, or wait for the next iteration.
     auto: wait for reinforce, immediate for the others."""
     collector: Literal["serial", "workers", "central", "alternating", "async"] = "serial"
-    """serial: acting and stepping in this process.
+    """serial: acting and stepping in this process, on the devices that were chosen.
     central: stepping in num_workers processes, acting in this one, on all environments at once.
     alternating: likewise, in groups: while the policy acts for one, the others step.
     workers: both in num_workers processes, each with its environments and copy of the policy.
