@@ -19,7 +19,7 @@ from redline.data import Rollout, leaves
 from redline.envs import make_device_vec, make_vec
 from redline.envs.device.mirrored import MirroredEnv
 from redline.errors import ActionError, ConfigError, EnvError
-from redline.policies import make_policy
+from redline.policies import SkillPolicy, make_policy, with_skill
 from tests.collect.scripted import CountingPolicy, ScriptedEnv
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -216,6 +216,29 @@ def test_epsilon_changes_with_every_collection() -> None:
         ).action.view(30, 3)  # type: ignore[union-attr]
         same = (rollout["action"] == greedy).all(0).tolist()
         assert same == [i != explorer for i in range(3)]
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
+def test_skills_that_change_equal_the_serial_collectors(core: Any) -> None:
+    """Values of cut episodes are those of the skill that acted in them."""
+    torch.manual_seed(0)
+
+    def env() -> ScriptedEnv:
+        return ScriptedEnv([[2, 5], [3], [20]], ["truncated", "terminated", "truncated"])
+
+    inside = make_policy(
+        with_skill(env().observation_space, 3), env().action_space, core=core, core_size=8
+    )
+    policy = SkillPolicy(inside, env().observation_space, 3)
+    serial = SerialCollector(env(), policy, rollout_length=6, seed=4)
+    device = DeviceCollector(
+        MirroredEnv(env(), "cpu"), policy, rollout_length=6, seed=4, noise="host"
+    )
+    for skills in ([0, 1, 2], [2, 2, 0]):
+        told = {"skill": torch.tensor(skills)}
+        one, two = device.collect(told), serial.collect(told)
+        assert one["bootstrap_value"].ne(0).any(0).tolist() == [True, False, True]
+        assert_equal_rollouts(one, two, tolerance=1e-4)
 
 
 class Reads(TorchDispatchMode):

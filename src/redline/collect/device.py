@@ -82,6 +82,7 @@ class DeviceCollector(Collector):
         )
         self._make_memory()
         self._obs: NestedTensor | None = None
+        self._conditioning: dict[str, Tensor] | None = None
         self._state = self._fresh_state()
 
     def _make_memory(self) -> None:
@@ -121,16 +122,16 @@ class DeviceCollector(Collector):
         self._begin()
         initial_state = {name: leaf.clone() for name, leaf in self._state.items()}
         self._steps["bootstrap_value"].zero_()
-        conditions = {
-            name: value.to(self.policy_device) for name, value in (conditioning or {}).items()
-        }
+        self._conditioning = None
+        if conditioning:
+            self._conditioning = self._at_policy(dict(conditioning))
         with torch.inference_mode():
             noise = self._noise.draw().unbind(0)
             active = None
             if self._wait:
                 active = torch.ones(self.num_envs, dtype=torch.bool, device=self.env.device)
             for t in range(self.rollout_length):
-                step = self._step(t, noise[t], active, conditions)
+                step = self._step(t, noise[t], active)
                 if active is not None:
                     active = active & ~(step.terminated | step.truncated)
             self._bootstrap()
@@ -146,15 +147,13 @@ class DeviceCollector(Collector):
             version=self.version,
         )
 
-    def _step(
-        self, t: int, noise: Tensor, active: Tensor | None, conditioning: Mapping[str, Tensor]
-    ) -> DeviceStep:
+    def _step(self, t: int, noise: Tensor, active: Tensor | None) -> DeviceStep:
         row = self._rows[t]
         _write(row["obs"], self._obs)
         policy = self._check if t == 0 else self.policy
         with _INFERENCE:
             obs = self._at_policy(self._obs)
-            output = policy.act(obs, self._state, noise, conditioning or None)
+            output = policy.act(obs, self._state, noise, self._conditioning)
             action = map_leaves(self._at_env, self.policy.env_action(output.action))
         _write(row["action"], output.action)
         for name, extra in output.extras.items():
@@ -201,7 +200,8 @@ class DeviceCollector(Collector):
         """
         cut = step.truncated & ~step.terminated & step.valid
         if self.policy.has_value and bool(cut.any()):
-            value = self.policy.value(self._at_policy(step.final_obs), self._state)
+            final_obs = self._at_policy(step.final_obs)
+            value = self.policy.value(final_obs, self._state, self._conditioning)
             row["bootstrap_value"].copy_(value.to(self.env.device).masked_fill(~cut, 0.0))
 
     def _bootstrap(self) -> None:
@@ -213,11 +213,19 @@ class DeviceCollector(Collector):
             at = (steps["truncated"] & ~steps["terminated"] & steps["valid"]).nonzero(as_tuple=True)
             if len(at[0]):
                 final_obs = map_leaves(lambda leaf: leaf[at], steps["final_obs"])
-                value = self.policy.value(self._at_policy(final_obs), {})
+                value = self.policy.value(self._at_policy(final_obs), {}, self._of(at[1]))
                 target[at] = value.to(self.env.device)
         running = steps["valid"][-1] & ~(steps["terminated"][-1] | steps["truncated"][-1])
-        value = self._check.value(self._at_policy(self._obs), self._state)
+        last_obs = self._at_policy(self._obs)
+        value = self._check.value(last_obs, self._state, self._conditioning)
         target[-1] += value.to(self.env.device).masked_fill(~running, 0.0)
+
+    def _of(self, envs: Tensor) -> dict[str, Tensor] | None:
+        """The conditioning of some environments, [n] int64, which may occur repeatedly."""
+        if self._conditioning is None:
+            return None
+        index = envs.to(self.policy_device)
+        return {name: value[index] for name, value in self._conditioning.items()}
 
     # -- episodes --------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class DeviceCheck(Policy):
         self.noise_size, self.is_recurrent = policy.noise_size, policy.is_recurrent
         self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
         self.action_space = policy.action_space
+        self.conditioning_names = policy.conditioning_names
         self.observation_space = getattr(policy, "observation_space", None)
         stored = getattr(policy, "stored_action_space", policy.action_space)
         self._action = None if stored is None else _leaves_of(stored)
@@ -77,11 +78,9 @@ class DeviceCheck(Policy):
         Raises:
             PlacementError: if anything has the wrong device, dtype, shape or name.
         """
-        batch = self._check_inputs(obs, state)
+        batch = self._check_inputs(obs, state, conditioning)
         if noise is not None:
             self._check_leaf("noise", noise, _Leaf((self.noise_size,), torch.float32), batch)
-        for name, value in (conditioning or {}).items():
-            self._check_leaf(f"conditioning {name!r}", value, _Leaf(None, None), batch)
         output = self.policy.act(obs, state, noise, conditioning)
         if self._action is not None:
             self._check_tree("action", output.action, self._action, batch)
@@ -92,18 +91,22 @@ class DeviceCheck(Policy):
         self._check_state("the state it gave", output.state, batch)
         return output
 
-    def value(self, obs: NestedTensor, state: State) -> Tensor:
+    def value(
+        self, obs: NestedTensor, state: State, conditioning: Conditioning | None = None
+    ) -> Tensor:
         """[B] value as the policy gives it; see `Policy.value`.
 
         Raises:
             PlacementError: if anything has the wrong device, dtype, shape or name.
         """
-        batch = self._check_inputs(obs, state)
-        value = self.policy.value(obs, state)
+        batch = self._check_inputs(obs, state, conditioning)
+        value = self.policy.value(obs, state, conditioning)
         self._check_leaf("value", value, _Leaf((), torch.float32), batch)
         return value
 
-    def _check_inputs(self, obs: NestedTensor, state: State) -> int:
+    def _check_inputs(
+        self, obs: NestedTensor, state: State, conditioning: Conditioning | None
+    ) -> int:
         first = obs
         while not isinstance(first, Tensor):
             first = first[next(iter(first.keys()))]
@@ -113,6 +116,8 @@ class DeviceCheck(Policy):
         if self._obs is not None:
             self._check_tree("obs", obs, self._obs, batch)
         self._check_state("state", state, batch)
+        for name, value in (conditioning or {}).items():
+            self._check_leaf(f"conditioning {name!r}", value, _Leaf(None, None), batch)
         return batch
 
     def _check_state(self, name: str, state: State, batch: int) -> None:
@@ -181,6 +186,10 @@ class DeviceCheck(Policy):
     def export_module(self) -> GreedyPolicy:
         """As the policy's."""
         return self.policy.export_module()
+
+    def evaluation_conditioning(self, num_envs: int) -> dict[str, Tensor]:
+        """As the policy's."""
+        return self.policy.evaluation_conditioning(num_envs)
 
     def update_normalizer(self, rollout: Rollout) -> None:
         """As the policy's."""

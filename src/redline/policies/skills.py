@@ -99,6 +99,10 @@ class SkillPolicy(Policy):
         """That of the policy inside."""
         return self.policy.draw_noise(rng, length)
 
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """That of the policy inside."""
+        return self.policy.noise_from_uniform(uniform)
+
     def env_action(self, action: Any) -> Any:
         """That of the policy inside."""
         return self.policy.env_action(action)
