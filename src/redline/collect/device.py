@@ -19,6 +19,7 @@ from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import Collector, ResetMode
 from redline.collect.device_noise import DeviceNoise, HostNoise, NoiseSource
 from redline.data import EpisodeRecord, NestedTensor, Rollout, leaves, map_leaves
+from redline.envs.device.game import exact_device
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.errors import ConfigError, EnvError
 from redline.policies.device_check import DeviceCheck
@@ -72,7 +73,7 @@ class DeviceCollector(Collector):
         self._seed, self._wait = seed, reset_mode == "wait"
         self._learner = policy
         own = DeviceCheck(policy).device
-        wanted = own if policy_device is None else torch.empty(0, device=policy_device).device
+        wanted = own if policy_device is None else exact_device(policy_device)
         self.policy = policy if wanted == own else copy.deepcopy(policy).to(wanted)
         self.policy_device = wanted
         self._check = DeviceCheck(self.policy, wanted)
@@ -157,7 +158,7 @@ class DeviceCollector(Collector):
             action = map_leaves(self._at_env, self.policy.env_action(output.action))
         _write(row["action"], output.action)
         for name, extra in output.extras.items():
-            row[name].copy_(extra, non_blocking=True)
+            row[name].copy_(extra)
         with _SIMULATION:
             step = self.env.step(action, active)
         ended = step.terminated | step.truncated

@@ -39,7 +39,7 @@ class Game(ABC):
     step_draws: int = 0
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.device = torch.device(device)
+        self.device = exact_device(device)
 
     @abstractmethod
     def reset(self, uniform: Tensor) -> GameState:
@@ -71,6 +71,11 @@ class Game(ABC):
     def _constant(self, values: Any, dtype: torch.dtype) -> Tensor:
         """A table on the device, made once: making it in `step` would wait for a copy."""
         return torch.tensor(values, dtype=dtype, device=self.device)
+
+
+def exact_device(device: torch.device | str) -> torch.device:
+    """The device with its number: tensors of "cuda" say that they are on "cuda:0"."""
+    return torch.empty(0, device=device).device
 
 
 def pick(mask: Tensor, chosen: Tensor, other: Tensor) -> Tensor:

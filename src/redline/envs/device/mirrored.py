@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from redline.data import NestedTensor, map_leaves, to_numpy
+from redline.envs.device.game import exact_device
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv
@@ -45,7 +46,7 @@ class MirroredEnv(DeviceVecEnv):
     has_fillers = True  # it cannot be known beforehand
 
     def __init__(self, env: VecEnv, device: torch.device | str) -> None:
-        self._env, self.device = env, torch.device(device)
+        self._env, self.device = env, exact_device(device)
         self.num_envs, self.env_id, self.backend = env.num_envs, env.env_id, env.backend
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.frame_skip, self.can_idle = env.frame_skip, env.can_idle
