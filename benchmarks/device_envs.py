@@ -9,8 +9,8 @@ observations of a step. `eager` runs the operations one by one, `compile` throug
 torch.compile, `graph` (CUDA) replays one captured step. Each figure is the median of
 `--repeats` measurements, which go through all sizes in turn, so that a slow moment of the
 machine does not hit one size only. Beside them: the original in Gymnasium's vector
-environment, 8 at a time. Writes benchmarks/results/device_envs.md and .json; those of a CUDA
-device in device_envs_cuda.
+environment, 8 at a time. Writes benchmarks/results/device_envs.md and .json; with compiled
+steps device_envs_compiled, on a CUDA device names that end in _cuda.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ def main() -> int:
     if options.device == "cpu" and "graph" in options.modes:
         parser.error("--modes graph captures CUDA graphs: it needs --device cuda")
     torch.set_num_threads(options.threads)
-    name = "device_envs" if options.device == "cpu" else f"device_envs_{options.device}"
+    torch._dynamo.config.recompile_limit = 100  # each game and size is a program of its own
+    parts = ["device_envs", *(["compiled"] if "compile" in options.modes else [])]
+    name = "_".join([*parts, *(["cuda"] if options.device == "cuda" else [])])
     rows = [row for game in options.games for row in measure_game(game, options)]
     where = options.device
     if where == "cuda":
