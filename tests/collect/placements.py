@@ -13,6 +13,7 @@ from redline.collect import (
     AsyncCollector,
     CentralCollector,
     Collector,
+    DeviceCollector,
     SerialCollector,
     WorkersCollector,
 )
@@ -20,7 +21,7 @@ from redline.data import Rollout, leaves
 from redline.envs import EnvSettings
 from redline.policies.policy import Policy
 
-PLACEMENTS = ("serial", "central", "alternating", "workers", "async")
+PLACEMENTS = ("serial", "device", "central", "alternating", "workers", "async")
 _IN_PROCESSES: dict[str, Any] = {
     "central": CentralCollector,
     "alternating": AlternatingCollector,
@@ -33,10 +34,13 @@ def make(placement: str, policy: Policy, env: Any = "CartPole-v1", **settings: A
     """A collector of 4 environments and rollouts of 20 steps, unless `settings` say otherwise."""
     settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3} | settings
     source = EnvSettings(env=env, backend="gymnasium")
-    if placement != "serial":
+    if placement in _IN_PROCESSES:
         return _IN_PROCESSES[placement](source, policy, **settings)
     del settings["num_workers"]
     settings.pop("timeout_s", None)
+    if placement == "device":
+        on_device = source.make_on_device(settings.pop("num_envs"), "cpu")
+        return DeviceCollector(on_device, policy, noise="host", **settings)
     return SerialCollector(source.make(settings.pop("num_envs")), policy, **settings)
 
 

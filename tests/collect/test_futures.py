@@ -114,7 +114,7 @@ def test_an_error_comes_out_of_the_future() -> None:
             future.result()
 
 
-@pytest.mark.parametrize("placement", ["alternating", "async"])
+@pytest.mark.parametrize("placement", ["device", "alternating", "async"])
 def test_futures_of_every_placement_give_the_rollouts_of_collect(placement: str) -> None:
     """And weights exchanged meanwhile, more often than there are slots for them, do no harm."""
     policy = ExactPolicy()

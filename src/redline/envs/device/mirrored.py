@@ -133,6 +133,11 @@ class MirroredEnv(DeviceVecEnv):
         if self._pins:
             torch.cuda.current_stream(self.device).synchronize()
 
+    @property
+    def in_episode(self) -> Tensor:
+        """[B] bool, the environments that are in the middle of an episode."""
+        return torch.from_numpy(self._in_episode.copy()).to(self.device)
+
     def raise_faults(self) -> None:
         """Nothing: environments on the CPU are looked at in every step."""
 

@@ -251,6 +251,11 @@ class NativeEnv(DeviceVecEnv):
         inside = (action >= self._low) & (action <= self._high)  # false for NaN
         return torch.where(inside, action, 0.0), ~inside.flatten(1).all(1)
 
+    @property
+    def in_episode(self) -> Tensor:
+        """[B] bool, the environments that are in the middle of an episode."""
+        return ~self._all if self._carry is None else self._carry.length > 0
+
     def raise_faults(self) -> None:
         """Look for what went wrong since the last look; see `DeviceVecEnv.raise_faults`."""
         if self._carry is None:

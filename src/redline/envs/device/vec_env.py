@@ -93,6 +93,11 @@ class DeviceVecEnv(ABC):
                 `raise_faults`: looking at them here would wait for the device.
         """
 
+    @property
+    @abstractmethod
+    def in_episode(self) -> Tensor:
+        """[B] bool, the environments that are in the middle of an episode."""
+
     @abstractmethod
     def raise_faults(self) -> None:
         """Look for what went wrong since the last look. Waits for the device.
