@@ -154,7 +154,7 @@ def test_a_fixed_alpha_stays() -> None:
 def test_the_actor_loss_gives_critics_no_gradient() -> None:
     algorithm = made()
     critic = copy.deepcopy(algorithm.critic.state_dict())
-    algorithm._update_actor(three_rows()["obs"], algorithm.alpha())
+    algorithm._update_actor(three_rows()["obs"], algorithm.alpha(), algorithm.draw_noise(3))
     assert all(p.grad is None for p in algorithm.critic.parameters())
     assert all(p.grad is not None for p in algorithm.policy.parameters())
     assert_same(dict(algorithm.critic.state_dict()), dict(critic))
@@ -178,7 +178,7 @@ def test_a_subset_makes_the_target_and_the_mean_of_all_the_actor() -> None:
         assert len(members.unique()) == 2
         with torch.no_grad():
             value, _ = algorithm._policy_terms(
-                rows["next_obs"], algorithm.target, members, average=False
+                rows["next_obs"], algorithm.target, members, algorithm.draw_noise(3), average=False
             )
         assert value.unique().numel() == 1
         counts[int(value[0])] += 1

@@ -104,7 +104,7 @@ def test_appo_gradient_by_hand_and_its_clip_range_is_around_the_learner() -> Non
         normalize_advantage=False, max_grad_norm=0.0,
     )  # fmt: skip
     appo = APPO(policy, config)
-    appo._optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    appo.optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     rollout = stale_rollout()
     kept = rollout.steps.clone()
     metrics = appo.update(rollout)

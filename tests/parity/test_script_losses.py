@@ -519,7 +519,7 @@ def test_r2d1() -> None:
     batch, own_batch = recurrent_batches(module, args)
     loss, priority = module.r2d1_loss(network, target, batch, own_batch.weight, args)
     grads = torch.autograd.grad(loss, list(network.parameters()))
-    own._optimizer = torch.optim.SGD(own.policy.parameters(), lr=1.0)
+    own.optimizer = torch.optim.SGD(own.policy.parameters(), lr=1.0)
     before = [parameter.detach().clone() for parameter in own.policy.parameters()]
     metrics = own.update(own_batch)
     assert_close(loss.detach(), metrics["loss"])

@@ -66,6 +66,7 @@ class A2C:
         self.policy = policy
         self.config = config
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self._parameters[0].device
         self._optimizer = self._make_optimizer()
         self._steps_taken = 0
 
@@ -92,6 +93,11 @@ class A2C:
         Returns:
             name -> [] metrics.
         """
+        self._steps_taken += 1
+        return self.step(rollout)
+
+    def step(self, rollout: Rollout) -> dict[str, Tensor]:
+        """The update; nothing here depends on counts."""
         config, valid = self.config, rollout["valid"]
         output = self.policy.replay(rollout)
         advantage, target, metrics = self._estimate(rollout, output)
@@ -106,7 +112,6 @@ class A2C:
         loss.backward()
         grad_norm = clip_gradients(self._parameters, config.max_grad_norm)
         self._optimizer.step()
-        self._steps_taken += 1
         return {
             "policy_loss": policy_loss.detach(),
             "value_loss": critic_loss.detach(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -146,8 +146,3 @@ def frozen_copy(module: ModuleT) -> ModuleT:
 def move_towards(targets: Sequence[Tensor], online: Sequence[Tensor], tau: float) -> None:
     """In place, target += tau * (online - target), in one call for all parameters."""
     torch._foreach_lerp_(targets, online, tau)  # pyright: ignore
-
-
-def adam(parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
-    """Adam (Kingma and Ba 2015), one kernel for all parameters on any device."""
-    return torch.optim.Adam(list(parameters), lr=learning_rate, fused=True)

@@ -36,9 +36,8 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.algos.algorithm import load_optimizer_state, optimizer_state, set_learning_rate
+from redline.algos.adam import Adam
 from redline.algos.configs.diayn import DIAYNConfig
-from redline.algos.critics import adam
 from redline.algos.networks import network_settings
 from redline.algos.sac import SAC
 from redline.data import Rollout, as_tensordict
@@ -111,6 +110,9 @@ class DIAYN:
         discriminator: on the observations of the environment; kept.
         config: hyperparameters.
         seed: of the skills.
+
+    Attributes:
+        learner: the SAC inside, whose `step` is what `accelerate` makes faster.
     """
 
     metric_names = (
@@ -130,10 +132,10 @@ class DIAYN:
         seed: int = 0,
     ) -> None:
         self.policy, self.discriminator, self.config = policy, discriminator, config
-        self._sac, self._seed = sac, seed
+        self.learner, self._seed = sac, seed
         self._nested = isinstance(policy.observation_space, spaces.Dict)
-        self._device = next(discriminator.parameters()).device
-        self._optimizer = adam(
+        self.device = next(discriminator.parameters()).device
+        self._optimizer = Adam(
             discriminator.parameters(), config.discriminator_learning_rate or config.learning_rate
         )
         self._skills: tuple[int, Tensor] | None = None  # of which period
@@ -202,13 +204,13 @@ class DIAYN:
                 )
                 for i in range(num_envs)
             ]
-            self._skills = (period, torch.tensor(drawn, dtype=torch.int64, device=self._device))
-        others = self._sac.conditioning(env_steps, total_env_steps, num_envs)
+            self._skills = (period, torch.tensor(drawn, dtype=torch.int64, device=self.device))
+        others = self.learner.conditioning(env_steps, total_env_steps, num_envs)
         return {**others, "skill": self._skills[1]}
 
     def initial_priorities(self, rollout: Rollout) -> Tensor | None:
         """As SAC: None, the highest that replay has seen."""
-        return self._sac.initial_priorities(rollout)
+        return self.learner.initial_priorities(rollout)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """One step of the discriminator, and one of SAC on its rewards.
@@ -233,7 +235,7 @@ class DIAYN:
         fields = {name: batch[name] for name in ("action", "discount", "weight")}
         for name in ("obs", "next_obs"):
             fields[name] = as_tensordict(joined(batch[name], skill, self._nested), rows)
-        metrics = self._sac.update(TensorDict({**fields, "reward": reward}, batch_size=rows))
+        metrics = self.learner.update(TensorDict({**fields, "reward": reward}, batch_size=rows))
         return metrics | {
             "discriminator_loss": loss.detach(),
             "discriminator_accuracy": (logits.argmax(dim=1) == skill).float().mean(),
@@ -243,26 +245,26 @@ class DIAYN:
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` from the schedules; that of the discriminator scales with it."""
         config = self.config
-        self._sac.set_hyperparameters(values)
+        self.learner.set_hyperparameters(values)
         scale = values.get("learning_rate", config.learning_rate) / config.learning_rate
         own = config.discriminator_learning_rate or config.learning_rate
-        set_learning_rate(self._optimizer, scale * own)
+        self._optimizer.set_learning_rate(scale * own)
 
     def optimizer_steps(self) -> int:
         """Steps of the critics, which are as many as those of the discriminator."""
-        return self._sac.optimizer_steps()
+        return self.learner.optimizer_steps()
 
     def state_dict(self) -> dict[str, Any]:
         """SAC's, with the policy's parameters by its own names, and the discriminator's."""
-        return self._sac.state_dict() | {
+        return self.learner.state_dict() | {
             "policy": self.policy.state_dict(),
             "discriminator": self.discriminator.state_dict(),
-            "discriminator_optimizer": optimizer_state(self._optimizer),
+            "discriminator_optimizer": self._optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         actor = {name.removeprefix(_INSIDE): leaf for name, leaf in state["policy"].items()}
-        self._sac.load_state_dict({**state, "policy": actor})
+        self.learner.load_state_dict({**state, "policy": actor})
         self.discriminator.load_state_dict(state["discriminator"])
-        load_optimizer_state(self._optimizer, state["discriminator_optimizer"])
+        self._optimizer.load_state_dict(state["discriminator_optimizer"])

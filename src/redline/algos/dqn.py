@@ -34,12 +34,8 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.algorithm import (
-    clip_gradients,
-    load_optimizer_state,
-    optimizer_state,
-    set_learning_rate,
-)
+from redline.algos.adam import Adam
+from redline.algos.algorithm import clip_gradients
 from redline.algos.configs.dqn import DQNConfig
 from redline.algos.distributional import (
     categorical_divergence,
@@ -84,6 +80,18 @@ class Target(NamedTuple):
         return (self.values * self.probability).sum(-1)
 
 
+class Fractions(NamedTuple):
+    """The random quantile fractions of one step; None without an implicit quantile head.
+
+    Attributes:
+        target: [N, N'] of the target network.
+        online: [N, N''] of the online one.
+    """
+
+    target: Tensor | None
+    online: Tensor | None
+
+
 class DQN:
     """A Q-learner of discrete actions.
 
@@ -110,16 +118,14 @@ class DQN:
         self.policy, self.target_policy, self.config = policy, target_policy, config
         self._head: QHead = policy.head
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
-        self._optimizer = torch.optim.Adam(
-            self._parameters, lr=config.learning_rate, eps=config.adam_eps, fused=True
-        )
-        self._generator = torch.Generator(device=self._device).manual_seed(seed)
-        self._target = TargetNetwork(
+        self.device = self._parameters[0].device
+        self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
+        self._generator = torch.Generator(device=self.device).manual_seed(seed)
+        self.target_network = TargetNetwork(
             policy, target_policy, config.target_update_interval, config.tau
         )
-        self._midpoints = midpoints(self._head.num_values).to(self._device)
-        self._highest_priority = torch.ones((), device=self._device)
+        self._midpoints = midpoints(self._head.num_values).to(self.device)
+        self._highest_priority = torch.ones((), device=self.device)
         self._steps_taken = 0
         self._draw_noise()
 
@@ -174,7 +180,7 @@ class DQN:
     ) -> dict[str, Tensor]:
         """`epsilon` [B] of the next collection."""
         epsilon = exploration(self.config, env_steps, total_env_steps, num_envs)
-        return {"epsilon": epsilon.to(self._device)}
+        return {"epsilon": epsilon.to(self.device)}
 
     def initial_priorities(self, rollout: Rollout) -> Tensor | None:
         """[T, B] one-step TD errors of what was just collected.
@@ -196,7 +202,7 @@ class DQN:
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` from the schedule."""
-        set_learning_rate(self._optimizer, values.get("learning_rate", self.config.learning_rate))
+        self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
 
     def update(self, batch: TensorDict) -> dict[str, Tensor]:
         """One optimiser step.
@@ -209,20 +215,35 @@ class DQN:
             the quantile loss of each transition.
         """
         self._draw_noise()
-        target = self.target(batch)
-        fractions = self._fractions(batch, self.config.num_fractions)
-        values = self.policy.evaluate(batch["obs"], fractions=fractions)
+        rows = len(batch["reward"])
+        drawn = Fractions(
+            self._fractions(rows, self.config.num_target_fractions),
+            self._fractions(rows, self.config.num_fractions),
+        )
+        self._steps_taken += 1
+        return self.step(batch, drawn, self.target_network.is_due(self._steps_taken))
+
+    def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Tensor]:
+        """The update from what was drawn: nothing here depends on counts or generators.
+
+        Args:
+            batch: as for `update`.
+            drawn: the fractions of the two networks.
+            moves: whether the target network follows.
+        """
+        target = self.target(batch, drawn.target)
+        values = self.policy.evaluate(batch["obs"], fractions=drawn.online)
         chosen = at_action(values.outputs, batch["action"])
-        losses, priority = self._losses(chosen, target, fractions)
+        losses, priority = self._losses(chosen, target, drawn.online)
         loss = (batch["weight"] * losses).mean()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
         grad_norm = clip_gradients(self._parameters, self.config.max_grad_norm)
-        self._optimizer.step()
-        self._steps_taken += 1
-        self._target.follow(self._steps_taken)
+        self.optimizer.step()
+        if moves:
+            self.target_network.move()
         priority = priority.detach()
-        torch.maximum(self._highest_priority, priority.amax(), out=self._highest_priority)
+        self.note_priority(priority)
         return {
             "loss": loss.detach(),
             "q_mean": at_action(values.q.detach(), batch["action"]).mean(),
@@ -231,15 +252,21 @@ class DQN:
             "priority": priority,
         }
 
+    def note_priority(self, priority: Tensor) -> None:
+        """Keep the highest priority so far, given those [N] of one batch."""
+        torch.maximum(self._highest_priority, priority.amax(), out=self._highest_priority)
+
     @torch.no_grad()
-    def target(self, batch: TensorDict) -> Target:
+    def target(self, batch: Any, fractions: Tensor | None = None) -> Target:
         """R + D * X, with X what the target network says of the successor's best action.
 
         Args:
             batch: [N] transitions.
+            fractions: [N, N'] at which an implicit quantile head is asked; None draws them.
         """
         obs = batch["next_obs"]
-        fractions = self._fractions(batch, self.config.num_target_fractions)
+        if fractions is None:
+            fractions = self._fractions(len(batch["reward"]), self.config.num_target_fractions)
         values = self.target_policy.evaluate(obs, fractions=fractions)
         if self.config.double_q:
             best = self.policy.evaluate(obs).best()
@@ -270,12 +297,11 @@ class DQN:
         loss = quantile_huber_loss(chosen, at, target.values, threshold)
         return loss, loss
 
-    def _fractions(self, batch: TensorDict, count: int) -> Tensor | None:
-        """[N, count] uniform numbers for an implicit quantile head; None for others."""
+    def _fractions(self, rows: int, count: int) -> Tensor | None:
+        """[rows, count] uniform numbers for an implicit quantile head; None for others."""
         if not isinstance(self._head, ImplicitQuantileHead):
             return None
-        shape = (batch.batch_size[0], count)
-        return torch.rand(shape, generator=self._generator, device=self._device)
+        return torch.rand((rows, count), generator=self._generator, device=self.device)
 
     def _draw_noise(self) -> None:
         """New weight noise, its own for each of the two networks."""
@@ -292,7 +318,7 @@ class DQN:
         return {
             "policy": self.policy.state_dict(),
             "target": self.target_policy.state_dict(),
-            "optimizer": optimizer_state(self._optimizer),
+            "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
             "highest_priority": self._highest_priority,
             "optimizer_steps": self._steps_taken,
@@ -302,7 +328,7 @@ class DQN:
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.target_policy.load_state_dict(state["target"])
-        load_optimizer_state(self._optimizer, state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"].cpu())
         self._highest_priority.copy_(state["highest_priority"])
         self._steps_taken = int(state["optimizer_steps"])

@@ -23,30 +23,27 @@ optimiser steps on the device instead of leaving the loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from redline.algos.algorithm import (
-    clip_gradients,
-    explained_variance,
-    load_optimizer_state,
-    normalized,
-    optimizer_state,
-    set_learning_rate,
-)
+from redline.algos.adam import Adam
+from redline.algos.algorithm import clip_gradients, explained_variance, normalized
 from redline.algos.configs import PPOConfig
-from redline.data import Rollout, masked_mean
+from redline.data import Rollout, map_leaves, masked_mean
 from redline.errors import ConfigError
 from redline.policies.policy import Policy, ReplayOutput
 from redline.returns import gae
 
 
 def clipped_policy_loss(
-    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, valid: Tensor, clip_range: float
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantage: Tensor,
+    valid: Tensor,
+    clip_range: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """PPO's clipped surrogate, negated so that it is minimised.
 
@@ -64,7 +61,7 @@ def clipped_policy_loss(
         The loss [], and the fraction [] of ratios outside the clip range.
     """
     ratio = (log_prob - old_log_prob).exp()
-    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
     loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), valid)
     outside = ((ratio.detach() - 1.0).abs() > clip_range).to(loss.dtype)
     return loss, masked_mean(outside, valid)
@@ -96,13 +93,28 @@ def value_loss(
     return 0.5 * masked_mean(error, valid)
 
 
-@dataclass(slots=True)
-class Minibatch:
-    """One part of a rollout: [n] rows, or [T, b] sequences for a recurrent policy."""
+class Minibatch(NamedTuple):
+    """One part of a rollout: [n] rows, or [T, b] sequences for a recurrent policy.
 
-    rollout: Rollout
+    Attributes:
+        obs: [..., ...] observations.
+        action: [..., ...] what was done.
+        old_log_prob: [...] of it, by the policy that acted.
+        old_value: [...] by the policy that acted.
+        valid: [...] bool.
+        advantage: [...] from `returns.gae`.
+        target: [...] of the value.
+        sequences: [T, b] the same rows with what a recurrent policy needs; else None.
+    """
+
+    obs: Any
+    action: Any
+    old_log_prob: Tensor
+    old_value: Tensor
+    valid: Tensor
     advantage: Tensor
     target: Tensor
+    sequences: Rollout | None = None
 
 
 class PPO:
@@ -127,18 +139,19 @@ class PPO:
                 f"minibatches are made of environments. Use a divisor of {config.num_envs}."
             )
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
-        self._optimizer = torch.optim.Adam(
-            self._parameters, lr=config.learning_rate, eps=config.adam_eps, fused=True
-        )
-        self._generator = torch.Generator(device=self._device).manual_seed(seed)
-        self._steps_taken = torch.zeros((), dtype=torch.int64, device=self._device)
-        self._clip_range = config.clip_range
+        self.device = self._parameters[0].device
+        self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
+        self._generator = torch.Generator(device=self.device).manual_seed(seed)
+        self._steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
+        # A tensor: a compiled or captured step sees the schedule change it.
+        self.clip_range = torch.tensor(config.clip_range, device=self.device)
+        # Observations to what `step` is given of them, once per rollout.
+        self.prepare: Callable[[Any], Any] | None = None
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` and `clip_range` from the schedules."""
-        set_learning_rate(self._optimizer, values.get("learning_rate", self.config.learning_rate))
-        self._clip_range = values.get("clip_range", self.config.clip_range)
+        self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
+        self.clip_range.fill_(values.get("clip_range", self.config.clip_range))
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Run num_epochs passes of minibatch updates over one rollout.
@@ -164,17 +177,18 @@ class PPO:
     def _optimize(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The passes over a rollout whose log_prob and value are what the update starts from."""
         totals: dict[str, Tensor] = {}
-        stopped = torch.zeros((), device=self._device)
-        for _ in range(self.config.num_epochs):
-            for batch in self._minibatches(rollout, advantage, target):
-                metrics = self._step(batch, stopped)
-                running = 1.0 - stopped
-                for name, value in metrics.items():
-                    totals[name] = totals.get(name, torch.zeros_like(value)) + value * running
-                totals["_count"] = totals.get("_count", torch.zeros_like(running)) + running
-                if self.config.target_kl is not None:
-                    passed = metrics["approx_kl"] > self.config.target_kl
-                    stopped = torch.maximum(stopped, passed.to(stopped.dtype))
+        stopped = torch.zeros((), device=self.device)
+        for batch in self._minibatches(rollout, advantage, target):
+            metrics = self.step(batch, stopped)
+            running = 1.0 - stopped
+            metrics["_count"] = torch.ones_like(running)
+            _accumulate(totals, metrics, running if self.config.target_kl is not None else None)
+            if self.config.target_kl is not None:
+                self._steps_taken += running.to(torch.int64)
+                passed = metrics["approx_kl"] > self.config.target_kl
+                stopped = torch.maximum(stopped, passed.to(stopped.dtype))
+        if self.config.target_kl is None:
+            self._steps_taken += self.config.num_epochs * self.config.num_minibatches
         count = totals.pop("_count")
         means = {name: total / count for name, total in totals.items()}
         means["explained_variance"] = explained_variance(rollout["value"], target, rollout["valid"])
@@ -185,53 +199,78 @@ class PPO:
     def _minibatches(
         self, rollout: Rollout, advantage: Tensor, target: Tensor
     ) -> Iterator[Minibatch]:
-        """Equal parts in random order: of rows, or of environments for a recurrent policy."""
+        """num_epochs times equal parts in random order, of rows or of whole sequences."""
         if self.policy.is_recurrent:
-            for index in self._permutation(rollout.num_envs):
-                part = rollout.select_envs(index)
-                yield Minibatch(part, advantage[:, index], target[:, index])
+            for _ in range(self.config.num_epochs):
+                order = self._permutation(rollout.num_envs)
+                for index in order.split(len(order) // self.config.num_minibatches):
+                    part = rollout.select_envs(index)
+                    yield _minibatch(part, advantage[:, index], target[:, index])
             return
-        rows = rollout.flatten(
-            "obs", "action", "log_prob", "value", "valid", *self.policy.conditioning_names
-        )
-        advantage, target = advantage.flatten(), target.flatten()
-        for index in self._permutation(len(advantage)):
-            yield Minibatch(rows.select_envs(index), advantage[None, index], target[None, index])
+        if self.policy.conditioning_names:
+            keys = ("obs", "action", "log_prob", "value", "valid", *self.policy.conditioning_names)
+            rows = rollout.flatten(*keys)
+            advantage, target = advantage.flatten(), target.flatten()
+            for _ in range(self.config.num_epochs):
+                order = self._permutation(len(advantage))
+                for index in order.split(len(order) // self.config.num_minibatches):
+                    part = rows.select_envs(index)
+                    yield _minibatch(part, advantage[None, index], target[None, index])
+            return
+        whole = _minibatch(rollout, advantage, target)
+        fields = {name: map_leaves(_merge_time, getattr(whole, name)) for name in _ROW_FIELDS}
+        if self.prepare is not None:
+            fields["obs"] = self.prepare(fields["obs"])
+        size = advantage.numel() // self.config.num_minibatches
+        for _ in range(self.config.num_epochs):
+            # All rows are put in order at once: a gather for each minibatch costs more.
+            order = self._permutation(advantage.numel())
+            shuffled = {
+                name: map_leaves(lambda leaf, order=order: leaf[order], field)
+                for name, field in fields.items()
+            }
+            for start in range(0, len(order), size):
+                rows = slice(start, start + size)
+                yield Minibatch(
+                    **{
+                        name: map_leaves(lambda leaf, rows=rows: leaf[rows], field)
+                        for name, field in shuffled.items()
+                    }
+                )
 
-    def _permutation(self, length: int) -> tuple[Tensor, ...]:
-        order = torch.randperm(length, generator=self._generator, device=self._device)
-        return order.split(length // self.config.num_minibatches)
+    def _permutation(self, length: int) -> Tensor:
+        return torch.randperm(length, generator=self._generator, device=self.device)
 
-    def _step(self, batch: Minibatch, stopped: Tensor) -> dict[str, Tensor]:
+    def step(self, batch: Minibatch, stopped: Tensor) -> dict[str, Tensor]:
         """One optimiser step, which the device skips where `stopped` is 1."""
-        output = self.policy.replay(batch.rollout)
+        if batch.sequences is not None:
+            output = self.policy.replay(batch.sequences)
+        else:
+            output = self.policy.evaluate_actions(batch.obs, batch.action)
         loss, metrics = self._loss(output, batch)
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
         metrics["grad_norm"] = clip_gradients(self._parameters, self.config.max_grad_norm)
-        if self.config.target_kl is not None:
-            # The mixed-precision hook of fused optimisers: a step is skipped on the device.
-            self._optimizer.found_inf = stopped  # type: ignore[attr-defined]
-        self._optimizer.step()
-        self._steps_taken += (1.0 - stopped).to(torch.int64)
+        if self.config.target_kl is None:
+            self.optimizer.step()
+        else:
+            self.optimizer.step(skip=stopped)
         return metrics
 
     def _loss(self, output: ReplayOutput, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        config, rollout = self.config, batch.rollout
-        valid, old_log_prob = rollout["valid"], rollout["log_prob"]
-        advantage = batch.advantage
+        config, valid, advantage = self.config, batch.valid, batch.advantage
         if config.normalize_advantage:
             advantage = normalized(advantage, valid)
         policy_loss, clip_fraction = clipped_policy_loss(
-            output.log_prob, old_log_prob, advantage, valid, self._clip_range
+            output.log_prob, batch.old_log_prob, advantage, valid, self.clip_range
         )
         critic_loss = value_loss(
-            output.value, rollout["value"], batch.target, valid, config.clip_range_value
+            output.value, batch.old_value, batch.target, valid, config.clip_range_value
         )
         entropy = masked_mean(output.entropy, valid)
         loss = policy_loss + config.value_coef * critic_loss - config.entropy_coef * entropy
         with torch.no_grad():
-            log_ratio = output.log_prob - old_log_prob
+            log_ratio = output.log_prob - batch.old_log_prob
             # Schulman's low-variance, non-negative estimator: E[(r - 1) - log r].
             approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, valid)
         return loss, {
@@ -250,7 +289,7 @@ class PPO:
         """Parameters, optimiser state, permutation RNG and the count of steps."""
         return {
             "policy": self.policy.state_dict(),
-            "optimizer": optimizer_state(self._optimizer),
+            "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
             "optimizer_steps": self.optimizer_steps(),
         }
@@ -258,6 +297,36 @@ class PPO:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
-        load_optimizer_state(self._optimizer, state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"].cpu())
         self._steps_taken.fill_(state["optimizer_steps"])
+
+
+_ROW_FIELDS = ("obs", "action", "old_log_prob", "old_value", "valid", "advantage", "target")
+
+
+def _minibatch(rollout: Rollout, advantage: Tensor, target: Tensor) -> Minibatch:
+    """All of a rollout, with its advantages and value targets."""
+    return Minibatch(
+        rollout["obs"],
+        rollout["action"],
+        rollout["log_prob"],
+        rollout["value"],
+        rollout["valid"],
+        advantage,
+        target,
+        rollout,
+    )
+
+
+def _merge_time(leaf: Tensor) -> Tensor:
+    return leaf.flatten(0, 1)
+
+
+def _accumulate(
+    totals: dict[str, Tensor], metrics: Mapping[str, Tensor], share: Tensor | None
+) -> None:
+    """Add metrics, times `share` if given, to the totals."""
+    for name, value in metrics.items():
+        value = value if share is None else value * share
+        totals[name] = totals[name] + value if name in totals else value

@@ -205,15 +205,13 @@ class TargetNetwork:
         self._target: list[Tensor] = list(target.parameters())
         self._buffers = list(zip(_shared_buffers(online), _shared_buffers(target), strict=True))
 
-    @torch.no_grad()
-    def follow(self, optimizer_steps: int) -> None:
-        """Move if it is time.
+    def is_due(self, optimizer_steps: int) -> bool:
+        """Whether it is time to move after so many optimiser steps."""
+        return optimizer_steps % self._interval == 0
 
-        Args:
-            optimizer_steps: taken so far.
-        """
-        if optimizer_steps % self._interval:
-            return
+    @torch.no_grad()
+    def move(self) -> None:
+        """Go the share `tau` of the way to the online network."""
         if self._tau == 1.0:
             torch._foreach_copy_(self._target, self._online)  # pyright: ignore
         else:

@@ -38,12 +38,8 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.algorithm import (
-    clip_gradients,
-    load_optimizer_state,
-    optimizer_state,
-    set_learning_rate,
-)
+from redline.algos.adam import Adam
+from redline.algos.algorithm import clip_gradients
 from redline.algos.configs.r2d1 import R2D1Config
 from redline.algos.q_learning import (
     TargetNetwork,
@@ -154,14 +150,12 @@ class R2D1:
         self._online_net = RecurrentValues(policy, policy.core)
         self._target_net = RecurrentValues(target_policy, target_policy.core)
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
-        self._optimizer = torch.optim.Adam(
-            self._parameters, lr=config.learning_rate, eps=config.adam_eps, fused=True
-        )
+        self.device = self._parameters[0].device
+        self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
         self._target = TargetNetwork(
             policy, target_policy, config.target_update_interval, config.tau
         )
-        self._highest_priority = torch.ones((), device=self._device)
+        self._highest_priority = torch.ones((), device=self.device)
         self._steps_taken = 0
 
     @staticmethod
@@ -216,7 +210,7 @@ class R2D1:
     ) -> dict[str, Tensor]:
         """`epsilon` [B] of the next collection."""
         epsilon = exploration(self.config, env_steps, total_env_steps, num_envs)
-        return {"epsilon": epsilon.to(self._device)}
+        return {"epsilon": epsilon.to(self.device)}
 
     def initial_priorities(self, rollout: Rollout) -> Tensor:
         """[T, B] one-step TD errors of what was just collected, which replay mixes."""
@@ -235,7 +229,7 @@ class R2D1:
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` from the schedule."""
-        set_learning_rate(self._optimizer, values.get("learning_rate", self.config.learning_rate))
+        self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
 
     def update(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """One optimiser step.
@@ -246,6 +240,16 @@ class R2D1:
         Returns:
             name -> [] metrics, and "priority" [N] of the sequences.
         """
+        self._steps_taken += 1
+        return self.step(batch, self._target.is_due(self._steps_taken))
+
+    def step(self, batch: SequenceBatch, moves: bool) -> dict[str, Tensor]:
+        """The update; nothing here depends on counts.
+
+        Args:
+            batch: as for `update`.
+            moves: whether the target network follows.
+        """
         learned = self._learned(batch)
         states = self._learned_states(batch)
         values = self._online_net.values(states, learned["obs"])
@@ -254,12 +258,12 @@ class R2D1:
         valid, error = learned["valid"], target - chosen
         losses = batch.weight * huber_loss(error, self.config.huber_threshold)
         loss = masked_mean(losses, valid)
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
         grad_norm = clip_gradients(self._parameters, self.config.max_grad_norm)
-        self._optimizer.step()
-        self._steps_taken += 1
-        self._target.follow(self._steps_taken)
+        self.optimizer.step()
+        if moves:
+            self._target.move()
         priority = mixed_priority(error.detach(), valid, self.config.priority_eta)
         torch.maximum(self._highest_priority, priority.amax(), out=self._highest_priority)
         return {
@@ -282,7 +286,7 @@ class R2D1:
         learned = self._learned(batch)
         next_obs = learned["next_obs"]
         # The window of row t ends at row t + num_steps - 1; counted from the first learned row.
-        last = torch.arange(len(learned), device=self._device).unsqueeze(-1)
+        last = torch.arange(len(learned), device=self.device).unsqueeze(-1)
         last = last + (learned["num_steps"] - 1).clamp(min=0)
         values = self._target_net.successor_values(self._target_states(batch), last, next_obs)
         best = values.best()
@@ -330,7 +334,7 @@ class R2D1:
         return {
             "policy": self.policy.state_dict(),
             "target": self.target_policy.state_dict(),
-            "optimizer": optimizer_state(self._optimizer),
+            "optimizer": self.optimizer.state_dict(),
             "highest_priority": self._highest_priority,
             "optimizer_steps": self._steps_taken,
         }
@@ -339,7 +343,7 @@ class R2D1:
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.target_policy.load_state_dict(state["target"])
-        load_optimizer_state(self._optimizer, state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self._highest_priority.copy_(state["highest_priority"])
         self._steps_taken = int(state["optimizer_steps"])
 

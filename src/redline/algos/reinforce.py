@@ -55,6 +55,7 @@ class Reinforce:
         self.policy = policy
         self.config = config
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self._parameters[0].device
         self._optimizer = torch.optim.Adam(
             self._parameters, lr=config.learning_rate, eps=config.adam_eps, fused=True
         )
@@ -73,6 +74,11 @@ class Reinforce:
         Returns:
             name -> [] metrics.
         """
+        self._steps_taken += 1
+        return self.step(rollout)
+
+    def step(self, rollout: Rollout) -> dict[str, Tensor]:
+        """The update; nothing here depends on counts."""
         config, valid = self.config, rollout["valid"]
         returns = discounted_return(
             rollout["reward"],
@@ -94,7 +100,6 @@ class Reinforce:
         loss.backward()
         grad_norm = clip_gradients(self._parameters, config.max_grad_norm)
         self._optimizer.step()
-        self._steps_taken += 1
         return {
             "policy_loss": policy_loss.detach(),
             "value_loss": baseline_loss.detach(),

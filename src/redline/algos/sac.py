@@ -28,25 +28,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from redline.algos.algorithm import load_optimizer_state, optimizer_state, set_learning_rate
+from redline.algos.actor_critic_learner import ActorCriticLearner
+from redline.algos.adam import Adam
 from redline.algos.configs.sac import SACConfig
-from redline.algos.critics import (
-    Critic,
-    adam,
-    bootstrapped,
-    critic_loss,
-    frozen_copy,
-    make_critic,
-    move_towards,
-)
+from redline.algos.critics import Critic, bootstrapped, critic_loss, move_towards
 from redline.algos.networks import network_settings
-from redline.data import NestedTensor, Rollout
+from redline.data import NestedTensor
 from redline.errors import SpaceError
 from redline.policies import CategoricalActor, SquashedGaussianActor, make_actor
 
@@ -78,7 +71,19 @@ def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) 
     return log_alpha * (entropy.mean() - target_entropy)
 
 
-class SAC:
+class Draws(NamedTuple):
+    """Everything random in one step.
+
+    Attributes:
+        noise: [N, k] standard normal, of the target's actions and, if the actor learns, its.
+        members: [M] int64, the critics that make the target; None: all.
+    """
+
+    noise: list[Tensor]
+    members: Tensor | None
+
+
+class SAC(ActorCriticLearner):
     """SAC for Box actions.
 
     Args:
@@ -88,79 +93,42 @@ class SAC:
         seed: of everything that updates draw.
     """
 
+    name = "sac"
     metric_names = ("critic_loss", "q_value", "actor_loss", "entropy", "alpha")
+    actor_metric_names = ("actor_loss", "entropy")
 
     def __init__(self, actor: Any, critic: Critic, config: SACConfig, *, seed: int = 0) -> None:
-        self.policy, self.critic, self.config = actor, critic, config
-        self.target = frozen_copy(critic)
-        self._parameters = [p for p in actor.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
-        self._critic_parameters = list(critic.parameters())
-        self._target_parameters = list(self.target.parameters())
-        self._actor_optimizer = adam(
-            self._parameters, config.actor_learning_rate or config.learning_rate
-        )
-        self._critic_optimizer = adam(
-            self._critic_parameters, config.critic_learning_rate or config.learning_rate
-        )
+        super().__init__(actor, critic, config, seed=seed)
         learned = config.alpha is None
         start = config.initial_alpha if config.alpha is None else config.alpha
         log_alpha = math.log(start) if start > 0.0 else -math.inf
-        self._log_alpha = torch.tensor(log_alpha, device=self._device, requires_grad=learned)
-        self._alpha_optimizer = None
+        self._log_alpha = torch.tensor(log_alpha, device=self.device, requires_grad=learned)
+        self.alpha_optimizer = None
         if learned:
-            self._alpha_optimizer = adam(
+            self.alpha_optimizer = Adam(
                 [self._log_alpha], config.alpha_learning_rate or config.learning_rate
             )
+        self._target_parameters = list(self.target.parameters())
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = self._default_target_entropy()
-        self._generator = torch.Generator(device=self._device).manual_seed(seed)
-        self._updates = 0
-        # What update reports of the actor until it is that one's turn again.
-        zero = torch.zeros((), device=self._device)
-        self._actor_metrics = {"actor_loss": zero, "entropy": zero}
 
-    @staticmethod
+    @classmethod
     def make(
+        cls,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: SACConfig,
-        *,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        **network: Any,
+        **settings: Any,
     ) -> SAC:
-        """SAC with fresh networks, their weights drawn from torch's global generator.
+        """As `ActorCriticLearner.make`, for a Box with finite bounds or a Discrete space."""
+        kind: Any = DiscreteSAC if isinstance(action_space, spaces.Discrete) else SAC
+        maker: Any = super(SAC, kind)
+        return maker.make(observation_space, action_space, config, **settings)
 
-        Args:
-            observation_space: of one environment.
-            action_space: Box with finite bounds, or Discrete.
-            config: hyperparameters.
-            seed: of everything that updates draw.
-            device: where to act and learn.
-            network: settings of the networks, as for `algos.networks.network_settings`.
-
-        Raises:
-            SpaceError: if a space cannot be served.
-            ConfigError: if a setting of the network is not for SAC.
-        """
-        actor = SAC.make_policy(observation_space, action_space, config, **network)
-        discrete = isinstance(actor, CategoricalActor)
-        critic = make_critic(
-            observation_space,
-            network_settings("sac", **network),
-            num_critics=config.num_critics,
-            action_size=0 if discrete else actor.action_size,
-            num_choices=actor.num_actions if discrete else 1,
-            layer_norm=config.critic_layer_norm,
-            dropout=config.critic_dropout,
-        )
-        kind = DiscreteSAC if discrete else SAC
-        return kind(actor.to(device), critic.to(device), config, seed=seed)
-
-    @staticmethod
+    @classmethod
     def make_policy(
+        cls,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: SACConfig,
@@ -176,16 +144,23 @@ class SAC:
         kind: Any = CategoricalActor if discrete else SquashedGaussianActor
         return make_actor(kind, observation_space, action_space, **settings.to_dict())
 
+    @staticmethod
+    def _critic_settings(actor: Any, config: SACConfig) -> dict[str, Any]:
+        discrete = isinstance(actor, CategoricalActor)
+        return {
+            "num_critics": config.num_critics,
+            "action_size": 0 if discrete else actor.action_size,
+            "num_choices": actor.num_actions if discrete else 1,
+            "layer_norm": config.critic_layer_norm,
+            "dropout": config.critic_dropout,
+        }
+
     def conditioning(
         self, env_steps: int, total_env_steps: int, num_envs: int
     ) -> dict[str, Tensor]:
         """Uniform actions until learning starts: "random" [B] bool."""
         random = env_steps < self.config.learning_starts
-        return {"random": torch.full((num_envs,), random, device=self._device)}
-
-    def initial_priorities(self, rollout: Rollout) -> Tensor | None:
-        """None: new transitions get the highest priority that replay has seen."""
-        return None
+        return {"random": torch.full((num_envs,), random, device=self.device)}
 
     def alpha(self) -> Tensor:
         """[] the present temperature, without gradient."""
@@ -201,44 +176,74 @@ class SAC:
             name -> [] metrics; those of the actor are of its last step. "priority" [N] is
             the mean over the critics of |Q - y|.
         """
-        config, alpha = self.config, self.alpha()
-        metrics = self._update_critics(batch, alpha)
-        self._updates += 1
-        if self._updates % config.actor_update_interval == 0:
-            self._actor_metrics = self._update_actor(batch["obs"], alpha)
-        if self._updates % config.target_update_interval == 0:
-            move_towards(self._target_parameters, self._critic_parameters, config.tau)
-        return metrics | self._actor_metrics | {"alpha": alpha}
+        self.updates += 1
+        actor_learns = self.updates % self.config.actor_update_interval == 0
+        moves = self.updates % self.config.target_update_interval == 0
+        drawn = self._draw(len(batch["reward"]), 1 + actor_learns)
+        metrics, actor_metrics = self.step(batch, drawn, moves)
+        self.actor_metrics |= actor_metrics
+        return metrics | self.actor_metrics
 
-    def _update_critics(self, batch: Any, alpha: Tensor) -> dict[str, Tensor]:
+    def _draw(self, rows: int, count: int) -> Draws:
+        """Everything random in one step: the noise of each sample of actions, and the subset."""
+        noise = [self.draw_noise(rows) for _ in range(count)]
+        return Draws(noise, self._subset())
+
+    def step(
+        self, batch: Any, drawn: Draws, moves: bool
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The update from what was drawn: nothing here depends on counts or generators.
+
+        Args:
+            batch: as for `update`.
+            drawn: for the critics and, if it is the actor's turn, for the actor.
+            moves: whether the target critics follow.
+
+        Returns:
+            The critics' metrics and the actor's, which are none if it was not its turn.
+        """
+        alpha = self.alpha()
+        metrics = self._update_critics(batch, alpha, drawn)
+        actor_metrics: dict[str, Tensor] = {}
+        if len(drawn.noise) > 1:
+            actor_metrics = self._update_actor(batch["obs"], alpha, drawn.noise[1])
+        if moves:
+            self.move_target()
+        return metrics | {"alpha": alpha}, actor_metrics
+
+    def move_target(self) -> None:
+        """The target critics go a part of the way to the critics."""
+        move_towards(self._target_parameters, self.critic_optimizer.parameters, self.config.tau)
+
+    def _update_critics(self, batch: Any, alpha: Tensor, drawn: Draws) -> dict[str, Tensor]:
         with torch.no_grad():
             value, entropy = self._policy_terms(
-                batch["next_obs"], self.target, self._subset(), average=False
+                batch["next_obs"], self.target, drawn.members, drawn.noise[0], average=False
             )
             soft_value = torch.addcmul(value, alpha, entropy)
             target = bootstrapped(batch["reward"], batch["discount"], soft_value)
         values = self._predictions(batch["obs"], batch["action"])
         loss, priority = critic_loss(values, target, batch["weight"])
-        self._critic_optimizer.zero_grad()
+        self.critic_optimizer.zero_grad()
         loss.backward()
-        self._critic_optimizer.step()
+        self.critic_optimizer.step()
         q_value = values.detach().mean()
         return {"critic_loss": loss.detach(), "q_value": q_value, "priority": priority}
 
-    def _update_actor(self, obs: NestedTensor, alpha: Tensor) -> dict[str, Tensor]:
+    def _update_actor(self, obs: NestedTensor, alpha: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """One step of the actor, and one of the temperature from the same actions."""
         average = self.config.critic_subset is not None
-        value, entropy = self._policy_terms(obs, self.critic, None, average=average)
+        value, entropy = self._policy_terms(obs, self.critic, None, noise, average=average)
         loss = actor_loss(value, entropy, alpha)
-        self._actor_optimizer.zero_grad()
+        self.actor_optimizer.zero_grad()
         # Backpropagation for these inputs only: no gradient of a critic's weight is computed.
-        loss.backward(inputs=self._parameters)
-        self._actor_optimizer.step()
+        loss.backward(inputs=self.parameters)
+        self.actor_optimizer.step()
         entropy = entropy.detach()
-        if self._alpha_optimizer is not None:
-            self._alpha_optimizer.zero_grad()
+        if self.alpha_optimizer is not None:
+            self.alpha_optimizer.zero_grad()
             temperature_loss(self._log_alpha, entropy, self.target_entropy).backward()  # type: ignore[arg-type]
-            self._alpha_optimizer.step()
+            self.alpha_optimizer.step()
         return {"actor_loss": loss.detach(), "entropy": entropy.mean()}
 
     def _subset(self) -> Tensor | None:
@@ -246,7 +251,7 @@ class SAC:
         config = self.config
         if config.critic_subset in (None, config.num_critics):
             return None
-        order = torch.randperm(config.num_critics, generator=self._generator, device=self._device)
+        order = torch.randperm(config.num_critics, generator=self.generator, device=self.device)
         return order[: config.critic_subset]
 
     def _default_target_entropy(self) -> float:
@@ -258,7 +263,13 @@ class SAC:
         return self.critic(obs, action)
 
     def _policy_terms(
-        self, obs: NestedTensor, critic: Critic, members: Tensor | None, *, average: bool
+        self,
+        obs: NestedTensor,
+        critic: Critic,
+        members: Tensor | None,
+        noise: Tensor,
+        *,
+        average: bool,
     ) -> tuple[Tensor, Tensor]:
         """What the policy is worth under a critic, and its entropy, of one sample of actions.
 
@@ -266,6 +277,7 @@ class SAC:
             obs: [N, ...] observations.
             critic: whose judgement counts.
             members: which of its Q-functions; None: all.
+            noise: [N, k] standard normal.
             average: whether their mean counts instead of their minimum.
 
         Returns:
@@ -273,64 +285,23 @@ class SAC:
         """
         with torch.no_grad():
             features = critic.encode(obs)
-        noise = torch.randn(
-            (len(features), self.policy.action_size),
-            generator=self._generator,
-            device=self._device,
-        )
         action, log_prob = self.policy.sample(obs, noise)
         values = critic.values(features, action, members)
         return (values.mean(dim=0) if average else values.amin(dim=0)), -log_prob
 
-    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take `learning_rate` from the schedules; all three scale with it."""
-        config = self.config
-        scale = values.get("learning_rate", config.learning_rate) / config.learning_rate
-        for optimizer, own in (
-            (self._actor_optimizer, config.actor_learning_rate),
-            (self._critic_optimizer, config.critic_learning_rate),
-            (self._alpha_optimizer, config.alpha_learning_rate),
-        ):
-            if optimizer is not None:
-                set_learning_rate(optimizer, scale * (own or config.learning_rate))
-
-    def optimizer_steps(self) -> int:
-        """Steps of the critics."""
-        return self._updates
+    def _optimizers(self) -> dict[str, Adam]:
+        own = {} if self.alpha_optimizer is None else {"alpha_optimizer": self.alpha_optimizer}
+        return super()._optimizers() | own
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, temperature, optimisers, generator and the count of updates."""
-        state = {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target": self.target.state_dict(),
-            "log_alpha": self._log_alpha.detach(),
-            "actor_optimizer": optimizer_state(self._actor_optimizer),
-            "critic_optimizer": optimizer_state(self._critic_optimizer),
-            "actor_metrics": dict(self._actor_metrics),
-            "generator": self._generator.get_state(),
-            "updates": self._updates,
-        }
-        if self._alpha_optimizer is not None:
-            state["alpha_optimizer"] = optimizer_state(self._alpha_optimizer)
-        return state
+        """As `ActorCriticLearner.state_dict`, with the temperature."""
+        return super().state_dict() | {"log_alpha": self._log_alpha.detach()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
-        self.target.load_state_dict(state["target"])
+        super().load_state_dict(state)
         with torch.no_grad():
             self._log_alpha.copy_(state["log_alpha"])
-        load_optimizer_state(self._actor_optimizer, state["actor_optimizer"])
-        load_optimizer_state(self._critic_optimizer, state["critic_optimizer"])
-        if self._alpha_optimizer is not None:
-            load_optimizer_state(self._alpha_optimizer, state["alpha_optimizer"])
-        self._actor_metrics = {
-            name: value.to(self._device) for name, value in state["actor_metrics"].items()
-        }
-        self._generator.set_state(state["generator"].cpu())
-        self._updates = state["updates"]
 
 
 class DiscreteSAC(SAC):
@@ -344,13 +315,23 @@ class DiscreteSAC(SAC):
     def _default_target_entropy(self) -> float:
         return self.config.target_entropy_scale * math.log(self.policy.num_actions)
 
+    def draw_noise(self, rows: int) -> Tensor:
+        """[0]: expectations over the choices need no sample."""
+        return torch.empty(0, device=self.device)
+
     def _predictions(self, obs: NestedTensor, action: Tensor) -> Tensor:
         values = self.critic.choice_values(obs)
         index = action.view(1, -1, 1).expand(len(values), -1, 1)
         return values.gather(2, index).squeeze(2)
 
     def _policy_terms(
-        self, obs: NestedTensor, critic: Critic, members: Tensor | None, *, average: bool
+        self,
+        obs: NestedTensor,
+        critic: Critic,
+        members: Tensor | None,
+        noise: Tensor,
+        *,
+        average: bool,
     ) -> tuple[Tensor, Tensor]:
         """V = sum_a pi(a|s) Q(s, a) and H = -sum_a pi(a|s) log pi(a|s), each [N], exactly."""
         with torch.no_grad():

@@ -134,6 +134,7 @@ class ActingHandler:
             reset_mode=job.reset_mode,
             first_env_id=job.begin,
             progress=self._progress[:2],
+            alone=all(fields["reward"].shape[1] == 1 for fields in shared["rollouts"].values()),
         )
 
     def _collect(self, request: Request) -> Part:

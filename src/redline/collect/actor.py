@@ -15,9 +15,11 @@ from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_tenso
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
 from redline.policies.policy import Policy, State, reset_state
+from redline.policies.single_acting import SingleActor, single_actor
 from redline.profile.marks import operation
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
+_NOISE_ROWS = 64  # rows of noise drawn at once where rollouts are shorter
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
 
 
@@ -37,6 +39,7 @@ class _Rows:
             map_leaves(lambda leaf, t=t: leaf[t], tensors["action"]) for t in length
         ]
         self.extras = {name: tensors[name].unbind(0) for name in extras}
+        self.extra_arrays = [{name: fields[name][t] for name in extras} for t in length]
         self.reward: Array = fields["reward"]
         self.terminated: Array = fields["terminated"]
         self.truncated: Array = fields["truncated"]
@@ -106,6 +109,8 @@ class Actor:
         first_env_id: number of the first of these environments in the whole run.
         progress: [2] int64 for whoever watches: steps taken so far in all rollouts, and rows
             finished in the present one; None: nobody outside of this process.
+        alone: whether these are all environments of the run. A single one is then acted for
+            in numpy; of several each must act by the same arithmetic, wherever it is placed.
 
     Raises:
         ConfigError: if environments should wait but their back end cannot idle.
@@ -121,6 +126,7 @@ class Actor:
         reset_mode: ResetMode = "immediate",
         first_env_id: int = 0,
         progress: Array | None = None,
+        alone: bool = False,
     ) -> None:
         self.env, self.policy = env, policy
         self._wait = reset_mode == "wait"
@@ -131,6 +137,9 @@ class Actor:
         self.progress = np.zeros(2, np.int64) if progress is None else progress
         parameter = next(policy.parameters(), None)
         self._device = parameter.device if parameter is not None else torch.device("cpu")
+        self._acts_alone = alone and env.num_envs == 1 and self._device.type == "cpu"
+        self._single: SingleActor | None = None
+        self._single_policy: Policy | None = None
         self._all_valid = np.ones(env.num_envs, np.bool_).tobytes()
         self._env_ids = np.arange(first_env_id, first_env_id + env.num_envs)
         self._rows_of: dict[int, _Rows] = {}
@@ -139,6 +148,8 @@ class Actor:
             np.random.default_rng(np.random.SeedSequence([seed, _NOISE_STREAM, int(i)]))
             for i in self._env_ids
         ]
+        self._noise_begin = [rng.bit_generator.state for rng in self._noise_rngs]
+        self._noise_ahead, self._noise_used = np.empty((0, env.num_envs, 0), np.float32), 0
         self._episode_id = np.zeros(env.num_envs, np.int64)
         self._in_episode = np.zeros(env.num_envs, np.bool_)
         self._quota: Array | None = None
@@ -216,7 +227,13 @@ class Actor:
         self.buffer.begin()
         self.progress[1] = 0
         self._t, self._conditioning = 0, conditioning
-        self._noise = self._draw_noise().unbind(0)
+        noise = self._draw_noise()
+        self._single = self._single_actor(conditioning)
+        if self._single is not None:
+            self._single.begin(conditioning)
+            self._noise: Any = list(noise)
+        else:
+            self._noise = torch.from_numpy(noise).to(self._device).unbind(0)
         self._active = None
         if self._wait or self._quota is not None:
             self._active = np.ones(self.env.num_envs, np.bool_)
@@ -225,16 +242,41 @@ class Actor:
         self.is_over = False
         self._finish_if_idle()
 
-    def _draw_noise(self) -> Tensor:
+    def _single_actor(self, conditioning: Mapping[str, Tensor] | None) -> SingleActor | None:
+        """What acts in numpy for the policy as it is now; None: the policy itself acts."""
+        if not self._acts_alone:
+            return None
+        if self._single_policy is not self.policy:
+            self._single_policy, self._of_policy = self.policy, single_actor(self.policy)
+        serves = self._of_policy is not None and self._of_policy.serves(conditioning)
+        return self._of_policy if serves else None
+
+    def _draw_noise(self) -> Array:
         """[T, B, noise_size] from one stream per environment."""
         length = self.buffer.rollout_length
-        streams = [self.policy.draw_noise(rng, length) for rng in self._noise_rngs]
-        return torch.from_numpy(np.stack(streams, axis=1)).to(self._device)
+        if self._noise_used + length > len(self._noise_ahead):
+            self._draw_noise_ahead(max(length, _NOISE_ROWS // length * length))
+        start, self._noise_used = self._noise_used, self._noise_used + length
+        return self._noise_ahead[start : self._noise_used]
+
+    def _draw_noise_ahead(self, rows: int) -> None:
+        """The next rows of every stream at once: for short rollouts calls cost the most.
+
+        The streams as they were before are what a checkpoint keeps, with the rows used since.
+        """
+        self._noise_begin = [rng.bit_generator.state for rng in self._noise_rngs]
+        streams = [self.policy.draw_noise(rng, rows) for rng in self._noise_rngs]
+        self._noise_ahead, self._noise_used = np.stack(streams, axis=1), 0
 
     def act(self) -> None:
         """Choose the actions of the present row."""
         rows, t = self._rows, self._t
         _copy(rows.obs[t], self.last_obs)
+        if self._single is not None:
+            with _INFERENCE:
+                self._single.act(rows.obs[t], self._noise[t], rows.action[t], rows.extra_arrays[t])
+            self._action = self.policy.env_action(rows.action[t])
+            return
         obs = rows.obs_tensors[t]
         if self._device.type != "cpu":
             obs = map_leaves(lambda leaf: leaf.to(self._device, non_blocking=True), obs)
@@ -336,7 +378,9 @@ class Actor:
         """Environments (if they can be saved), noise streams, recurrent state, episode ids."""
         self._begin()
         saved: dict[str, Any] = {
-            "noise": [rng.bit_generator.state for rng in self._noise_rngs],
+            "noise": self._noise_begin,
+            "noise_rows": len(self._noise_ahead),
+            "noise_used": self._noise_used,
             "state": {name: leaf.cpu() for name, leaf in self._state.items()},
             "episode_id": self._episode_id.copy(),
             "in_episode": self._in_episode.copy(),
@@ -358,6 +402,8 @@ class Actor:
         """
         for rng, saved in zip(self._noise_rngs, state["noise"], strict=True):
             rng.bit_generator.state = saved
+        self._draw_noise_ahead(state["noise_rows"])
+        self._noise_used = state["noise_used"]
         reason = self.env.restorable or "the checkpoint holds no environment state"
         if "env" in state:
             try:

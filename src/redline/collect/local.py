@@ -80,6 +80,7 @@ class LocalCollector(Collector):
                 seed=seed,
                 reset_mode=reset_mode,
                 first_env_id=rows.start,
+                alone=self.num_envs == 1,
             )
             for env, rows in zip(envs, self._columns, strict=True)
         ]

@@ -107,12 +107,12 @@ class SquashedGaussianActor(BoxActor):
             features=features,
             outputs_per_dimension=2,
         )
-        self._log_std_range = log_std_range
+        self.log_std_range = log_std_range
 
     def distribution(self, obs: NestedTensor) -> Gaussian:
         """Of u [N, k], before tanh; with gradient."""
         mean, log_std = self.outputs(obs).chunk(2, dim=1)
-        return Gaussian(mean, log_std.clamp(*self._log_std_range), (self.action_size,))
+        return Gaussian(mean, log_std.clamp(*self.log_std_range), (self.action_size,))
 
     def sample(self, obs: NestedTensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions and their log-density, with gradient through both.

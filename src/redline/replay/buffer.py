@@ -29,6 +29,7 @@ from redline.errors import (
 )
 from redline.replay.batches import Batches, SequenceBatch
 from redline.replay.config import ReplayConfig
+from redline.replay.continuation import Continuation
 from redline.replay.continuity import ChainState, Links, link_rows, next_chain_state
 from redline.replay.intake import (
     follows_stored,
@@ -88,6 +89,12 @@ class Replay:
         )
         self._sampler = self._make_sampler()
         device = self._arena.device
+        self._continuation = None
+        is_plain = not (stacked or config.is_sequential or config.prioritized)
+        if is_plain and device.type == "cpu":
+            self._continuation = Continuation(self._arena, spec, self._obs, self.ring_rows)
+        every = np.ones(self.num_envs, dtype=bool)
+        self._all_open = ChainState(newest_goes_on=every, episode_open=every)
         self._batches = Batches(self._arena, config, spec, self._obs)
         self._head_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self._reset_chain()
@@ -135,6 +142,8 @@ class Replay:
             ConfigError: if shapes, dtypes, episodes or stacks are not as they should be, or
                 a priority is NaN, infinite or negative. The buffer is unchanged.
         """
+        if self._continuation is not None and self._carried_on(rollout):
+            return
         if isinstance(self._sampler, PrioritizedSampler):
             self._sampler.require_sound()
         require_rollout(rollout, priorities, self.config, self.spec, self.ring_rows)
@@ -166,6 +175,23 @@ class Replay:
             first, eligible, priority = self._sequences.completed(self._head, oldest)
             oldest_unit = -(-oldest // self.config.state_interval)
             self._sampler.advance(oldest_unit, first, eligible, priority)
+
+    def _carried_on(self, rollout: Rollout) -> bool:
+        """Whether the rollout was of the usual kind, and was taken in as such."""
+        head, length = self._head, rollout.rollout_length
+        if head == 0 or self._is_broken or length > self.ring_rows:
+            return False
+        oldest = max(head + length - self.ring_rows, 0)
+        if not self._continuation.carry_on(rollout, head, self._chain.episode_open):  # type: ignore[union-attr]
+            return False
+        if oldest:
+            for leaf in self._obs.values():
+                leaf.release(oldest)
+        self._head, self._oldest = head + length, oldest
+        self._head_tensor.fill_(self._head)
+        self._chain = self._all_open
+        self._sampler.advance(oldest, head, np.ones((length, self.num_envs), bool), None)
+        return True
 
     def sample(
         self,

@@ -153,10 +153,15 @@ class UniformSampler:
 
     def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
         """See `Sampler`; priorities play no part."""
-        _, gone = self._rows.evict(oldest)
-        self._begin += gone
-        row, env = np.nonzero(eligible)
-        units = torch.from_numpy((first + row) * self._num_envs + env)
+        if oldest > self._rows.oldest:
+            _, gone = self._rows.evict(oldest)
+            self._begin += gone
+        if eligible.all():
+            start = first * self._num_envs
+            units = torch.arange(start, start + eligible.size)
+        else:
+            row, env = np.nonzero(eligible)
+            units = torch.from_numpy((first + row) * self._num_envs + env)
         if len(units):
             self._arena.write_ring("units", self._begin + self.count, units[:, None], 1)
         self._rows.append(first, eligible)
@@ -185,7 +190,7 @@ class UniformSampler:
         self._point()
 
     def _point(self) -> None:
-        self._span.copy_(torch.tensor([self._begin, self.count]))
+        self._span[0], self._span[1] = self._begin, self.count
 
 
 class PrioritizedSampler:

@@ -174,6 +174,7 @@ class Arena:
     def __init__(self, plans: Iterable[ArrayPlan], config: ReplayConfig) -> None:
         self.device = _storage_device(config)
         self.arrays: dict[str, StoredArray] = {}
+        self._host: dict[str, Array] = {}
         plans = list(plans)
         _require_room(plans, config, self.device)
         for plan in plans:
@@ -185,6 +186,13 @@ class Arena:
     def __getitem__(self, name: str) -> Tensor:
         """The array called `name`; ask again after growing."""
         return self.arrays[name].tensor
+
+    def host(self, name: str) -> Array:
+        """The array called `name` for numpy, in the same memory; only where that is main memory."""
+        view = self._host.get(name)
+        if view is None:
+            view = self._host[name] = self.arrays[name].tensor.numpy()
+        return view
 
     def __contains__(self, name: str) -> bool:
         return name in self.arrays

@@ -50,6 +50,11 @@ class Console:
         """Whether a bar is drawn: on a terminal, unless quiet."""
         return self._rich.is_terminal and not self._rich.is_dumb_terminal and not self._quiet
 
+    @property
+    def is_drawing(self) -> bool:
+        """Whether there is a bar now, so that `update` has something to show."""
+        return self._bar is not None
+
     def start(self, env_steps: int = 0) -> None:
         """Begin to show progress.
 

@@ -190,12 +190,13 @@ class TrainLoop(ABC):
         self._learn(rollout)
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
-        elapsed_s = max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9)
-        self._console.update(
-            self.counters.env_steps,
-            sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
-            mean_return=self._episodes.moving_mean,
-        )
+        if self._console.is_drawing:
+            elapsed_s = max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9)
+            self._console.update(
+                self.counters.env_steps,
+                sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
+                mean_return=self._episodes.moving_mean,
+            )
 
     @abstractmethod
     def _learn(self, rollout: Rollout) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import gymnasium
 import torch
 
+from redline.accelerate import accelerate, choose_mode
 from redline.algos.configs import OffPolicyConfig
 from redline.algos.configs.checks import require_not_negative, require_positive
 from redline.errors import (
@@ -445,6 +446,9 @@ def _execute(
         torch.set_num_threads(config.run.num_threads or 1)
         seed_global_generators(config.run.seed)
         algorithm = build_algorithm(config, probe, network)
+        mode, reason = choose_mode(algorithm, config.run.accelerate)
+        accelerate(algorithm, mode)
+        config = config.replace(accelerate=mode)
         learning: dict[str, Any] = {}
         if config.algorithm in OFF_POLICY:
             learning["replay"] = build_replay(config, probe, algorithm.policy, out)
@@ -484,6 +488,7 @@ def _execute(
             f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "
             f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
         )
+        console.message(f"updates: {mode} ({reason})")
         if checkpoint is not None:
             _restore(loop, checkpoint)
         stopped_by = loop.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 
@@ -19,15 +20,23 @@ def scheduled(kind: str, initial: float, env_steps: int, total_env_steps: int) -
     return initial * max(0.0, 1.0 - env_steps / total_env_steps)
 
 
+@functools.cache
+def _scheduled_names(config_type: type) -> tuple[str, ...]:
+    """Every field `x` of a config that has a field `x_schedule`."""
+    fields = config_type.__dataclass_fields__  # type: ignore[attr-defined]
+    return tuple(name for name in fields if f"{name}_schedule" in fields)
+
+
 def scheduled_hyperparameters(
     config: Any, env_steps: int, total_env_steps: int
 ) -> dict[str, float]:
     """Present value of every field `x` of a config that has a field `x_schedule`."""
-    values: dict[str, float] = {}
-    for name in config.__dataclass_fields__:
-        target = name.removesuffix("_schedule")
-        if target != name and target in config.__dataclass_fields__:
-            values[target] = scheduled(
-                getattr(config, name), getattr(config, target), env_steps, total_env_steps
-            )
-    return values
+    return {
+        name: scheduled(
+            getattr(config, f"{name}_schedule"),
+            getattr(config, name),
+            env_steps,
+            total_env_steps,
+        )
+        for name in _scheduled_names(type(config))
+    }

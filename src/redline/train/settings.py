@@ -76,6 +76,12 @@ class RunSettings:
     """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float = 8.0
     """Seconds without an answer after which a worker counts as hung."""
+    accelerate: Literal["auto", "eager", "derived", "compile", "cudagraph", "compile+cudagraph"] = (
+        "auto"
+    )
+    """How updates run: op by op (eager), with gradients derived by hand (derived), through
+    torch.compile, or as captured CUDA graphs. auto: what measures fastest for the device and
+    the network; config.json says which that was."""
     num_threads: int | None = None
     """Threads of the tensor library.
     None: 1 for vector observations, all available cores for images."""

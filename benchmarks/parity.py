@@ -1,0 +1,106 @@
+"""Every algorithm's update, compiled, against its eager one, and what compiling costs.
+
+    python -m benchmarks.parity --updates 100
+
+Small networks; each algorithm in a process of its own, first with an empty cache of compiled
+code and then with the one that left. Writes benchmarks/results/parity.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import as_markdown, describe
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+TOLERANCE = 0.01  # distance of the parameters, of what they moved in all
+
+
+def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
+    """One algorithm in this process."""
+    from tests.parity.learners import batch, make, parameters
+    from tests.parity.test_accelerate import distance
+
+    from redline.accelerate import CompiledStep, accelerate
+
+    eager, other = make(name), make(name)
+    start = parameters(eager)
+    step = accelerate(other, mode)
+    for seed in range(updates):
+        data = batch(name, eager, seed)
+        eager.update(data)
+        other.update(data)
+    wanted = parameters(eager)
+    result: dict[str, Any] = {
+        "distance": distance(parameters(other), wanted) / distance(start, wanted)
+    }
+    if isinstance(step, CompiledStep):
+        result |= {
+            "compile_s": step.compile_s,
+            "graphs": step.graphs,
+            "graph_breaks": step.graph_breaks,
+        }
+    return result
+
+
+def in_process(name: str, mode: str, updates: int, cache: str) -> dict[str, Any]:
+    """The same in a process that keeps compiled code in `cache`."""
+    env = os.environ | {
+        "TORCHINDUCTOR_CACHE_DIR": cache,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+    }
+    command = [sys.executable, "-m", "benchmarks.parity", "--one", name, "--mode", mode]
+    command += ["--updates", str(updates)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> int:
+    """Compare all; 1 if one strays."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--mode", default="compile", choices=("derived", "compile"))
+    parser.add_argument("--one", help="only this algorithm, in this process")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(compare(options.one, options.mode, options.updates)))
+        return 0
+    from tests.parity.learners import LEARNERS
+
+    rows: dict[str, dict[str, Any]] = {}
+    for name in LEARNERS:
+        with tempfile.TemporaryDirectory() as cache:
+            cold = in_process(name, options.mode, options.updates, cache)
+            cached = in_process(name, options.mode, options.updates, cache)
+        rows[name] = cold | {"cached_compile_s": cached["compile_s"]}
+        print(name, rows[name], flush=True)
+    table = "".join(
+        f"| {name} | {r['distance']:.1e} | {r['compile_s']:.1f} | {r['cached_compile_s']:.1f} | "
+        f"{r['graphs']} | {r['graph_breaks']} |\n"
+        for name, r in rows.items()
+    )
+    (RESULTS / "parity.md").write_text(
+        f"# Compiled updates beside eager ones\n\nAfter {options.updates} updates of small "
+        f"networks from the same seed; the distance of all parameters, of what they moved in all "
+        f"(at most {TOLERANCE}).\n\n| algorithm | distance | compile s, cold | cached | graphs | "
+        f"graph breaks |\n|---|---|---|---|---|---|\n{table}\n```bash\npython -m "
+        f"benchmarks.parity --updates {options.updates}\n```\n\n{as_markdown()}"
+    )
+    (RESULTS / "parity.json").write_text(
+        json.dumps({"machine": describe(), "results": rows}, indent=1) + "\n"
+    )
+    return 0 if all(r["distance"] < TOLERANCE for r in rows.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

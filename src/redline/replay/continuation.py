@@ -1,0 +1,144 @@
+"""The usual rollout, taken into a buffer in a few copies.
+
+Most rollouts carry on where the last one stopped and hold no end of an episode: there is
+nothing to link, keep or cut. `carry_on` writes just those, and leaves every other one, and
+every one that is wrong, to `Replay.add`'s general way. With one row per rollout and one
+update per row that way cost a tenth of the run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from redline.data import Array, Rollout
+from redline.replay.observations import ObservationLeaf
+from redline.replay.spec import LeafSpec, ReplaySpec, entry_name, flatten
+from redline.replay.spec import Path as KeyPath
+from redline.replay.storage import Arena
+from redline.replay.windows import FIRST, VALID
+
+
+class Continuation:
+    """Writes rollouts that carry on.
+
+    Args:
+        arena: the buffer's arrays, in main memory.
+        spec: shapes and dtypes of what the collector produces.
+        leaves: the buffer's observations, stored whole.
+        ring_rows: L.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        spec: ReplaySpec,
+        leaves: dict[KeyPath, ObservationLeaf],
+        ring_rows: int,
+    ) -> None:
+        self._arena, self._spec, self._leaves = arena, spec, leaves
+        self._ring_rows, self._num_envs = ring_rows, spec.num_envs
+
+    def carry_on(self, rollout: Rollout, head: int, open_before: Array) -> bool:
+        """Write a rollout if it is of the usual kind.
+
+        Args:
+            rollout: [T, B].
+            head: absolute number of its first row, above 0.
+            open_before: [B] bool, the episode of the row before goes on.
+
+        Returns:
+            Whether it was written; if not, nothing was.
+        """
+        steps = rollout.steps
+        length, num_envs = steps.batch_size
+        slot = head % self._ring_rows
+        if num_envs != self._num_envs or slot + length > self._ring_rows:
+            return False
+        valid, terminated, truncated = (
+            steps.get(name).numpy() for name in ("valid", "terminated", "truncated")
+        )
+        if not valid.all() or terminated.any() or truncated.any():
+            return False
+        if length > 1:
+            episode = steps.get("episode_id").numpy()
+            if (episode[1:] != episode[:-1]).any():
+                return False
+        values = self._rows(rollout)
+        observed = self._observed(rollout, head)
+        if values is None or observed is None:
+            return False
+        flags = np.full((length, num_envs), VALID, np.uint8)
+        flags[0] |= np.where(open_before, 0, FIRST).astype(np.uint8)
+        values["flags"] = flags
+        for name, value in values.items():
+            self._write(name, slot, value)
+        for name, (row, value) in observed.items():
+            self._write(name, row, value)
+        return True
+
+    def _rows(self, rollout: Rollout) -> dict[str, Array] | None:
+        """Array -> [T, B, ...] values; None if one is not as it should be."""
+        steps, values = rollout.steps, {}
+        for path, value in flatten(steps.get("action")).items():
+            if not _fits(value, self._spec.action.get(path), 2):
+                return None
+            values[entry_name("action", path)] = value.numpy()
+        for name, leaf in self._spec.extras.items():
+            value = steps.get(name)
+            if not _fits(value, leaf, 2):
+                return None
+            values[f"extra/{name}"] = value.numpy()
+        reward = steps.get("reward").numpy()
+        if reward.dtype != np.float32 or len(values) != len(self._spec.action) + len(
+            self._spec.extras
+        ):
+            return None
+        values["reward"] = reward
+        return values
+
+    def _observed(self, rollout: Rollout, head: int) -> dict[str, tuple[int, Array]] | None:
+        """Array -> first row and the observations to write there; None if they do not fit.
+
+        Row `head` is there already: it is what the buffer was given to act on last.
+        """
+        obs, last = flatten(rollout.steps.get("obs")), flatten(rollout.last_obs)
+        if obs.keys() != self._leaves.keys() or last.keys() != obs.keys():
+            return None
+        found: dict[str, tuple[int, Array]] = {}
+        for path, leaf in self._leaves.items():
+            if not (
+                _fits(obs[path], self._spec.obs[path], 2)
+                and _fits(last[path], self._spec.obs[path], 1)
+            ):
+                return None
+            given, acting = obs[path].numpy(), last[path].numpy()
+            rows, name = leaf.frame_rows, f"{leaf.name}/frames"
+            row, following = head % rows, (head + 1) % rows
+            if following + len(given) > rows:
+                return None
+            stored = self._arena.host(name)[row * self._num_envs : (row + 1) * self._num_envs]
+            if not np.array_equal(stored, given[0]):
+                return None
+            value = acting[None]
+            if len(given) > 1:
+                value = np.concatenate([given[1:], value])
+            found[name] = (following, value)
+        return found
+
+    def _write(self, name: str, row: int, value: Array) -> None:
+        start, stop = row * self._num_envs, (row + len(value)) * self._num_envs
+        self._arena.host(name)[start:stop] = value.reshape(stop - start, *value.shape[2:])
+        self._arena.arrays[name].touch(start, stop)
+
+
+def _fits(value: Any, leaf: LeafSpec | None, leading: int) -> bool:
+    """Whether a tensor in main memory has the shape and the dtype of a leaf."""
+    return (
+        leaf is not None
+        and value is not None
+        and value.device.type == "cpu"
+        and tuple(value.shape[leading:]) == leaf.shape
+        and value.dtype == leaf.dtype
+    )

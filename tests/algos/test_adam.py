@@ -1,0 +1,85 @@
+"""The updates' Adam against `torch.optim.Adam`, bit for bit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from redline.algos.adam import Adam
+
+
+def parameters(seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(3, 4, generator=generator), torch.randn(5, generator=generator)]
+
+
+def random_grads(step: int) -> list[Tensor]:
+    return [p.sin() for p in parameters(step + 1)]
+
+
+def test_first_step_by_hand() -> None:
+    """The first step goes lr * g / (|g| + eps) against the gradient, whatever its size."""
+    p = torch.tensor([1.0, 1.0])
+    Adam([p], 0.5).step([torch.tensor([3.0, -0.01])])
+    torch.testing.assert_close(p, torch.tensor([0.5, 1.5]), rtol=1e-5, atol=1e-5)
+
+
+def test_steps_and_step_sizes_are_those_of_torch() -> None:
+    ours, theirs = parameters(), [p.requires_grad_() for p in parameters()]
+    adam, reference = (
+        Adam(ours, 1e-2, eps=1e-5),
+        torch.optim.Adam(theirs, 1e-2, eps=1e-5, fused=True),
+    )
+    for step in range(5):
+        if step == 3:
+            adam.set_learning_rate(3e-4)
+            reference.param_groups[0]["lr"] = 3e-4
+        grads = random_grads(step)
+        adam.step(grads)
+        for p, g in zip(theirs, grads, strict=True):
+            p.grad = g
+        reference.step()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_gradients_are_taken_from_the_parameters_that_have_one() -> None:
+    ours, given = parameters(), parameters()
+    adam = Adam([p.requires_grad_() for p in ours], 1e-2)
+    grads = random_grads(0)
+    ours[0].grad = grads[0]
+    adam.step()
+    Adam([given[0]], 1e-2).step([grads[0]])
+    assert torch.equal(ours[0], given[0])
+    assert torch.equal(ours[1], given[1])
+    adam.zero_grad()
+    assert all(p.grad is None for p in ours)
+
+
+def test_a_skipped_step_leaves_no_trace() -> None:
+    """Two steps with a skipped one between them are two steps."""
+    ours, wanted = parameters(), parameters()
+    adam, reference = Adam(ours, 1e-2), Adam(wanted, 1e-2)
+    for step, skip in ((0, 0.0), (1, 1.0), (2, 0.0)):
+        adam.step(random_grads(step), skip=torch.tensor(skip))
+        if not skip:
+            reference.step(random_grads(step))
+    assert all(torch.equal(a, b) for a, b in zip(ours, wanted, strict=True))
+    assert adam.state_dict()["0"]["step"].item() == 2.0
+
+
+def test_state_goes_on_bit_for_bit_and_an_empty_one_is_a_fresh_start() -> None:
+    ours = parameters()
+    adam = Adam(ours, 1e-2)
+    adam.step(random_grads(0))
+    state = {k: {n: t.clone() for n, t in v.items()} for k, v in adam.state_dict().items()}
+    copies = [p.clone() for p in ours]
+    other = Adam(copies, 1e-2)
+    other.step(random_grads(9))
+    for p, q in zip(copies, ours, strict=True):
+        p.copy_(q)
+    other.load_state_dict(state)
+    adam.step(random_grads(1))
+    other.step(random_grads(1))
+    assert all(torch.equal(a, b) for a, b in zip(ours, copies, strict=True))
+    other.load_state_dict({})
+    assert not any(t.any() for moments in other.state_dict().values() for t in moments.values())

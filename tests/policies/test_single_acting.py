@@ -1,0 +1,112 @@
+"""Acting for one environment in numpy against `Policy.act`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from redline.algos.configs import DQNConfig
+from redline.algos.dqn import DQN
+from redline.policies import DeterministicActor, SquashedGaussianActor, make_actor, make_policy
+from redline.policies.policy import Policy
+from redline.policies.single_acting import single_actor
+
+VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+BOX = spaces.Box(-2.0, 3.0, (2, 2), np.float32)
+
+
+def q_policy(**settings: Any) -> Policy:
+    return DQN.make_policy(VECTOR, spaces.Discrete(3), DQNConfig(**settings), hidden_sizes=(8, 8))
+
+
+def normalized_policy() -> Policy:
+    policy = make_policy(VECTOR, BOX, normalize_obs=True)
+    rows = torch.randn(1, 40, 5) * 3.0 + 1.0
+    policy.normalizer.update(rows, torch.ones(1, 40, dtype=torch.bool))
+    return policy
+
+
+POLICIES = {
+    "squashed": lambda: make_actor(SquashedGaussianActor, VECTOR, BOX, hidden_sizes=(8, 8)),
+    "deterministic": lambda: make_actor(DeterministicActor, VECTOR, BOX, activation="tanh"),
+    "q": q_policy,
+    "gaussian": lambda: make_policy(VECTOR, BOX, initial_log_std=-0.5),
+    "normalized": normalized_policy,
+    "categorical": lambda: make_policy(VECTOR, spaces.Discrete(4)),
+}
+CONDITIONS: dict[str, list[dict[str, Any]]] = {
+    "squashed": [{}, {"random": True}, {"random": False}],
+    "deterministic": [{}, {"random": True, "noise_scale": 0.5}, {"noise_scale": 0.7}],
+    "q": [{}, {"epsilon": 0.0}, {"epsilon": 1.0}, {"epsilon": 0.4}],
+}
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_acts_as_the_policy_does(name: str) -> None:
+    torch.manual_seed(3)
+    policy = POLICIES[name]()
+    single = single_actor(policy)
+    assert single is not None
+    rng = np.random.default_rng(1)
+    for conditions in CONDITIONS.get(name, [{}]):
+        conditioning = {key: torch.tensor([value]) for key, value in conditions.items()}
+        assert single.serves(conditioning)
+        single.begin(conditioning)
+        for _ in range(20):
+            obs = rng.normal(size=(1, 5)).astype(np.float32)
+            noise = policy.draw_noise(rng, 1)
+            wanted = policy.act(
+                torch.from_numpy(obs), {}, torch.from_numpy(noise), conditioning or None
+            )
+            action = np.zeros(wanted.action.shape, wanted.action.numpy().dtype)
+            extras = {key: np.zeros(1, np.float32) for key in policy.extras_spec}
+            single.act(obs, noise, action, extras)
+            np.testing.assert_allclose(action, wanted.action.numpy(), rtol=1e-5, atol=1e-6)
+            for key, value in wanted.extras.items():
+                np.testing.assert_allclose(extras[key], value.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_sees_the_parameters_change() -> None:
+    """It reads the policy's own memory: an update is seen at once."""
+    policy = q_policy()
+    single = single_actor(policy)
+    assert single is not None
+    single.begin(None)
+    extras = {"q_taken": np.zeros(1, np.float32), "q_max": np.zeros(1, np.float32)}
+    action = np.zeros(1, np.int64)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.zero_()
+        policy.head.advantage.layers[-1].bias.copy_(torch.tensor([0.0, 7.0, 1.0]))
+    single.act(np.ones((1, 5), np.float32), np.ones((1, 2), np.float32), action, extras)
+    assert action.tolist() == [1]
+    assert extras["q_max"].tolist() == [7.0]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        make_policy(VECTOR, BOX, core="lstm"),
+        make_policy(VECTOR, BOX, distribution="squashed"),
+        make_policy(VECTOR, BOX, shared_encoder=True),
+        make_policy(VECTOR, BOX, activation="silu"),
+        make_policy(spaces.Dict({"a": VECTOR}), BOX),
+        make_policy(spaces.Box(0, 255, (4,), np.uint8), BOX),
+        q_policy(dueling=True),
+        q_policy(noisy=True),
+        q_policy(value_distribution="categorical"),
+        q_policy(head_hidden_sizes=(4,)),
+    ],
+)
+def test_other_policies_act_for_themselves(policy: Policy) -> None:
+    assert single_actor(policy) is None
+
+
+def test_conditioning_that_is_not_known_is_left_to_the_policy() -> None:
+    single = single_actor(q_policy())
+    assert single is not None
+    assert not single.serves({"greedy": torch.ones(1, dtype=torch.bool)})
