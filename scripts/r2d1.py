@@ -16,7 +16,8 @@ Sequences run on over the ends of episodes, where the recurrent state is cleared
 the state that acting had. Every row keeps its true successor: its value is that of one step more
 of the network from the state after that row, so a truncated episode bootstraps rightly.
 
-`--compile` compiles acting and the update, `--cudagraphs` captures both; each works alone.
+`--compile` compiles acting and the update but for its unrolling of the network, `--cudagraphs`
+captures both whole; each works alone.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ class QNetwork(nn.Module):
         """[N, 2 H] the state after observations [N, n]."""
         return torch.cat(self.core(self.encoder(obs).relu(), state.chunk(2, dim=1)), dim=1)
 
+    @torch.compiler.disable  # unrolled into a compiled graph it would take minutes to compile
     def unroll(self, obs: Tensor, reset: Tensor, state: Tensor) -> Tensor:
         """[R, N, 2 H] the states after rows [R, N], each cleared before where `reset` [R, N]."""
         states, keep = [], (1.0 - reset).unsqueeze(-1)
