@@ -5,7 +5,7 @@
 Alternating pairs in one run, env_steps per second:
 
 - an environment that takes 1 ms of processor time per step: the bare environment in one
-  process, then every collector against the serial one;
+  process, then the synchronous collectors against the serial one;
 - the same where acting costs 1 ms of processor time per environment, too: alternating against
   central;
 - whole SAC runs, asynchronous against synchronous at the same replay ratio;
@@ -38,7 +38,6 @@ from benchmarks.collect import FreePolicy, collecting, compare
 from benchmarks.machine import as_markdown, describe
 from redline.collect import (
     AlternatingCollector,
-    AsyncCollector,
     CentralCollector,
     Collector,
     SerialCollector,
@@ -125,7 +124,7 @@ def pair(name: str, first: Any, second: Any, pairs: int, rollouts: int) -> Any:
 
 
 def of_a_millisecond(pairs: int) -> list[Any]:
-    """Every collector against the serial one, and that against the bare environment."""
+    """Every synchronous collector against the serial one, and that against the bare environment."""
     settings = EnvSettings(env=slow_cartpole)
     with settings.make(1) as env:
         policy = make_policy(env.observation_space, env.action_space, hidden_sizes=(64, 64))
@@ -147,7 +146,6 @@ def of_a_millisecond(pairs: int) -> list[Any]:
         "central": CentralCollector,
         "alternating": AlternatingCollector,
         "workers": WorkersCollector,
-        "async, not learning": AsyncCollector,
     }
     for name, kind in kinds.items():
         second = in_processes(kind, settings, policy)
