@@ -9,7 +9,7 @@ hangs, a worker is killed with SIGKILL, or the learner is. Counted as good if
 - the program ends within 10 s of that, by itself (the killed learner: all its workers do);
 - what it writes names the cause: the exception's text, the signal, or for a hang the line;
 - no process of it is left, and no new entry in /dev/shm;
-- every fourth time, the run resumed from its directory goes on to its end.
+- every fourth time, the run resumed from its directory goes on for 1,024 env_steps and ends.
 
 Prints a line per round that is not good, and writes benchmarks/results/fault_injection.json
 and .md.
@@ -34,6 +34,7 @@ import gymnasium
 
 import redline
 from benchmarks.machine import as_markdown, describe
+from redline.train.checkpoint_store import CheckpointStore
 
 RESULTS = Path(__file__).parent / "results"
 PLACEMENTS = ("central", "alternating", "workers", "async")
@@ -109,7 +110,9 @@ def train(out: str, placement: str, fault: str, at_step: int, *, resume: bool) -
 
     make.__module__, make.__qualname__ = "benchmarks.fault_injection", "Faulty"
     if resume and (Path(out) / "config.json").exists():
-        redline.train(resume=out, env=make, quiet=True)
+        found = CheckpointStore(Path(out) / "checkpoints").latest(print)
+        done = 0 if found is None else found.step
+        redline.train(resume=out, env=make, total_env_steps=done + TOTAL_ENV_STEPS // 4, quiet=True)
         return
     redline.train(
         "ppo",
@@ -121,7 +124,7 @@ def train(out: str, placement: str, fault: str, at_step: int, *, resume: bool) -
         num_envs=4,
         rollout_length=32,
         # A run that is to be killed from outside must not be through before.
-        total_env_steps=TOTAL_ENV_STEPS if resume or fault in ("raise", "hang") else 10**9,
+        total_env_steps=TOTAL_ENV_STEPS if fault in ("raise", "hang") or resume else 10**9,
         checkpoint_interval=512,
         log_interval=512,
         tensorboard=False,
@@ -189,7 +192,11 @@ def one_round(placement: str, fault: str, rng: random.Random, folder: Path, resu
         process.wait()
     if resume:
         again = start([*arguments[:2], "none", "0", "--resume"], folder / "log2")
-        result.resumed = again.wait(START_LIMIT_S * 2) == 0
+        wait_for(lambda: again.poll() is not None, START_LIMIT_S)
+        result.resumed = again.poll() == 0
+        for pid in members(again.pid):
+            os.kill(pid, 9)
+        again.wait()
     if not result.good():
         print(f"{result}\n{log.read_text(errors='replace')[-3000:]}", flush=True)
     return result

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
-from redline.errors import WorkerError
+from redline.errors import EnvDataError, WorkerError
 from tests.collect.placements import children, make
 from tests.collect.scripted import ExactPolicy
 from tests.collect.test_workers import Misbehaving, alive
@@ -68,3 +69,27 @@ def test_workers_end_when_the_learner_is_killed(placement: str) -> None:
     while any(map(alive, pids)):
         assert time.monotonic() < deadline, "a worker outlived the learner"
         time.sleep(0.05)
+
+
+class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole whose 10th reward is no number."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+        self.count = 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        obs, reward, *rest = self.env.step(action)
+        return obs, float("nan") if self.count == 10 else reward, *rest
+
+
+@pytest.mark.parametrize("placement", ["serial", "alternating", "async"])
+def test_a_broken_environment_is_named_and_the_workers_go_on(placement: str) -> None:
+    """Step 10 is in the second rollout of 6: all environments break their contract at once."""
+    with make(placement, ExactPolicy(), Broken, rollout_length=6) as collector:
+        assert collector.collect().num_valid() == 24
+        with pytest.raises(EnvDataError, match="nan"):
+            collector.collect()
+        for _ in range(3):
+            assert collector.collect().num_valid() == 24

@@ -49,14 +49,16 @@ def test_central_equals_serial_to_the_bit(env_id: str, core: str, rollout_length
             central.update_weights(version)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_alternating_equals_serial_for_an_exact_policy(overlap: bool) -> None:
-    """5 environments in 2 groups of unequal size; also saved and restored in between."""
+@pytest.mark.parametrize(("overlap", "num_groups"), [(True, 2), (False, 3)])
+def test_alternating_equals_serial_for_an_exact_policy(overlap: bool, num_groups: int) -> None:
+    """5 environments in groups of unequal size; also saved and restored in between."""
     policy = ExactPolicy()
     settings: dict[str, Any] = {"num_envs": 5, "num_workers": 3}
     with make("serial", policy, **settings) as serial:
         expected = [copied(serial.collect()) for _ in range(3)]
-    with make("alternating", policy, overlap=overlap, **settings) as collector:
+    with make(
+        "alternating", policy, overlap=overlap, num_groups=num_groups, **settings
+    ) as collector:
         assert_equal(copied(collector.collect()), expected[0])
         saved = collector.state_dict()
         assert_equal(copied(collector.collect()), expected[1])

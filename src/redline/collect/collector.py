@@ -106,15 +106,17 @@ class Collector(ABC):
         Each holds until the next one is asked for. Afterwards episodes go on without end.
         """
         self.begin_episodes(num_episodes)
-        try:
-            num_running = 1
-            while num_running > 0:
-                rollout = self.collect(conditioning)
-                num_running = rollout.num_running
+        num_running = 1
+        while num_running > 0:
+            rollout = self.collect(conditioning)
+            num_running = rollout.num_running
+            try:
                 yield rollout
-        finally:
-            if self._future is None:
-                self.begin_episodes(None)
+            except GeneratorExit:  # the caller has seen enough
+                if self._future is None:
+                    self.begin_episodes(None)
+                raise
+        self.begin_episodes(None)
 
     def _refuse_if_busy(self, what: str) -> None:
         if self._future is None:

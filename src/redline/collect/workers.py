@@ -39,7 +39,7 @@ from redline.envs.processes import split_evenly
 from redline.envs.settings import EnvSettings
 from redline.envs.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.supervisor import WorkerGroup
-from redline.errors import ConfigError
+from redline.errors import ConfigError, RedlineError
 from redline.policies.policy import Policy
 
 _SLOW_COMMAND_S = 120.0  # making and restoring environments may take long
@@ -209,7 +209,13 @@ class WorkersCollector(Collector):
 
     def _finish(self) -> Rollout:
         made = self._ahead[0]
-        parts = self._parts_of(made)
+        try:
+            parts = self._parts_of(made)
+        except RedlineError:
+            # An environment broke its contract: the workers go on, with the next rollout.
+            self._ahead = self._ahead[1:]
+            self._free.append(made.slot)
+            raise
         self._ahead = self._ahead[1:]
         self._held = made.slot
         names = parts[0].made.initial_state

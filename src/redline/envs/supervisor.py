@@ -14,6 +14,8 @@ and from then on exchanges commands and replies with the handler that the factor
     done = group.receive_ready(timeout_s=0.1)     # {worker: reply} of those that answered
     group.ring(code)                              # or by bell, with data in shared memory only:
     numbers = group.await_rings()                 # what each handler's step(code) answered
+    group.post("step"), group.post("step")        # or several commands ahead,
+    replies = group.gather("step")                # answered one after the other
     group.close()
 
 Large data travels in a `SharedBlock`, which has no name in the file system. What goes wrong:
@@ -238,7 +240,8 @@ class WorkerGroup:
                 if fd == done_fd:
                     shared.done.take()
                 else:
-                    self._take_refusal(self._by_fd[fd], refusals)
+                    # A worker that was called and writes instead has failed, or refuses.
+                    self._take_or_refuse(self._by_fd[fd], refusals)
             for index in [i for i in waiting if shared.words.finished(i) == number]:
                 waiting.pop(index).num_pending -= 1
             for index in refusals:
@@ -251,14 +254,17 @@ class WorkerGroup:
             raise refusals[min(refusals)]
         return [shared.words.result(worker.index) for worker in self._workers]
 
-    def _take_refusal(self, worker: WorkerProcess, refusals: dict[int, RedlineError]) -> None:
-        """A worker that was called and writes instead has failed, or refuses."""
+    def _take_or_refuse(
+        self, worker: WorkerProcess, refusals: dict[int, RedlineError], wanted: str = OK
+    ) -> dict[int, Any]:
+        """Its reply, unless it is an error that leaves it running, which goes to `refusals`."""
         try:
-            self._take([worker], OK)
+            return self._take([worker], wanted)
         except WorkerError:
             raise
         except RedlineError as error:
             refusals[worker.index] = error
+            return {}
 
     def close(self) -> None:
         """Let every worker finish, close its handler and exit; kill those that do not soon."""
@@ -307,8 +313,13 @@ class WorkerGroup:
         heartbeat: Callable[[int], int] | None = None,
     ) -> dict[int, Any]:
         """One reply of each of `workers`, watching all the others meanwhile."""
-        replies = {worker.index: worker.inbox.popleft() for worker in workers if worker.inbox}
-        waiting = {worker.index: worker for worker in workers if worker.index not in replies}
+        replies: dict[int, Any] = {}
+        refusals: dict[int, RedlineError] = {}
+        for early, refused in [worker.inbox.popleft() for worker in workers if worker.inbox]:
+            replies |= early
+            refusals |= refused
+        known = {*replies, *refusals}
+        waiting = {worker.index: worker for worker in workers if worker.index not in known}
         standstill_s = max(self._timeout_s, _LEAST_STANDSTILL_S)
         if heartbeat is None and timeout_s > standstill_s and self._workers[0].cpu_time() >= 0:
             watch = Watch(
@@ -316,7 +327,6 @@ class WorkerGroup:
             )
         else:
             watch = Watch(waiting, timeout_s, heartbeat)
-        refusals: dict[int, RedlineError] = {}
         while waiting:
             ready = self._ready(waiting, watch.patience_s(waiting))
             silent = [] if ready else watch.silent(waiting)
@@ -325,12 +335,7 @@ class WorkerGroup:
                 raise self._hung(hung, watch.waited_s(silent), timeout_s, command)
             for worker in ready:
                 del waiting[worker.index]
-                try:
-                    replies.update(self._take([worker], wanted))
-                except WorkerError:
-                    raise
-                except RedlineError as error:
-                    refusals[worker.index] = error
+                replies |= self._take_or_refuse(worker, refusals, wanted)
         if refusals:
             raise refusals[min(refusals)]
         return replies
@@ -340,7 +345,9 @@ class WorkerGroup:
         ready = self._poll(timeout_s)
         for worker in ready:
             if worker.index not in waiting:
-                worker.inbox.append(self._take([worker], OK)[worker.index])
+                refused: dict[int, RedlineError] = {}
+                replies = self._take_or_refuse(worker, refused)
+                worker.inbox.append((replies, refused))
         return [worker for worker in ready if worker.index in waiting]
 
     def _poll(self, timeout_s: float) -> list[WorkerProcess]:

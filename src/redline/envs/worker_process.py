@@ -62,7 +62,7 @@ class WorkerProcess:
     ) -> None:
         self.index, self.title = index, title
         self.num_pending = 0
-        self.inbox: deque[Any] = deque()  # replies that came while another's was waited for
+        self.inbox: deque[Any] = deque()  # what it answered while others were waited for
         ours, theirs = Pipe()
         self.connection: Any = ours
         self.dump_fd, dump_write_fd = os.pipe()
