@@ -16,7 +16,7 @@ from redline.train.operation_shares import COLUMNS
 ARGUMENTS = shlex.split(
     "train dqn --env CartPole-v1 --preset default --num-envs 2 --rollout-length 8 "
     "--batch-size 8 --replay-ratio 8 --learning-starts 32 --replay-size 500 --hidden-sizes 8 "
-    "--quiet --no-tensorboard"
+    "--quiet --no-tensorboard --accelerate eager"
 )
 
 
@@ -40,6 +40,17 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     resume = ["train", "--resume", str(run), "--total-env-steps", "480", "--quiet"]
     assert main([*resume, "--profile", "light"]) == 0
     assert (run / "profile" / "session-2").is_dir()
+
+
+def test_derived_updates_are_learning_as_a_whole(tmp_path: Path) -> None:
+    """No call of autograd or of an optimizer tells their backpropagation apart."""
+    arguments = ["derived" if word == "eager" else word for word in ARGUMENTS]
+    run = tmp_path / "run"
+    end = ["--total-env-steps", "320", "--out", str(run), "--profile", "light"]
+    assert main([*arguments, *end]) == 0
+    last = rows_of(run)[-1]
+    assert float(last["time_share/learning"]) > 0.0
+    assert float(last["time_share/backpropagation"]) == 0.0
 
 
 def rows_of(run: Path) -> list[dict[str, str]]:
