@@ -59,7 +59,8 @@ PROGRAMS = {
 
 def command(program: Program, env_steps: int, python: str, sb3_python: str) -> list[str]:
     """How to run it; `{out}` stands for a new directory, where it leaves `loop_s`."""
-    steps = str(max(env_steps, 256))
+    # SAC and TD3 refuse a run that ends before learning starts, at 1,000.
+    steps = str(max(env_steps, 1_100 if program.kind == "redline" else 256))
     if program.kind == "redline":
         return [
             *(python, "-m", "redline.cli", "train", program.algorithm, "--env", program.env),
