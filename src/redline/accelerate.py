@@ -169,7 +169,7 @@ def choose_mode(algorithm: Any, requested: str) -> tuple[str, str]:
     has_derived = derived(algorithm) is not None
     if requested == "auto":
         if device.type == "cuda":
-            return "cudagraph", "on a GPU launching kernels takes longer than running them"
+            return "eager", "captured graphs have not been proved on a GPU; ask for cudagraph"
         if has_derived:
             return "derived", "the networks are plain perceptrons on a CPU"
         return "eager", "on a CPU large layers dominate, and compiling them gains nothing"
