@@ -55,7 +55,7 @@ SUITES: dict[str, Suite] = {
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000", 5, 400, 4
     ),
     "ppo-transformer-tmaze": Suite(
-        "ppo --env redline/TMaze-v1 --total-env-steps 150000", 5, 0.9, 4, 100
+        "ppo --env redline/TMaze-v1 --total-env-steps 80000", 5, 0.9, 4, 100
     ),
     "ppo-feedforward-control": Suite(
         "ppo --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 400000 --core none",
