@@ -42,9 +42,9 @@ OFF_POLICY: dict[str, Any] = {
     "learning_starts": 64,
 }
 SEQUENCES: dict[str, Any] = {
-    "sequence_length": 8,
-    "state_interval": 8,
-    "burn_in": 8,
+    "sequence_length": 16,
+    "state_interval": 16,
+    "burn_in": 16,
     "core_size": 8,
     "prioritized": True,
 }
@@ -96,10 +96,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", nargs="+", default=list(CASES), choices=list(CASES))
     options = parser.parse_args()
+    path = RESULTS / "placement_matrix.json"
+    # Cases that are run alone take their places among the others.
     table: dict[str, dict[str, str]] = {}
+    if path.exists():
+        table = json.loads(path.read_text())["outcomes"]
     for name in options.case:
         table[name] = {placement: outcome(name, placement) for placement in PLACEMENTS}
         print(f"{name}: {table[name]}", flush=True)
+    table = {name: table[name] for name in CASES if name in table}
     lines = "".join(
         f"| {name} | {' | '.join(row[placement] for placement in PLACEMENTS)} |\n"
         for name, row in table.items()
@@ -111,9 +116,7 @@ def main() -> int:
         f"| | {' | '.join(PLACEMENTS)} |\n|{'---|' * (len(PLACEMENTS) + 1)}\n{lines}\n"
         f"{as_markdown()}"
     )
-    (RESULTS / "placement_matrix.json").write_text(
-        json.dumps({"machine": describe(), "outcomes": table}, indent=1) + "\n"
-    )
+    path.write_text(json.dumps({"machine": describe(), "outcomes": table}, indent=1) + "\n")
     return 0 if num_good == len(table) * len(PLACEMENTS) else 1
 
 
