@@ -30,7 +30,7 @@ demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev lint test-profile-312  ## every check and test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
 # no torch run there in a light environment of their own, where a Python 3.12 is found.

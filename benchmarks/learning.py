@@ -47,6 +47,10 @@ SUITES: dict[str, Suite] = {
         "ppo --env CartPole-v1 --total-env-steps 100000", 5, 475, 5,
         published="Stable-Baselines3: 500 at 100k; CleanRL: 490 +- 6 at 500k",
     ),
+    "ppo-cartpole-async": Suite(
+        "ppo --env CartPole-v1 --total-env-steps 100000 --collector async --num-workers 1",
+        5, 475, 5, published="the synchronous runs of ppo-cartpole: 5 of 5 at 500",
+    ),
     "a2c-cartpole": Suite("a2c --env CartPole-v1 --total-env-steps 350000", 5, 475, 4),
     "reinforce-cartpole": Suite("reinforce --env CartPole-v1 --total-env-steps 120000", 5, 195, 4),
     "impala-cartpole": Suite("impala --env CartPole-v1 --total-env-steps 300000", 5, 475, 4),

@@ -41,6 +41,7 @@ def main() -> None:
 
     iterate = TrainLoop._iterate
     first_iteration_s: list[float] = []
+    compiled: dict[str, float] = {}
 
     def timed(loop: Any) -> None:
         begin = time.perf_counter()
@@ -48,6 +49,9 @@ def main() -> None:
         if not first_iteration_s:
             first_iteration_s.append(time.perf_counter() - begin)
         if stopwatch.reached(loop.counters.env_steps):
+            step = getattr(loop.algorithm, "learner", loop.algorithm).step
+            names = ("compile_s", "graphs", "graph_breaks", "recompilations")
+            compiled.update({name: getattr(step, name) for name in names if hasattr(step, name)})
             raise _MeasuredError
 
     TrainLoop._iterate = timed  # type: ignore[method-assign]
@@ -67,6 +71,7 @@ def main() -> None:
     stopwatch.print_result(
         first_iteration_s=first_iteration_s[0],
         accelerate=stored["run"].get("accelerate", "eager"),
+        compiled=compiled,
     )
 
 

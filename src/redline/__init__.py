@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from redline.data import Rollout
     from redline.envs import make_vec
     from redline.policies import make_policy
-    from redline.train.run import Run, train
+    from redline.train.run import Run
     from redline.train.run import load_run as load
+    from redline.train.start import train
 
 __version__ = "0.1.0"
 

@@ -15,16 +15,19 @@ optimisers, in the same way to rounding.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from redline.algos.derived import derived
-from redline.data import map_leaves
 from redline.errors import ConfigError
 
 MODES = ("eager", "derived", "compile", "cudagraph", "compile+cudagraph")
@@ -41,8 +44,9 @@ class CompiledStep:
 
     Attributes:
         compile_s: seconds of the calls in which something was compiled.
-        graphs: graphs compiled so far; more than one per set of flags is a recompilation.
+        graphs: graphs compiled so far.
         graph_breaks: places where compilation gave way to Python.
+        recompilations: times that inputs of shapes and flags seen before were compiled again.
     """
 
     def __init__(self, step: Callable[..., Any], *, whole: bool, backend: str = "inductor") -> None:
@@ -52,9 +56,11 @@ class CompiledStep:
         # The compiler's pool of processes takes longer to start than one step to compile, and
         # on a busy machine has been seen to wait for ever.
         config.compile_threads = 1
+        keep_compiled_code()
         self._counters = counters
         self._step = torch.compile(step, fullgraph=whole, dynamic=False, backend=backend)
-        self.compile_s, self.graphs, self.graph_breaks = 0.0, 0, 0
+        self.compile_s, self.graphs, self.graph_breaks, self.recompilations = 0.0, 0, 0, 0
+        self._seen: set[Any] = set()
 
     def __call__(self, *inputs: Any) -> Any:
         """Run, compiling first where these shapes and flags are new."""
@@ -67,7 +73,32 @@ class CompiledStep:
             self.compile_s += time.perf_counter() - begin
             self.graphs += compiled
             self.graph_breaks += self._counters["graph_break"].total() - breaks
+            key = describe(inputs, [])
+            self.recompilations += key in self._seen
+            self._seen.add(key)
         return result
+
+    def __str__(self) -> str:
+        return (
+            f"compiled {self.graphs} graphs in {self.compile_s:.1f} s, "
+            f"{self.graph_breaks} graph breaks, {self.recompilations} recompilations"
+        )
+
+
+def keep_compiled_code() -> None:
+    """Let compiled code outlive a restart of the machine, for the next run to start quickly.
+
+    TORCHINDUCTOR_CACHE_DIR, where it is set, says where; else it is the user's cache directory,
+    or where that cannot be written the temporary one that the compiler takes by itself.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    directory = Path(base) / "redline" / "compiled"
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK):
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(directory)
 
 
 class CapturedStep:
@@ -83,18 +114,19 @@ class CapturedStep:
     """
 
     def __init__(self, step: Callable[..., Any], device: torch.device) -> None:
-        self._step, self._device = step, device
+        self.step, self._device = step, device
         self._stream = torch.cuda.Stream(device)
         self._calls: dict[Any, int] = {}
-        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Any]] = {}
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, StaticInputs, Any]] = {}
         self._pool: Any = None
 
     def __call__(self, *inputs: Any) -> Any:
         """Run eagerly, capture, or replay."""
-        tensors, key = _split(inputs)
+        tensors: list[Tensor] = []
+        key = describe(inputs, tensors)
         if key in self._graphs:
-            graph, buffers, result = self._graphs[key]
-            torch._foreach_copy_(buffers, tensors, non_blocking=True)  # pyright: ignore
+            graph, held, result = self._graphs[key]
+            held.load(tensors)
             graph.replay()
             return result
         self._calls[key] = self._calls.get(key, 0) + 1
@@ -106,48 +138,96 @@ class CapturedStep:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            result = self._step(*inputs)
+            result = self.step(*inputs)
         current.wait_stream(self._stream)
         return result
 
     def _capture(self, key: Any, inputs: tuple[Any, ...]) -> Any:
-        buffers: list[Tensor] = []
-        held = tuple(_held(value, buffers) for value in inputs)
+        held = StaticInputs(inputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            result = self._step(*held)
+            result = self.step(*held.values)
         self._pool = self._pool or graph.pool()
-        self._graphs[key] = (graph, buffers, result)
+        self._graphs[key] = (graph, held, result)
         graph.replay()  # capturing records; only this computes
         return result
 
 
-def _split(inputs: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
-    """All tensors in the inputs, and a key of their shapes and of everything else."""
-    flat, spec = pytree.tree_flatten(_plain(inputs))
-    tensors = [leaf for leaf in flat if isinstance(leaf, Tensor)]
-    rest = tuple(tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf for leaf in flat)
-    return tensors, (spec, rest)
+class StaticInputs:
+    """Inputs in memory that stays, for a captured step to read from.
+
+    Args:
+        inputs: the first ones, which are copied; tensors, and whatever `describe` looks into.
+
+    Attributes:
+        values: of the same structure; `load` changes their tensors.
+    """
+
+    def __init__(self, inputs: tuple[Any, ...]) -> None:
+        self._tensors: list[Tensor] = []
+        self.values: tuple[Any, ...] = tuple(self._hold(value) for value in inputs)
+
+    def load(self, tensors: list[Tensor]) -> None:
+        """Copy other inputs in, as `describe` found them."""
+        torch._foreach_copy_(self._tensors, tensors, non_blocking=True)  # pyright: ignore
+
+    def _hold(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            self._tensors.append(value.clone())
+            return self._tensors[-1]
+        if isinstance(value, TensorDictBase):
+            held = {key: self._hold(value.get(key)) for key in _keys(value)}
+            return TensorDict(held, batch_size=value.batch_size)
+        if isinstance(value, Mapping):
+            return {key: self._hold(value[key]) for key in _keys(value)}
+        if isinstance(value, (list, tuple)):
+            parts = [self._hold(item) for item in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        if dataclasses.is_dataclass(value):
+            # What is no data, such as the episodes of a rollout, no step may depend on.
+            return type(value)(**{name: self._hold(part) for name, part in _data(value)})
+        return value
 
 
-def _held(value: Any, buffers: list[Tensor]) -> Any:
-    """A copy of the inputs in memory that stays; its tensors are appended to `buffers`."""
+def describe(value: Any, tensors: list[Tensor]) -> Any:
+    """What decides whether two inputs can share a graph, as something to look up by.
 
-    def hold(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        buffers.append(leaf.clone())
-        return buffers[-1]
+    Args:
+        value: tensors, numbers and flags in dicts, lists, tuples, TensorDicts and dataclasses.
+        tensors: every tensor is appended, in an order that depends on the result alone.
 
-    return pytree.tree_map(hold, _plain(value))
-
-
-def _plain(value: Any) -> Any:
-    """TensorDicts as dicts, at any depth of lists and tuples."""
+    Returns:
+        The structure, the tensors' shapes and dtypes, and everything else as it is.
+    """
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return (value.shape, value.dtype)
+    if isinstance(value, (TensorDictBase, Mapping)):
+        return tuple((key, describe(value.get(key), tensors)) for key in _keys(value))
     if isinstance(value, (list, tuple)):
-        parts = [_plain(item) for item in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return map_leaves(lambda leaf: leaf, value)
+        return (type(value), *(describe(item, tensors) for item in value))
+    if dataclasses.is_dataclass(value):
+        return (type(value), *(describe(part, tensors) for _, part in _data(value)))
+    return value
+
+
+def _keys(value: Any) -> list[Any]:
+    return sorted(value.keys())
+
+
+def _data(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a dataclass that hold tensors, by themselves or nested."""
+    kinds = (Tensor, TensorDictBase, Mapping)
+    parts = [(part.name, getattr(value, part.name)) for part in dataclasses.fields(value)]
+    return [(name, part) for name, part in parts if isinstance(part, kinds)]
+
+
+def compiled_step(algorithm: Any) -> CompiledStep | None:
+    """What an accelerated algorithm's step compiles, which says what that cost; None if nothing."""
+    step = getattr(algorithm, "learner", algorithm).step
+    if isinstance(step, CapturedStep):
+        step = step.step
+    return step if isinstance(step, CompiledStep) else None
 
 
 def choose_mode(algorithm: Any, requested: str) -> tuple[str, str]:

@@ -141,7 +141,7 @@ def _train(arguments: list[str]) -> int:
     if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
         return _resume(arguments, recording)
     config = parse_train_arguments(arguments)
-    from redline.train.run import start_run
+    from redline.train.start import start_run
 
     return start_run(config, recording=recording).exit_code
 
@@ -193,7 +193,7 @@ def _resume(arguments: list[str], recording: Any) -> int:
     if not arguments[0].startswith("-"):
         algorithm, arguments = check_algorithm(arguments[0]), arguments[1:]
     parsed = _parse(ResumeArguments, arguments, "train")
-    from redline.train.run import resume_run
+    from redline.train.start import resume_run
 
     run = resume_run(
         parsed.resume,

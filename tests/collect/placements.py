@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,19 @@ def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
             assert torch.equal(actual[name], part), name
         else:
             assert actual[name] == part, name
+
+
+def shared_memory() -> set[str]:
+    """Entries of /dev/shm; other tests that run beside this one may have some for a moment."""
+    return set(os.listdir("/dev/shm"))
+
+
+def assert_nothing_left_in_shared_memory(before: set[str]) -> None:
+    """Whatever has come into /dev/shm since `before` is gone, or goes within 5 s."""
+    deadline = time.monotonic() + 5.0
+    while (new := shared_memory() - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not new
 
 
 def children() -> set[str]:

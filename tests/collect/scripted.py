@@ -13,6 +13,8 @@ from redline.data import Array, EpisodeRecord, Rollout
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.policies.policy import ActOutput, Policy, ReplayOutput, State
 
+CHOICE_OF_TWO = spaces.Discrete(2)
+
 
 class ScriptedEnv(VecEnv):
     """Episode k of environment i lasts lengths[i][k % len] steps and ends as ends[i] says.
@@ -135,28 +137,35 @@ class CountingPolicy(Policy):
 
 
 class ExactPolicy(Policy):
-    """Acts by its noise alone and says which weight acted: no arithmetic that could differ."""
+    """Acts by its noise alone and says which weight acted: no arithmetic that could differ.
 
-    noise_size = 1
+    Args:
+        action_space: Discrete, or a Box whose actions are uniform in [-1, 1].
+    """
+
     is_recurrent = True
     extras_spec: ClassVar[dict[str, tuple[int, ...]]] = {"value": (), "weight": ()}
 
-    def __init__(self, num_actions: int = 2) -> None:
+    def __init__(self, action_space: spaces.Space[Any] = CHOICE_OF_TWO) -> None:
         super().__init__()
-        self.action_space = spaces.Discrete(num_actions)
+        self.action_space = action_space
+        self.noise_size = int(np.prod(action_space.shape or ()))
         self.weight = torch.nn.Parameter(torch.zeros(()))
 
     def initial_state(self, batch_size: int) -> State:
         return {"steps": torch.zeros(batch_size, 1)}
 
     def draw_noise(self, rng: np.random.Generator, length: int) -> Any:
-        return rng.random((length, 1), dtype=np.float32)
+        return rng.random((length, self.noise_size), dtype=np.float32)
 
     def act(self, obs: Any, state: State, noise: Any = None, conditioning: Any = None) -> ActOutput:
         count = len(state["steps"])
-        action = torch.zeros(count, dtype=torch.int64)
-        if noise is not None:
+        if noise is None:
+            noise = torch.zeros(count, self.noise_size)
+        if isinstance(self.action_space, spaces.Discrete):
             action = (noise[:, 0] * int(self.action_space.n)).to(torch.int64)
+        else:
+            action = 2.0 * noise - 1.0
         if conditioning is not None:
             action = torch.where(conditioning["greedy"], 0, action)
         extras = {"value": self.value(obs, state), "weight": self.weight.expand(count)}

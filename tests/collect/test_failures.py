@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,12 @@ import gymnasium
 import pytest
 
 from redline.errors import EnvDataError, WorkerError
-from tests.collect.placements import children, make
+from tests.collect.placements import (
+    assert_nothing_left_in_shared_memory,
+    children,
+    make,
+    shared_memory,
+)
 from tests.collect.scripted import ExactPolicy
 from tests.collect.test_workers import Misbehaving, alive
 
@@ -31,7 +35,7 @@ from tests.collect.test_workers import Misbehaving, alive
 )
 def test_a_worker_that_fails_ends_the_collection(placement: str, deed: str, message: str) -> None:
     """At step 10; the async workers are by then ahead of what the parent waits for."""
-    shared, before = set(os.listdir("/dev/shm")), children()
+    shared, before = shared_memory(), children()
     settings: dict[str, Any] = {"timeout_s": 2.0, "rollout_length": 6}
     collector = make(placement, ExactPolicy(), lambda: Misbehaving(deed), **settings)
 
@@ -42,7 +46,7 @@ def test_a_worker_that_fails_ends_the_collection(placement: str, deed: str, mess
     with collector, pytest.raises(WorkerError, match=message):
         collect_18_steps()
     assert children() == before
-    assert set(os.listdir("/dev/shm")) <= shared
+    assert_nothing_left_in_shared_memory(shared)
 
 
 @pytest.mark.parametrize("placement", ["alternating", "async"])

@@ -11,42 +11,8 @@ from redline.collect import AlternatingCollector, AsyncCollector, CentralCollect
 from redline.data import Rollout
 from redline.envs import EnvSettings
 from redline.errors import ConfigError
-from redline.policies import make_policy
-from redline.policies.policy import Policy
 from tests.collect.placements import assert_equal, copied, make
 from tests.collect.scripted import ExactPolicy
-
-
-def network(env_id: str, **settings: Any) -> Policy:
-    torch.manual_seed(0)
-    with EnvSettings(env=env_id, backend="gymnasium").make(1) as env:
-        return make_policy(
-            env.observation_space, env.action_space, hidden_sizes=(16,), core_size=8, **settings
-        )
-
-
-@pytest.mark.parametrize(
-    ("env_id", "core", "rollout_length"),
-    [
-        ("CartPole-v1", "lstm", 40),
-        ("HalfCheetah-v5", "none", 8),
-        ("MinAtar/Breakout-v1", "none", 12),
-    ],
-)
-def test_central_equals_serial_to_the_bit(env_id: str, core: str, rollout_length: int) -> None:
-    """Over two rollouts with a change of weights in between, ends of episodes included."""
-    policy = network(env_id, core=core)
-    with (
-        make("serial", policy, env_id, num_envs=3, rollout_length=rollout_length) as serial,
-        make("central", policy, env_id, num_envs=3, rollout_length=rollout_length) as central,
-    ):
-        for version in (1, 2):
-            assert_equal(copied(central.collect()), copied(serial.collect()))
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter.add_(0.05 * torch.sign(parameter))
-            serial.update_weights(version)
-            central.update_weights(version)
 
 
 @pytest.mark.parametrize(("overlap", "num_groups"), [(True, 2), (False, 3)])
@@ -66,23 +32,6 @@ def test_alternating_equals_serial_for_an_exact_policy(overlap: bool, num_groups
         assert_equal(copied(collector.collect()), expected[1])
         assert_equal(copied(collector.collect()), expected[2])
     assert any(len(rollout["episodes"]) > 1 for rollout in expected)
-
-
-def test_alternating_equals_serial_up_to_the_batch_of_the_policy() -> None:
-    policy = network("CartPole-v1", core="gru")
-    with make("serial", policy) as serial, make("alternating", policy) as alternating:
-        expected, rollout = serial.collect(), alternating.collect()
-        for name in ("obs", "value", "log_prob", "bootstrap_value"):
-            torch.testing.assert_close(rollout[name], expected[name], rtol=1e-4, atol=1e-5)
-        assert torch.equal(rollout["action"], expected["action"])
-
-
-def test_workers_that_act_equal_serial_for_an_exact_policy() -> None:
-    """The order of episodes included, which several workers finish at different times."""
-    policy = ExactPolicy()
-    with make("serial", policy) as serial, make("workers", policy, num_workers=2) as workers:
-        for _ in range(2):
-            assert_equal(copied(workers.collect()), copied(serial.collect()))
 
 
 @pytest.mark.parametrize("max_staleness", [1, 2])

@@ -19,6 +19,11 @@ from redline.collect import SerialCollector, WorkersCollector
 from redline.envs import EnvSettings
 from redline.errors import ConfigError, WorkerError
 from redline.policies import make_policy
+from tests.collect.placements import (
+    assert_nothing_left_in_shared_memory,
+    children,
+    shared_memory,
+)
 
 
 def cartpole_policy(core: str = "none") -> Any:
@@ -115,20 +120,6 @@ class Misbehaving(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
-def children() -> set[str]:
-    me = str(os.getpid())
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[1] == me and fields[0] != "Z":
-                found.add(entry.name)
-    return found
-
-
 @pytest.mark.parametrize(
     ("deed", "message"),
     [
@@ -143,7 +134,7 @@ def test_a_worker_that_fails_ends_the_collection(deed: str, message: str) -> Non
     The parent ends with the cause (for a hang, with the line where the worker stands), no
     process is left, and nothing lies in shared memory.
     """
-    shared = set(os.listdir("/dev/shm"))
+    shared = shared_memory()
     before = children()
     collector = workers(cartpole_policy(), env=lambda: Misbehaving(deed), timeout_s=2.0)
     with pytest.raises(WorkerError) as caught:
@@ -155,7 +146,7 @@ def test_a_worker_that_fails_ends_the_collection(deed: str, message: str) -> Non
     else:
         assert message in str(caught.value)
     assert children() == before
-    assert set(os.listdir("/dev/shm")) == shared
+    assert_nothing_left_in_shared_memory(shared)
 
 
 def test_slow_steps_are_not_a_hang() -> None:
@@ -175,7 +166,7 @@ def test_workers_end_when_the_parent_is_killed(tmp_path: Path) -> None:
         "print(*[w.process.pid for w in c._group._workers], flush=True)\n"
         "while True: c.collect()\n"
     )
-    shared = set(os.listdir("/dev/shm"))
+    shared = shared_memory()
     parent = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
     )
@@ -189,7 +180,7 @@ def test_workers_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in pids)
-    assert set(os.listdir("/dev/shm")) == shared
+    assert_nothing_left_in_shared_memory(shared)
 
 
 def alive(pid: int) -> bool:

@@ -226,7 +226,7 @@ class PPO:
             # All rows are put in order at once: a gather for each minibatch costs more.
             order = self._permutation(advantage.numel())
             shuffled = {
-                name: map_leaves(lambda leaf, order=order: leaf[order], field)
+                name: map_leaves(lambda leaf, order=order: _take(leaf, order), field)
                 for name, field in fields.items()
             }
             for start in range(0, len(order), size):
@@ -317,6 +317,13 @@ def _minibatch(rollout: Rollout, advantage: Tensor, target: Tensor) -> Minibatch
         target,
         rollout,
     )
+
+
+def _take(leaf: Tensor, order: Tensor) -> Tensor:
+    """Rows of a leaf, in its own layout: an image with the channels last in memory keeps them."""
+    if leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last):
+        return leaf.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
+    return leaf.index_select(0, order)
 
 
 def _merge_time(leaf: Tensor) -> Tensor:

@@ -1,12 +1,16 @@
 """Networks for images [N, C, H, W].
 
 Images stay in their own dtype (uint8) until they are in the network, on its device; the
-scaling makes a new tensor and never writes into the caller's.
+conversion never writes into the caller's tensor. Pixels are not scaled, which would take
+another pass over the largest tensor of all: the first convolution's weights are. On a CPU
+large images go through the network with the channels last in memory, where convolutions take
+a third less time; the numbers are the same up to the order of rounding.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from redline.errors import SpaceError
@@ -15,27 +19,72 @@ from redline.models.initialization import orthogonal_
 PIXEL_SCALE = 1.0 / 255.0
 
 
-class ScaledImage(nn.Module):
-    """Pixels [N, C, H, W] of any dtype to float32 times `scale`; the input is left alone."""
+class Pixels(nn.Module):
+    """[N, C, H, W] of any dtype to float32 of the same shape, in the layout that suits the device.
 
-    def __init__(self, scale: float) -> None:
+    Args:
+        channels_last: whether large images are meant, for which a CPU wants the channels last
+            in memory; else the layout stays.
+    """
+
+    def __init__(self, *, channels_last: bool) -> None:
         super().__init__()
-        self.scale = scale
+        self.channels_last = channels_last
 
     def forward(self, image: Tensor) -> Tensor:
-        """Convert and scale into a new tensor."""
-        pixels = image.to(torch.float32)
-        return pixels if self.scale == 1.0 else pixels * self.scale
+        """Convert; a tensor that is as wanted already is returned as it is."""
+        if self.channels_last and image.device.type == "cpu":
+            return image.to(torch.float32, memory_format=torch.channels_last)
+        return image.to(torch.float32)
+
+
+class ScaledConv2d(nn.Conv2d):
+    """A convolution of `scale` times its input.
+
+    Args:
+        fan_in: channels of the input.
+        fan_out: channels of the output.
+        kernel: side of the kernel.
+        scale: factor on the input.
+        stride: step of the kernel.
+        padding: zeros around the input.
+    """
+
+    def __init__(
+        self,
+        fan_in: int,
+        fan_out: int,
+        kernel: int,
+        scale: float,
+        stride: int = 1,
+        padding: int = 0,
+    ) -> None:
+        super().__init__(fan_in, fan_out, kernel, stride=stride, padding=padding)
+        self.scale = scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, fan_in, H, W] -> [N, fan_out, H', W']."""
+        weight = self.weight if self.scale == 1.0 else self.weight * self.scale
+        return functional.conv2d(input, weight, self.bias, self.stride, self.padding)
 
     def extra_repr(self) -> str:
-        """The scale, for printing."""
-        return f"scale={self.scale:.6g}"
+        """The layer's own, and the scale."""
+        return f"{super().extra_repr()}, scale={self.scale:.6g}"
 
 
 def _flat_size(trunk: nn.Module, shape: tuple[int, ...]) -> int:
     """Number of features that a convolutional trunk makes of one image."""
     with torch.no_grad():
         return trunk(torch.zeros(1, *shape)).numel()
+
+
+def _network(
+    trunk: nn.Sequential, shape: tuple[int, ...], out_features: int, *, channels_last: bool
+) -> nn.Sequential:
+    """Pixels, a convolutional trunk, a dense layer; weights orthogonal."""
+    dense = nn.Linear(_flat_size(trunk, shape), out_features)
+    pixels = Pixels(channels_last=channels_last)
+    return orthogonal_(nn.Sequential(pixels, *trunk, dense, nn.ReLU(inplace=True)))
 
 
 def _check_image(name: str, shape: tuple[int, ...], smallest: int) -> None:
@@ -70,16 +119,15 @@ class NatureCNN(nn.Module):
         _check_image("NatureCNN", shape, self.smallest)
         self.out_features = out_features
         trunk = nn.Sequential(
-            nn.Conv2d(shape[0], 32, 8, stride=4),
-            nn.ReLU(),
+            ScaledConv2d(shape[0], 32, 8, scale, stride=4),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 4, stride=2),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(64, 64, 3),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Flatten(),
         )
-        dense = nn.Linear(_flat_size(trunk, shape), out_features)
-        self.network = orthogonal_(nn.Sequential(ScaledImage(scale), *trunk, dense, nn.ReLU()))
+        self.network = _network(trunk, shape, out_features, channels_last=True)
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, C, H, W] pixels -> [N, out_features]."""
@@ -106,9 +154,10 @@ class MinAtarCNN(nn.Module):
         super().__init__()
         _check_image("MinAtarCNN", shape, self.smallest)
         self.out_features = out_features
-        trunk = nn.Sequential(nn.Conv2d(shape[0], 16, 3), nn.ReLU(), nn.Flatten())
-        dense = nn.Linear(_flat_size(trunk, shape), out_features)
-        self.network = orthogonal_(nn.Sequential(ScaledImage(scale), *trunk, dense, nn.ReLU()))
+        trunk = nn.Sequential(
+            ScaledConv2d(shape[0], 16, 3, scale), nn.ReLU(inplace=True), nn.Flatten()
+        )
+        self.network = _network(trunk, shape, out_features, channels_last=False)
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, C, H, W] pixels -> [N, out_features]."""
@@ -156,18 +205,17 @@ class ImpalaResNet(nn.Module):
         _check_image("ImpalaResNet", shape, self.smallest)
         self.out_features = out_features
         stages: list[nn.Module] = []
-        fan_in = shape[0]
+        fan_in, factor = shape[0], scale
         for width in channels:
             stages += [
-                nn.Conv2d(fan_in, width, 3, padding=1),
+                ScaledConv2d(fan_in, width, 3, factor, padding=1),
                 nn.MaxPool2d(3, stride=2, padding=1),
                 ResidualBlock(width),
                 ResidualBlock(width),
             ]
-            fan_in = width
+            fan_in, factor = width, 1.0
         trunk = nn.Sequential(*stages, nn.ReLU(), nn.Flatten())
-        dense = nn.Linear(_flat_size(trunk, shape), out_features)
-        self.network = orthogonal_(nn.Sequential(ScaledImage(scale), *trunk, dense, nn.ReLU()))
+        self.network = _network(trunk, shape, out_features, channels_last=True)
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, C, H, W] pixels -> [N, out_features]."""

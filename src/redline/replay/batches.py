@@ -96,7 +96,7 @@ class Batches:
         """The observations at these slots, key -> [N, ...]."""
         n = self._config.n_step
         device = slots["obs"].device
-        old = {key: _earlier(out, (key, *path), shape, leaf, device) for key in slots}
+        old = {key: earlier(out, (key, *path), shape, leaf, device) for key in slots}
         if leaf.frames > n and len(slots) == 2 and len(shape) == 1 and device.type == "cpu":
             obs, following = slots["obs"], slots["next_obs"]
             if torch.equal(obs[:, n:], following[:, :-n]):
@@ -126,7 +126,7 @@ class Batches:
         return slots
 
 
-def _earlier(
+def earlier(
     out: TensorDictBase | None,
     path: Path,
     shape: tuple[int, ...],

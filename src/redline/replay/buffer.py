@@ -39,6 +39,7 @@ from redline.replay.intake import (
     zero_invalid,
 )
 from redline.replay.observations import ObservationLeaf
+from redline.replay.plain_batches import PlainBatches, serves
 from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from redline.replay.sequences import SequenceIndex
 from redline.replay.snapshot import SavedFile, load_snapshot, read_manifest, save_snapshot
@@ -96,6 +97,9 @@ class Replay:
         every = np.ones(self.num_envs, dtype=bool)
         self._all_open = ChainState(newest_goes_on=every, episode_open=every)
         self._batches = Batches(self._arena, config, spec, self._obs)
+        self._plain = None
+        if serves(config, spec, self._frames, self._arena):
+            self._plain = PlainBatches(self._arena, config, spec, self._obs)
         self._head_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self._reset_chain()
 
@@ -207,9 +211,9 @@ class Replay:
             rng: the stream to draw from; the same stream and buffer give the same batch. A
                 torch.Generator must lie on the buffer's device.
             beta: exponent of the importance weights, annealed by the caller in env_steps.
-            out: an earlier batch of the same size that is not needed any more; the memory
-                of its observations is used again, which for images saves more time than
-                the copying takes.
+            out: an earlier batch of the same size that is not needed any more; its memory is
+                used again, which for images saves more time than the copying takes. It may
+                be the same object that is returned.
 
         Returns:
             For transitions a TensorDict [N] with obs, action, next_obs (the true successor
@@ -227,6 +231,8 @@ class Replay:
                 "Collect more before the first update."
             )
         index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
+        if self._plain is not None:
+            return self._plain.sample(index, weight, out)
         if self._sequences is None:
             fields = self._batches.rows(index, self._head_tensor, out)
             fields["index"], fields["weight"] = index, weight

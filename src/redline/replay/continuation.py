@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from redline.data import Array, Rollout
 from redline.replay.observations import ObservationLeaf
@@ -18,6 +20,11 @@ from redline.replay.spec import LeafSpec, ReplaySpec, entry_name, flatten
 from redline.replay.spec import Path as KeyPath
 from redline.replay.storage import Arena
 from redline.replay.windows import FIRST, VALID
+
+_FLAG, _NUMBER = LeafSpec((), torch.bool), LeafSpec((), torch.int64)
+_REWARD = LeafSpec((), torch.float32)
+_SMALL = 64 * 1024  # bytes
+_MOST_KNOWN = 64
 
 
 class Continuation:
@@ -39,6 +46,7 @@ class Continuation:
     ) -> None:
         self._arena, self._spec, self._leaves = arena, spec, leaves
         self._ring_rows, self._num_envs = ring_rows, spec.num_envs
+        self._known: dict[int, tuple[Tensor, LeafSpec | None, Array]] = {}
 
     def carry_on(self, rollout: Rollout, head: int, open_before: Array) -> bool:
         """Write a rollout if it is of the usual kind.
@@ -57,13 +65,15 @@ class Continuation:
         if num_envs != self._num_envs or slot + length > self._ring_rows:
             return False
         valid, terminated, truncated = (
-            steps.get(name).numpy() for name in ("valid", "terminated", "truncated")
+            self._array(steps.get(name), _FLAG, 2) for name in ("valid", "terminated", "truncated")
         )
+        if valid is None or terminated is None or truncated is None:
+            return False
         if not valid.all() or terminated.any() or truncated.any():
             return False
         if length > 1:
-            episode = steps.get("episode_id").numpy()
-            if (episode[1:] != episode[:-1]).any():
+            episode = self._array(steps.get("episode_id"), _NUMBER, 2)
+            if episode is None or (episode[1:] != episode[:-1]).any():
                 return False
         values = self._rows(rollout)
         observed = self._observed(rollout, head)
@@ -81,21 +91,18 @@ class Continuation:
     def _rows(self, rollout: Rollout) -> dict[str, Array] | None:
         """Array -> [T, B, ...] values; None if one is not as it should be."""
         steps, values = rollout.steps, {}
+        wanted: dict[str, tuple[Any, LeafSpec | None]] = {"reward": (steps.get("reward"), _REWARD)}
         for path, value in flatten(steps.get("action")).items():
-            if not _fits(value, self._spec.action.get(path), 2):
-                return None
-            values[entry_name("action", path)] = value.numpy()
+            wanted[entry_name("action", path)] = (value, self._spec.action.get(path))
         for name, leaf in self._spec.extras.items():
-            value = steps.get(name)
-            if not _fits(value, leaf, 2):
-                return None
-            values[f"extra/{name}"] = value.numpy()
-        reward = steps.get("reward").numpy()
-        if reward.dtype != np.float32 or len(values) != len(self._spec.action) + len(
-            self._spec.extras
-        ):
+            wanted[f"extra/{name}"] = (steps.get(name), leaf)
+        if len(wanted) != 1 + len(self._spec.action) + len(self._spec.extras):
             return None
-        values["reward"] = reward
+        for name, (value, leaf) in wanted.items():
+            array = self._array(value, leaf, 2)
+            if array is None:
+                return None
+            values[name] = array
         return values
 
     def _observed(self, rollout: Rollout, head: int) -> dict[str, tuple[int, Array]] | None:
@@ -108,12 +115,10 @@ class Continuation:
             return None
         found: dict[str, tuple[int, Array]] = {}
         for path, leaf in self._leaves.items():
-            if not (
-                _fits(obs[path], self._spec.obs[path], 2)
-                and _fits(last[path], self._spec.obs[path], 1)
-            ):
+            given = self._array(obs[path], self._spec.obs[path], 2)
+            acting = self._array(last[path], self._spec.obs[path], 1)
+            if given is None or acting is None:
                 return None
-            given, acting = obs[path].numpy(), last[path].numpy()
             rows, name = leaf.frame_rows, f"{leaf.name}/frames"
             row, following = head % rows, (head + 1) % rows
             if following + len(given) > rows:
@@ -126,6 +131,23 @@ class Continuation:
                 value = np.concatenate([given[1:], value])
             found[name] = (following, value)
         return found
+
+    def _array(self, value: Any, leaf: LeafSpec | None, leading: int) -> Array | None:
+        """A tensor's memory for numpy; None if it is not what a leaf should be.
+
+        Collectors write every rollout into the same few tensors: those are looked at once.
+        """
+        known = self._known.get(id(value))
+        if known is not None and known[0] is value and known[1] is leaf:
+            return known[2]
+        if not _fits(value, leaf, leading):
+            return None
+        array = value.numpy()
+        if array.nbytes <= _SMALL:  # what is remembered stays in memory
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(value)] = (value, leaf, array)
+        return array
 
     def _write(self, name: str, row: int, value: Array) -> None:
         start, stop = row * self._num_envs, (row + len(value)) * self._num_envs

@@ -111,9 +111,14 @@ class _UnitRows:
         return gone, units
 
     def append(self, first: int, eligible: Array) -> None:
-        rows = np.arange(first, first + len(eligible)) % len(self._per_row)
-        self._per_row[rows] = eligible.sum(1)
-        self.count += int(eligible.sum())
+        units = eligible.sum(1)
+        slot = first % len(self._per_row)
+        if slot + len(units) <= len(self._per_row):
+            self._per_row[slot : slot + len(units)] = units
+        else:
+            rows = np.arange(first, first + len(units)) % len(self._per_row)
+            self._per_row[rows] = units
+        self.count += int(units.sum())
         self.stop = max(self.stop, first + len(eligible))
 
     def state_arrays(self) -> dict[str, Array]:
@@ -158,19 +163,34 @@ class UniformSampler:
             self._begin += gone
         if eligible.all():
             start = first * self._num_envs
-            units = torch.arange(start, start + eligible.size)
+            units = np.arange(start, start + eligible.size)
         else:
             row, env = np.nonzero(eligible)
-            units = torch.from_numpy((first + row) * self._num_envs + env)
+            units = (first + row) * self._num_envs + env
         if len(units):
-            self._arena.write_ring("units", self._begin + self.count, units[:, None], 1)
+            self._write(self._begin + self.count, units)
         self._rows.append(first, eligible)
         self._point()
 
+    def _write(self, place: int, units: Array) -> None:
+        """New units to the end of the queue."""
+        slot = place % self._size
+        if self._arena.device.type == "cpu" and slot + len(units) <= self._size:
+            self._arena.host("units")[slot : slot + len(units)] = units
+            self._arena.arrays["units"].touch(slot, slot + len(units))
+            return
+        self._arena.write_ring("units", place, torch.from_numpy(units)[:, None], 1)
+
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """See `Sampler`; all weights are 1."""
-        offset = (uniform * self._span[1]).long()
-        units = self._arena["units"][(self._span[0] + offset) % self._size]
+        if uniform.device.type == "cpu":  # the same numbers, in fewer and cheaper calls
+            place = (uniform.numpy() * self.count).astype(np.int64)
+            place += self._begin
+            place %= self._size
+            units = torch.from_numpy(self._arena.host("units").take(place))
+        else:
+            offset = (uniform * self._span[1]).long()
+            units = self._arena["units"][(self._span[0] + offset) % self._size]
         return units, torch.ones(len(units), device=units.device)
 
     def state_arrays(self) -> dict[str, Array]:
@@ -190,7 +210,8 @@ class UniformSampler:
         self._point()
 
     def _point(self) -> None:
-        self._span[0], self._span[1] = self._begin, self.count
+        if self._span.device.type != "cpu":
+            self._span[0], self._span[1] = self._begin, self.count
 
 
 class PrioritizedSampler:

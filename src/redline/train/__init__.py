@@ -1,7 +1,7 @@
 """Training: settings, loops, checkpoints, logs, evaluation.
 
 The module itself can be called, so that `redline.train("ppo", env="CartPole-v1")` works
-although this room has the same name; the function is `redline.train.run.train`. Nothing
+although this room has the same name; the function is `redline.train.start.train`. Nothing
 heavy is imported before it is used.
 """
 
@@ -19,8 +19,8 @@ class _CallableModule(ModuleType):
     """A module that trains when it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Run:
-        """Train an agent; see `redline.train.run.train`."""
-        from redline.train.run import train
+        """Train an agent; see `redline.train.start.train`."""
+        from redline.train.start import train
 
         return train(*args, **kwargs)
 
