@@ -296,6 +296,8 @@ def accelerate(algorithm: Any, mode: str, *, backend: str = "inductor") -> Any:
         step = by_hand.step
         if hasattr(by_hand, "prepare"):
             algorithm.prepare = by_hand.prepare
+        if mode == "derived" and hasattr(by_hand, "passes"):
+            algorithm.accelerated_passes = by_hand.passes
     if "compile" in mode:
         if by_hand is not None:
             # Made anew in the graph: memory made outside, seen as whole and in parts, is

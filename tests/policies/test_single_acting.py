@@ -56,18 +56,22 @@ def test_acts_as_the_policy_does(name: str) -> None:
         conditioning = {key: torch.tensor([value]) for key, value in conditions.items()}
         assert single.serves(conditioning)
         single.begin(conditioning)
-        for _ in range(20):
-            obs = rng.normal(size=(1, 5)).astype(np.float32)
-            noise = policy.draw_noise(rng, 1)
-            wanted = policy.act(
-                torch.from_numpy(obs), {}, torch.from_numpy(noise), conditioning or None
-            )
-            action = np.zeros(wanted.action.shape, wanted.action.numpy().dtype)
-            extras = {key: np.zeros(1, np.float32) for key in policy.extras_spec}
-            single.act(obs, noise, action, extras)
-            np.testing.assert_allclose(action, wanted.action.numpy(), rtol=1e-5, atol=1e-6)
-            for key, value in wanted.extras.items():
-                np.testing.assert_allclose(extras[key], value.numpy(), rtol=1e-4, atol=1e-5)
+        obs = rng.normal(size=(20, 1, 5)).astype(np.float32)
+        noise = policy.draw_noise(rng, 20)[:, None]
+        wanted = [
+            policy.act(torch.from_numpy(o), {}, torch.from_numpy(n), conditioning or None)
+            for o, n in zip(obs, noise, strict=True)
+        ]
+        first = wanted[0].action.numpy()
+        action = np.zeros((20, *first.shape), first.dtype)
+        extras = {key: np.zeros((20, 1), np.float32) for key in policy.extras_spec}
+        for t in range(20):
+            single.act(obs[t], noise[t], action[t], {key: e[t] for key, e in extras.items()})
+        single.end(obs, action, extras)
+        for t, output in enumerate(wanted):
+            np.testing.assert_allclose(action[t], output.action.numpy(), rtol=1e-5, atol=1e-6)
+            for key, value in output.extras.items():
+                np.testing.assert_allclose(extras[key][t], value.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_sees_the_parameters_change() -> None:

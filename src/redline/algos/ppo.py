@@ -24,7 +24,7 @@ optimiser steps on the device instead of leaving the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -117,6 +117,9 @@ class Minibatch(NamedTuple):
     sequences: Rollout | None = None
 
 
+Passes: TypeAlias = Callable[[Rollout, Tensor, Tensor], dict[str, Tensor]]
+
+
 class PPO:
     """PPO on a policy.
 
@@ -147,6 +150,10 @@ class PPO:
         self.clip_range = torch.tensor(config.clip_range, device=self.device)
         # Observations to what `step` is given of them, once per rollout.
         self.prepare: Callable[[Any], Any] | None = None
+        # Another way to make all passes over a rollout, with the same results.
+        self.accelerated_passes: Callable[[Rollout, Tensor, Tensor], dict[str, Tensor]] | None = (
+            None
+        )
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` and `clip_range` from the schedules."""
@@ -175,7 +182,19 @@ class PPO:
         return self._optimize(rollout, advantage, target)
 
     def _optimize(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The passes over a rollout whose log_prob and value are what the update starts from."""
+        """Learn from a rollout whose log_prob and value are what the update starts from."""
+        means = (self.accelerated_passes or self.passes)(rollout, advantage, target)
+        means["explained_variance"] = explained_variance(rollout["value"], target, rollout["valid"])
+        return means
+
+    def passes(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """All optimiser steps from one rollout; the means of their metrics.
+
+        Args:
+            rollout: [T, B] with the extras `log_prob` and `value`.
+            advantage: [T, B].
+            target: [T, B] of the value.
+        """
         totals: dict[str, Tensor] = {}
         stopped = torch.zeros((), device=self.device)
         for batch in self._minibatches(rollout, advantage, target):
@@ -191,7 +210,6 @@ class PPO:
             self._steps_taken += self.config.num_epochs * self.config.num_minibatches
         count = totals.pop("_count")
         means = {name: total / count for name, total in totals.items()}
-        means["explained_variance"] = explained_variance(rollout["value"], target, rollout["valid"])
         if self.config.target_kl is not None:
             means["stopped_early"] = stopped
         return means
@@ -202,7 +220,7 @@ class PPO:
         """num_epochs times equal parts in random order, of rows or of whole sequences."""
         if self.policy.is_recurrent:
             for _ in range(self.config.num_epochs):
-                order = self._permutation(rollout.num_envs)
+                order = self.permutation(rollout.num_envs)
                 for index in order.split(len(order) // self.config.num_minibatches):
                     part = rollout.select_envs(index)
                     yield _minibatch(part, advantage[:, index], target[:, index])
@@ -212,7 +230,7 @@ class PPO:
             rows = rollout.flatten(*keys)
             advantage, target = advantage.flatten(), target.flatten()
             for _ in range(self.config.num_epochs):
-                order = self._permutation(len(advantage))
+                order = self.permutation(len(advantage))
                 for index in order.split(len(order) // self.config.num_minibatches):
                     part = rows.select_envs(index)
                     yield _minibatch(part, advantage[None, index], target[None, index])
@@ -224,7 +242,7 @@ class PPO:
         size = advantage.numel() // self.config.num_minibatches
         for _ in range(self.config.num_epochs):
             # All rows are put in order at once: a gather for each minibatch costs more.
-            order = self._permutation(advantage.numel())
+            order = self.permutation(advantage.numel())
             shuffled = {
                 name: map_leaves(lambda leaf, order=order: _take(leaf, order), field)
                 for name, field in fields.items()
@@ -238,7 +256,12 @@ class PPO:
                     }
                 )
 
-    def _permutation(self, length: int) -> Tensor:
+    def count_steps(self, count: int) -> None:
+        """Note so many optimiser steps, taken elsewhere."""
+        self._steps_taken += count
+
+    def permutation(self, length: int) -> Tensor:
+        """[length] int64 the next random order of minibatches."""
         return torch.randperm(length, generator=self._generator, device=self.device)
 
     def step(self, batch: Minibatch, stopped: Tensor) -> dict[str, Tensor]:

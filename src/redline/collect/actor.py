@@ -322,6 +322,14 @@ class Actor:
 
     def end(self) -> Collected:
         """Complete a rollout; see `collect`."""
+        if self._single is not None:
+            fields, done = self.buffer.fields, slice(0, self._t)
+            extras = {name: fields[name][done] for name in self.policy.extras_spec}
+            with _INFERENCE:
+                self._single.end(fields["obs"][done], fields["action"][done], extras)
+            if not fields["valid"][done].all():
+                for extra in extras.values():
+                    extra[~fields["valid"][done]] = 0.0
         self._bootstrap_last_row()
         self.progress[1] = self.buffer.rollout_length
         with torch.inference_mode(False):

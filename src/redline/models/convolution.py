@@ -14,6 +14,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from redline.errors import SpaceError
+from redline.models.dense import Dense
 from redline.models.initialization import orthogonal_
 
 PIXEL_SCALE = 1.0 / 255.0
@@ -82,7 +83,7 @@ def _network(
     trunk: nn.Sequential, shape: tuple[int, ...], out_features: int, *, channels_last: bool
 ) -> nn.Sequential:
     """Pixels, a convolutional trunk, a dense layer; weights orthogonal."""
-    dense = nn.Linear(_flat_size(trunk, shape), out_features)
+    dense = Dense(_flat_size(trunk, shape), out_features)
     pixels = Pixels(channels_last=channels_last)
     return orthogonal_(nn.Sequential(pixels, *trunk, dense, nn.ReLU(inplace=True)))
 

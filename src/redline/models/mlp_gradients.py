@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,7 +65,7 @@ class Perceptron:
         for i, layer in enumerate(self.layers):
             active = i < last or self.activate_output
             y = affine(kept[-1], layer.weight, layer.bias, relu=active and not self.tanh)
-            kept.append(y.tanh_() if active and self.tanh else y)
+            kept.append(_tanh_(y) if active and self.tanh else y)
         return kept
 
     def backward(
@@ -99,6 +100,15 @@ class Perceptron:
         if self.tanh:
             return torch.ops.aten.tanh_backward(grad, output)
         return torch.ops.aten.threshold_backward(grad, output, 0)
+
+
+def _tanh_(x: Tensor) -> Tensor:
+    """In place; numpy's is ten times faster than the tensor library's on a CPU."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return x.tanh_()
+    array = x.numpy()
+    np.tanh(array, out=array)
+    return x
 
 
 def _weight_grad(inputs: Tensor, grad: Tensor, out: Tensor) -> None:

@@ -18,9 +18,14 @@ from torch import Tensor
 _LEAST_MULTIPLICATIONS = 700_000  # where both took equally long, on the machine above
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # the compiler is not to look into files
 def prefers_onednn() -> bool:
     """Whether large float32 products are quicker by oneDNN here: AVX-512, and not Intel's."""
+    return _prefers_onednn()
+
+
+@functools.cache
+def _prefers_onednn() -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -36,6 +41,29 @@ def is_large(rows: int, inner: int, columns: int) -> bool:
     return rows * inner * columns >= _LEAST_MULTIPLICATIONS and prefers_onednn()
 
 
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, what: str) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, what, [], "")
+
+
+@torch.library.custom_op("redline::onednn_linear", mutates_args=())
+def _closed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, what: str) -> Tensor:
+    """The same, closed to the compiler, which wants this operator's weights packed beforehand."""
+    return _linear(x, weight, bias, what)
+
+
+@_closed_linear.register_fake
+def _shape_of_linear(x: Tensor, weight: Tensor, bias: Tensor | None, what: str) -> Tensor:
+    del bias, what
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, what: str = "none") -> Tensor:
+    """X weight^T + bias; a call of the closed form costs some microseconds more."""
+    if torch.compiler.is_compiling():
+        return _closed_linear(x, weight, bias, what)
+    return _linear(x, weight, bias, what)
+
+
 def matrix_product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """The product a b, without gradient.
 
@@ -45,7 +73,7 @@ def matrix_product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
         out: [n, m] to write to; None makes new memory.
     """
     if a.device.type == "cpu" and is_large(a.shape[0], a.shape[1], b.shape[1]):
-        result = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
+        result = _onednn(a, b.t())
         return result if out is None else out.copy_(result)
     return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
 
@@ -60,7 +88,6 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, *, relu: bool = False) -> Te
         relu: whether negative results become 0.
     """
     if x.device.type == "cpu" and is_large(x.shape[0], x.shape[1], weight.shape[1]):
-        what = "relu" if relu else "none"
-        return torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, what, [], "")
+        return _onednn(x, weight.t(), bias, "relu" if relu else "none")
     result = torch.addmm(bias, x, weight)
     return result.relu_() if relu else result

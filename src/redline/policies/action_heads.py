@@ -212,7 +212,10 @@ class GaussianHead(ActionHead):
             return torch.clamp(action, self._low, self._high) if self._has_bounds else action
         # In the space's own dtype: a float64 bound rounded to float32 may lie outside.
         action = np.asarray(action).astype(self._space.dtype, copy=False)
-        return np.clip(action, self._space.low, self._space.high) if self._has_bounds else action
+        if not self._has_bounds:
+            return action
+        # Two operations in place of `np.clip`, whose call takes longer than both.
+        return np.maximum(np.minimum(action, self._space.high), self._space.low)
 
     def _mean_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.log_std is not None:

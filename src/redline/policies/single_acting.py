@@ -18,6 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Array
+from redline.models.array_perceptron import ArrayPerceptron
 from redline.models.mlp_gradients import Perceptron, perceptron_of
 from redline.models.q_heads import ScalarHead
 from redline.policies.action_heads import CategoricalHead, GaussianHead
@@ -92,6 +93,16 @@ class SingleActor(ABC):
             action: [1, ...] to write the action to.
             extras: name -> [1] to write the extras to.
         """
+
+    def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
+        """Complete the extras of the rollout that was begun; most have nothing left to do.
+
+        Args:
+            obs: [t, 1, F] float32, all that was acted on.
+            action: [t, 1, ...] what was done.
+            extras: name -> [t, 1] to write the extras to.
+        """
+        del obs, action, extras
 
 
 class SingleGaussianActor(SingleActor):
@@ -172,6 +183,9 @@ class SingleQActor(SingleActor):
 class SingleActorCritic(SingleActor):
     """For `ActorCritic` with a Gaussian or categorical distribution.
 
+    Values and log-probabilities change nothing about what is done, and weights and statistics rest
+    within a rollout: they are computed for all of its steps at once in the end.
+
     Args:
         policy: owns the parameters.
         actor: from observations to the distribution's parameters.
@@ -180,44 +194,56 @@ class SingleActorCritic(SingleActor):
 
     def __init__(self, policy: ActorCritic, actor: Perceptron, critic: Perceptron) -> None:
         self._policy = policy
-        self._actor, self._critic = SinglePerceptron(actor), SinglePerceptron(critic)
+        self._actor = SinglePerceptron(actor)
+        self._networks = ArrayPerceptron(actor), ArrayPerceptron(critic)
         head: Any = policy.action_head
         self._log_std = head.log_std.detach() if hasattr(head, "log_std") else None
 
     def begin(self, conditioning: Mapping[str, Tensor] | None) -> None:
-        """See `SingleActor`; the standard deviation and the normaliser rest within a rollout."""
+        """See `SingleActor`."""
         super().begin(conditioning)
         if self._log_std is not None:
-            log_std = self._log_std.numpy()
-            self._std = np.exp(log_std)
-            self._constant = float((log_std + np.float32(_HALF_LOG_TWO_PI)).sum())
+            self._std = np.exp(self._log_std.numpy())
         self._moments = None
         if self._policy.normalizer is not None:
             moments: Any = self._policy.normalizer.moments[0]
             self._moments = [part.numpy().reshape(-1) for part in (moments.offset, moments.factor)]
             self._limit = np.float32(moments.limit.item())
 
+    def _inputs(self, obs: Array) -> Array:
+        """[..., F] normalised, if the policy does that."""
+        if self._moments is None:
+            return obs
+        x = obs - self._moments[0]
+        x *= self._moments[1]
+        np.minimum(x, self._limit, out=x)
+        return np.maximum(x, -self._limit, out=x)
+
     def act(self, obs: Array, noise: Array, action: Array, extras: dict[str, Array]) -> None:
         """See `SingleActor`."""
-        x = obs[0]
-        if self._moments is not None:
-            x = (x - self._moments[0]) * self._moments[1]
-            np.clip(x, -self._limit, self._limit, out=x)
-        outputs = self._actor(x)
+        outputs = self._actor(self._inputs(obs[0]))
         if self._log_std is None:
-            outputs -= outputs.max()
-            outputs -= np.log(np.exp(outputs).sum())
-            chosen = int((outputs + noise[0]).argmax())
-            action[0] = chosen
-            extras["log_prob"][0] = outputs[chosen]
+            outputs += noise[0]
+            action[0] = outputs.argmax()
         else:
             into = action.reshape(-1)
             np.multiply(self._std, noise[0], out=into)
             into += outputs
-            # Of the action as it was rounded, which is what an update will see.
-            z = (into - outputs) / self._std
-            extras["log_prob"][0] = -0.5 * np.dot(z, z) - self._constant
-        extras["value"][0] = self._critic(x)[0]
+
+    def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
+        """See `SingleActor`."""
+        x = self._inputs(obs[:, 0])
+        outputs, values = (network.forward(x)[-1] for network in self._networks)
+        extras["value"][:, 0] = values[:, 0]
+        if self._log_std is None:
+            outputs -= outputs.max(1, keepdims=True)
+            outputs -= np.log(np.exp(outputs).sum(1, keepdims=True))
+            extras["log_prob"][:, 0] = outputs[np.arange(len(outputs)), action[:, 0]]
+            return
+        # Of the actions as they were rounded, which is what an update will see.
+        z = (action.reshape(outputs.shape) - outputs) / self._std
+        constant = (self._log_std.numpy() + np.float32(_HALF_LOG_TWO_PI)).sum()
+        extras["log_prob"][:, 0] = -0.5 * np.square(z).sum(1) - constant
 
 
 def _uniform(noise: Array) -> list[float]:

@@ -94,8 +94,6 @@ class Replay:
         is_plain = not (stacked or config.is_sequential or config.prioritized)
         if is_plain and device.type == "cpu":
             self._continuation = Continuation(self._arena, spec, self._obs, self.ring_rows)
-        every = np.ones(self.num_envs, dtype=bool)
-        self._all_open = ChainState(newest_goes_on=every, episode_open=every)
         self._batches = Batches(self._arena, config, spec, self._obs)
         self._plain = None
         if serves(config, spec, self._frames, self._arena):
@@ -186,14 +184,17 @@ class Replay:
         if head == 0 or self._is_broken or length > self.ring_rows:
             return False
         oldest = max(head + length - self.ring_rows, 0)
-        if not self._continuation.carry_on(rollout, head, self._chain.episode_open):  # type: ignore[union-attr]
-            return False
-        if oldest:
+        if oldest:  # room for last observations, if there are any
             for leaf in self._obs.values():
                 leaf.release(oldest)
+        goes_on = self._continuation.carry_on(  # type: ignore[union-attr]
+            rollout, head, self._chain.episode_open
+        )
+        if goes_on is None:
+            return False
         self._head, self._oldest = head + length, oldest
         self._head_tensor.fill_(self._head)
-        self._chain = self._all_open
+        self._chain = ChainState(newest_goes_on=goes_on, episode_open=goes_on)
         self._sampler.advance(oldest, head, np.ones((length, self.num_envs), bool), None)
         return True
 

@@ -153,11 +153,11 @@ class ObservationLeaf:
         env = np.arange(self.num_envs)
         last = self.arena[f"{self.name}/last"]
         at = torch.from_numpy((head - 1) % self.ring_rows * self.num_envs + env)
-        borrowed = last[at.to(last.device)].cpu().numpy() == self._own_slots(np.array(head), env)
+        borrowed = last[at.to(last.device)].cpu().numpy() == self.own_slots(np.array(head), env)
         envs = np.flatnonzero(cut | (borrowed & ~matches))
         if len(envs) == 0:
             return
-        slots = self._take(np.full(len(envs), head - 1), "last")
+        slots = self.take(np.full(len(envs), head - 1), "last")
         frames = self.arena.arrays[f"{self.name}/frames"]
         frames.touch_rows(slots)
         index = torch.from_numpy(slots).to(self.arena.device)
@@ -198,9 +198,9 @@ class ObservationLeaf:
         kept = self._newest(rows.kept, 1)
         borrowed = rows_equal(kept, self._newest(following, 1), 1)
 
-        slots = self._own_slots(head + t + 1, b)
+        slots = self.own_slots(head + t + 1, b)
         alone = np.flatnonzero(~borrowed)
-        slots[alone] = self._take(head + t[alone], "last")
+        slots[alone] = self.take(head + t[alone], "last")
         frames = self.arena.arrays[f"{self.name}/frames"]
         frames.touch_rows(slots[alone])
         index = torch.from_numpy(slots[alone]).to(self.arena.device)
@@ -323,7 +323,7 @@ class ObservationLeaf:
         distance = k - 1 - j
         began = older[begin, np.arange(num_envs)]
         inherited = np.take_along_axis(began, np.minimum(j + age, k - 2), axis=2)
-        own = self._own_slots(head + t[..., None] - distance, np.arange(num_envs)[:, None])
+        own = self.own_slots(head + t[..., None] - distance, np.arange(num_envs)[:, None])
         older = np.where(distance <= age, own, inherited)
         value = torch.from_numpy(older)
         self.arena.write_ring(f"{self.name}/older", head, value[:-1], num_envs)
@@ -345,7 +345,7 @@ class ObservationLeaf:
         zero = (stacks[:, :-1] == 0).flatten(2).all(2).cpu().numpy()
         same = (stacks[:, :-1] == stacks[:, 1:]).flatten(2).all(2).cpu().numpy()
         entry, slot = np.nonzero(~zero & ~same)
-        taken = self._take(head + t[entry], "first")
+        taken = self.take(head + t[entry], "first")
         if len(taken):
             frames = self.arena.arrays[f"{self.name}/frames"]
             frames.touch_rows(taken)
@@ -355,13 +355,14 @@ class ObservationLeaf:
             )
         own_frame = np.full(zero.shape, -1, dtype=np.int64)
         own_frame[entry, slot] = taken
-        following = self._own_slots(head + t, b)
+        following = self.own_slots(head + t, b)
         for j in range(self.frames - 2, -1, -1):
             following = np.where(same[:, j], following, own_frame[:, j])
             following = np.where(zero[:, j], self.zero_slot, following)
             older[t, b, j] = following
 
-    def _take(self, rows: Array, lane: str) -> Array:
+    def take(self, rows: Array, lane: str) -> Array:
+        """[n] slots beside the ring, one for each of `rows` [n]; see `SlotPool.take`."""
         missing = self.pool.missing(len(rows))
         if missing:
             more = max(missing, self.pool.capacity // 2)
@@ -387,11 +388,12 @@ class ObservationLeaf:
                 "their frames on the first axis, newest last; otherwise use frame_stack=1."
             )
 
-    def _own_slots(self, row: Array, env: Array) -> Array:
+    def own_slots(self, row: Array, env: Array) -> Array:
+        """Where the newest frames of these rows lie in the ring."""
         return (row % self.frame_rows) * self.num_envs + env
 
     def _own(self, row: int, env: Array) -> Tensor:
-        return torch.from_numpy(self._own_slots(np.asarray(row), env)).to(self.arena.device)
+        return torch.from_numpy(self.own_slots(np.asarray(row), env)).to(self.arena.device)
 
     def _stacks(self, obs: Tensor, leading: int) -> Tensor:
         """[..., k, frame] view of [..., k * c, ...]."""

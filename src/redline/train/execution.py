@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from redline.accelerate import accelerate, choose_mode, compiled_step
 from redline.errors import IncompatibleCheckpointError, RedlineError
@@ -80,7 +81,7 @@ def execute(
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
         config = resolve(config, probe)
-        torch.set_num_threads(config.run.num_threads or 1)
+        _use_threads(config.run.num_threads or 1)
         seed_global_generators(config.run.seed)
         algorithm = build_algorithm(config, probe, network)
         mode, reason = choose_mode(algorithm, config.run.accelerate)
@@ -134,6 +135,12 @@ def execute(
         if stopped_by is not None:
             console.message(f"stopped; go on with: redline train --resume {out}")
     return config, stopped_by
+
+
+def _use_threads(number: int) -> None:
+    """Let the libraries of tensors and of matrices work with so many threads."""
+    torch.set_num_threads(number)
+    threadpool_limits(number, user_api="blas")
 
 
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:

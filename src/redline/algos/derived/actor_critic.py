@@ -54,14 +54,14 @@ class DerivedActorCritic:
     def __init__(
         self, policy: ActorCritic, actor: Perceptron, critic: Perceptron, gradients: Gradients
     ) -> None:
-        self._policy, self._actor, self._critic = policy, actor, critic
+        self._policy, self.actor, self.critic = policy, actor, critic
         self.gradients = gradients
         self._encode, _ = split_torso(policy.torso)
         head: Any = policy.action_head
-        self._log_std = None
+        self.log_std: Tensor | None = None
         if isinstance(head, GaussianHead):
-            self._log_std = head.log_std.detach()  # type: ignore[union-attr]
-            self._log_std_grad = gradients[head.log_std]  # type: ignore[index]
+            self.log_std = head.log_std.detach()  # type: ignore[union-attr]
+            self.log_std_grad = gradients[head.log_std]  # type: ignore[index]
 
     @classmethod
     def of(cls, policy: Any, parameters: list[Tensor]) -> DerivedActorCritic | None:
@@ -94,18 +94,18 @@ class DerivedActorCritic:
 
     def forward(self, inputs: Tensor, action: Tensor) -> Evaluated:
         """Evaluate actions [N, ...] at inputs [N, F]."""
-        actor_tape, critic_tape = self._actor.forward(inputs), self._critic.forward(inputs)
+        actor_tape, critic_tape = self.actor.forward(inputs), self.critic.forward(inputs)
         value, outputs = critic_tape[-1].squeeze(1), actor_tape[-1]
-        if self._log_std is None:
+        if self.log_std is None:
             log_p = torch.log_softmax(outputs, 1)
             index = action.unsqueeze(1)
             entropy = -(log_p.exp() * log_p).sum(1)
             log_prob = log_p.gather(1, index).squeeze(1)
             terms = (log_p, index)
         else:
-            inverse = torch.exp(-self._log_std)
+            inverse = torch.exp(-self.log_std)
             z = (action.reshape(outputs.shape) - outputs) * inverse
-            constant = (self._log_std + _HALF_LOG_TWO_PI).sum()
+            constant = (self.log_std + _HALF_LOG_TWO_PI).sum()
             log_prob = -0.5 * z.square().sum(1) - constant
             entropy = (constant + 0.5 * outputs.shape[1]).expand(len(outputs))
             terms = (z, inverse)
@@ -114,7 +114,7 @@ class DerivedActorCritic:
     def backward(self, kept: Evaluated, log_prob: Tensor, entropy: Tensor, value: Tensor) -> None:
         """Write all gradients, given those [N] of the loss with respect to three quantities."""
         first, second = kept.terms
-        if self._log_std is None:
+        if self.log_std is None:
             p = first.exp()
             grad = -log_prob.unsqueeze(1) * p
             grad -= entropy.unsqueeze(1) * p * (first + kept.entropy.unsqueeze(1))
@@ -122,7 +122,7 @@ class DerivedActorCritic:
         else:
             weighted = first * log_prob.unsqueeze(1)
             grad = weighted * second
-            torch.sum(weighted * first, 0, out=self._log_std_grad)
-            self._log_std_grad += entropy.sum() - log_prob.sum()
-        self._actor.backward(kept.tapes[0], grad, columns=None)
-        self._critic.backward(kept.tapes[1], value.unsqueeze(1), columns=None)
+            torch.sum(weighted * first, 0, out=self.log_std_grad)
+            self.log_std_grad += entropy.sum() - log_prob.sum()
+        self.actor.backward(kept.tapes[0], grad, columns=None)
+        self.critic.backward(kept.tapes[1], value.unsqueeze(1), columns=None)

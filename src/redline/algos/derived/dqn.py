@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from redline.algos.dqn import DQN, Fractions
 from redline.algos.q_learning import huber_loss
+from redline.data import Array
+from redline.models.array_perceptron import ArrayPerceptron, suits_arrays
 from redline.models.mlp_gradients import Gradients, Perceptron, perceptron_of
 from redline.models.q_heads import ScalarHead
 from redline.policies.q_policy import QPolicy
@@ -36,6 +39,9 @@ class DerivedDQN:
         self.algorithm = algorithm
         self._encode, _ = split_torso(algorithm.policy.torso)
         self._online, self._target, self._gradients = online, target, gradients
+        rows, self._arrays = algorithm.config.batch_size, None
+        if suits_arrays(online, rows) and suits_arrays(target, rows):
+            self._arrays = ArrayPerceptron(online), ArrayPerceptron(target)
 
     @classmethod
     def of(cls, algorithm: DQN) -> DerivedDQN | None:
@@ -49,41 +55,93 @@ class DerivedDQN:
 
     def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Tensor]:
         """As `DQN.step`."""
-        algorithm, config = self.algorithm, self.algorithm.config
-        target = self._values_to_learn(batch)
-        kept = self._online.forward(self._encode(batch["obs"]))
-        action = batch["action"].unsqueeze(1)
-        chosen = kept[-1].gather(1, action).squeeze(1)
-        error, weight = target - chosen, batch["weight"]
-        limit = config.huber_threshold
-        slope = error if limit is None else error.clamp(-limit, limit)
-        share = -1.0 / len(error)
-        grad = torch.zeros_like(kept[-1]).scatter_(1, action, (share * weight * slope)[:, None])
-        self._online.backward(kept, grad, columns=None)
-        norm = self._gradients.clip(config.max_grad_norm)
+        algorithm = self.algorithm
+        parts = [batch[name] for name in ("action", "reward", "discount", "weight")]
+        seen = self._encode(batch["obs"]), self._encode(batch["next_obs"])
+        if self._arrays is not None and not torch.compiler.is_compiling():
+            learned = self._learn_arrays(*self._arrays, *(part.numpy() for part in (*seen, *parts)))
+        else:
+            learned = self._learn(*seen, *parts)
+        priority, loss, q_mean, target_mean = learned
+        norm = self._gradients.clip(algorithm.config.max_grad_norm)
         algorithm.optimizer.step(self._gradients.views)
         if moves:
             algorithm.target_network.move()
-        priority = error.abs()
         algorithm.note_priority(priority)
         return {
-            "loss": (weight * huber_loss(error, limit)).mean(),
-            "q_mean": chosen.mean(),
-            "target_mean": target.mean(),
+            "loss": loss,
+            "q_mean": q_mean,
+            "target_mean": target_mean,
             "grad_norm": norm,
             "priority": priority,
         }
 
-    def _values_to_learn(self, batch: Any) -> Tensor:
-        """[N] R + D * Q'(s', a*)."""
-        following = self._encode(batch["next_obs"])
-        values = self._target.forward(following)[-1]
+    def _learn(
+        self,
+        obs: Tensor,
+        next_obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        discount: Tensor,
+        weight: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Write the gradients; the priority [N], and the means of loss, Q and target."""
+        values, online = self._target.forward(next_obs)[-1], self._online
         if self.algorithm.config.double_q:
-            best = self._online.forward(following)[-1].argmax(1, keepdim=True)
+            best = online.forward(next_obs)[-1].argmax(1, keepdim=True)
             value = values.gather(1, best).squeeze(1)
         else:
             value = values.amax(1)
-        return torch.addcmul(batch["reward"], batch["discount"], value)
+        target = torch.addcmul(reward, discount, value)
+        kept, index = online.forward(obs), action.unsqueeze(1)
+        chosen = kept[-1].gather(1, index).squeeze(1)
+        error = target - chosen
+        limit = self.algorithm.config.huber_threshold
+        slope = error if limit is None else error.clamp(-limit, limit)
+        grad = torch.zeros_like(kept[-1])
+        grad.scatter_(1, index, (-1.0 / len(error) * weight * slope)[:, None])
+        online.backward(kept, grad, columns=None)
+        loss = (weight * huber_loss(error, limit)).mean()
+        return error.abs(), loss, chosen.mean(), target.mean()
+
+    def _learn_arrays(
+        self,
+        online: ArrayPerceptron,
+        target: ArrayPerceptron,
+        obs: Array,
+        next_obs: Array,
+        action: Array,
+        reward: Array,
+        discount: Array,
+        weight: Array,
+    ) -> tuple[Tensor, ...]:
+        """The same in numpy."""
+        rows = np.arange(len(action))
+        values = target.forward(next_obs)[-1]
+        if self.algorithm.config.double_q:
+            value = values[rows, online.forward(next_obs)[-1].argmax(1)]
+        else:
+            value = values.max(1)
+        value *= discount
+        value += reward
+        kept = online.forward(obs)
+        chosen = kept[-1][rows, action]
+        error = value - chosen
+        size = np.abs(error)
+        limit = self.algorithm.config.huber_threshold
+        share = np.float32(1.0 / len(error))
+        if limit is None:
+            weighted = weight * error
+            loss = 0.5 * weighted.dot(error)
+        else:
+            weighted = weight * np.clip(error, -limit, limit)
+            small = np.minimum(size, np.float32(limit))
+            loss = weight.dot(small * (size - np.float32(0.5) * small))
+        grad = np.zeros_like(kept[-1])
+        grad[rows, action] = -share * weighted
+        online.backward(kept, grad)
+        means = torch.from_numpy(np.stack([loss, chosen.sum(), value.sum()]) * share)
+        return torch.from_numpy(size), *means.unbind()
 
 
 def _perceptron(policy: QPolicy, gradients: Gradients | None) -> Perceptron | None:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from redline.algos.derived.actor_critic import DerivedActorCritic
+from redline.algos.derived.ppo_arrays import ArrayPPO
 from redline.algos.ppo import PPO, Minibatch
+from redline.models.array_perceptron import suits_arrays
 
 
 class DerivedPPO:
@@ -29,6 +31,11 @@ class DerivedPPO:
         # One pass over a rollout's observations serves all of its minibatches: the
         # statistics that normalise them do not move during an update.
         self.prepare = networks.inputs
+        config = algorithm.config
+        rows = config.num_envs * config.rollout_length // config.num_minibatches
+        # Of small networks all passes go faster in numpy.
+        both = suits_arrays(networks.actor, rows) and suits_arrays(networks.critic, rows)
+        self.passes = ArrayPPO(algorithm, networks).passes if both else None
 
     @classmethod
     def of(cls, algorithm: PPO) -> DerivedPPO | None:

@@ -1,0 +1,92 @@
+"""Perceptrons with hand-derived gradients in numpy, for small ones in main memory.
+
+The formulas are those of `mlp_gradients`, on the same parameters and gradients. For layers of 64
+units and minibatches of 64 rows nearly all the time of tensor operations is their calls, some 2 us
+each; numpy's take 0.3 to 1 us, and its tanh is ten times faster (measured on an AMD EPYC).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from redline.data import Array
+from redline.models.mlp_gradients import Perceptron
+
+# Multiplications of the largest product up to which this is the quicker way: calls then outweigh
+# what other libraries gain on the arithmetic.
+_MOST_MULTIPLICATIONS = 3_000_000
+
+
+def suits_arrays(perceptron: Perceptron, rows: int) -> bool:
+    """Whether a perceptron is quicker as an `ArrayPerceptron` for batches of so many rows."""
+    first = perceptron.layers[0].weight
+    if first.device.type != "cpu" or first.dtype != torch.float32:
+        return False
+    largest = max(layer.weight.numel() for layer in perceptron.layers)
+    return rows * largest <= _MOST_MULTIPLICATIONS
+
+
+class ArrayPerceptron:
+    """A `Perceptron` in main memory, computed by numpy.
+
+    Args:
+        perceptron: float32 on the CPU; its parameters and gradients are used where they lie.
+    """
+
+    def __init__(self, perceptron: Perceptron) -> None:
+        self._tanh, self._activate_output = perceptron.tanh, perceptron.activate_output
+        self._weights = [layer.weight.numpy() for layer in perceptron.layers]
+        self._biases = [layer.bias.numpy() for layer in perceptron.layers]
+        self._weight_grads = [layer.weight_grad.numpy() for layer in perceptron.layers]
+        self._bias_grads = [layer.bias_grad.numpy() for layer in perceptron.layers]
+        # The maximum with an array takes a quarter of the time of that with a number.
+        self._zeros = [np.zeros_like(bias) for bias in self._biases]
+
+    def forward(self, x: Array) -> list[Array]:
+        """The input and the output of every layer; [N, in] first, [N, out] last."""
+        kept = [x]
+        last = len(self._weights) - 1
+        for i, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
+            y = np.dot(kept[-1], weight)
+            y += bias
+            if i < last or self._activate_output:
+                if self._tanh:
+                    np.tanh(y, out=y)
+                else:
+                    np.maximum(y, self._zeros[i], out=y)
+            kept.append(y)
+        return kept
+
+    def backward(self, kept: list[Array], grad: Array) -> None:
+        """Write the gradients of weights and biases.
+
+        Args:
+            kept: what `forward` returned.
+            grad: [N, out] gradient of the loss with respect to the output.
+        """
+        ones = np.ones(len(grad), np.float32)
+        last = len(self._weights) - 1
+        for i in range(last, -1, -1):
+            if i < last or self._activate_output:
+                grad = self._through_activation(grad, kept[i + 1])
+            _product(kept[i], grad, self._weight_grads[i])
+            np.dot(ones, grad, out=self._bias_grads[i])
+            if i > 0:
+                grad = np.dot(grad, self._weights[i].T)
+
+    def _through_activation(self, grad: Array, output: Array) -> Array:
+        if not self._tanh:
+            return grad * (output > 0)
+        slope = output * output
+        np.subtract(1.0, slope, out=slope)
+        slope *= grad
+        return slope
+
+
+def _product(inputs: Array, grad: Array, out: Array) -> None:
+    """Out = inputs^T grad, computed the way round in which `out` lies in memory."""
+    if out.flags.c_contiguous:
+        np.dot(inputs.T, grad, out=out)
+    else:
+        np.dot(grad.T, inputs, out=out.T)
