@@ -128,6 +128,14 @@ class LocalCollector(Collector):
 
     def _step_in_turn(self) -> None:
         """Step every group to the end of the rollout."""
+        if len(self._actors) == 1:
+            (actor,) = self._actors
+            while not actor.is_over:
+                self._refuse_if_cancelled()
+                actor.act()
+                actor.send()
+                actor.observe()
+            return
         stepping: list[Actor] = []
         try:
             while any(not actor.is_over for actor in self._actors):
@@ -149,13 +157,16 @@ class LocalCollector(Collector):
             actor.observe()
         if actor.is_over:
             return
-        if self._cancelled:
-            raise RedlineError("the collector was closed while it collected.")
+        self._refuse_if_cancelled()
         actor.act()
         while stepping and not self._overlap:
             stepping.pop(0).observe()
         actor.send()
         stepping.append(actor)
+
+    def _refuse_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise RedlineError("the collector was closed while it collected.")
 
     def _partial(self) -> Rollout:
         done = [np.full(actor.env.num_envs, actor.progress[1]) for actor in self._actors]

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -98,7 +99,10 @@ class Rollout:
 
     def num_valid(self) -> int:
         """Number of real transitions: what env_steps grows by. Waits for the device."""
-        return int(self.valid.sum())
+        valid = self.valid
+        if valid.device.type == "cpu":  # counting takes an eighth of the time there
+            return int(np.count_nonzero(valid.numpy()))
+        return int(valid.sum())
 
     def select_envs(self, index: Tensor) -> Rollout:
         """The rollout of some of its environments, for minibatches of whole sequences.

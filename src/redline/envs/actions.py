@@ -100,6 +100,8 @@ class _DiscreteCodec(ActionCodec):
         return value
 
     def _outside(self, value: Array) -> bool:
+        if len(value) == 1:
+            return not 0 <= value.item() < self._n
         if len(value) <= _FEW:
             numbers = value.tolist()
             return max(numbers) >= self._n or min(numbers) < 0

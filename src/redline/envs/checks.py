@@ -62,9 +62,9 @@ class DataChecker:
         time of `isfinite`.
         """
         try:
-            return isfinite(self._reward.dot(self._zeros)) and all(
-                isfinite(flat.dot(zeros)) for flat, zeros in self._pairs
-            )
+            if not isfinite(self._reward.dot(self._zeros)):
+                return False
+            return all([isfinite(flat.dot(zeros)) for flat, zeros in self._pairs])
         except RuntimeWarning:
             return False  # numpy remarks on infinity times zero, and warnings may be errors
 

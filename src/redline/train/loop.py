@@ -51,16 +51,20 @@ class Counters:
 
 @dataclass(slots=True)
 class MetricMeans:
-    """Means of the updates' metrics since the last row; tensors until the row is written."""
+    """Means of the updates' metrics since the last row.
 
-    totals: dict[str, Tensor] = field(default_factory=dict)
+    Of another device they stay tensors until the row is written: to look would wait.
+    """
+
+    totals: dict[str, Tensor | float] = field(default_factory=dict)
     count: int = 0
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Take in one update's metrics, each []."""
+        totals = self.totals
         for name, value in metrics.items():
-            total = self.totals.get(name)
-            self.totals[name] = value.double() if total is None else total + value
+            number = value.item() if value.device.type == "cpu" else value.double()
+            totals[name] = totals[name] + number if name in totals else number
         self.count += 1
 
     def take(self) -> dict[str, float]:
