@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from redline.profile import levels
+from redline.profile.analyse.shares import read_sampled
 from redline.profile.analyse.summary import Summary, summarize
+from redline.profile.reader import open_session
 
 pytestmark = pytest.mark.skipif(
     find_spec("torch") is None or find_spec("gymnasium") is None,
@@ -133,3 +137,30 @@ assert "redline" not in graphs[-1].print_readable(print_output=False)
         check=False,  # torch warns of its own profiler's marks in optimizers
     )
     assert done.returncode == 0, done.stderr
+
+
+MATRICES = """
+import time, torch
+torch.set_num_threads(1)
+a, b = torch.randn(512, 512), torch.randn(512, 512)
+until = time.perf_counter() + 0.8
+while time.perf_counter() < until:
+    torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+"""
+
+
+def test_code_made_at_run_time_is_sampled_as_its_library(tmp_path: Path) -> None:
+    """OneDNN's kernels cannot be unwound; as what runs in no library they counted to Python."""
+    import torch
+    from conftest import Profiled
+
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this build of torch has no oneDNN")
+    profiled = Profiled(tmp_path, tmp_path)
+    profiled.run(MATRICES, mode="sample", sample_hz=250.0)
+    samples = read_sampled(open_session(profiled.session).processes[0])
+    assert samples is not None
+    last = samples.times_ns > samples.times_ns[-1] - 600_000_000
+    backend = samples.levels[last] == levels.BACKEND
+    assert last.sum() > 20
+    assert backend.mean() > 0.9

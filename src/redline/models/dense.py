@@ -28,7 +28,7 @@ class Dense(nn.Linear):
 
 
 def _is_traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # pyright: ignore
 
 
 class _Affine(torch.autograd.Function):

@@ -42,7 +42,7 @@ WAITING_CALLS = frozenset(
         ("time", "sleep"),
         ("builtins", "input"),
         *(("posix", n) for n in ("read", "waitpid", "wait", "wait3", "wait4", "waitid")),
-        *(("posix", n) for n in ("sched_yield", "readv", "pread")),
+        *(("posix", n) for n in ("sched_yield", "readv", "pread", "fsync", "fdatasync", "sync")),
         *(("signal", n) for n in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
         *(("_signal", n) for n in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
         ("select", "select"),

@@ -6,6 +6,10 @@
  * whether the ML back end, a simulator or Python itself was at work. A thread that sleeps is not
  * interrupted: it waits.
  *
+ * Code made at run time (oneDNN's matrix kernels are) cannot be unwound. There the words on the
+ * stack are looked through for addresses of known shared objects, up to the first one inside the
+ * interpreter's evaluation loop.
+ *
  * The signal is SIGURG: by default it is ignored, so that one that arrives late, in a program that
  * has replaced itself meanwhile, does no harm.
  *
@@ -35,10 +39,12 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <unwind.h>
 
 enum { MAX_FRAMES = 128, MAX_RANGES = 8192, MAX_TASKS = 512, MAX_PACKAGES = 128 };
+enum { MOST_WORDS = 16384, LARGEST_STACK = 1 << 28 };
 enum { BATCH_ROWS = 512, ANSWER_MS = 300, REFRESH_NS = 250000000, WRITE_NS = 1000000000 };
 enum { PYTHON = 0, COMPILED = 2, WAITING = 5, UNATTRIBUTED = 6, FOREIGN = 255, RL_GAP = 0xffff };
 enum { IDLE = 0, REQUESTED = 1, WRITING = 2, DONE = 3 };
@@ -49,7 +55,7 @@ static sem_t answered;
 static uintptr_t frames[MAX_FRAMES];
 static int frame_count, reached_python;
 static int64_t looked_ns; /* when the stack was as it was found */
-static uintptr_t eval_begin, eval_end;
+static uintptr_t eval_begin, eval_end, main_stack_end;
 
 typedef struct {
     uintptr_t begin, end;
@@ -105,8 +111,58 @@ static _Unwind_Reason_Code on_frame(struct _Unwind_Context *context, void *unuse
     return _URC_NO_REASON;
 }
 
-static void on_signal(int number) {
+static const Range *range_of(uintptr_t at) {
+    for (int i = 0; i < range_count; i++) {
+        if (at >= ranges[i].begin && at < ranges[i].end) {
+            return &ranges[i];
+        }
+    }
+    return NULL;
+}
+
+/* Where a thread was interrupted: 0 on processors that were not thought of. */
+static void registers_of(const ucontext_t *context, uintptr_t *at, uintptr_t *stack) {
+#if defined(__x86_64__)
+    *at = (uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+    *stack = (uintptr_t)context->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+    *at = (uintptr_t)context->uc_mcontext.pc;
+    *stack = (uintptr_t)context->uc_mcontext.sp;
+#else
+    (void)context;
+    *at = *stack = 0;
+#endif
+}
+
+/* In code made at run time on the main thread: keep what may be return addresses. */
+static void scan_stack(const ucontext_t *context) {
+    uintptr_t at, stack;
+    registers_of(context, &at, &stack);
+    if (stack == 0 || stack >= main_stack_end || main_stack_end - stack > LARGEST_STACK ||
+        range_of(at) != NULL) {
+        return;
+    }
+    frame_count = 0;
+    const uintptr_t *word = (const uintptr_t *)(stack & ~(sizeof(uintptr_t) - 1));
+    for (int i = 0; i < MOST_WORDS && (uintptr_t)(word + i) < main_stack_end; i++) {
+        if (word[i] >= eval_begin && word[i] < eval_end) {
+            reached_python = 1;
+            return;
+        }
+        const Range *range = range_of(word[i]);
+        if (range != NULL && range->level != PYTHON) {
+            /* The nearest to the interpreter counts, so the last ones are kept. */
+            if (frame_count == MAX_FRAMES - 1) {
+                frame_count = 0;
+            }
+            frames[frame_count++] = word[i];
+        }
+    }
+}
+
+static void on_signal(int number, siginfo_t *info, void *context) {
     (void)number;
+    (void)info;
     int expected = REQUESTED;
     if (!atomic_compare_exchange_strong(&request, &expected, WRITING)) {
         return;
@@ -115,6 +171,9 @@ static void on_signal(int number) {
     frame_count = reached_python = 0;
     looked_ns = clock_ns(CLOCK_MONOTONIC);
     _Unwind_Backtrace(on_frame, NULL);
+    if (!reached_python && frame_count < MAX_FRAMES) {
+        scan_stack(context);
+    }
     atomic_store(&request, DONE);
     sem_post(&answered);
     errno = saved;
@@ -155,7 +214,7 @@ static int on_object(struct dl_phdr_info *info, size_t size, void *unused) {
     (void)size;
     (void)unused;
     const uint8_t level = level_of_path(info->dlpi_name);
-    for (int i = 0; level != PYTHON && i < info->dlpi_phnum; i++) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *header = &info->dlpi_phdr[i];
         if (header->p_type == PT_LOAD && (header->p_flags & PF_X) && range_count < MAX_RANGES) {
             const uintptr_t begin = info->dlpi_addr + header->p_vaddr;
@@ -182,12 +241,8 @@ static void refresh_ranges(void) {
 }
 
 static uint8_t level_of_address(uintptr_t at) {
-    for (int i = 0; i < range_count; i++) {
-        if (at >= ranges[i].begin && at < ranges[i].end) {
-            return ranges[i].level;
-        }
-    }
-    return PYTHON;
+    const Range *range = range_of(at);
+    return range == NULL ? PYTHON : range->level;
 }
 
 /* The known object nearest to the interpreter is what Python called. */
@@ -477,6 +532,21 @@ static int find_interpreter(void) {
     return 0;
 }
 
+/* The end of the calling thread's stack if it is the main thread's, else nothing is scanned. */
+static void find_main_stack(void) {
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    main_stack_end = 0;
+    if (getpid() == (pid_t)syscall(SYS_gettid) &&
+        pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        if (pthread_attr_getstack(&attributes, &low, &size) == 0) {
+            main_stack_end = (uintptr_t)low + size;
+        }
+        pthread_attr_destroy(&attributes);
+    }
+}
+
 static int take_packages(PyObject *list) {
     package_count = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(list) && package_count < MAX_PACKAGES; i++) {
@@ -495,12 +565,12 @@ static int take_signal(void) {
     struct sigaction before, action = {0};
     sigaction(SIGURG, NULL, &before);
     if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN &&
-        before.sa_handler != on_signal) {
+        before.sa_sigaction != on_signal) {
         PyErr_SetString(PyExc_BlockingIOError, "SIGURG already has a handler");
         return -1;
     }
-    action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_RESTART | SA_ONSTACK | SA_SIGINFO;
     sigemptyset(&action.sa_mask);
     return sigaction(SIGURG, &action, NULL);
 }
@@ -528,6 +598,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
         return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
     }
     main_tid = getpid();
+    find_main_stack();
     main_stat = open_stat(main_tid);
     interval_ns = interval;
     last_ns = base;
