@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -220,6 +221,25 @@ def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) 
     assert pairs[-1] == (20_000, "end", "outer")
     assert statistics["dropped"] > 0
     assert statistics["dropped"] + len(pairs) == 2 + 2 * 20_000
+
+
+def test_what_ended_threads_dropped_is_counted(fake_recorder: Recorder) -> None:
+    """Their memory is used again by the threads that come after them."""
+    recorder = fake_recorder(budget_bytes=8192, ring_words=512, interval_ns=1_000_000)
+
+    def work() -> None:
+        for _ in range(2000):
+            with marks.operation("o"):
+                pass
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        time.sleep(0.05)
+    statistics = recorder.stop()
+    begun = sum(e[1] == "begin" for i in range(1, 4) for e in recorder.events(i))
+    assert 2 * begun + statistics["dropped"] >= 2 * 3 * 2000
 
 
 def test_no_memory_left_drops_everything_and_says_so(fake_recorder: Recorder) -> None:

@@ -106,7 +106,7 @@ static int ask(PyObject *classifier, PyObject *subject, uint16_t *id, uint8_t *l
     PyObject *answer = PyObject_CallOneArg(classifier, subject);
     int number = 0, depth = 0;
     if (answer == NULL || (answer != Py_None && !PyArg_ParseTuple(answer, "ii", &number, &depth))) {
-        PyErr_WriteUnraisable(classifier);
+        rl_hook_failed(classifier);
     }
     Py_XDECREF(answer);
     PyErr_Restore(type, value, traceback);
@@ -209,7 +209,7 @@ static inline CodeRule *rule_of(PyObject *code) {
         }
     }
     if (PyErr_Occurred()) {
-        PyErr_WriteUnraisable(classify_code);
+        rl_hook_failed(classify_code);
     }
     Py_XDECREF(answer);
     if (classify_code != NULL && CODE_SET_EXTRA(code, extra_index, rule) < 0) {
@@ -227,7 +227,7 @@ static int applies(const CodeRule *rule) {
     const int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     if (truth < 0) {
-        PyErr_WriteUnraisable(rule->unless);
+        rl_hook_failed(rule->unless);
     }
     return truth == 0;
 }
@@ -243,7 +243,8 @@ static inline void native_begin(RlThread *t, const Known *known) {
 }
 
 static inline void native_end(RlThread *t, const Known *known) {
-    if (top_is(t, known->key) && t->stack[t->depth - 1].kind == RL_CALL) {
+    if (top_is(t, known->key) && t->stack[t->depth - 1].kind == RL_CALL &&
+        !rl_unfold(&t->stack[t->depth - 1])) {
         rl_pop_top(t, rl_now());
     }
 }
@@ -278,9 +279,7 @@ static inline int python_end(RlThread *t, const void *key) {
         return 0;
     }
     RlEntry *top = &t->stack[t->depth - 1];
-    if (top->repeat > 0) {
-        top->repeat--;
-    } else {
+    if (!rl_unfold(top)) {
         if (top->kind == RL_AUTO) {
             rl_report_callbacks(t);
         }

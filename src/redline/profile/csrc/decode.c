@@ -7,7 +7,7 @@
 #include "recorder.h"
 
 enum { KIND_OPERATION = 0, KIND_INFERRED = 1, KIND_PHASE = 2, KIND_CALL = 3, KIND_NONE = 255 };
-enum { NUM_IDS = RL_MAX_ID + 1, STACK = 1024, MAX_STATES = 1 << 20 };
+enum { NUM_IDS = RL_MAX_ID + 1, STACK = 1024 };
 
 /* What an instant is: (operation, operation without inferred ones, level). */
 typedef struct {
@@ -43,7 +43,8 @@ typedef struct {
     uint32_t last_number;
 } Decoder;
 
-enum { INDEX_SIZE = 1 << 16 };
+/* Twice as many as all ids at all levels; what is not used is never touched. */
+enum { INDEX_SIZE = 1 << 19 };
 
 static inline uint64_t key_of(State s) {
     return ((uint64_t)s.op << 24) | ((uint64_t)s.marked << 8) | s.level;

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 
 enum {
     RL_CODE_NONE = 0,
@@ -60,7 +61,7 @@ enum { RL_MAX_DEPTH = 384, RL_RESERVE = 8 };
 typedef struct {
     const void *key;   /* identity of the callable, frame or code that will end this */
     uint16_t id;
-    uint16_t repeat;   /* deeper calls of the same code, folded into this entry */
+    uint16_t repeat;   /* deeper begins of the same, folded into this entry */
     uint16_t op;       /* operation outside this entry */
     uint8_t level;     /* level outside this entry */
     uint8_t own_level; /* level inside it */
@@ -90,7 +91,6 @@ typedef struct RlThread {
     /* The owner's. */
     uint64_t tail_seen;
     uint32_t depth;
-    uint32_t overflow;   /* begins beyond RL_MAX_DEPTH that still wait for their end */
     uint32_t open;       /* entries whose end has space reserved in the ring */
     uint32_t callbacks;  /* since the last RL_CODE_CALLBACKS */
     uint16_t op;
@@ -101,6 +101,9 @@ typedef struct RlThread {
     _Atomic uint64_t dropped;
     /* The writer's. */
     int file;
+    int opened;          /* the shard was begun; the file may have been closed since */
+    dev_t device;        /* which file it is */
+    ino_t inode;
     uint64_t last_ns;
     uint64_t events;
     uint64_t reported_drops;
@@ -120,6 +123,8 @@ RlThread *rl_first_thread(void);
 
 void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t kind, const void *key);
 void rl_pop_top(RlThread *t, int64_t now_ns);
+int rl_unfold(RlEntry *e);
+int rl_is_full(RlThread *t);
 int rl_pop_operation(RlThread *t, int64_t now_ns, uint16_t id, uint8_t kind);
 void rl_instant(RlThread *t, int64_t now_ns, uint16_t code);
 void rl_payload(RlThread *t, uint64_t value, uint16_t code);
@@ -127,7 +132,7 @@ void rl_report_callbacks(RlThread *t);
 void rl_close_calls(int64_t now_ns);
 void rl_close_all(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
-
+void rl_hook_failed(PyObject *hook);
 
 /* What the thread did since the last time belongs to its present operation. */
 static inline void rl_tally_time(RlThread *t, int64_t now_ns) {

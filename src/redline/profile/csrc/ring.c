@@ -21,6 +21,8 @@ static int64_t budget_bytes = 0;
 static _Atomic int64_t used_bytes = 0;
 static uint32_t next_index = 0;
 
+enum { MIN_PART_BYTES = 1 << 13 };
+
 /* Read at every event: the model that costs one load, also in a shared library. */
 #define FAST_TLS static __thread __attribute__((tls_model("initial-exec")))
 FAST_TLS RlThread *tls_thread = NULL;
@@ -62,10 +64,14 @@ void rl_release_ring(RlThread *t) {
     }
 }
 
-/* The largest ring that the budget still allows; none when under one page is left. */
+/* A part of what the budget still allows, so that some is left for hundreds of threads; none
+ * when that is under one page. */
 static void allocate_ring(RlThread *t) {
+    const int64_t left = budget_bytes - atomic_load(&used_bytes);
+    const int64_t part = left / 16 > MIN_PART_BYTES ? left / 16 : MIN_PART_BYTES;
+    const int64_t most = part < left ? part : left;
     uint64_t words = ring_words;
-    while (words >= 512 && atomic_load(&used_bytes) + (int64_t)words * 8 > budget_bytes) {
+    while (words >= 512 && (int64_t)words * 8 > most) {
         words /= 2;
     }
     if (words < 512) {
@@ -116,13 +122,14 @@ static RlThread *new_thread(void) {
     t->session = rl_session;
     t->owner = pthread_self();
     t->tail_seen = 0;
-    t->depth = t->overflow = t->open = t->callbacks = 0;
+    t->depth = t->open = t->callbacks = 0;
     t->op = 0;
     t->level = RL_PYTHON;
     t->sealed = 0;
     free(t->tallies);
     t->tallies = NULL;
     t->file = -1;
+    t->opened = 0;
     t->reported_drops = 0;
     atomic_store(&t->drained, 0);
     if (!listed) {
@@ -217,13 +224,45 @@ void rl_report_callbacks(RlThread *t) {
     }
 }
 
+/* The stack is full: a begin folds into the entry that its end will be taken for, if there is
+ * one. Marks end the innermost of their name, calls and frames only what lies on top. */
+static void fold(RlThread *t, uint16_t id, uint8_t kind, const void *key) {
+    for (uint32_t i = t->depth; i-- > 0;) {
+        RlEntry *e = &t->stack[i];
+        if (e->kind == kind && e->id == id && (key == NULL || e->key == key)) {
+            e->repeat += e->repeat < UINT16_MAX;
+            return;
+        }
+        if (key != NULL) {
+            return;
+        }
+    }
+}
+
+/* Whether an end belongs to a begin that was folded into this entry. */
+int rl_unfold(RlEntry *e) {
+    if (e->repeat == 0) {
+        return 0;
+    }
+    e->repeat--;
+    return 1;
+}
+
+/* Whether nothing more can be pushed, in which case a begin and its end are lost. */
+int rl_is_full(RlThread *t) {
+    if (t->depth < RL_MAX_DEPTH) {
+        return 0;
+    }
+    count_drop(t, 2);
+    return 1;
+}
+
 /* A begin is only recorded when there is also room for its end and for every end
  * already owed, so that a full ring loses whole pairs and never half of one. */
 void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t kind,
              const void *key) {
-    if (t->depth >= RL_MAX_DEPTH) {
-        t->overflow++;
-        count_drop(t, 2);
+    if (rl_is_full(t)) {
+        fold(t, id, kind, key);
         return;
     }
     RlEntry *e = &t->stack[t->depth++];
@@ -300,6 +339,9 @@ int rl_pop_operation(RlThread *t, int64_t now_ns, uint16_t id, uint8_t kind) {
     if (i == 0) {
         return 0;
     }
+    if (rl_unfold(&t->stack[i - 1])) {
+        return 1;
+    }
     if (i == t->depth) {
         rl_pop_top(t, now_ns);
         return 1;
@@ -328,7 +370,6 @@ static void close_entries(RlThread *t, int64_t now_ns, int calls_only) {
         while (t->depth > 0) {
             rl_pop_top(t, now_ns);
         }
-        t->overflow = 0;
         return;
     }
     uint32_t kept = 0;
@@ -365,6 +406,36 @@ void rl_close_all(int64_t now_ns) {
     }
 }
 
+/* What a hook raised that is no `Exception` comes from a signal's handler (an interrupt, or
+ * `sys.exit`), which happened to run in it: the main thread gets it as soon as it is back. */
+static PyObject *postponed = NULL;
+
+static int raise_postponed(void *unused) {
+    (void)unused;
+    PyObject *error = postponed;
+    if (error == NULL) {
+        return 0;
+    }
+    postponed = NULL;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return -1;
+}
+
+void rl_hook_failed(PyObject *hook) {
+    PyObject *type, *value, *traceback;
+    if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_WriteUnraisable(hook);
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    Py_XSETREF(postponed, value);
+    Py_AddPendingCall(raise_postponed, NULL);
+}
+
 /* Let the calibrator decide on the next block; it returns when to be called again. */
 int rl_run_block_hook(int64_t now_ns) {
     rl_next_block_ns = INT64_MAX; /* not again from within itself */
@@ -375,7 +446,9 @@ int rl_run_block_hook(int64_t now_ns) {
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *result = PyObject_CallFunction(rl_block_hook, "L", (long long)now_ns);
     if (result == NULL) {
-        PyErr_WriteUnraisable(rl_block_hook);
+        /* After a signal it goes on where it was. */
+        rl_next_block_ns = PyErr_ExceptionMatches(PyExc_Exception) ? INT64_MAX : now_ns;
+        rl_hook_failed(rl_block_hook);
     } else {
         rl_next_block_ns = PyLong_AsLongLong(result);
         if (PyErr_Occurred()) {

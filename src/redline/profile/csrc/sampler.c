@@ -37,6 +37,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -75,6 +76,7 @@ static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error, main_stat = -1;
+static struct stat file_is; /* which file: a program that closes all may use its number again */
 static pid_t main_tid, own_tid;
 static int64_t interval_ns, last_ns, spent_ns;
 static uint64_t sample_count, lost_count, random_state;
@@ -392,6 +394,12 @@ static uint8_t look(void) {
 
 /* ------------------------------------------------------------------ rows */
 
+static int file_is_ours(void) {
+    struct stat found;
+    return fstat(file, &found) == 0 && found.st_dev == file_is.st_dev &&
+           found.st_ino == file_is.st_ino;
+}
+
 static void write_rows(void) {
     static const unsigned char zeros[8] = {0};
     unsigned char text[sizeof RL_ARROW_BATCH + 6 * BATCH_ROWS + 16], *at = text;
@@ -400,6 +408,10 @@ static void write_rows(void) {
         return;
     }
     batch.rows = 0;
+    if (!file_is_ours()) {
+        write_error = EBADF;
+        return;
+    }
     rl_arrow_batch_header(at, rows);
     at += sizeof RL_ARROW_BATCH;
     const void *columns[2] = {batch.delta_ns, batch.code};
@@ -594,7 +606,8 @@ static PyObject *start(PyObject *module, PyObject *args) {
         return NULL;
     }
     file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0 || write(file, RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA) < 0) {
+    if (file < 0 || fstat(file, &file_is) != 0 ||
+        write(file, RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA) < 0) {
         return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
     }
     main_tid = getpid();
@@ -622,8 +635,10 @@ static PyObject *start(PyObject *module, PyObject *args) {
 }
 
 static void close_files(void) {
-    close(file);
-    close(main_stat);
+    if (file_is_ours()) {
+        close(file);
+        close(main_stat);
+    }
     file = main_stat = -1;
     is_open = 0;
 }

@@ -20,7 +20,7 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
     const int needed = w->kind == RL_AUTO ? RL_ACTIVE_MARKS : RL_ACTIVE_CALLS;
     RlThread *t = (rl_active & needed) ? rl_thread() : NULL;
     /* An env in an env is one operation, timed once; a sealed region has no inside. */
-    if (t == NULL || (w->kind == RL_AUTO ? t->op == w->id : t->sealed)) {
+    if (t == NULL || (w->kind == RL_AUTO ? t->op == w->id : t->sealed) || rl_is_full(t)) {
         return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
     }
     const uint32_t session = rl_session;
@@ -36,11 +36,7 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
         if (w->kind == RL_AUTO) {
             rl_report_callbacks(t);
         }
-        if (t->overflow > 0) {
-            t->overflow--;
-        } else {
-            rl_pop_operation(t, now, w->id, w->kind);
-        }
+        rl_pop_operation(t, now, w->id, w->kind);
         if (w->kind == RL_AUTO && now >= rl_next_block_ns) {
             rl_run_block_hook(now);
         }
@@ -81,6 +77,21 @@ static int wrapper_setattro(PyObject *self, PyObject *name, PyObject *value) {
 
 static PyObject *wrapper_repr(PyObject *self) {
     return PyObject_Repr(((WrapperObject *)self)->function);
+}
+
+/* Equal to what it wraps: tensor subclasses look up by the original what they handle. */
+static Py_hash_t wrapper_hash(PyObject *self) {
+    return PyObject_Hash(((WrapperObject *)self)->function);
+}
+
+static PyObject *wrapper_compare(PyObject *self, PyObject *other, int comparison) {
+    if (comparison != Py_EQ && comparison != Py_NE) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    if (Py_TYPE(other) == &RlWrapperType) {
+        other = ((WrapperObject *)other)->function;
+    }
+    return PyObject_RichCompare(((WrapperObject *)self)->function, other, comparison);
 }
 
 /* Travels as what it wraps: the process that receives it wraps for itself. */
@@ -143,6 +154,8 @@ PyTypeObject RlWrapperType = {
     .tp_basicsize = sizeof(WrapperObject),
     .tp_dealloc = wrapper_dealloc,
     .tp_repr = wrapper_repr,
+    .tp_hash = wrapper_hash,
+    .tp_richcompare = wrapper_compare,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(WrapperObject, vectorcall),
     .tp_getattro = wrapper_getattro,

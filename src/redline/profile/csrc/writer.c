@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -67,6 +68,21 @@ static int write_all(int file, struct iovec *parts, int count) {
     return 0;
 }
 
+/* Whether the shard's descriptor is still its own. A program that becomes a daemon closes all of
+ * them, and opens its own files under the same numbers: these must not be written to. */
+static int is_ours(const RlThread *t) {
+    struct stat found;
+    return t->file >= 0 && fstat(t->file, &found) == 0 && found.st_dev == t->device &&
+           found.st_ino == t->inode;
+}
+
+static void close_shard(RlThread *t) {
+    if (is_ours(t)) {
+        close(t->file);
+    }
+    t->file = -1;
+}
+
 static int open_shard(RlThread *t) {
     char path[PATH_MAX + 32];
     if (t == &monitor) {
@@ -74,10 +90,17 @@ static int open_shard(RlThread *t) {
     } else {
         snprintf(path, sizeof path, "%s/thread-%05u.arrow", directory, t->index);
     }
-    t->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (t->file < 0) {
+    struct stat found;
+    t->file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (t->opened ? O_APPEND : O_TRUNC), 0644);
+    if (t->file < 0 || fstat(t->file, &found) != 0) {
         return -1;
     }
+    t->device = found.st_dev;
+    t->inode = found.st_ino;
+    if (t->opened) {
+        return 0;
+    }
+    t->opened = 1;
     struct iovec part = {(void *)RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA};
     return write_all(t->file, &part, 1);
 }
@@ -91,7 +114,7 @@ static void write_batch(RlThread *t) {
     if (rows == 0) {
         return;
     }
-    if (t->file < 0 && open_shard(t) != 0) {
+    if (!is_ours(t) && open_shard(t) != 0) {
         atomic_store(&rl_writer_error, errno);
         atomic_fetch_add(&rl_lost_events, rows);
         return;
@@ -163,10 +186,8 @@ static void drain(RlThread *t) {
     }
     write_batch(t);
     if (exited_ns != 0) {
-        if (t->file >= 0) {
-            close(t->file);
-        }
-        t->file = -1;
+        close_shard(t);
+        atomic_fetch_add(&rl_lost_events, atomic_exchange(&t->dropped, 0)); /* it may be reused */
         rl_release_ring(t);
         atomic_store(&t->drained, 1);
     }
@@ -199,11 +220,12 @@ static void beat(void) {
     write_batch(&monitor);
 }
 
-/* All rings, or those filling up: few large batches, yet no ring runs over. */
+/* All rings, or those filling up or done with: few large batches, yet no ring runs over, and
+ * threads that come and go take their memory from one another. */
 static void drain_all(int everything) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
         const uint64_t pending = atomic_load(&t->head) - atomic_load(&t->tail);
-        if (everything || pending > t->capacity / 8) {
+        if (everything || pending > t->capacity / 8 || atomic_load(&t->exited_ns)) {
             drain(t);
         }
     }
@@ -257,15 +279,9 @@ static void *run(void *unused) {
 
 static void close_shards(void) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
-        if (t->file >= 0) {
-            close(t->file);
-            t->file = -1;
-        }
+        close_shard(t);
     }
-    if (monitor.file >= 0) {
-        close(monitor.file);
-    }
-    monitor.file = -1;
+    close_shard(&monitor);
 }
 
 static int start_thread(void) {
