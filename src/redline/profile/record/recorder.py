@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from redline.errors import ProfileError
 from redline.profile import layout, marks
 from redline.profile.record.companions import Companions
+from redline.profile.record.exits import Exits
 from redline.profile.record.files import ProcessFiles, create_session
 from redline.profile.record.imports import PostImport
 from redline.profile.record.options import Options
+from redline.profile.record.window import Window
 
 if TYPE_CHECKING:
     from redline.profile.record.boundary import Boundary
@@ -63,8 +64,7 @@ class Recorder:
         self._patches: Any = None
         self._pid = 0
         self._base_ns = 0
-        self._steps = 0
-        self._os_exit = os._exit
+        self._exits = Exits(self.stop)
 
     def start(self) -> None:
         """Begin to record, or to wait for the window.
@@ -98,7 +98,7 @@ class Recorder:
             self._patches.native_functions()
         self._patches.watch(self.options.watch)
         self._hooks.add("multiprocessing.process", self._name_workers)
-        os._exit = self._exit_now
+        self._exits.install()
         marks.listen_to_metadata(self._write_metadata)
         self._open_window()
 
@@ -110,7 +110,7 @@ class Recorder:
         """
         if self._files is None:
             return {}
-        os._exit = self._os_exit
+        self._exits.remove()
         sampled = self._companions.stop()
         if sampled is not None:
             self._note("sampler", **sampled)
@@ -144,7 +144,7 @@ class Recorder:
             return
         self._native.abandon()
         self._close_files()
-        self._steps = 0
+        self._exits.forked()
         self._open_files()
         if self._files is not None:
             self._companions.after_fork_in_child(self._files.directory, self._base_ns)
@@ -208,26 +208,16 @@ class Recorder:
         process._bootstrap = named
         self._patches.on_undo(lambda: setattr(process, "_bootstrap", bootstrap))
 
-    def _exit_now(self, status: int) -> None:
-        """`os._exit` skips all clean-up but ours."""
-        if os.getpid() == self._pid:
-            self.stop()
-        self._os_exit(status)
-
     # ------------------------------------------------------------------ the window
 
     def _open_window(self) -> None:
-        if self.options.delay_steps or self.options.for_steps:
-            self._native.set_step_hook(self._on_step)
-        if self.options.delay_s > 0:
-            _later(self.options.delay_s, self._begin_window)
-        elif self.options.delay_steps == 0:
-            self._begin_window()
+        window = Window(self.options, self._begin_window, self._end_window)
+        window.open(self._native.set_step_hook)
 
     def _begin_window(self) -> None:
         from redline.profile.record.calibrate import Calibrator
 
-        if self._files is None or os.getpid() != self._pid:
+        if self._files is None:
             return
         if self._boundary is not None:
             self._native.set_active(MARKS | CALLS)
@@ -239,8 +229,6 @@ class Recorder:
             self._native.set_active(MARKS)
         self._native.thread_index()
         self._companions.begin()
-        if self.options.for_s > 0:
-            _later(self.options.for_s, self._end_window)
 
     def _end_calibration(self) -> None:
         """Let what is blocked now be told from what computes, by the CPU time that it used."""
@@ -253,7 +241,7 @@ class Recorder:
             (self._boundary.resume if on else self._boundary.pause)()
 
     def _end_window(self) -> None:
-        if self._files is None or os.getpid() != self._pid:
+        if self._files is None:
             return
         self._companions.end()
         self._end_calibration()
@@ -261,24 +249,6 @@ class Recorder:
         if self._boundary is not None:
             self._boundary.pause()
         self._native.set_active(0)
-
-    def _on_step(self) -> None:
-        self._steps += 1
-        if self._steps == self.options.delay_steps:
-            self._begin_window()
-        elif (
-            self.options.for_steps
-            and self._steps == self.options.delay_steps + self.options.for_steps
-        ):
-            self._end_window()
-
-
-def _later(seconds: float, action: Any) -> None:
-    def wait() -> None:
-        time.sleep(seconds)
-        action()
-
-    threading.Thread(target=wait, name="redline-profile-window", daemon=True).start()
 
 
 # ---------------------------------------------------------------------- this process
