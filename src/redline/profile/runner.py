@@ -49,7 +49,7 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
     try:
         child = subprocess.Popen(command, env={**os.environ, **environment(directory, options)})
     except OSError as error:
-        lock.release()
+        lock.discard()
         raise ConfigError(f"cannot run {command[0]!r}: {error}. Check the command") from error
 
     machine = MachineThread(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,6 +14,7 @@ from typing import IO, Any
 
 from redline.errors import SessionError
 from redline.profile import layout
+from redline.profile.record.lines import Lines
 
 __all__ = ["ProcessFiles", "SessionLock", "create_session"]
 
@@ -20,12 +22,20 @@ __all__ = ["ProcessFiles", "SessionLock", "create_session"]
 class SessionLock:
     """Says that a session is being written; the system releases it if we die."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
+    def __init__(self, file: IO[str], directory: Path) -> None:
+        self._file, self._directory = file, directory
 
     def release(self) -> None:
         """The session is complete."""
         self._file.close()
+
+    def discard(self) -> None:
+        """Nothing was recorded: leave an empty directory, so that it can be used again."""
+        (self._directory / "session.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (self._directory / "processes").rmdir()
+        (self._directory / "lock").unlink(missing_ok=True)
+        self.release()
 
 
 def create_session(directory: Path, *, mode: str, command: list[str]) -> SessionLock:
@@ -62,7 +72,7 @@ def create_session(directory: Path, *, mode: str, command: list[str]) -> Session
         raise SessionError(
             f"cannot write a session to {directory}: {error}. Give a directory that can be written"
         ) from error
-    return SessionLock(lock)
+    return SessionLock(lock, directory)
 
 
 def _refuse_used(directory: Path) -> None:
@@ -98,18 +108,13 @@ class ProcessFiles:
         self.directory = session / "processes" / f"{self._pid}-{base_ns}"
         try:
             self.directory.mkdir(parents=True)
-            self._process = self._open("process.jsonl")
-            self._names = self._open("names.jsonl")
+            self._process = Lines(self.directory / "process.jsonl")
+            self._names = Lines(self.directory / "names.jsonl")
         except OSError as error:
             raise SessionError(
                 f"cannot join the session in {session}: {error}. "
                 "It must stay in place until the program ends"
             ) from error
-
-    def _open(self, name: str) -> int:
-        return os.open(
-            self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
 
     def start(self, base_ns: int, mode: str) -> None:
         """Say who this process is; times in its shards count from `base_ns`."""
@@ -123,12 +128,12 @@ class ProcessFiles:
             unix_offset_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
             python=platform.python_version(),
             mode=mode,
+            cpu_s=time.process_time(),  # before it was recorded
         )
 
     def note(self, event: str, **values: Any) -> None:
         """Append one line to process.jsonl."""
-        line = json.dumps({"event": event, **values}, default=repr)
-        os.write(self._process, line.encode() + b"\n")
+        self._process.append({"event": event, **values})
 
     def name(self, row: tuple[int, str, str, int, str | None, bool]) -> None:
         """Append an interned name.
@@ -137,12 +142,12 @@ class ProcessFiles:
         has files of its own: those it must not add to its parent's.
         """
         if os.getpid() == self._pid:
-            os.write(self._names, json.dumps(row[:5]).encode() + b"\n")
+            self._names.append(row[:5])
 
     def close(self) -> None:
         """No more lines."""
-        os.close(self._process)
-        os.close(self._names)
+        self._process.close()
+        self._names.close()
 
 
 def process_name() -> str:

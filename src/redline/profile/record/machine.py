@@ -10,6 +10,7 @@ helper process that ends with the session. So it takes nothing from the program'
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -121,21 +122,31 @@ class MachineThread:
 
     def __init__(self, session: Path) -> None:
         self._over = threading.Event()
+        self._broken = False
         self._sampler = MachineSampler(session)
         self._thread = threading.Thread(target=self._run, name="redline-profile-machine")
         self._thread.daemon = True
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._over.wait(INTERVAL_S):
+        while not self._broken and not self._over.wait(INTERVAL_S):
+            self._read()
+
+    def _read(self) -> None:
+        """What cannot be read or written, on a full disk for one, must not end the profile."""
+        try:
             self._sampler.read()
+        except OSError:
+            self._broken = True
 
     def stop(self) -> None:
         """End, with one last reading."""
         self._over.set()
         self._thread.join()
-        self._sampler.read()
-        self._sampler.close()
+        if not self._broken:
+            self._read()
+        with contextlib.suppress(OSError):
+            self._sampler.close()
 
 
 class HelperProcess:
@@ -156,9 +167,12 @@ class HelperProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # an interrupt from the terminal is not for it
         )
+        self._pid = os.getpid()
 
     def stop(self) -> None:
-        """End it, now that the session is over."""
+        """End it, now that the session is over; for a forked child it is not."""
+        if os.getpid() != self._pid:
+            return
         self._process.terminate()
         self._process.wait()
 
