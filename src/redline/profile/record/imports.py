@@ -10,6 +10,7 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 Action = Callable[[ModuleType], None]
 
@@ -33,6 +34,10 @@ class _Loader(importlib.abc.Loader):
         self._inner.exec_module(module)
         self._hooks.run(module)
 
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a loader can do: `python -m` asks for the code."""
+        return getattr(self._inner, name)
+
 
 class PostImport(importlib.abc.MetaPathFinder):
     """The set of actions waiting for their modules; installed at the front of `sys.meta_path`."""
@@ -43,12 +48,11 @@ class PostImport(importlib.abc.MetaPathFinder):
 
     def add(self, name: str, action: Action) -> None:
         """Call `action(module)` once `name` is imported."""
+        self._actions.setdefault(name, []).append(action)
         module = sys.modules.get(name)
-        if module is not None and not getattr(module.__spec__, "_initializing", False):
-            self._actions.setdefault(name, []).append(action)
+        spec = getattr(module, "__spec__", None)
+        if module is not None and not getattr(spec, "_initializing", False):
             self.run(module)
-        else:
-            self._actions.setdefault(name, []).append(action)
 
     def install(self) -> None:
         """Begin to see imports."""

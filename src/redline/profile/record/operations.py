@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from redline.errors import ConfigError, ProfileError
+from redline.errors import ProfileError
 from redline.profile import _native, levels
 from redline.profile.record.imports import PostImport
 
@@ -42,6 +42,12 @@ ENV_CLASSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 SIMULATOR_METHODS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("ale_py._ale_py", "ALEInterface", ("act", "reset_game", "getScreenRGB", "getScreenGrayscale")),
     ("ale_py._ale_py", "ALEVectorInterface", ("send", "recv", "reset")),
+)
+
+# Of these, what is simulation also where no env class is around it.
+ALE_METHODS = (
+    ("ALEInterface", ("act", "reset_game")),
+    ("ALEVectorInterface", ("send", "recv", "reset")),
 )
 
 # Tensor operators reach C through type slots, which no call event shows.
@@ -85,6 +91,8 @@ class Patches:
         simulation = _native.intern("operation", "simulation")
         for module, name, methods in ENV_CLASSES:
             self._hooks.add(module, self._family_action(name, methods, simulation))
+        for name, methods in ALE_METHODS:
+            self._hooks.add("ale_py._ale_py", self._methods_action(name, methods, simulation))
         self._hooks.add("torch.autograd", self._mark_backward)
         self._hooks.add("torch.optim.optimizer", self._mark_optimizers)
 
@@ -99,17 +107,9 @@ class Patches:
 
         Args:
             targets: each `module:function` or `module:Class.method`, native or not.
-
-        Raises:
-            ConfigError: if a target is not of this form.
         """
         for target in targets:
             module, _, name = target.partition(":")
-            if not module or not name:
-                raise ConfigError(
-                    f"--watch {target!r} names no function. Give module:function or "
-                    "module:Class.method, for example mujoco:mj_step"
-                )
             self._hooks.add(module, self._watch_action(target, name))
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
@@ -147,17 +147,21 @@ class Patches:
         return wrap
 
     def _methods_action(
-        self, class_name: str, methods: tuple[str, ...]
+        self, class_name: str, methods: tuple[str, ...], operation: int | None = None
     ) -> Callable[[types.ModuleType], None]:
         def wrap(module: types.ModuleType) -> None:
             owner = getattr(module, class_name, None)
             for method in methods if owner is not None else ():
                 function = vars(owner).get(method)
-                if callable(function):
+                if not callable(function):
+                    continue
+                if operation is not None:
+                    wrapper = _native.Wrapper(function, operation, operation=True)
+                else:
                     name = f"{class_name}.{method}"
                     number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
                     wrapper = _native.Wrapper(function, number, level=levels.SIMULATOR)
-                    self._replace(owner, method, wrapper)
+                self._replace(owner, method, wrapper)
 
         return wrap
 

@@ -21,7 +21,7 @@ class Options:
 
     Raises:
         ConfigError: if a number is negative, not finite, or too large; if GPU windows would
-            overlap.
+            overlap; if what to watch is no function's name.
         UnknownNameError: if the mode is not one of `MODES`.
     """
 
@@ -44,6 +44,13 @@ class Options:
             raise UnknownNameError(
                 f"there is no profile mode {self.mode!r}. Choose one of: {', '.join(MODES)}"
             )
+        for target in self.watch:
+            module, _, function = target.partition(":")
+            if not module or not function:
+                raise ConfigError(
+                    f"--watch {target!r} names no function. Give module:function or "
+                    "module:Class.method, for example mujoco:mj_step"
+                )
         for name, value in dataclasses.asdict(self).items():
             if not isinstance(value, int | float):
                 continue

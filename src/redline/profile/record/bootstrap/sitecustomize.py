@@ -24,17 +24,29 @@ def _run_hidden_sitecustomize() -> None:
         spec.loader.exec_module(module)
 
 
+def _find_redline() -> None:
+    """Import the package, whose other modules are then found without `sys.path`.
+
+    What else lies beside it is not for this program, which may have another environment.
+    """
+    try:
+        import redline
+    except ImportError:
+        sys.path.append(os.environ.get("REDLINE_PROFILE_PACKAGE", ""))
+        try:
+            import redline  # noqa: F401
+        finally:
+            sys.path.pop()
+
+
 def _join() -> None:
     settings = os.environ.get("REDLINE_PROFILE")
+    arguments = getattr(sys, "orig_argv", ())
     # multiprocessing's book-keeping helper sleeps all its life and is nobody's work.
-    if not settings or any("multiprocessing.resource_tracker" in a for a in sys.orig_argv):
+    if not settings or any("multiprocessing.resource_tracker" in a for a in arguments):
         return
-    package = os.environ.get("REDLINE_PROFILE_PACKAGE", "")
     try:
-        import redline  # noqa: F401
-    except ImportError:
-        sys.path.append(package)
-    try:
+        _find_redline()
         from pathlib import Path
 
         from redline.profile.record.options import Options
@@ -46,5 +58,7 @@ def _join() -> None:
         sys.stderr.write(f"redline.profile: this process is not profiled: {error}\n")
 
 
-_run_hidden_sitecustomize()
-_join()
+try:
+    _run_hidden_sitecustomize()
+finally:
+    _join()
