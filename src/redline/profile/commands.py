@@ -96,13 +96,7 @@ def _profile_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="start after N calls of profile.step() (default: 0)",
     )
-    add(
-        "--for-steps",
-        type=int,
-        default=0,
-        metavar="N",
-        help="record N steps (default: 0, all)",
-    )
+    add("--for-steps", type=int, default=0, metavar="N", help="record N steps (default: 0, all)")
     add(
         "--watch",
         action="append",
@@ -169,7 +163,10 @@ def report_main(argv: Sequence[str]) -> int:
     opened = [open_session(directory) for directory in sessions]
     sampled = open_session(arguments.sampled) if arguments.sampled else None
     summaries = [with_shares(summarize(session), session, sampled) for session in opened]
-    written = _write_reports(arguments, opened, summaries)
+    try:
+        written = _write_reports(arguments, opened, summaries)
+    except OSError as error:
+        raise ConfigError(f"cannot write the report: {error}. Give another path") from error
     for path in written:
         sys.stderr.write(f"wrote {path}\n")
     if arguments.format or not written:

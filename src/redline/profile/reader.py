@@ -7,6 +7,8 @@ a process are ns since its `base_ns`; add that for CLOCK_MONOTONIC.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import SessionError
-from redline.profile import layout
+from redline.profile import layout, levels
+
+SHARD_FILE = re.compile(r"thread-\d+\.arrow")
+LARGEST = 1 << 62  # of times in ns: what is more is no time
+PID_STEP = 1 << 22  # more than the largest process id that Linux gives
 
 __all__ = ["Name", "Process", "Session", "Shard", "open_session"]
 
@@ -78,7 +84,8 @@ class Process:
     @cached_property
     def threads(self) -> list[Shard]:
         """The shards of its threads, in order of their first events."""
-        return [self._read(path) for path in sorted(self.directory.glob("thread-*.arrow"))]
+        found = [p for p in self.directory.iterdir() if SHARD_FILE.fullmatch(p.name)]
+        return [self._read(path) for path in sorted(found, key=lambda p: (len(p.name), p.name))]
 
     @cached_property
     def monitor(self) -> Shard | None:
@@ -111,6 +118,7 @@ class Session:
     directory: Path
     manifest: dict[str, Any]
     processes: list[Process]
+    problems: list[str] = field(default_factory=list)  # of no process that can be named
 
     @property
     def mode(self) -> str:
@@ -128,16 +136,44 @@ def read_shard(path: Path) -> Shard:
     problem = None
     try:
         with pa.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
-            if stream.schema.names != ["delta_ns", "code"]:
-                raise SessionError(f"{path} has the columns {stream.schema.names}: no event file")
+            if stream.schema.names != ["delta_ns", "code"] or stream.schema.types != [
+                pa.uint32(),
+                pa.uint16(),
+            ]:
+                raise pa.ArrowInvalid(f"no event file: {stream.schema.names}")
             for batch in stream:
+                batch.validate()  # else a wrong length would have us read beyond the file
                 # numpy cannot outlive the map, so that a session can be removed while open.
                 deltas.append(batch.column(0).to_numpy().copy())
                 codes.append(batch.column(1).to_numpy().copy())
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         rows = sum(map(len, codes))
         problem = f"cut short after {rows} rows, the rest is lost ({error})"
-    return Shard(path, np.concatenate(deltas), np.concatenate(codes), problem)
+    all_deltas, all_codes = np.concatenate(deltas), np.concatenate(codes)
+    rows = _sound_rows(all_deltas, all_codes)
+    if rows < len(all_codes):
+        problem = f"damaged after {rows} rows, the rest is lost (time runs backwards)"
+    return Shard(path, all_deltas[:rows], all_codes[:rows], problem)
+
+
+def _sound_rows(deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> int:
+    """How many rows there are up to the first absolute time that cannot be.
+
+    Each must come in two rows, and be no earlier than the one before and what passed since.
+    """
+    anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
+    if len(anchors) == 0:
+        return len(codes)
+    high = deltas[anchors - 1].astype(np.int64)
+    good = (anchors > 0) & (codes[anchors - 1] == layout.CODE_HIGH) & (high < 1 << 16)
+    absolute = (high << 32) + deltas[anchors]
+    payloads = np.flatnonzero((codes >= layout.CODE_ANCHOR) & (codes < layout.CODE_BEAT))
+    passed = np.add.reduceat(deltas, anchors, dtype=np.int64)
+    segment = np.searchsorted(anchors, payloads, side="right") - 1
+    np.subtract.at(passed, segment[segment >= 0], deltas[payloads[segment >= 0]])
+    good[1:] &= absolute[1:] >= absolute[:-1] + passed[:-1]
+    bad = np.flatnonzero(~good)
+    return int(anchors[bad[0]]) if len(bad) else len(codes)
 
 
 def _lines(path: Path, problems: list[str]) -> Iterator[Any]:
@@ -147,29 +183,92 @@ def _lines(path: Path, problems: list[str]) -> Iterator[Any]:
     for line in path.read_text(errors="replace").splitlines():
         try:
             yield json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             problems.append(f"{path.name}: a torn line, ignored")
+
+
+def _has(note: dict[str, Any], *keys: str) -> bool:
+    """Whether these are whole numbers that can be times, counts or process ids."""
+    return all(type(note.get(key)) is int and 0 <= note[key] < LARGEST for key in keys)
+
+
+def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
+    """What process.jsonl says: `start`, `end`, `name` and `metadata`, as far as it does."""
+    found: dict[str, Any] = {"metadata": {}}
+    for note in _lines(directory / "process.jsonl", problems):
+        event = note.get("event") if isinstance(note, dict) else None
+        seconds = isinstance(note, dict) and isinstance(note.get("cpu_s", 0), int | float)
+        if event == "start" and seconds and _has(note, "pid", "parent_pid", "base_ns"):
+            found |= {"start": note, "name": note.get("name")}
+        elif event == "end" and seconds and _has(note, "time_ns", "dropped"):
+            found["end"] = note
+        elif event == "name":
+            found["name"] = note.get("name")
+        elif event == "metadata" and isinstance(note.get("values"), dict):
+            found["metadata"].update(note["values"])
+        elif not isinstance(event, str) or event in ("start", "end", "metadata"):
+            problems.append("process.jsonl: a line that makes no sense, ignored")
+    return found
+
+
+def _read_names(directory: Path, problems: list[str]) -> dict[int, Name]:
+    names: dict[int, Name] = {}
+    for row in _lines(directory / "names.jsonl", problems):
+        try:
+            number, kind, name, level, module = row
+            known = kind in layout.KINDS and level in range(len(levels.LEVELS))
+            if known and number in range(layout.MAX_IDS):
+                shown = None if module is None else printable(module)
+                names[int(number)] = Name(int(number), kind, printable(name), int(level), shown)
+                continue
+        except (TypeError, ValueError):
+            pass
+        problems.append("names.jsonl: a line that makes no sense, ignored")
+    return names
 
 
 def _read_process(directory: Path) -> Process | None:
     problems: list[str] = []
-    start = end = None
-    name, metadata = "", {}
-    for note in _lines(directory / "process.jsonl", problems):
-        if note["event"] == "start":
-            start, name = note, note["name"]
-        elif note["event"] == "end":
-            end = note
-        elif note["event"] == "name":
-            name = note["name"]
-        elif note["event"] == "metadata":
-            metadata.update(note["values"])
+    notes = _read_notes(directory, problems)
+    start, end = notes.get("start"), notes.get("end")
     if start is None:
         return None
-    names = {row[0]: Name(*row) for row in _lines(directory / "names.jsonl", problems)}
+    names = _read_names(directory, problems)
     if end is None:
         problems.append("it did not end by itself: killed, crashed, or still running")
-    return Process(directory, start, end, name, metadata, names, problems)
+    elif _has(end, "write_errno") and end["write_errno"]:
+        reason = os.strerror(min(end["write_errno"], 4095))
+        problems.append(f"not all of it could be written: {reason}")
+    name = printable(str(notes["name"]))
+    return Process(directory, start, end, name, notes["metadata"], names, problems)
+
+
+def printable(text: str) -> str:
+    """A name for a terminal or a file: control characters and what no file can hold escaped."""
+    if not isinstance(text, str):
+        raise TypeError(f"a name must be text, not {text!r}")
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _tell_apart(processes: list[Process]) -> None:
+    """Give a pid that comes again another number, as all tables go by it.
+
+    A process that replaces itself (`os.exec*`) keeps its pid; the system gives free ones again.
+
+    Args:
+        processes: in order of their start.
+    """
+    latest: dict[int, int] = {}
+    for process in processes:
+        process.start["parent_pid"] = latest.get(process.parent_pid, process.parent_pid)
+        pid = process.pid
+        if pid in latest:
+            process.start["pid"] = latest[pid] + PID_STEP
+            process.problems.append(
+                f"pid {pid} was another program's before (it replaced itself, or has ended): this "
+                f"one is shown as {process.pid}"
+            )
+        latest[pid] = process.pid
 
 
 def open_session(directory: str | Path) -> Session:
@@ -186,18 +285,24 @@ def open_session(directory: str | Path) -> Session:
             f"{path} is not a profile session: it has no session.json. Give the directory that "
             "`redline profile --out` wrote"
         ) from None
-    except (json.JSONDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise SessionError(
             f"{path / 'session.json'} cannot be read: {error}. Profile again"
         ) from error
-    if manifest.get("format") != layout.FORMAT:
-        raise SessionError(f"{path} is a {manifest.get('format')!r} directory, no profile session")
+    kind = manifest.get("format") if isinstance(manifest, dict) else None
+    if kind != layout.FORMAT:
+        raise SessionError(f"{path} is a {kind!r} directory, no profile session")
     version = manifest.get("version")
     if not isinstance(version, int) or version > layout.VERSION:
         raise SessionError(
             f"{path} has format version {version}; this Redline reads up to {layout.VERSION}. "
             "Upgrade Redline to read it"
         )
-    found = [_read_process(p) for p in sorted((path / "processes").iterdir()) if p.is_dir()]
-    processes = sorted((p for p in found if p is not None), key=lambda p: p.base_ns)
-    return Session(path, manifest, processes)
+    if "mode" not in manifest or not (path / "processes").is_dir():
+        raise SessionError(f"{path} is not whole: its mode or its processes are missing")
+    directories = sorted(p for p in (path / "processes").iterdir() if p.is_dir())
+    found = {p.name: _read_process(p) for p in directories}
+    processes = sorted((p for p in found.values() if p is not None), key=lambda p: p.base_ns)
+    _tell_apart(processes)
+    problems = [f"{name}: nothing says what it is" for name, p in found.items() if p is None]
+    return Session(path, manifest, processes, problems)

@@ -7,6 +7,7 @@ by of the same phase and marked operation.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ Key = tuple[str, str, str, bool]  # phase, operation, level, GPU busy
 Mark = tuple[str, int, bool]  # phase, marked operation, GPU busy
 
 MAX_STRETCHES = 32
+MAX_TABLE = 1 << 22  # combinations of states summed at a time
 NEAR_NS = 100_000_000  # observed before the first block and after the last, to split these by
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Key",
     "Mark",
     "compute_cells",
+    "held_together",
     "level_with_api",
     "observed",
     "operation_name",
@@ -193,17 +196,44 @@ def observed(
     for at, (begin, end) in enumerate(pairwise(inside)):
         if end <= begin:
             continue
-        table = sweep_streams([_cut(s, begin, end) for s in streams], sizes, begin, end)
-        table = table[:, :, :, :, 1, :]
-        for index in np.argwhere(table).tolist():
-            state_number, phase_number, busy, call, unseen = index
+        for index, ns in held_together(streams, sizes, begin, end):
+            state_number, phase_number, busy, call, recorded, unseen = index
+            if not recorded:
+                continue
             state, phase = timeline.states[state_number], timeline.phases[phase_number]
             level = levels.LEVELS[level_with_api(state.level, call)]
             key = (phase, operation_name(timeline, state), level, bool(busy))
             mark = (phase, state.marked, bool(busy))
             # A wait that lasts through a block is known, whatever cannot be seen there.
             hidden = bool(unseen) and state.level != levels.WAITING
-            yield at, (key, mark, hidden, int(table[tuple(index)]))
+            yield at, (key, mark, hidden, ns)
+
+
+def held_together(
+    streams: list[Stream], sizes: list[int], begin: int, end: int
+) -> Iterator[tuple[list[int], int]]:
+    """(state of each stream, ns) of all combinations that occur between two times.
+
+    A program with a phase for each of thousands of iterations has more combinations than a table
+    should hold: then only states that occur get a place in it, in halves of the time if need be.
+    """
+    cut = [_cut(s, begin, end) for s in streams]
+    used = [np.arange(size) for size in sizes]
+    if math.prod(sizes) > MAX_TABLE:
+        for k, ((times, states), size) in enumerate(zip(cut, sizes, strict=True)):
+            is_used = np.zeros(size, bool)
+            is_used[states] = is_used[0] = True
+            used[k] = np.flatnonzero(is_used)
+            cut[k] = times, (np.cumsum(is_used) - 1).astype(np.uint32)[states]
+    if math.prod(map(len, used)) > MAX_TABLE and end - begin > 1:
+        middle = (begin + end) // 2
+        yield from held_together(streams, sizes, begin, middle)
+        yield from held_together(streams, sizes, middle, end)
+        return
+    table = sweep_streams(cut, [len(each) for each in used], begin, end)
+    places = np.nonzero(table)
+    found = np.stack([each[at] for each, at in zip(used, places, strict=True)], axis=1)
+    yield from zip(found.tolist(), table[places].tolist(), strict=True)
 
 
 def _cut(stream: Stream, begin: int, end: int) -> Stream:

@@ -35,8 +35,8 @@ class Decoded:
     special_times: NDArray[np.int64]  # [M] ns
     special_codes: NDArray[np.uint16]  # [M] CODE_*, or 2 * id + is_end of phases
     special_values: NDArray[np.int64]  # [M] of payloads
-    inclusive_ns: NDArray[np.int64]  # [MAX_IDS] time inside each name
-    counts: NDArray[np.int64]  # [MAX_IDS] begins of each name
+    inclusive_ns: NDArray[np.int64]  # [largest id + 1] time inside each name
+    counts: NDArray[np.int64]  # [largest id + 1] begins of each name
     last_ns: int
 
 
@@ -59,6 +59,7 @@ def decode(process: Process, shard: Shard) -> Decoded:
         kinds[name.id] = layout.KINDS[name.kind]
         name_levels[name.id] = name.level
     raw = _sweep.decode(shard.deltas, shard.codes, kinds, name_levels)
+    used = max(process.names, default=-1) + 1  # all ids would be half a megabyte for each thread
     keys = np.frombuffer(raw["keys"], np.uint64).tolist()
     states = [State(key >> 24 & 0xFFFF, key >> 8 & 0xFFFF, key & 0xFF) for key in keys]
     return Decoded(
@@ -68,7 +69,7 @@ def decode(process: Process, shard: Shard) -> Decoded:
         special_times=np.frombuffer(raw["special_times"], np.int64),
         special_codes=np.frombuffer(raw["special_codes"], np.uint16),
         special_values=np.frombuffer(raw["special_values"], np.int64),
-        inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64),
-        counts=np.frombuffer(raw["counts"], np.int64),
+        inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64)[:used].copy(),
+        counts=np.frombuffer(raw["counts"], np.int64)[:used].copy(),
         last_ns=raw["last_ns"],
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import levels
-from redline.profile.analyse.cells import operation_name, sweep_streams
+from redline.profile.analyse.cells import held_together, operation_name, sweep_streams
 from redline.profile.analyse.timeline import Stream, Timeline
 
 ABSENT, WAITING, BUSY = range(3)
@@ -99,20 +99,27 @@ def waits(timelines: list[Timeline]) -> tuple[list[Waits], list[WaitsFor]]:
             if ns.sum()
         ]
         for other, worker in enumerate(found):
-            if other != number:
+            if other != number and _meet(waiter, worker):
                 pairs += _pair(waiter, worker, begin, end)
     totals.sort(key=lambda row: -row.waiting_ns)
     pairs.sort(key=lambda row: -row.both_ns)
     return totals, pairs
 
 
+def _meet(a: _Activity, b: _Activity) -> bool:
+    """Whether both are there at some time: of many short processes few are."""
+    times_a, times_b = a.stream[0], b.stream[0]
+    if len(times_a) == 0 or len(times_b) == 0:
+        return False
+    return bool(times_a[0] < times_b[-1] and times_b[0] < times_a[-1])
+
+
 def _pair(waiter: _Activity, worker: _Activity, begin: int, end: int) -> list[WaitsFor]:
     sizes = [len(waiter.rows), len(worker.rows)]
-    table = sweep_streams([waiter.stream, worker.stream], sizes, begin, end)
     both: dict[tuple[str, str], int] = defaultdict(int)
-    for i, j in np.argwhere(table).tolist():
+    for (i, j), ns in held_together([waiter.stream, worker.stream], sizes, begin, end):
         if waiter.rows[i][0] == WAITING and worker.rows[j][0] == BUSY:
-            both[waiter.rows[i][1], worker.rows[j][1]] += int(table[i, j])
+            both[waiter.rows[i][1], worker.rows[j][1]] += ns
     return [
         WaitsFor(_name(waiter), _pid(waiter), a, _name(worker), _pid(worker), b, ns)
         for (a, b), ns in both.items()

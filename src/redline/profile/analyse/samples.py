@@ -55,13 +55,19 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
         except json.JSONDecodeError:
             problems.append(f"{path.name}: a torn line, ignored")
             continue
-        if row.get("event") == "start":
+        if not isinstance(row, dict):
+            problems.append(f"{path.name}: a line that makes no sense, ignored")
+        elif row.get("event") == "start":
             start = row
         else:
             rows.append(row)
     if start.get("gpus_absent"):
         problems.append(f"no GPU readings: {start['gpus_absent']}")
-    return _assemble(start, rows, problems)
+    try:
+        return _assemble(start, rows, problems)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        problems.append(f"{path.name}: rows that make no sense, all ignored ({error})")
+        return _assemble({}, [], problems)
 
 
 def _assemble(start: dict, rows: list[dict], problems: list[str]) -> MachineSamples:  # pyright: ignore[reportMissingTypeArgument]

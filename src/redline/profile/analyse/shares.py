@@ -57,7 +57,7 @@ def weigh(shard: Shard) -> Sampled:
     A gap (the recording paused) stands for nothing.
     """
     times = np.cumsum(shard.deltas.astype(np.int64))
-    real = shard.codes != layout.SAMPLED_GAP
+    real = shard.codes < len(levels.LEVELS)
     times, seen = times[real], shard.codes[real]
     gaps = np.diff(times, prepend=times[:1])
     typical = _typical(gaps)

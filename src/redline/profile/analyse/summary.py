@@ -132,7 +132,9 @@ def _without_nan(value: Any) -> Any:
         return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def summarize(session: Session | str | Path) -> Summary:
@@ -153,7 +155,7 @@ def summarize(session: Session | str | Path) -> Summary:
     cells: list[Cell] = []
     rows: list[ProcessRow] = []
     functions: list[FunctionRow] = []
-    problems: list[str] = []
+    problems = list(session.problems)
     for timeline, found, charge in zip(timelines, all_cells, charges, strict=True):
         cells += _cell_rows(timeline.process, found, correct(found, charge, unit_ns))
         rows.append(_process_row(timeline, found))
@@ -293,13 +295,15 @@ def _process_row(timeline: Timeline, cells: Cells) -> ProcessRow:
 
 
 def _cpu_s(process: Process) -> float:
+    """CPU time since the recording was opened."""
+    before_s = float(process.start.get("cpu_s", 0.0))
     if process.end is not None:
-        return float(process.end["cpu_s"])
+        return max(float(process.end.get("cpu_s", 0.0)) - before_s, 0.0)
     if process.monitor is None:
         return 0.0
     monitor = decode(process, process.monitor)
     readings = monitor.special_values[monitor.special_codes == layout.CODE_PROCESS_CPU]
-    return float(readings[-1]) / 1e6 if len(readings) else 0.0
+    return max(float(readings[-1]) / 1e6 - before_s, 0.0) if len(readings) else 0.0
 
 
 def _function_rows(timeline: Timeline) -> list[FunctionRow]:

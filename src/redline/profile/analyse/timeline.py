@@ -7,7 +7,6 @@ A stream is `(times [N] int64 ns, states [N] uint32)`: state `states[i]` holds f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -60,7 +59,7 @@ def build_timeline(process: Process) -> Timeline:
     ]
     states = list(table)
     idle = bytes([1, *(s.level == levels.WAITING for s in states)])
-    lead = reduce(lambda a, b: _lead(a, b, idle), absent) if absent else _empty()
+    lead = _first_busy(absent, idle)
     end_ns = _end_of(process, threads)
     return Timeline(
         process=process,
@@ -77,6 +76,14 @@ def build_timeline(process: Process) -> Timeline:
 
 def _empty() -> Stream:
     return np.empty(0, np.int64), np.empty(0, np.uint32)
+
+
+def _first_busy(streams: list[Stream], idle: bytes) -> Stream:
+    """One stream out of many, in pairs: each event is merged as often as pairs are deep."""
+    while len(streams) > 1:
+        pairs = [streams[i : i + 2] for i in range(0, len(streams), 2)]
+        streams = [_lead(*pair, idle) if len(pair) == 2 else pair[0] for pair in pairs]
+    return streams[0] if streams else _empty()
 
 
 def _lead(a: Stream, b: Stream, idle: bytes) -> Stream:

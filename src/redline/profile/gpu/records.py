@@ -7,6 +7,7 @@ three decimals, so that whole nanoseconds are exact. Here they are CLOCK_MONOTON
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from redline.profile.reader import Process
 KINDS = ("kernel", "copy", "set", "runtime", "driver", "graph", "sync")
 KERNEL, COPY, SET, RUNTIME, DRIVER, GRAPH, SYNC = range(len(KINDS))
 ON_DEVICE = (KERNEL, COPY, SET)
+WINDOW_FILE = re.compile(r"gpu-\d+\.json")
 CATEGORIES = {
     "kernel": KERNEL,
     "gpu_memcpy": COPY,
@@ -86,15 +88,15 @@ def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
         trace = json.loads(path.read_text(), parse_float=_exact)
         base_ns = int(trace.get("baseTimeNanoseconds", 0)) - unix_offset_ns
         rows = [row for e in trace["traceEvents"] if (row := _row(e, base_ns)) is not None]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        rows.sort(key=lambda row: row[1])
+        columns = list(zip(*rows, strict=True)) or [()] * 7
+        return GpuRecords(
+            np.array(columns[0], np.uint8),
+            *(np.array(column, np.int64) for column in columns[1:6]),
+            names=list(columns[6]),
+        )
+    except (OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise SessionError(f"{path.name}: cut short or no Kineto trace ({error})") from error
-    rows.sort(key=lambda row: row[1])
-    columns = list(zip(*rows, strict=True)) or [()] * 7
-    return GpuRecords(
-        np.array(columns[0], np.uint8),
-        *(np.array(column, np.int64) for column in columns[1:6]),
-        names=list(columns[6]),
-    )
 
 
 def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, int, str] | None:
@@ -127,10 +129,15 @@ def read_windows(process: Process) -> tuple[list[GpuWindow], list[str]]:
             if "reason" in note:
                 problems.append(f"no GPU records: {note['reason']}")
                 continue
-            records = read_kineto(process.directory / note["file"], note["unix_offset_ns"])
-            windows.append(GpuWindow(note["begin_ns"], note["end_ns"], records))
+            times = [int(note[key]) for key in ("begin_ns", "end_ns", "unix_offset_ns")]
+            if not WINDOW_FILE.fullmatch(note["file"]):
+                raise ValueError(f"{note['file']!r} is no file of this process")
+            records = read_kineto(process.directory / note["file"], times[2])
+            windows.append(GpuWindow(times[0], times[1], records))
         except json.JSONDecodeError:
             problems.append(f"{path.name}: a torn line, ignored")
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            problems.append(f"{path.name}: a line that makes no sense, ignored ({error})")
         except SessionError as error:
             problems.append(str(error))
     return windows, problems

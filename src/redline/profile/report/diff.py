@@ -35,6 +35,17 @@ def diff_summaries(before: Summary, after: Summary) -> list[DiffRow]:
     return sorted(rows, key=lambda row: (-abs(row.change_s), row.operation, row.level))
 
 
+def _notes(before: Summary, after: Summary) -> list[str]:
+    """What else than the program differs."""
+    modes = before.mode, after.mode
+    corrected = [any(each.corrected for each in summary.overhead) for summary in (before, after)]
+    if modes[0] != modes[1]:
+        return [f"note: A was recorded in mode {modes[0]}, B in mode {modes[1]}"]
+    if corrected[0] != corrected[1]:
+        return [f"note: the profiler's cost is taken out of {'A' if corrected[0] else 'B'} only"]
+    return []
+
+
 def render_diff(before: Summary, after: Summary) -> str:
     """The differences as a text table."""
     rows = diff_summaries(before, after)
@@ -42,6 +53,7 @@ def render_diff(before: Summary, after: Summary) -> str:
     lines = [
         f"A: {before.session}, {before.wall_s:.3f} s",
         f"B: {after.session}, {after.wall_s:.3f} s",
+        *_notes(before, after),
         "",
         f"{'operation':{width}s} {'level':12s} {'A s':>10s} {'B s':>10s} {'change s':>10s}"
         f" {'change %':>9s}",

@@ -271,6 +271,8 @@ def process_tree(processes: list[ProcessRow]) -> list[tuple[ProcessRow, int]]:
     for process in processes:
         if process.parent_pid not in pids or process.parent_pid == process.pid:
             visit(process, 0)
+    for process in processes:  # of a circle, where the system gave a pid again
+        visit(process, 0)
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.timeline import decode
 from redline.profile.reader import Process, Session, Shard
@@ -32,15 +33,21 @@ def write_trace(session: Session, output: Path) -> int:
 
     Returns:
         How many trace events were written.
+
+    Raises:
+        ConfigError: if the file cannot be written.
     """
     count = 0
-    with output.open("w") as file:
-        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-        for process in session.processes:
-            for event in _process_events(process):
-                _write(file, event, first=count == 0)
-                count += 1
-        file.write("\n]}\n")
+    try:
+        with output.open("w") as file:
+            file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+            for process in session.processes:
+                for event in _process_events(process):
+                    _write(file, event, first=count == 0)
+                    count += 1
+            file.write("\n]}\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error}. Give another file") from error
     return count
 
 

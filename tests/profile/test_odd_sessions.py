@@ -1,0 +1,250 @@
+"""Sessions that were damaged, or made up by somebody: read as far as they go, or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from redline.errors import SessionError
+from redline.profile import layout
+from redline.profile.analyse.shares import with_shares
+from redline.profile.analyse.summary import Summary, summarize
+from redline.profile.commands import main
+from redline.profile.gpu.records import read_windows
+from redline.profile.reader import open_session, read_shard
+from redline.profile.report.text import render_text
+from redline.profile.report.trace import write_trace
+
+START = {"event": "start", "pid": 7, "parent_pid": 1, "name": "p", "base_ns": 1000}
+END = {"event": "end", "time_ns": 2000, "cpu_s": 0.5, "dropped": 0}
+
+
+def write_session(directory: Path, notes: list[Any], names: list[Any] | None = None) -> Path:
+    """A session of one process, from the lines of its files; its directory."""
+    process = directory / "processes" / "7-1000"
+    process.mkdir(parents=True)
+    manifest = {"format": layout.FORMAT, "version": layout.VERSION, "mode": "full"}
+    (directory / "session.json").write_text(json.dumps(manifest))
+    for file, rows in (("process", notes), ("names", names or [])):
+        (process / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return process
+
+
+def write_shard(path: Path, **columns: Any) -> None:
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def report(directory: Path) -> Summary:
+    session = open_session(directory)
+    summary = with_shares(summarize(session), session)
+    assert render_text(summary)
+    json.dumps(summary.to_json(), allow_nan=False)
+    write_trace(session, directory / "trace.json")
+    return summary
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [b"", b"\xff\xfe", b"[]", b"7", b"null", b'{"format": "redline-profile", "version": 1}'],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, manifest: bytes) -> None:
+    write_session(tmp_path, [START])
+    (tmp_path / "session.json").write_bytes(manifest)
+    with pytest.raises(SessionError):
+        open_session(tmp_path)
+
+
+def test_a_session_without_processes_is_refused(tmp_path: Path) -> None:
+    write_session(tmp_path, [START])
+    (tmp_path / "processes").rename(tmp_path / "gone")
+    with pytest.raises(SessionError, match="processes are missing"):
+        open_session(tmp_path)
+
+
+def test_lines_that_make_no_sense_are_named(tmp_path: Path) -> None:
+    """Numbers for objects, and objects without what they need."""
+    odd_notes = [7, [], {}, {"event": "start"}, {"event": "end"}, {"event": "metadata"}]
+    odd_notes += [{**END, "time_ns": -1}, {**END, "time_ns": 1 << 70}, {**END, "cpu_s": "x"}]
+    good = [9, "call", "spin", 3, "mujoco"]
+    odd_names = [7, {}, [], [1], ["a", "call", "b", 1, None], [8, "call", "b", 7, None]]
+    odd_names += [[-1, "call", "b", 1, None], [layout.MAX_IDS, "call", "b", 1, None]]
+    odd_names += [[10, "verb", "b", 1, None], [10, ["call"], "b", 1, None]]
+    odd_names += [[10, "call", 5, 1, None], [10, "call", "b", 1, 5], [10, "call", "b", -1, "m"]]
+    write_session(tmp_path, [START, *odd_notes, END], [*odd_names, good])
+    (process,) = open_session(tmp_path).processes
+    assert list(process.names) == [9]
+    assert process.end == END
+    problems = [p for p in process.problems if "makes no sense" in p]
+    assert len(problems) == len(odd_notes) + len(odd_names)
+    assert report(tmp_path).processes[0].cpu_s == 0.5
+
+
+def test_a_process_of_which_nothing_is_known_is_named(tmp_path: Path) -> None:
+    write_session(tmp_path, [])
+    assert open_session(tmp_path).processes == []
+    assert report(tmp_path).problems == ["7-1000: nothing says what it is"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"delta_ns": pa.array([1], pa.uint64()), "code": pa.array([3], pa.uint16())},
+        {"delta_ns": pa.array(["x"]), "code": pa.array([3], pa.uint16())},
+        {"other": pa.array([1])},
+    ],
+)
+def test_a_shard_of_other_columns_is_named(tmp_path: Path, columns: Any) -> None:
+    process = write_session(tmp_path, [START, END])
+    write_shard(process / "thread-00000.arrow", **columns)
+    write_shard(process / "thread-odd.arrow", **columns)
+    assert any("no event file" in problem for problem in report(tmp_path).problems)
+
+
+def test_any_damage_to_a_shard_is_survived(tmp_path: Path) -> None:
+    """Bytes changed at random, lengths in the headers among them: no crash, no exception."""
+    names = [
+        [8, "operation", "o", 0, None],
+        [9, "call", "c", 1, "torch"],
+        [10, "phase", "p", 0, None],
+    ]
+    path = write_session(tmp_path, [START, END], names) / "thread-00000.arrow"
+    chance = random.Random(1)
+    rows = [(0, layout.CODE_HIGH), (0, layout.CODE_ANCHOR), (0, layout.CODE_WINDOW_ON)]
+    rows += [(chance.randrange(9), chance.randrange(23)) for _ in range(300)]
+    deltas, codes = zip(*rows, strict=True)
+    write_shard(path, delta_ns=pa.array(deltas, pa.uint32()), code=pa.array(codes, pa.uint16()))
+    whole = path.read_bytes()
+    for number in range(600):
+        damaged = bytearray(whole)
+        for _ in range(chance.choice((1, 1, 3))):
+            place = chance.randrange(600 if chance.random() < 0.7 else len(damaged))
+            damaged[place] = chance.randrange(256)
+        path.write_bytes(damaged)
+        assert len(read_shard(path).codes) <= len(rows)
+        if number % 10 == 0:
+            report(tmp_path)
+
+
+def test_time_that_runs_backwards_ends_a_shard(tmp_path: Path) -> None:
+    """Absolute times 5 and then 5 + 7 + 1; one that is earlier, or without its first half."""
+    path = tmp_path / "thread-00000.arrow"
+    high, anchor, step = layout.CODE_HIGH, layout.CODE_ANCHOR, layout.CODE_STEP
+    good = [(0, high), (5, anchor), (7, step), (9, high), (1, layout.CODE_CALLBACKS)]
+    for bad, kept in (
+        ([(0, high), (13, anchor)], 7),
+        ([(0, high), (11, anchor)], 6),
+        ([(0, step), (13, anchor)], 6),
+        ([(1 << 16, high), (13, anchor)], 6),
+    ):
+        deltas, codes = zip(*good, *bad, strict=True)
+        write_shard(path, delta_ns=pa.array(deltas, pa.uint32()), code=pa.array(codes, pa.uint16()))
+        shard = read_shard(path)
+        assert len(shard.codes) == kept
+        assert (shard.problem is None) == (kept == 7)
+
+
+@pytest.mark.parametrize("file", ["../../secret.json", "/dev/zero", "", "gpu-00000.json/../x", 5])
+def test_files_outside_of_a_session_are_not_read(tmp_path: Path, file: Any) -> None:
+    process = write_session(tmp_path, [START, END])
+    secret = {"baseTimeNanoseconds": 0, "traceEvents": []}
+    (tmp_path / "processes" / "secret.json").write_text(json.dumps(secret))
+    note = {"file": file, "begin_ns": 1, "end_ns": 2, "unix_offset_ns": 0}
+    (process / layout.GPU_NOTES).write_text(json.dumps(note) + "\n7\n[]\n{}\n")
+    windows, problems = read_windows(open_session(tmp_path).processes[0])
+    assert windows == []
+    assert len(problems) == 4
+    report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "args", [{}, {"device": "x", "stream": 1}, {"device": 1 << 80, "stream": 1}, 7]
+)
+def test_gpu_records_that_make_no_sense_are_named(tmp_path: Path, args: Any) -> None:
+    process = write_session(tmp_path, [START, END])
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1.0, "dur": 1.0, "args": args}
+    trace = {"baseTimeNanoseconds": 0, "traceEvents": [event]}
+    (process / "gpu-00000.json").write_text(json.dumps(trace))
+    note = {"file": "gpu-00000.json", "begin_ns": 1, "end_ns": 2, "unix_offset_ns": 0}
+    (process / layout.GPU_NOTES).write_text(json.dumps(note) + "\n")
+    assert any("no Kineto trace" in problem for problem in report(tmp_path).problems)
+
+
+def test_readings_and_samples_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
+    from redline.profile.analyse.samples import read_machine_samples
+
+    process = write_session(tmp_path, [START, END])
+    rows = [{"event": "start", "cores": [0]}, 7, {"time_ns": 1}]
+    (tmp_path / layout.MACHINE_SAMPLES).write_text("".join(json.dumps(r) + "\n" for r in rows))
+    samples = read_machine_samples(open_session(tmp_path))
+    assert samples is not None
+    assert len(samples.times_ns) == 0
+    assert len(samples.problems) == 2
+    codes = pa.array([0, 900, 1], pa.uint16())
+    write_shard(process / layout.SAMPLES_SHARD, delta_ns=pa.array([5] * 3, pa.uint32()), code=codes)
+    window = pa.array([layout.CODE_WINDOW_ON, layout.CODE_STEP], pa.uint16())
+    write_shard(
+        process / "thread-00000.arrow", delta_ns=pa.array([0, 900], pa.uint32()), code=window
+    )
+    assert {row.name for row in report(tmp_path).shares} >= {"backend"}
+
+
+def test_names_that_no_terminal_can_show_are_escaped(tmp_path: Path, capsysbinary: Any) -> None:
+    """Half a surrogate cannot be encoded; an escape sequence would be obeyed."""
+    start = {**START, "name": "a\ud800\x1b[2J\nb"}
+    names = [[9, "call", "\x1b]0;x\x07", 3, "\udfff"], [10, "operation", "Straße 東京", 0, None]]
+    write_session(tmp_path, [start, END], names)
+    (process,) = open_session(tmp_path).processes
+    assert process.name == "a\\ud800\\x1b[2J\\nb"
+    assert process.names[9].name == "\\x1b]0;x\\x07"
+    assert process.names[10].name == "Straße 東京"
+    assert main(["report", str(tmp_path)]) == 0
+    assert b"\x1b" not in capsysbinary.readouterr().out
+
+
+def test_a_pid_that_comes_again_is_told_apart(tmp_path: Path) -> None:
+    """Pid 7 twice, each with a child: the children belong to the one that then had the pid."""
+    write_session(tmp_path, [START, END])
+    for pid, parent, base in ((20, 7, 1500), (7, 1, 3000), (21, 7, 3500)):
+        other = tmp_path / "processes" / f"{pid}-{base}"
+        other.mkdir()
+        start = {**START, "pid": pid, "parent_pid": parent, "base_ns": base}
+        rows = [start, {**END, "time_ns": base + 100}]
+        (other / "process.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (other / "names.jsonl").touch()
+    first, child, second, grandchild = report(tmp_path).processes
+    assert first.pid != second.pid
+    assert (child.parent_pid, grandchild.parent_pid) == (first.pid, second.pid)
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    write_session(tmp_path, [START, {**END, "write_errno": 28, "dropped": 3}])
+    assert any("could be written: No space" in problem for problem in report(tmp_path).problems)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_forbidden_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o500)
+    assert main(["profile", "--out", str(tmp_path / "s"), "--", "true"]) == 2
+    assert "cannot write a session" in capsys.readouterr().err
+
+
+def test_reports_that_cannot_be_written_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = tmp_path / "s"
+    session.mkdir()
+    write_session(session, [START, END])
+    nowhere = str(tmp_path / "missing" / "file.json")
+    assert main(["trace", str(session), "--out", nowhere]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    (tmp_path / "tables" / "processes.csv").mkdir(parents=True)
+    assert main(["report", str(session), "--csv", str(tmp_path / "tables")]) == 2
+    assert "cannot write the report" in capsys.readouterr().err
