@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.profile.analyse.cells import Cells, split_exactly
@@ -151,6 +151,7 @@ def test_correction_takes_from_python_first() -> None:
     }
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))
 def test_splitting_loses_nothing(total: int, weights: list[int]) -> None:
     if sum(weights) == 0:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.profile.analyse.cells import compute_cells
@@ -44,6 +44,7 @@ def timeline(lead: Any, blind: Any, end_ns: int) -> Timeline:
     return Timeline(process, [], STATES, lead, [""], none, whole, blind, end_ns)
 
 
+@settings(deadline=None)
 @given(
     lead=st.lists(st.tuples(st.integers(1, 999), st.integers(1, 4)), min_size=1, max_size=12),
     blind=st.lists(st.integers(0, 1000), max_size=6),
@@ -83,6 +84,7 @@ def test_a_calibration_block_is_spread_over_the_bins_it_lies_in() -> None:
     assert found["", "other", "python", False].tolist() == [0, 0, 100]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 10**13), min_size=1, max_size=6),
     st.lists(st.integers(0, 10**6), min_size=1, max_size=6),
