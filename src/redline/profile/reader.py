@@ -88,6 +88,16 @@ class Process:
         return [self._read(path) for path in sorted(found, key=lambda p: (len(p.name), p.name))]
 
     @cached_property
+    def name_tables(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """[MAX_IDS] the kind of each id, 255 where there is none, and its level."""
+        kinds = np.full(layout.MAX_IDS, 255, np.uint8)
+        name_levels = np.zeros(layout.MAX_IDS, np.uint8)
+        for name in self.names.values():
+            kinds[name.id] = layout.KINDS[name.kind]
+            name_levels[name.id] = name.level
+        return kinds, name_levels
+
+    @cached_property
     def monitor(self) -> Shard | None:
         """Heartbeats, memory and CPU time, if it lived to write any."""
         path = self.directory / "monitor.arrow"
@@ -247,6 +257,8 @@ def printable(text: str) -> str:
     """A name for a terminal or a file: control characters and what no file can hold escaped."""
     if not isinstance(text, str):
         raise TypeError(f"a name must be text, not {text!r}")
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import ProfileError
-from redline.profile import layout
 from redline.profile.reader import Process, Shard
 
 Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
@@ -35,8 +34,8 @@ class Decoded:
     special_times: NDArray[np.int64]  # [M] ns
     special_codes: NDArray[np.uint16]  # [M] CODE_*, or 2 * id + is_end of phases
     special_values: NDArray[np.int64]  # [M] of payloads
-    inclusive_ns: NDArray[np.int64]  # [largest id + 1] time inside each name
-    counts: NDArray[np.int64]  # [largest id + 1] begins of each name
+    inclusive_ns: NDArray[np.int64]  # [largest id begun + 1] time inside each name
+    counts: NDArray[np.int64]  # [largest id begun + 1] begins of each name
     last_ns: int
 
 
@@ -53,13 +52,10 @@ def decode(process: Process, shard: Shard) -> Decoded:
             "the C extension redline.profile._sweep was not built, so no session can be analysed. "
             "Install a C compiler and run `pip install --force-reinstall redline`"
         ) from error
-    kinds = np.full(layout.MAX_IDS, 255, np.uint8)
-    name_levels = np.zeros(layout.MAX_IDS, np.uint8)
-    for name in process.names.values():
-        kinds[name.id] = layout.KINDS[name.kind]
-        name_levels[name.id] = name.level
-    raw = _sweep.decode(shard.deltas, shard.codes, kinds, name_levels)
-    used = max(process.names, default=-1) + 1  # all ids would be half a megabyte for each thread
+    raw = _sweep.decode(shard.deltas, shard.codes, *process.name_tables)
+    inclusive_ns = np.frombuffer(raw["inclusive_ns"], np.int64)
+    counts = np.frombuffer(raw["counts"], np.int64)
+    used = int(np.flatnonzero(counts).max(initial=-1)) + 1
     keys = np.frombuffer(raw["keys"], np.uint64).tolist()
     states = [State(key >> 24 & 0xFFFF, key >> 8 & 0xFFFF, key & 0xFF) for key in keys]
     return Decoded(
@@ -69,7 +65,8 @@ def decode(process: Process, shard: Shard) -> Decoded:
         special_times=np.frombuffer(raw["special_times"], np.int64),
         special_codes=np.frombuffer(raw["special_codes"], np.uint16),
         special_values=np.frombuffer(raw["special_values"], np.int64),
-        inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64)[:used].copy(),
-        counts=np.frombuffer(raw["counts"], np.int64)[:used].copy(),
+        # All ids would be half a megabyte for each of thousands of threads.
+        inclusive_ns=inclusive_ns[:used].copy(),
+        counts=counts[:used].copy(),
         last_ns=raw["last_ns"],
     )

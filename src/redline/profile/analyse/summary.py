@@ -258,9 +258,12 @@ def correct(cells: Cells, charge: dict[tuple[str, str], int], unit_ns: float) ->
     operation first, on that operation's other levels once nothing is left of it.
     """
     corrected = {key: float(ns) for key, ns in cells.time_ns.items()}
-    for (phase, operation), count in charge.items():
+    by_operation: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in corrected:
+        by_operation[key[0], key[1]].append(key)
+    for operation, count in charge.items() if unit_ns > 0 else ():
         rest = count * unit_ns
-        keys = [key for key in corrected if key[:2] == (phase, operation)]
+        keys = by_operation[operation]
         for group in (
             [key for key in keys if key[2] == levels.LEVELS[levels.PYTHON]],
             [key for key in keys if key[2] not in ("python", "waiting")],
@@ -308,20 +311,19 @@ def _cpu_s(process: Process) -> float:
 
 def _function_rows(timeline: Timeline) -> list[FunctionRow]:
     process = timeline.process
-    calls = sum(thread.counts for thread in timeline.threads)
-    total_ns = sum(thread.inclusive_ns for thread in timeline.threads)
+    calls, total_ns = np.zeros((2, layout.MAX_IDS), np.int64)
+    for thread in timeline.threads:
+        calls[: len(thread.counts)] += thread.counts
+        total_ns[: len(thread.inclusive_ns)] += thread.inclusive_ns
     return [
         FunctionRow(
             process.name,
             process.pid,
             levels.LEVELS[name.level],
             f"{name.module}.{name.name}" if name.module else name.name,
-            int(calls[name.id]),  # pyright: ignore[reportIndexIssue]
-            int(total_ns[name.id]) / 1e9,  # pyright: ignore[reportIndexIssue]
+            int(calls[name.id]),
+            int(total_ns[name.id]) / 1e9,
         )
         for name in process.names.values()
-        if name.kind == "call"
-        and name.level != levels.PYTHON
-        and timeline.threads
-        and calls[name.id]  # pyright: ignore[reportIndexIssue]
+        if name.kind == "call" and name.level != levels.PYTHON and calls[name.id]
     ]

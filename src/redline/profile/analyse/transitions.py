@@ -49,10 +49,13 @@ def transitions(timeline: Timeline) -> list[Transitions]:
     counts: dict[tuple[int, int], int] = defaultdict(int)
     entries: dict[int, int] = defaultdict(int)
     steps = 0
+    is_begin = np.zeros(2 * layout.MAX_IDS, bool)
+    kinds = {"operation", "inferred"}
+    is_begin[[2 * n.id for n in process.names.values() if n.kind in kinds]] = True
     for thread, shard in zip(timeline.threads, process.threads, strict=True):
         for key, count in _crossings(thread).items():
             counts[key] += count
-        for number, count in _entries(timeline, shard).items():
+        for number, count in _entries(timeline, shard, is_begin).items():
             entries[number] += count
         at = thread.special_times[thread.special_codes == layout.CODE_STEP]
         steps += int((~_is_on(timeline.blind, at)).sum())
@@ -93,13 +96,9 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     return counts
 
 
-def _entries(timeline: Timeline, shard: Shard) -> dict[int, int]:
+def _entries(timeline: Timeline, shard: Shard, is_begin: NDArray[np.bool_]) -> dict[int, int]:
     """{operation: how often it began while the boundary was observed}."""
-    kinds = {"operation", "inferred"}
-    begins = [2 * n.id for n in timeline.process.names.values() if n.kind in kinds]
-    wanted = np.zeros(2 * layout.MAX_IDS, bool)
-    wanted[begins] = True
-    rows = np.flatnonzero(wanted[shard.codes])
+    rows = np.flatnonzero(is_begin[shard.codes])
     rows = rows[~_is_on(timeline.blind, _times_of(shard, rows))]
     counts = np.bincount(shard.codes[rows] >> 1, minlength=1).tolist()
     return {number: count for number, count in enumerate(counts) if count}
