@@ -83,6 +83,52 @@ def test_tensor_operators_are_seen(summary: Summary) -> None:
     assert calls(summary, "torch.Tensor.__getitem__") >= 100
 
 
+def test_a_step_that_raises_ends(tmp_path: Any) -> None:
+    """Torch calls no hook then; what follows is no longer backpropagation."""
+    from conftest import Profiled
+
+    profiled = Profiled(tmp_path, tmp_path)
+    profiled.run(
+        """
+import time, torch
+optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+def closure():
+    raise ValueError
+for _ in range(2):
+    try:
+        optimizer.step(closure)
+    except ValueError:
+        pass
+optimizer.step()
+time.sleep(0.3)
+""",
+        calibrate=False,
+        check=False,  # torch warns of its own profiler's marks in optimizers
+    )
+    cells = summarize(profiled.session).cells
+    assert sum(c.raw_s for c in cells if (c.operation, c.level) == ("other", "waiting")) >= 0.3
+    assert any(cell.operation == "backpropagation" for cell in cells)
+
+
+def test_tensor_subclasses_find_what_they_handle(tmp_path: Any) -> None:
+    """Torch names functions by their originals, the program by what stands in their place."""
+    from conftest import Profiled
+
+    done = Profiled(tmp_path, tmp_path).run(
+        """
+import torch
+class Own(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return handled[func]
+handled = {torch.Tensor.__getitem__: "got", torch.Tensor.__and__: "both"}
+own = torch.ones(2, dtype=torch.int).as_subclass(Own)
+print(own[0], own & 1)
+"""
+    )
+    assert done.stdout == "got both\n"
+
+
 def test_the_program_is_left_as_it_was(tmp_path: Any) -> None:
     """After a session in code no class, module or hook keeps a trace of it."""
     import gymnasium

@@ -209,13 +209,15 @@ class Patches:
         torch = sys.modules["torch"]
 
         # torch.compile traces into these: to it they must be nothing at all.
-        def before(*_: Any) -> None:
-            if not torch.compiler.is_compiling():
-                _native.begin(number)
+        def before(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            if torch.compiler.is_compiling():
+                return None
+            _native.begin(number)
+            return args, _StepArguments(kwargs)
 
-        def after(*_: Any) -> None:
-            if not torch.compiler.is_compiling():
-                _native.end(number)
+        def after(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+            if isinstance(kwargs, _StepArguments) and not torch.compiler.is_compiling():
+                kwargs.end(number)
 
         handles = (
             module.register_optimizer_step_pre_hook(before),
@@ -234,6 +236,24 @@ class Patches:
                 number = _native.intern("call", f"Tensor.{name}", levels.BACKEND, "torch")
                 wrapper = _native.Wrapper(function, number, level=levels.BACKEND)
                 self._replace(tensor, name, wrapper)
+
+
+class _StepArguments(dict[str, Any]):
+    """The arguments of a step under way, which nothing but its frame holds.
+
+    No hook hears of a step that raises: its operation ends as they are dropped.
+    """
+
+    has_ended = False
+
+    def end(self, number: int) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            _native.end(number)
+
+    def __del__(self) -> None:
+        if not self.has_ended:
+            self.end(_native.intern("operation", "backpropagation"))
 
 
 def _descendants(root: type) -> list[type]:
