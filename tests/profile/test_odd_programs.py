@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from redline.errors import ConfigError
+from redline import profile
+from redline.errors import ConfigError, ProfilerConflictError
 from redline.profile.analyse.summary import Summary, summarize
 from redline.profile.commands import main
 from redline.profile.reader import open_session
@@ -241,6 +242,19 @@ def test_a_mistyped_command_leaves_the_directory_free(tmp_path: Path) -> None:
     out = str(tmp_path / "s")
     assert main(["profile", "--out", out, "--", "no-such-program"]) == 2
     assert main(["profile", "--out", out, "--", sys.executable, "-c", "pass"]) == 0
+
+
+def test_a_refused_session_leaves_the_directory_free(tmp_path: Path) -> None:
+    sys.settrace(lambda *_: None)
+    try:
+        with pytest.raises(ProfilerConflictError):
+            profile.session(tmp_path / "s").__enter__()
+    finally:
+        sys.settrace(None)
+    assert list((tmp_path / "s").iterdir()) == []
+    with profile.session(tmp_path / "s", calibrate=False):
+        pass
+    assert len(open_session(tmp_path / "s").processes) == 1
 
 
 def test_another_environment_gets_redline_only(tmp_path: Path, profiled: Any) -> None:

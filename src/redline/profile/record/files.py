@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -31,10 +31,9 @@ class SessionLock:
 
     def discard(self) -> None:
         """Nothing was recorded: leave an empty directory, so that it can be used again."""
-        (self._directory / "session.json").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            (self._directory / "processes").rmdir()
-        (self._directory / "lock").unlink(missing_ok=True)
+        shutil.rmtree(self._directory / "processes", ignore_errors=True)
+        for name in ("session.json", layout.MACHINE_SAMPLES, "lock"):
+            (self._directory / name).unlink(missing_ok=True)
         self.release()
 
 

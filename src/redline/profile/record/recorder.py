@@ -344,6 +344,11 @@ def session(directory: str | Path, **options: Any) -> Iterator[Recorder]:
     machine = HelperProcess(path)
     try:
         _start(recorder)
+    except BaseException:
+        machine.stop()
+        lock.discard()
+        raise
+    try:
         os.environ.update(environment(path, settings))
         try:
             yield recorder
