@@ -248,3 +248,20 @@ def test_reports_that_cannot_be_written_are_refused(
     (tmp_path / "tables" / "processes.csv").mkdir(parents=True)
     assert main(["report", str(session), "--csv", str(tmp_path / "tables")]) == 2
     assert "cannot write the report" in capsys.readouterr().err
+
+
+def test_a_session_that_was_removed_is_not_made_anew(profiled: Any) -> None:
+    done = profiled.run(
+        """
+import os, shutil
+from redline.profile.record.recorder import current
+directory = current().directory
+shutil.rmtree(directory)
+if (child := os.fork()) == 0:
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), directory.exists())
+""",
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "3 False\n")
+    assert "this process is not profiled: cannot join the session" in done.stderr

@@ -106,7 +106,7 @@ class ProcessFiles:
         self._pid = os.getpid()
         self.directory = session / "processes" / f"{self._pid}-{base_ns}"
         try:
-            self.directory.mkdir(parents=True)
+            self.directory.mkdir()  # not the session, if that was removed meanwhile
             self._process = Lines(self.directory / "process.jsonl")
             self._names = Lines(self.directory / "names.jsonl")
         except OSError as error:

@@ -145,9 +145,13 @@ class Recorder:
         self._native.abandon()
         self._close_files()
         self._exits.forked()
-        self._open_files()
-        if self._files is not None:
-            self._companions.after_fork_in_child(self._files.directory, self._base_ns)
+        try:
+            self._open_files()
+            if self._files is not None:
+                self._companions.after_fork_in_child(self._files.directory, self._base_ns)
+        except (ProfileError, OSError) as error:
+            sys.stderr.write(f"redline.profile: this process is not profiled: {error}\n")
+            return
         self._open_window()
 
     # ------------------------------------------------------------------ files
