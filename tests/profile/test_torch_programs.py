@@ -185,6 +185,15 @@ assert "redline" not in graphs[-1].print_readable(print_output=False)
     assert done.returncode == 0, done.stderr
 
 
+def test_loading_a_library_counts_to_its_level(summary: Summary) -> None:
+    """Most of `import torch` is not Python; the sampler and the recorder agree on that."""
+    rows = [row for row in summary.functions if row.function == "importlib.load libraries"]
+    assert {row.level for row in rows} == {"backend"}
+    assert sum(row.total_s for row in rows) > 0.02
+    spent = sum(cell.raw_s for cell in summary.cells if cell.level == "backend")
+    assert spent >= sum(row.total_s for row in rows)
+
+
 MATRICES = """
 import time, torch
 torch.set_num_threads(1)

@@ -11,6 +11,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 
 from __future__ import annotations
 
+import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -101,6 +102,7 @@ class Patches:
         for module, name, methods in SIMULATOR_METHODS:
             self._hooks.add(module, self._methods_action(name, methods))
         self._hooks.add("torch", self._time_tensor_operators)
+        self._time_loading()
 
     def watch(self, targets: Iterable[str]) -> None:
         """Count further functions as simulator.
@@ -236,6 +238,29 @@ class Patches:
                 number = _native.intern("call", f"Tensor.{name}", levels.BACKEND, "torch")
                 wrapper = _native.Wrapper(function, number, level=levels.BACKEND)
                 self._replace(tensor, name, wrapper)
+
+    def _time_loading(self) -> None:
+        """Count the loading of a library, which runs its own code, to its level.
+
+        Of an import of torch that is more than half a second.
+        """
+        loader = importlib.machinery.ExtensionFileLoader
+        load = loader.create_module
+        known = (
+            (levels.BACKEND, levels.BACKEND_PACKAGES),
+            (levels.SIMULATOR, levels.SIMULATOR_PACKAGES),
+        )
+        timed = {}
+        for level, packages in known:
+            # Sealed: the loader is Python code, but what takes time is inside the library.
+            number = _native.intern("call", "load libraries", level, "importlib", sealed=True)
+            wrapper = _native.Wrapper(load, number, level=level)
+            timed |= dict.fromkeys(packages, wrapper)
+
+        def create_module(self: Any, spec: importlib.machinery.ModuleSpec) -> Any:
+            return timed.get(spec.name.partition(".")[0], load)(self, spec)
+
+        self._replace(loader, "create_module", create_module)
 
 
 class _StepArguments(dict[str, Any]):
