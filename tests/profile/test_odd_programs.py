@@ -33,7 +33,7 @@ def test_marks_deeper_than_the_stack_end_where_they_end(profiled: Any) -> None:
     there is one; and a timed function that comes afterwards ends, too."""
     profiled.run(
         """
-import sys, mujoco
+import sys, time, mujoco
 from redline import profile
 sys.setrecursionlimit(10_000)
 def descend(depth):
@@ -48,16 +48,19 @@ import statistics
 for _ in range(3):
     statistics.fmean([1])
 mujoco.spin(40_000_000)
-sum(range(2_000_000))
+until = time.perf_counter() + 0.6
+while time.perf_counter() < until:
+    sum(range(50))
 """,
         watch=("statistics:fmean",),
         calibrate=False,
     )
     summary = summarize(profiled.session)
     marked = seconds(summary, level="simulator", operation="even")
-    assert 0.02 <= marked < 0.06
+    assert 0.02 <= marked < 0.3
     assert seconds(summary, level="simulator", operation="odd") < 0.01
-    assert 0.07 <= seconds(summary, level="simulator", operation="other") < 0.07 + 0.04
+    # A busy machine may stretch what was spun; left open, it would hold the last 0.6 s as well.
+    assert 0.07 <= seconds(summary, level="simulator", operation="other") < 0.07 + 0.5
     assert summary.dropped_events > 0
 
 
