@@ -75,7 +75,7 @@ except OSError:
     pass
 mujoco.spin(30_000_000)
 print("first", flush=True)
-second = "import mujoco; mujoco.spin(50_000_000); print('second')"
+second = "import mujoco; mujoco.spin(500_000_000); print('second')"
 os.execv(sys.executable, [sys.executable, "-c", second])
 """
     )
@@ -86,8 +86,8 @@ os.execv(sys.executable, [sys.executable, "-c", second])
     assert first.ended
     assert second.ended
     assert first.pid != second.pid
-    assert 0.03 <= seconds(summary, level="simulator", pid=first.pid) < 0.05
-    assert seconds(summary, level="simulator", pid=second.pid) >= 0.05
+    assert 0.03 <= seconds(summary, level="simulator", pid=first.pid) < 0.4
+    assert seconds(summary, level="simulator", pid=second.pid) >= 0.5
     assert any("replaced itself" in problem for problem in second.problems)
 
 
