@@ -1,12 +1,14 @@
 """What profiling costs, how true its figures are, and how fast sessions are analyzed.
 
     python -m benchmarks.profiler programs [--python PYTHON] [--rounds 5]
+    python -m benchmarks.profiler light [--python PYTHON]
     python -m benchmarks.profiler table --python-version 3.12
     python -m benchmarks.profiler sweep
 
 | command | measures |
 |---|---|
 | `programs` | eight programs, each unprofiled, light and full in alternation |
+| `light` | what light mode costs, within one run of each program |
 | `table` | nothing: writes the tables of what `programs` has recorded so far anew |
 | `sweep` | intervals per second on one core; analysis of 10 million events, end to end |
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redline.collect.actor import Actor, Collected
+from redline.collect.actor import Actor
 from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import ResetMode
+from redline.collect.rows import Collected
 from redline.data import Array, NestedArray, map_leaves, to_numpy
 from redline.envs.settings import EnvSettings
 from redline.envs.shared_memory import Layout

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import ResetMode
+from redline.collect.rows import BufferRows, Collected, copy_arrays, copy_tensors
 from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_tensor
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
@@ -21,66 +22,6 @@ from redline.profile.marks import operation
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 _NOISE_ROWS = 64  # rows of noise drawn at once where rollouts are shorter
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
-
-
-class _Rows:
-    """The buffer's memory row by row.
-
-    The views are made once: indexing in the loop would cost more than what is copied.
-    """
-
-    def __init__(self, buffer: RolloutBuffer, extras: Mapping[str, tuple[int, ...]]) -> None:
-        fields, tensors = buffer.fields, buffer.tensors()
-        length = range(buffer.rollout_length)
-        self.obs = [map_leaves(lambda leaf, t=t: leaf[t], fields["obs"]) for t in length]
-        self.obs_tensors = [map_leaves(lambda leaf, t=t: leaf[t], tensors["obs"]) for t in length]
-        self.action = [map_leaves(lambda leaf, t=t: leaf[t], fields["action"]) for t in length]
-        self.action_tensors = [
-            map_leaves(lambda leaf, t=t: leaf[t], tensors["action"]) for t in length
-        ]
-        self.extras = {name: tensors[name].unbind(0) for name in extras}
-        self.extra_arrays = [{name: fields[name][t] for name in extras} for t in length]
-        self.reward: Array = fields["reward"]
-        self.terminated: Array = fields["terminated"]
-        self.truncated: Array = fields["truncated"]
-        self.valid: Array = fields["valid"]
-        self.episode_id: Array = fields["episode_id"]
-
-
-def _copy(target: Any, source: Any) -> None:
-    """Copy nested arrays leaf by leaf."""
-    if isinstance(target, np.ndarray):
-        np.copyto(target, source, casting="same_kind")
-    else:
-        map_leaves(lambda into, leaf: np.copyto(into, leaf, casting="same_kind"), target, source)
-
-
-def _copy_tensors(target: Any, source: Any) -> None:
-    """Copy nested tensors leaf by leaf, from whatever device."""
-    if isinstance(target, Tensor):
-        target.copy_(source)
-    else:
-        map_leaves(lambda into, leaf: into.copy_(leaf), target, source)
-
-
-class Collected(NamedTuple):
-    """What an actor's rollout has beside its rows.
-
-    Attributes:
-        initial_state: the recurrent state before the first step.
-        episodes: those that ended, each after its row.
-        num_running: environments with an episode still to finish.
-    """
-
-    initial_state: State
-    episodes: list[tuple[int, EpisodeRecord]]
-    num_running: int
-
-
-def in_order(parts: Iterable[Collected]) -> list[EpisodeRecord]:
-    """The episodes of all actors in the order in which one actor would have given them."""
-    ended = [(row, record) for part in parts for row, record in part.episodes]
-    return [record for _, record in sorted(ended, key=lambda e: (e[0], e[1].env_id))]
 
 
 class Actor:
@@ -142,7 +83,7 @@ class Actor:
         self._single_policy: Policy | None = None
         self._all_valid = np.ones(env.num_envs, np.bool_).tobytes()
         self._env_ids = np.arange(first_env_id, first_env_id + env.num_envs)
-        self._rows_of: dict[int, _Rows] = {}
+        self._rows_of: dict[int, BufferRows] = {}
         self.use_buffer(buffer)
         self._noise_rngs = [
             np.random.default_rng(np.random.SeedSequence([seed, _NOISE_STREAM, int(i)]))
@@ -160,7 +101,7 @@ class Actor:
     def use_buffer(self, buffer: RolloutBuffer) -> None:
         """Write the next rollouts into `buffer`, of the same shape; the caller keeps it alive."""
         if id(buffer) not in self._rows_of:
-            self._rows_of[id(buffer)] = _Rows(buffer, self.policy.extras_spec)
+            self._rows_of[id(buffer)] = BufferRows(buffer, self.policy.extras_spec)
             buffer.fields["env_id"][:] = self._env_ids
         self.buffer, self._rows = buffer, self._rows_of[id(buffer)]
 
@@ -271,7 +212,7 @@ class Actor:
     def act(self) -> None:
         """Choose the actions of the present row."""
         rows, t = self._rows, self._t
-        _copy(rows.obs[t], self.last_obs)
+        copy_arrays(rows.obs[t], self.last_obs)
         if self._single is not None:
             with _INFERENCE:
                 self._single.act(rows.obs[t], self._noise[t], rows.action[t], rows.extra_arrays[t])
@@ -284,7 +225,7 @@ class Actor:
             output = self.policy.act(obs, self._state, self._noise[t], self._conditioning)
         for name, extra in output.extras.items():
             rows.extras[name][t].copy_(extra, non_blocking=True)
-        _copy_tensors(rows.action_tensors[t], output.action)  # waits for the device, once
+        copy_tensors(rows.action_tensors[t], output.action)  # waits for the device, once
         self._state = output.state
         self._action = self.policy.env_action(rows.action[t])
 

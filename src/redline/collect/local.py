@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redline.collect.actor import Actor, in_order
+from redline.collect.actor import Actor
 from redline.collect.buffer import RolloutBuffer, pinned_zeros, zeros
 from redline.collect.collector import Collector, ResetMode
+from redline.collect.rows import in_order
 from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError, RedlineError, WorkerError

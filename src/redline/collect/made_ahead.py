@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from redline.collect.acting_worker import Part
-from redline.collect.actor import Collected
 from redline.collect.buffer import RolloutBuffer
+from redline.collect.rows import Collected
 from redline.data import EpisodeRecord, map_leaves, to_numpy
 from redline.errors import ConfigError
 

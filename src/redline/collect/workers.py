@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 
 from redline.collect.acting_worker import ActingJob, Part, Request
-from redline.collect.actor import in_order
 from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import Collector, ResetMode
 from redline.collect.local import conditioning_of
 from redline.collect.made_ahead import MadeAhead
+from redline.collect.rows import in_order
 from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.cpus import threads_each
 from redline.envs.processes import split_evenly
