@@ -1,9 +1,14 @@
 """Discounted sums of rewards along a rollout."""
 
+# torch ships no types for `tolist` and for making operators.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+_FEW_COLUMNS = 16  # up to here numbers one by one are quicker than rows
 
 
 def reverse_scan(addend: Tensor, decay: Tensor) -> Tensor:
@@ -18,12 +23,55 @@ def reverse_scan(addend: Tensor, decay: Tensor) -> Tensor:
     Returns:
         [T, ...] x.
     """
+    if addend.requires_grad or decay.requires_grad:
+        return _scan_rows(addend, decay)
+    if torch.compiler.is_compiling():
+        return _closed_scan(addend, decay)
+    return _scan(addend, decay)
+
+
+def _scan(addend: Tensor, decay: Tensor) -> Tensor:
+    columns = addend.numel() // max(len(addend), 1)
+    if addend.device.type == "cpu" and columns <= _FEW_COLUMNS:
+        return _scan_columns(addend, decay)
+    return _scan_rows(addend, decay)
+
+
+@torch.library.custom_op("redline::reverse_scan", mutates_args=())
+def _closed_scan(addend: Tensor, decay: Tensor) -> Tensor:
+    """The same, closed to the compiler, which would make a graph of all T rows."""
+    return _scan(addend, decay)
+
+
+@_closed_scan.register_fake
+def _shape_of_scan(addend: Tensor, decay: Tensor) -> Tensor:
+    del decay
+    return torch.empty_like(addend)
+
+
+def _scan_rows(addend: Tensor, decay: Tensor) -> Tensor:
     result = torch.empty_like(addend)
     rows, decays, outs = addend.unbind(0), decay.unbind(0), result.unbind(0)
     running = torch.zeros_like(rows[0])
     for t in range(len(rows) - 1, -1, -1):
         running = torch.addcmul(rows[t], decays[t], running, out=outs[t])
     return result
+
+
+def _scan_columns(addend: Tensor, decay: Tensor) -> Tensor:
+    """In Python's own numbers: one takes a twentieth of the time of an operation on a row."""
+    length = len(addend)
+    rows, decays = addend.reshape(length, -1), decay.reshape(length, -1)
+    columns: list[list[float]] = []
+    for column, factors in zip(rows.unbind(1), decays.unbind(1), strict=True):
+        running, values = 0.0, list[float]()
+        addends: list[float] = column.tolist()
+        for a, d in zip(reversed(addends), reversed(factors.tolist()), strict=True):
+            running = a + d * running
+            values.append(running)
+        columns.append(values[::-1])
+    found = torch.tensor(columns, dtype=addend.dtype, device=addend.device)
+    return found.t().reshape(addend.shape).contiguous()
 
 
 def discounted_return(

@@ -54,14 +54,22 @@ class RewardScaler:
         self._running = np.zeros_like(self._running)
 
     def _discounted(self, reward: Array, done: Array, valid: Array) -> Array:
-        returns = np.zeros(reward.shape)
-        running = self._running
-        for t in range(len(reward)):
-            running = np.where(valid[t], self._gamma * running + reward[t], running)
-            returns[t] = running
-            running = np.where(done[t], 0.0, running)
-        self._running = running
-        return returns
+        """[T, B] discounted return so far of every row; in Python's own numbers, one by one."""
+        columns, gamma = [], self._gamma
+        for b, running in enumerate(self._running.tolist()):
+            column = []
+            rows = zip(
+                reward[:, b].tolist(), done[:, b].tolist(), valid[:, b].tolist(), strict=True
+            )
+            for one, is_done, is_valid in rows:
+                if is_valid:
+                    running = gamma * running + one
+                column.append(running)
+                if is_done:
+                    running = 0.0
+            columns.append(column)
+            self._running[b] = running
+        return np.array(columns).T
 
     def _update(self, values: Array) -> None:
         """Chan's parallel update of count, mean and sum of squared deviations."""
