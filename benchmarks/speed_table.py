@@ -45,8 +45,9 @@ def measure(name: str, options: Any) -> dict[str, Any]:
     """All modes of one workload."""
     workload = WORKLOADS[name]
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as cache:
-        for mode in options.modes.split(","):
+    with tempfile.TemporaryDirectory() as directory:
+        caches = {mode: f"{directory}/{mode}" for mode in options.modes.split(",")}
+        for mode, cache in caches.items():
             try:
                 cold = run(workload, mode, 1, cache, options)
             except RuntimeError as error:
@@ -58,10 +59,10 @@ def measure(name: str, options: Any) -> dict[str, Any]:
             if cold["compiled"]:
                 found[mode]["cached"] = run(workload, mode, 1, cache, options)["compiled"]
         running = [mode for mode in found if "runs" in found[mode]]
-        for round_ in range(options.rounds):
+        for round_ in range(options.rounds if running else 0):
             turn = round_ % len(running)
             for mode in running[turn:] + running[:turn]:
-                one = run(workload, mode, round_ + 1, cache, options)
+                one = run(workload, mode, round_ + 1, caches[mode], options)
                 found[mode]["runs"].append(one)
                 print(f"{name}, {mode}: {one['sps']:,.0f} SPS", flush=True)
     return found

@@ -50,6 +50,7 @@ def main() -> None:
             first_iteration_s.append(time.perf_counter() - begin)
         if stopwatch.reached(loop.counters.env_steps):
             step = getattr(loop.algorithm, "learner", loop.algorithm).step
+            step = getattr(step, "step", step)  # a captured one holds the compiled one
             names = ("compile_s", "graphs", "graph_breaks", "recompilations")
             compiled.update({name: getattr(step, name) for name in names if hasattr(step, name)})
             raise _MeasuredError

@@ -95,6 +95,8 @@ def keep_compiled_code() -> None:
         return
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     directory = Path(base) / "redline" / "compiled"
+    if not directory.is_absolute():  # a user without a home
+        return
     with contextlib.suppress(OSError):
         directory.mkdir(parents=True, exist_ok=True)
         if os.access(directory, os.W_OK):
@@ -272,6 +274,15 @@ def choose_mode(algorithm: Any, requested: str) -> tuple[str, str]:
     return requested, "as asked for"
 
 
+def _set_hooks(algorithm: Any, by_hand: Any, mode: str) -> None:
+    """Let an on-policy algorithm prepare its rollouts, and make its passes, as a mode wants."""
+    if hasattr(algorithm, "prepare"):
+        algorithm.prepare = getattr(by_hand, "prepare", None)
+    if hasattr(algorithm, "accelerated_passes"):
+        passes = getattr(by_hand, "passes", None)
+        algorithm.accelerated_passes = passes if mode == "derived" else None
+
+
 def accelerate(algorithm: Any, mode: str, *, backend: str = "inductor") -> Any:
     """Make an algorithm's update faster, in place.
 
@@ -288,16 +299,12 @@ def accelerate(algorithm: Any, mode: str, *, backend: str = "inductor") -> Any:
     """
     mode, _ = choose_mode(algorithm, mode)
     algorithm = getattr(algorithm, "learner", algorithm)
-    step = algorithm.step
+    step, by_hand = algorithm.step, None if mode == "eager" else derived(algorithm)
+    _set_hooks(algorithm, by_hand, mode)
     if mode == "eager":
         return step
-    by_hand = derived(algorithm)
     if by_hand is not None:
         step = by_hand.step
-        if hasattr(by_hand, "prepare"):
-            algorithm.prepare = by_hand.prepare
-        if mode == "derived" and hasattr(by_hand, "passes"):
-            algorithm.accelerated_passes = by_hand.passes
     if "compile" in mode:
         if by_hand is not None:
             # Made anew in the graph: memory made outside, seen as whole and in parts, is

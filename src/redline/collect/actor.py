@@ -172,6 +172,10 @@ class Actor:
         self._single = self._single_actor(conditioning)
         if self._single is not None:
             self._single.begin(conditioning)
+            for (
+                name
+            ) in self.policy.extras_spec:  # what comes in the end is not to look as if it came
+                self.buffer.fields[name].fill(0.0)
             self._noise: Any = list(noise)
         else:
             self._noise = torch.from_numpy(noise).to(self._device).unbind(0)

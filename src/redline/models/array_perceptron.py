@@ -31,7 +31,8 @@ class ArrayPerceptron:
     """A `Perceptron` in main memory, computed by numpy.
 
     Args:
-        perceptron: float32 on the CPU; its parameters and gradients are used where they lie.
+        perceptron: float32 on the CPU; its parameters and gradients are used where they lie, so
+            that they may be written to, but not be moved (as `share_memory_` does).
     """
 
     def __init__(self, perceptron: Perceptron) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from redline.models.products import affine, is_large, matrix_product
 
@@ -40,6 +41,7 @@ class _Affine(torch.autograd.Function):
         return affine(input, weight.t(), bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor, Tensor]:
         (grad,), (input, weight) = grads, ctx.saved_tensors
         to_input = matrix_product(grad, weight) if ctx.needs_input_grad[0] else None

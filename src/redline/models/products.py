@@ -18,10 +18,14 @@ from torch import Tensor
 _LEAST_MULTIPLICATIONS = 700_000  # where both took equally long, on the machine above
 
 
-@torch.compiler.assume_constant_result  # the compiler is not to look into files
 def prefers_onednn() -> bool:
     """Whether large float32 products are quicker by oneDNN here: AVX-512, and not Intel's."""
     return _prefers_onednn()
+
+
+# What `torch.compiler.assume_constant_result` does, which imports the whole compiler for it: that is
+# not to look into files.
+prefers_onednn._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @functools.cache

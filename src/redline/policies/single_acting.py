@@ -232,6 +232,7 @@ class SingleActorCritic(SingleActor):
             np.multiply(self._std, noise[0], out=into)
             into += outputs
 
+    @np.errstate(all="ignore")  # numbers that diverge are found where they are learned from
     def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
         """See `SingleActor`."""
         x = self._inputs(obs[:, 0])

@@ -184,9 +184,6 @@ class Replay:
         if head == 0 or self._is_broken or length > self.ring_rows:
             return False
         oldest = max(head + length - self.ring_rows, 0)
-        if oldest:  # room for last observations, if there are any
-            for leaf in self._obs.values():
-                leaf.release(oldest)
         goes_on = self._continuation.carry_on(  # type: ignore[union-attr]
             rollout, head, self._chain.episode_open
         )

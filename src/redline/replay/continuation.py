@@ -80,6 +80,10 @@ class Continuation:
         kept = self._kept(rollout, ended) if ended.any() else {}
         if values is None or observed is None or kept is None:
             return None
+        oldest = head + length - self._ring_rows
+        if oldest > 0:  # room for last observations, now that nothing can be refused any more
+            for leaf in self._leaves.values():
+                leaf.release(oldest)
         flags = np.full((length, num_envs), VALID, np.uint8)
         flags[0] += np.where(open_before, 0, FIRST).astype(np.uint8)
         if kept:
@@ -123,7 +127,7 @@ class Continuation:
         for path, leaf in self._leaves.items():
             given = self._array(obs[path], self._spec.obs[path], 2)
             acting = self._array(last[path], self._spec.obs[path], 1)
-            if given is None or acting is None:
+            if given is None or acting is None or len(acting) != self._num_envs:
                 return None
             rows, name = leaf.frame_rows, f"{leaf.name}/frames"
             row, following = head % rows, (head + 1) % rows

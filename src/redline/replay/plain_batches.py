@@ -75,6 +75,7 @@ class PlainBatches:
         self._stored = {entry_name("action", path): ("action", path) for path in spec.action}
         self._stored |= {f"extra/{name}": (name, ()) for name in spec.extras}
         self._made: TensorDict | None = None
+        self._entries: list[tuple[Any, Any]] = []
         self._arrays: dict[str, Array] = {}
 
     def sample(self, index: Tensor, weight: Tensor, out: TensorDictBase | None) -> TensorDict:
@@ -83,13 +84,14 @@ class PlainBatches:
         Args:
             index: [N] int64 numbers t * B + b of the rows.
             weight: [N] float32 importance weights.
-            out: an earlier batch; if it is the one made last, it is written over and returned.
+            out: an earlier batch; if it is the one made last, and holds what it held then, it is
+                written over and returned.
 
         Raises:
             ConfigError: if `out` is not of the batch's shape, kind and place.
         """
         batch = self._made
-        if batch is None or out is not batch or len(index) != len(self._arrays["reward"]):
+        if batch is None or out is not batch or not self._is_as_made(batch, len(index)):
             for path, leaf in self._leaves.items():
                 earlier(out, ("obs", *path), (len(index),), leaf, index.device)
             batch = self._make(len(index))
@@ -119,6 +121,14 @@ class PlainBatches:
             frames.take(following, axis=0, out=arrays[f"{leaf.name}/next"], mode="clip")
         return batch
 
+    def _is_as_made(self, batch: TensorDict, rows: int) -> bool:
+        """Whether a batch has its size and its own entries still: a caller may have put others."""
+        return (
+            rows == len(self._arrays["reward"])
+            and len(batch.keys()) == self._num_keys
+            and all(batch.get(key, None) is value for key, value in self._entries)
+        )
+
     def _make(self, rows: int) -> TensorDict:
         """A batch with memory of its own, to be written over from here on."""
         self._arrays = {}
@@ -145,4 +155,7 @@ class PlainBatches:
             parts.setdefault(key, {})[path] = tensor(name, tuple(array.shape[1:]), array.dtype)
         fields |= {key: nest(leaves, (rows,)) for key, leaves in parts.items()}
         self._made = TensorDict(fields, batch_size=[rows])
+        self._num_keys = len(fields)
+        nested = [(key, *path) for key, leaves in parts.items() for path in leaves if path]
+        self._entries = [(key, self._made.get(key)) for key in (*fields, *nested)]
         return self._made

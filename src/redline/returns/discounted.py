@@ -46,11 +46,11 @@ def _closed_scan(addend: Tensor, decay: Tensor) -> Tensor:
 @_closed_scan.register_fake
 def _shape_of_scan(addend: Tensor, decay: Tensor) -> Tensor:
     del decay
-    return torch.empty_like(addend)
+    return torch.empty_like(addend, memory_format=torch.contiguous_format)
 
 
 def _scan_rows(addend: Tensor, decay: Tensor) -> Tensor:
-    result = torch.empty_like(addend)
+    result = torch.empty_like(addend, memory_format=torch.contiguous_format)
     rows, decays, outs = addend.unbind(0), decay.unbind(0), result.unbind(0)
     running = torch.zeros_like(rows[0])
     for t in range(len(rows) - 1, -1, -1):

@@ -40,7 +40,8 @@ class DerivedDQN:
         self._encode, _ = split_torso(algorithm.policy.torso)
         self._online, self._target, self._gradients = online, target, gradients
         rows, self._arrays = algorithm.config.batch_size, None
-        if suits_arrays(online, rows) and suits_arrays(target, rows):
+        plain = not torch.compiler.is_compiling()
+        if plain and suits_arrays(online, rows) and suits_arrays(target, rows):
             self._arrays = ArrayPerceptron(online), ArrayPerceptron(target)
 
     @classmethod
@@ -104,6 +105,7 @@ class DerivedDQN:
         loss = (weight * huber_loss(error, limit)).mean()
         return error.abs(), loss, chosen.mean(), target.mean()
 
+    @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
     def _learn_arrays(
         self,
         online: ArrayPerceptron,

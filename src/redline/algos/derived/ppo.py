@@ -35,7 +35,8 @@ class DerivedPPO:
         rows = config.num_envs * config.rollout_length // config.num_minibatches
         # Of small networks all passes go faster in numpy.
         both = suits_arrays(networks.actor, rows) and suits_arrays(networks.critic, rows)
-        self.passes = ArrayPPO(algorithm, networks).passes if both else None
+        plain = both and not torch.compiler.is_compiling()
+        self.passes = ArrayPPO(algorithm, networks).passes if plain else None
 
     @classmethod
     def of(cls, algorithm: PPO) -> DerivedPPO | None:

@@ -41,6 +41,7 @@ class ArrayPPO:
         if networks.log_std is not None:
             self._gaussian = _Gaussian(networks.log_std, networks.log_std_grad)
 
+    @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
     def passes(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
         """As `PPO.passes`."""
         algorithm, config = self._algorithm, self._algorithm.config
