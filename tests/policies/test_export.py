@@ -28,6 +28,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "clipped": (VECTOR, spaces.Box(-0.01, 0.01, (2,)), {"normalize_obs": True}),
     "squashed": (VECTOR, spaces.Box(-2, 5, (2,)), {"distribution": "squashed", "core": "lstm"}),
     "transformer": (VECTOR, spaces.Discrete(3), {"core": "transformer", "core_window": 4}),
+    "image": (spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(3), {}),
     "nested": (NESTED, spaces.Discrete(3), {"core": "gru", "normalize_obs": True}),
     "nested_action": (
         VECTOR,

@@ -117,6 +117,12 @@ def test_batches_by_numpy_equal_those_by_the_tensor_library(num_envs: int) -> No
         for key in expected.keys(True, True):
             assert batch[key].dtype == expected[key].dtype, key
             assert torch.equal(batch[key], expected[key]), key
+    batch["reward"] = batch["reward"] * 100.0
+    batch["mine"] = batch["reward"].clone()
+    again = quick.sample(64, np.random.default_rng(99), out=batch)
+    expected = general.sample(64, np.random.default_rng(99))
+    assert set(again.keys()) == set(expected.keys())
+    assert torch.equal(again["reward"], expected["reward"])
     with pytest.raises(ConfigError, match="same batch_size"):
         quick.sample(32, np.random.default_rng(0), out=general.sample(8, np.random.default_rng(0)))
 
@@ -135,6 +141,19 @@ def test_what_does_not_fit_is_refused_as_ever(key: str) -> None:
     with pytest.raises(ConfigError):
         replay.add(rollout)
     assert replay.head == head
+
+
+def test_a_refused_rollout_frees_nothing() -> None:
+    """In a full ring of 10 rows, all of them the ends of episodes whose observations are kept."""
+    replay, envs = made(1, 10, 1), Environments(1, 0, 1.0)
+    for _ in range(4):
+        replay.add(envs.rollout(4))
+    taken = {leaf.name: leaf.pool.num_taken for leaf in replay._obs.values()}
+    wrong = envs.rollout(4)
+    wrong.steps["reward"] = wrong.steps["reward"].double()
+    with pytest.raises(ConfigError):
+        replay.add(wrong)
+    assert {leaf.name: leaf.pool.num_taken for leaf in replay._obs.values()} == taken
 
 
 def test_a_break_is_not_taken_for_a_continuation() -> None:

@@ -58,6 +58,7 @@ class RolloutFuture:
 
         It has the shape of the whole rollout. Rows that are still to come are zero and not
         valid. Where the copy ends in the middle of an episode there is no bootstrap value
-        yet: it is for looking at, not for learning from.
+        yet, and of a single environment the policy's own outputs may come with the last row: it
+        is for looking at, not for learning from.
         """
         return self._look()

@@ -23,8 +23,8 @@ def prefers_onednn() -> bool:
     return _prefers_onednn()
 
 
-# What `torch.compiler.assume_constant_result` does, which imports the whole compiler for it: that is
-# not to look into files.
+# The compiler is not to look into files. `torch.compiler.assume_constant_result` says just this,
+# but imports the whole compiler to say it.
 prefers_onednn._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 

@@ -65,16 +65,11 @@ class Continuation:
         slot = head % self._ring_rows
         if num_envs != self._num_envs or slot + length > self._ring_rows:
             return None
-        valid, terminated, truncated = (
-            self._array(steps.get(name), _FLAG, 2) for name in ("valid", "terminated", "truncated")
-        )
-        if valid is None or terminated is None or truncated is None or not valid.all():
+        ends = self._ends(rollout)
+        if ends is None:
             return None
+        terminated, truncated = ends
         ended = terminated | truncated
-        if length > 1:
-            episode = self._array(steps.get("episode_id"), _NUMBER, 2)
-            if episode is None or ((episode[1:] != episode[:-1]) & ~ended[:-1]).any():
-                return None
         values = self._rows(rollout)
         observed = self._observed(rollout, head)
         kept = self._kept(rollout, ended) if ended.any() else {}
@@ -97,6 +92,21 @@ class Continuation:
         for path, (at, last, following) in kept.items():
             self._keep(self._leaves[path], head, at, last, following)
         return ~ended[-1]
+
+    def _ends(self, rollout: Rollout) -> tuple[Array, Array] | None:
+        """[T, B] terminated and truncated; None unless all rows are valid and episodes whole."""
+        steps = rollout.steps
+        valid, terminated, truncated = (
+            self._array(steps.get(name), _FLAG, 2) for name in ("valid", "terminated", "truncated")
+        )
+        if valid is None or terminated is None or truncated is None or not valid.all():
+            return None
+        if len(valid) > 1:
+            episode = self._array(steps.get("episode_id"), _NUMBER, 2)
+            ended = terminated[:-1] | truncated[:-1]
+            if episode is None or ((episode[1:] != episode[:-1]) & ~ended).any():
+                return None
+        return terminated, truncated
 
     def _rows(self, rollout: Rollout) -> dict[str, Array] | None:
         """Array -> [T, B, ...] values; None if one is not as it should be."""
