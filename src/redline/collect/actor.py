@@ -172,9 +172,8 @@ class Actor:
         self._single = self._single_actor(conditioning)
         if self._single is not None:
             self._single.begin(conditioning)
-            for (
-                name
-            ) in self.policy.extras_spec:  # what comes in the end is not to look as if it came
+            # What comes in the end is zero until then.
+            for name in self.policy.extras_spec:
                 self.buffer.fields[name].fill(0.0)
             self._noise: Any = list(noise)
         else:
