@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from redline.accelerate import accelerate, choose_mode, compiled_step
 from redline.errors import IncompatibleCheckpointError, RedlineError
@@ -138,9 +138,12 @@ def execute(
 
 
 def _use_threads(number: int) -> None:
-    """Let the libraries of tensors and of matrices work with so many threads."""
+    """Let the tensor library work with so many threads, and numpy's matrices with one.
+
+    What goes through numpy here is small: a second thread costs more than it takes over.
+    """
     torch.set_num_threads(number)
-    threadpool_limits(number, user_api="blas")
+    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
 
 
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
