@@ -7,8 +7,11 @@ each; numpy's take 0.3 to 1 us, and its tanh is ten times faster (measured on an
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 
 from redline.data import Array
 from redline.models.mlp_gradients import Perceptron
@@ -27,6 +30,16 @@ def suits_arrays(perceptron: Perceptron, rows: int) -> bool:
     return rows * largest <= _MOST_MULTIPLICATIONS
 
 
+@functools.cache
+def give_numpy_one_thread() -> None:
+    """Let numpy's matrix library work with one thread from now on, once per process.
+
+    Its threads wait by spinning, and so do the tensor library's: with two of each on two cores DQN's
+    update took fifteen times as long. What goes through numpy here is too small to share anyway.
+    """
+    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
+
+
 class ArrayPerceptron:
     """A `Perceptron` in main memory, computed by numpy.
 
@@ -36,6 +49,7 @@ class ArrayPerceptron:
     """
 
     def __init__(self, perceptron: Perceptron) -> None:
+        give_numpy_one_thread()
         self._tanh, self._activate_output = perceptron.tanh, perceptron.activate_output
         self._weights = [layer.weight.numpy() for layer in perceptron.layers]
         self._biases = [layer.bias.numpy() for layer in perceptron.layers]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from threadpoolctl import ThreadpoolController
 
 from redline.accelerate import accelerate, choose_mode, compiled_step
 from redline.errors import IncompatibleCheckpointError, RedlineError
@@ -81,7 +80,7 @@ def execute(
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
         config = resolve(config, probe)
-        _use_threads(config.run.num_threads or 1)
+        torch.set_num_threads(config.run.num_threads or 1)
         seed_global_generators(config.run.seed)
         algorithm = build_algorithm(config, probe, network)
         mode, reason = choose_mode(algorithm, config.run.accelerate)
@@ -135,15 +134,6 @@ def execute(
         if stopped_by is not None:
             console.message(f"stopped; go on with: redline train --resume {out}")
     return config, stopped_by
-
-
-def _use_threads(number: int) -> None:
-    """Let the tensor library work with so many threads, and numpy's matrices with one.
-
-    What goes through numpy here is small: a second thread costs more than it takes over.
-    """
-    torch.set_num_threads(number)
-    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
 
 
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
