@@ -34,8 +34,8 @@ def suits_arrays(perceptron: Perceptron, rows: int) -> bool:
 def give_numpy_one_thread() -> None:
     """Let numpy's matrix library work with one thread from now on, once per process.
 
-    Its threads wait by spinning, and so do the tensor library's: with two of each on two cores DQN's
-    update took fifteen times as long. What goes through numpy here is too small to share anyway.
+    Its threads wait by spinning, and so do the tensor library's: with two of each on two cores
+    DQN's update took fifteen times as long. What goes through numpy here is too small to share.
     """
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
 
