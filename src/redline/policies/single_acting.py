@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Array
-from redline.models.array_perceptron import ArrayPerceptron
+from redline.models.array_perceptron import ArrayPerceptron, give_numpy_one_thread
 from redline.models.mlp_gradients import Perceptron, perceptron_of
 from redline.models.q_heads import ScalarHead
 from redline.policies.action_heads import CategoricalHead, GaussianHead
@@ -40,6 +40,7 @@ class SinglePerceptron:
     """
 
     def __init__(self, perceptron: Perceptron) -> None:
+        give_numpy_one_thread()
         self._tanh = perceptron.tanh
         last = len(perceptron.layers) - 1
         self._layers = [
