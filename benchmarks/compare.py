@@ -236,7 +236,7 @@ def record(
     found: dict[str, list[Verdict]], arguments: argparse.Namespace, quiet: int, caught: int
 ) -> None:
     """Write benchmarks/results/compare.json and compare.md."""
-    command = f"python -m benchmarks.compare --demonstrate {arguments.demonstrate} --record"
+    command = f"python -m benchmarks.compare {' '.join(sys.argv[1:])}"
     total = arguments.demonstrate
     document: dict[str, Any] = {
         "command": command,
