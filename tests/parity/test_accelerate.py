@@ -82,6 +82,23 @@ def test_one_derived_step_has_the_gradients_of_autograd(name: str) -> None:
         torch.testing.assert_close(moved[key], value, rtol=1e-4, atol=1e-5, msg=key)
 
 
+@pytest.mark.parametrize("name", [n for n in SERVED if n.startswith(("ppo", "appo"))])
+def test_one_derived_step_in_tensor_operations_has_the_gradients_of_autograd(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As larger networks have it, and other devices than the CPU."""
+    monkeypatch.setattr("redline.algos.derived.ppo.suits_arrays", lambda *_: False)
+    test_one_derived_step_has_the_gradients_of_autograd(name)
+
+
+@pytest.mark.parametrize("name", ["dqn", "double-dqn"])
+def test_one_derived_step_of_dqn_in_tensor_operations_has_the_gradients_of_autograd(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redline.algos.derived.dqn.suits_arrays", lambda *_: False)
+    test_one_derived_step_has_the_gradients_of_autograd(name)
+
+
 @pytest.mark.parametrize("name", SERVED)
 def test_a_hundred_derived_updates_follow_autograd(name: str) -> None:
     """Rounding grows with every step; after 100 of them parameters agree to 1%.

@@ -15,10 +15,10 @@ from gymnasium import spaces
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from redline.data import Array, NestedTensor, Rollout
+from redline.data import NestedTensor
 from redline.errors import PlacementError
-from redline.policies.export import GreedyPolicy
-from redline.policies.policy import ActOutput, Conditioning, Policy, ReplayOutput, State
+from redline.policies.policy import ActOutput, Conditioning, Policy, State
+from redline.policies.policy_around import PolicyAround
 
 
 class _Leaf(NamedTuple):
@@ -28,7 +28,7 @@ class _Leaf(NamedTuple):
     dtype: torch.dtype | None
 
 
-class DeviceCheck(Policy):
+class DeviceCheck(PolicyAround):
     """Wraps a policy and checks what goes in and comes out of `act` and `value`.
 
     Args:
@@ -44,8 +44,7 @@ class DeviceCheck(Policy):
     """
 
     def __init__(self, policy: Policy, device: torch.device | str | None = None) -> None:
-        super().__init__()
-        self.policy = policy
+        super().__init__(policy)
         parameters = dict(policy.named_parameters()) | dict(policy.named_buffers())
         first = next(iter(parameters.values()), None)
         if device is None:
@@ -53,10 +52,6 @@ class DeviceCheck(Policy):
         self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         for name, tensor in parameters.items():
             self._require_device(f"the parameter {name!r}", tensor)
-        self.noise_size, self.is_recurrent = policy.noise_size, policy.is_recurrent
-        self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
-        self.action_space = policy.action_space
-        self.conditioning_names = policy.conditioning_names
         self.observation_space = getattr(policy, "observation_space", None)
         stored = getattr(policy, "stored_action_space", policy.action_space)
         self._action = None if stored is None else _leaves_of(stored)
@@ -160,40 +155,6 @@ class DeviceCheck(Policy):
                 f"{name} is on {tensor.device}, expected {self.device}. Move it there with "
                 f".to({str(self.device)!r})."
             )
-
-    # -- the rest is the policy's own ------------------------------------------------------
-
-    def initial_state(self, batch_size: int) -> State:
-        """As the policy's."""
-        return self.policy.initial_state(batch_size)
-
-    def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
-        """As the policy's."""
-        return self.policy.draw_noise(rng, length)
-
-    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
-        """As the policy's."""
-        return self.policy.noise_from_uniform(uniform)
-
-    def env_action(self, action: Any) -> Any:
-        """As the policy's."""
-        return self.policy.env_action(action)
-
-    def replay(self, rollout: Rollout) -> ReplayOutput:
-        """As the policy's."""
-        return self.policy.replay(rollout)
-
-    def export_module(self) -> GreedyPolicy:
-        """As the policy's."""
-        return self.policy.export_module()
-
-    def evaluation_conditioning(self, num_envs: int) -> dict[str, Tensor]:
-        """As the policy's."""
-        return self.policy.evaluation_conditioning(num_envs)
-
-    def update_normalizer(self, rollout: Rollout) -> None:
-        """As the policy's."""
-        self.policy.update_normalizer(rollout)
 
 
 def _flat(tree: Any, path: tuple[str, ...] = ()) -> Any:

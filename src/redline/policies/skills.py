@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from redline.data import Array, NestedTensor, Rollout, as_tensordict, map_leaves
+from redline.data import NestedTensor, Rollout, as_tensordict, map_leaves
 from redline.errors import ConfigError, SpaceError
-from redline.policies.export import GreedyPolicy
 from redline.policies.policy import ActOutput, Conditioning, Policy, ReplayOutput, State
+from redline.policies.policy_around import PolicyAround
 
 SKILL = "skill"
 _PLAIN = "observation"  # the entry of an observation that is not a Dict itself
@@ -62,7 +61,7 @@ def joined(obs: NestedTensor, skill: Tensor, nested: bool) -> dict[str, Any]:
     return {_PLAIN: map_leaves(lambda leaf: leaf, obs), SKILL: skill}
 
 
-class SkillPolicy(Policy):
+class SkillPolicy(PolicyAround):
     """A policy that acts with the skill it is told; without being told it refuses to act.
 
     Args:
@@ -75,37 +74,15 @@ class SkillPolicy(Policy):
         num_skills: K.
     """
 
-    conditioning_names = (SKILL,)
-
     def __init__(
         self, policy: Policy, observation_space: spaces.Space[Any], num_skills: int
     ) -> None:
-        super().__init__()
-        self.policy = policy
+        super().__init__(policy)
         self.observation_space = observation_space
         self.num_skills = num_skills
-        self.noise_size = policy.noise_size
-        self.is_recurrent = policy.is_recurrent
-        self.has_value = policy.has_value
-        self.action_space = policy.action_space
+        self.conditioning_names = (SKILL,)
         self.extras_spec = {**policy.extras_spec, SKILL: ()}
         self._nested = isinstance(observation_space, spaces.Dict)
-
-    def initial_state(self, batch_size: int) -> State:
-        """That of the policy inside."""
-        return self.policy.initial_state(batch_size)
-
-    def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
-        """That of the policy inside."""
-        return self.policy.draw_noise(rng, length)
-
-    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
-        """That of the policy inside."""
-        return self.policy.noise_from_uniform(uniform)
-
-    def env_action(self, action: Any) -> Any:
-        """That of the policy inside."""
-        return self.policy.env_action(action)
 
     def act(
         self,
@@ -147,10 +124,6 @@ class SkillPolicy(Policy):
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the valid observations into the statistics of the policy inside."""
         self.policy.update_normalizer(self._joined(rollout))
-
-    def export_module(self) -> GreedyPolicy:
-        """The policy inside: the skill is one of its inputs."""
-        return self.policy.export_module()
 
     def evaluation_conditioning(self, num_envs: int) -> dict[str, Tensor]:
         """Every skill in turn, environment by environment."""
