@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from redline.collect import AlternatingCollector, AsyncCollector, CentralCollector
+from redline.collect import (
+    AlternatingCollector,
+    AsyncCollector,
+    CentralCollector,
+    SerialCollector,
+)
 from redline.data import Rollout
-from redline.envs import EnvSettings
+from redline.envs import EnvSettings, make_vec
 from redline.errors import ConfigError
 from tests.collect.placements import assert_equal, copied, make
 from tests.collect.scripted import ExactPolicy
@@ -32,6 +38,88 @@ def test_alternating_equals_serial_for_an_exact_policy(overlap: bool, num_groups
         assert_equal(copied(collector.collect()), expected[1])
         assert_equal(copied(collector.collect()), expected[2])
     assert any(len(rollout["episodes"]) > 1 for rollout in expected)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend"), [("CartPole-v1", "envpool"), ("ALE/Breakout-v5", "ale")]
+)
+def test_alternating_groups_of_threads_equal_serial(env_id: str, backend: str) -> None:
+    """5 environments, 2 groups of unequal size, which step in threads of this process."""
+    pytest.importorskip({"envpool": "envpool", "ale": "ale_py"}[backend])
+    settings = EnvSettings(env=env_id, backend=backend)
+    some: dict[str, Any] = {"rollout_length": 30, "seed": 3}
+    with settings.make(1) as probe:
+        policy = ExactPolicy(probe.action_space)
+    with SerialCollector(settings.make(5), policy, **some) as serial:
+        expected = [copied(serial.collect()) for _ in range(3)]
+    some |= {"num_envs": 5, "num_workers": 1}  # which threads have no use for
+    with AlternatingCollector(settings, policy, **some) as collector:
+        assert_equal(copied(collector.collect()), expected[0])
+        saved = collector.state_dict()
+        assert_equal(copied(collector.collect()), expected[1])
+        reason = collector.load_state_dict(saved)
+        if backend == "ale":
+            assert reason is None
+            assert_equal(copied(collector.collect()), expected[1])
+            assert_equal(copied(collector.collect()), expected[2])
+        else:
+            assert reason == "EnvPool cannot save its state"
+    with pytest.raises(ConfigError, match="pins worker processes"):
+        AlternatingCollector(settings, policy, cpus=[(0,)], **some)
+
+
+class FailingPolicy(ExactPolicy):
+    """Raises at one of its acts what is no error of Redline's."""
+
+    fails_at = 10**9
+
+    def act(self, *args: Any, **named: Any) -> Any:
+        self.fails_at -= 1
+        if self.fails_at == 0:
+            raise ValueError("a mistake in a network")
+        return super().act(*args, **named)
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "ale"])
+def test_a_step_that_nobody_waited_for_does_not_answer_the_next_question(backend: str) -> None:
+    """The policy fails for one group while the other steps; then the collector goes on."""
+    env_id = "CartPole-v1" if backend == "gymnasium" else "ALE/Breakout-v5"
+    settings = EnvSettings(env=env_id, backend=backend)
+    with settings.make(1) as probe:
+        policy = FailingPolicy(probe.action_space)
+    some: dict[str, Any] = {"num_envs": 4, "num_workers": 2, "rollout_length": 10, "seed": 3}
+    with AlternatingCollector(settings, policy, **some) as collector:
+        collector.collect()
+        saved = collector.state_dict()
+        expected = copied(collector.collect())
+        for acts in (2, 5):
+            policy.fails_at = acts
+            with pytest.raises(ValueError, match="a mistake in a network"):
+                collector.collect()
+            assert collector.load_state_dict(saved) is None
+            assert_equal(copied(collector.collect()), expected)
+
+
+@pytest.mark.parametrize("backend", ["envpool", "ale"])
+def test_threads_are_waited_for_before_they_get_another_task(backend: str) -> None:
+    env_id = {"envpool": "CartPole-v1", "ale": "ALE/Breakout-v5"}[backend]
+    pytest.importorskip({"envpool": "envpool", "ale": "ale_py"}[backend])
+    action, other = np.array([0, 1]), np.array([1, 0])
+    with (
+        make_vec(env_id, 2, backend=backend) as env,
+        make_vec(env_id, 2, backend=backend) as plain,
+    ):
+        for each in (env, plain):
+            each.reset(1)
+        env.begin_step(action)
+        env.begin_step(other)  # the first answer is lost, not its effect
+        plain.step(action)
+        assert np.array_equal(env.finish_step().obs, plain.step(other).obs)
+        env.begin_step(action)
+        env.reset(None)
+        plain.step(action)
+        plain.reset(None)
+        assert np.array_equal(env.step(other).obs, plain.step(other).obs)
 
 
 @pytest.mark.parametrize("max_staleness", [1, 2])

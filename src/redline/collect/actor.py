@@ -93,6 +93,7 @@ class Actor:
         self._noise_ahead, self._noise_used = np.empty((0, env.num_envs, 0), np.float32), 0
         self._episode_id = np.zeros(env.num_envs, np.int64)
         self._in_episode = np.zeros(env.num_envs, np.bool_)
+        self._all_in_episode = False
         self._quota: Array | None = None
         self._obs: NestedArray | None = None
         self._state: State = self._fresh_state()
@@ -117,6 +118,13 @@ class Actor:
         state = self.policy.initial_state(self.env.num_envs)
         return {name: leaf.to(self._device) for name, leaf in state.items()}
 
+    def _state_copy(self) -> State:
+        """What inference mode makes cannot enter a graph that is differentiated later."""
+        if not self._state:
+            return {}
+        with torch.inference_mode(False):
+            return {name: leaf.clone() for name, leaf in self._state.items()}
+
     def limit_episodes(self, quota: Array | None) -> None:
         """Run so many whole episodes from here on, then stay idle; None: run without end.
 
@@ -137,7 +145,7 @@ class Actor:
             self._obs = self.env.reset(None)
             self._state = self._fresh_state()
             self._episode_id += self._in_episode
-            self._in_episode[:] = False
+            self._in_episode[:] = self._all_in_episode = False
         self._quota = quota.astype(np.int64)
 
     @property
@@ -162,9 +170,7 @@ class Actor:
     def begin(self, conditioning: Mapping[str, Tensor] | None = None) -> None:
         """Start a rollout; see `collect`."""
         self._episodes: list[tuple[int, EpisodeRecord]] = []
-        # What inference mode makes cannot enter a graph that is differentiated later.
-        with torch.inference_mode(False):
-            self._initial_state = {name: leaf.clone() for name, leaf in self._state.items()}
+        self._initial_state = self._state_copy()
         self.buffer.begin()
         self.progress[1] = 0
         self._t, self._conditioning = 0, conditioning
@@ -215,7 +221,7 @@ class Actor:
     def act(self) -> None:
         """Choose the actions of the present row."""
         rows, t = self._rows, self._t
-        copy_arrays(rows.obs[t], self.last_obs)
+        copy_arrays(rows.obs[t], self._begin())
         if self._single is not None:
             with _INFERENCE:
                 self._single.act(rows.obs[t], self._noise[t], rows.action[t], rows.extra_arrays[t])
@@ -245,7 +251,9 @@ class Actor:
         rows.truncated[t], rows.valid[t] = step.truncated, step.valid
         rows.episode_id[t] = self._episode_id
         self._obs = step.obs
-        self._in_episode |= step.valid
+        if not self._all_in_episode:
+            self._in_episode |= step.valid
+            self._all_in_episode = bool(self._in_episode.all())
         if step.final_obs is not None:
             self._end_episodes(t, step, step.final_obs)
         if step.valid.tobytes() != self._all_valid:
@@ -276,8 +284,7 @@ class Actor:
                     extra[~fields["valid"][done]] = 0.0
         self._bootstrap_last_row()
         self.progress[1] = self.buffer.rollout_length
-        with torch.inference_mode(False):
-            self._state = {name: leaf.clone() for name, leaf in self._state.items()}
+        self._state = self._state_copy()
         return Collected(self._initial_state, self._episodes, self.num_running)
 
     def _end_episodes(self, t: int, step: EnvStep, final_obs: NestedArray) -> None:
@@ -293,7 +300,7 @@ class Actor:
         for record in step.episodes:
             row = record.env_id - self._first_env_id
             self._episode_id[row] = record.episode_id + 1
-            self._in_episode[row] = False
+            self._in_episode[row] = self._all_in_episode = False
             if self._quota is not None and self._active is not None:
                 self._quota[row] -= 1
                 self._active[row] &= self._quota[row] > 0
@@ -366,11 +373,12 @@ class Actor:
                 self._state = {n: leaf.to(self._device) for n, leaf in state["state"].items()}
                 self._episode_id[:] = state["episode_id"]
                 self._in_episode[:] = state["in_episode"]
+                self._all_in_episode = False
                 self._quota = None if state["quota"] is None else np.array(state["quota"])
                 return None
         self._obs = self.env.reset(fresh_seed)
         self._state = self._fresh_state()
         self._episode_id[:] = 0
-        self._in_episode[:] = False
+        self._in_episode[:] = self._all_in_episode = False
         self._quota = None
         return reason

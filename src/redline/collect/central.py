@@ -1,7 +1,8 @@
-"""Collection whose environments step in worker processes, while the policy acts in this one.
+"""Collection whose environments step beside the policy, which acts in this process.
 
-A worker process knows nothing of the policy, not even the tensor library. Observations and
-actions pass through shared memory, and an eventfd wakes whoever waits for them.
+They step in worker processes, or in the threads of a back end that has its own. A worker process
+knows nothing of the policy, not even the tensor library. Observations and actions pass through
+shared memory, and an eventfd wakes whoever waits for them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Sequence
 from redline.collect.collector import ResetMode
 from redline.collect.local import LocalCollector
 from redline.envs.processes import split_evenly
-from redline.envs.settings import EnvSettings
+from redline.envs.settings import THREADED, EnvSettings
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
@@ -64,15 +65,17 @@ class CentralCollector(LocalCollector):
 class AlternatingCollector(LocalCollector):
     """Two or more groups of environments: while the policy acts for one, the others step.
 
-    Each group has its own worker processes. The policy acts on the batch of one group, so
-    rollouts equal the serial collector's as far as the policy's arithmetic does not depend on
-    the size of a batch, and exactly for a policy whose arithmetic is exact.
+    Each group has its own worker processes; with the back end envpool or ale, a pool of threads
+    of its own in this process. The policy acts on the batch of one group, so rollouts equal the
+    serial collector's as far as the policy's arithmetic does not depend on the size of a batch,
+    and exactly for a policy whose arithmetic is exact.
 
     Args:
-        settings: how to make environments, with the back end gymnasium or processes.
+        settings: how to make environments, with any back end that can step beside this thread:
+            gymnasium, processes, envpool or ale.
         policy: the learner's policy.
         num_envs: B, over all groups.
-        num_workers: W, over all groups.
+        num_workers: W, over all groups; threads have no use for it.
         num_groups: G.
         rollout_length: T.
         seed: of the run.
@@ -84,7 +87,8 @@ class AlternatingCollector(LocalCollector):
 
     Raises:
         ConfigError: if a group would have no worker or no environment, a worker no
-            environment, or the back end steps in threads of its own.
+            environment, the back end cannot step beside this thread, or threads are to be
+            pinned.
         WorkerError: if a worker does not start.
     """
 
@@ -103,7 +107,15 @@ class AlternatingCollector(LocalCollector):
         timeout_s: float = 8.0,
         cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
+        threaded = settings.backend in THREADED
+        if threaded:
+            num_workers = num_groups
         _check_groups(num_groups, num_workers, num_envs)
+        if threaded and cpus is not None:
+            raise ConfigError(
+                f"cpus={cpus} pins worker processes, and the back end {settings.backend!r} steps "
+                f"in threads. Leave --cpu-affinity out, or use env_backend='gymnasium'."
+            )
         envs: list[VecEnv] = []
         shares = zip(
             split_evenly(num_envs, num_groups), split_evenly(num_workers, num_groups), strict=True
@@ -111,7 +123,9 @@ class AlternatingCollector(LocalCollector):
         try:
             for (first, end), (first_worker, end_worker) in shares:
                 own = None if cpus is None else cpus[first_worker:end_worker]
-                made = in_processes(settings, end_worker - first_worker, timeout_s, own)
+                made = settings
+                if not threaded:
+                    made = in_processes(settings, end_worker - first_worker, timeout_s, own)
                 envs.append(made.make(end - first, first))
             super().__init__(
                 envs,

@@ -2,7 +2,7 @@
 
 One or more groups of environments, each with an actor of its own, write into one rollout.
 With one group, stepping and acting take turns. With more, and environments that step in
-other processes, one group steps while the policy acts for another:
+other processes or threads, one group steps while the policy acts for another:
 
     group 0:  act | step ......... | act | step ......... |
     group 1:        act | step ......... | act | step ....
@@ -144,7 +144,7 @@ class LocalCollector(Collector):
                     self._take_turn(actor, stepping)
         except WorkerError:
             raise  # the end of this collector: the other groups are not waited for
-        except RedlineError:
+        except BaseException:  # whatever it was: a program may catch it and collect again
             # What they are at would come as the answer to the next question.
             for actor in stepping:
                 with contextlib.suppress(RedlineError):

@@ -38,9 +38,9 @@ class BufferRows:
 
 
 def copy_arrays(target: Any, source: Any) -> None:
-    """Copy nested arrays leaf by leaf."""
-    if isinstance(target, np.ndarray):
-        np.copyto(target, source, casting="same_kind")
+    """Copy nested arrays leaf by leaf, of one structure and the same dtypes."""
+    if type(target) is np.ndarray:
+        target[...] = source
     else:
         map_leaves(lambda into, leaf: np.copyto(into, leaf, casting="same_kind"), target, source)
 

@@ -34,7 +34,10 @@ class EpisodeBook:
         self._reward = np.zeros(num_envs, dtype=np.float32)
         self._terminated = np.zeros(num_envs, dtype=np.bool_)
         self._return = np.zeros(num_envs, dtype=np.float64)
-        self._length = np.zeros(num_envs, dtype=np.int64)
+        # An episode's length is what the clock has moved since its beginning.
+        self._clock = 0
+        self._began = np.zeros(num_envs, dtype=np.int64)
+        self._all_valid = np.ones(num_envs, dtype=np.bool_).tobytes()
         self._episode_id = np.zeros(num_envs, dtype=np.int64)
         self._lives = np.zeros(num_envs, dtype=np.int32)
 
@@ -44,9 +47,9 @@ class EpisodeBook:
         Episode ids begin at 0 again if it was a seeded one; else an episode that was given
         up in the middle keeps its id, and the new one gets the next.
         """
-        self._episode_id += self._length > 0
+        self._episode_id += self._clock > self._began
         self._return[...] = 0.0
-        self._length[...] = 0
+        self._began[...] = self._clock = 0
         self._lives[...] = lives
         if seeded:
             self._episode_id[...] = 0
@@ -58,14 +61,16 @@ class EpisodeBook:
             buffers: what the back end wrote.
             ended: whether any episode ended.
         """
-        self._return += buffers.reward
-        self._length += buffers.valid
         reward = buffers.reward
+        self._return += reward
+        self._clock += 1
+        if buffers.valid.tobytes() != self._all_valid:
+            self._began += ~buffers.valid
         if self._clip_reward:
             np.sign(reward, out=self._reward, casting="same_kind")
             reward = self._reward
         elif reward.dtype != np.float32:
-            np.copyto(self._reward, reward, casting="same_kind")
+            self._reward[:] = reward
             reward = self._reward
         terminated, any_final = buffers.terminated, ended
         if self._episodic_life:
@@ -98,12 +103,12 @@ class EpisodeBook:
                 env_id=self._first_env_id + i,
                 episode_id=int(self._episode_id[i]),
                 return_=float(self._return[i]),
-                length=int(self._length[i]),
+                length=self._clock - int(self._began[i]),
             )
             for i in rows.tolist()
         ]
         self._return[rows] = 0.0
-        self._length[rows] = 0
+        self._began[rows] = self._clock
         self._episode_id[rows] += 1
         return records
 
@@ -111,7 +116,7 @@ class EpisodeBook:
         """The running episodes' scores, lengths, ids and lives."""
         return {
             "return": self._return.copy(),
-            "length": self._length.copy(),
+            "length": self._clock - self._began,
             "episode_id": self._episode_id.copy(),
             "lives": self._lives.copy(),
         }
@@ -130,6 +135,6 @@ class EpisodeBook:
                     f"{array.shape[0]}. Resume with the same num_envs."
                 )
         self._return[...] = state["return"]
-        self._length[...] = state["length"]
+        self._clock, self._began[...] = 0, np.negative(state["length"])
         self._episode_id[...] = state["episode_id"]
         self._lives[...] = state["lives"]

@@ -116,9 +116,20 @@ class AleBackend(Backend):
 
     def step(self, action: NestedArray, active: Array | None) -> bool:
         """Step all games, and reset those that ended."""
-        buffers, action = self.buffers, _array(action)
+        self.begin_step(action, active)
+        return self.finish_step()
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """Set ALE's threads off."""
+        del active  # it cannot leave any out, and nobody asks for that
+        action = _array(action)
         self._journal.record(action)
-        obs, reward, terminated, truncated, info = self._games.step(action)
+        self._games.send(action)
+
+    def finish_step(self) -> bool:
+        """Wait for its threads; see `step`."""
+        buffers = self.buffers
+        obs, reward, terminated, truncated, info = self._games.recv()
         buffers.reward[...] = reward
         buffers.terminated[...] = terminated
         buffers.truncated[...] = truncated

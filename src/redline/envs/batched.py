@@ -57,7 +57,7 @@ class BatchedEnv(VecEnv):
             episodic_life=episodic_life,
         )
         self._num_steps = 0
-        self._has_reset = self._closed = False
+        self._has_reset = self._closed = self._is_stepping = False
 
     @property
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -67,6 +67,7 @@ class BatchedEnv(VecEnv):
     def reset(self, seed: int | None = None) -> NestedArray:
         """Start a new episode everywhere; see `VecEnv.reset`."""
         self._refuse_if_closed()
+        self._abandon_step()
         self._backend.reset(seed)
         self._num_steps, self._has_reset = 0, True
         buffers = self._backend.buffers
@@ -87,11 +88,15 @@ class BatchedEnv(VecEnv):
             raise ConfigError("step() was called before reset(); call reset(seed) first.")
         if active is not None:
             active = self._checked_active(active)
+        if self._is_stepping:
+            self._abandon_step()
         backend = self._backend
         backend.begin_step(backend.codec.encode(action, active), active)
+        self._is_stepping = True
 
     def finish_step(self) -> EnvStep:
         """Wait for the step that was begun; see `VecEnv.finish_step`."""
+        self._is_stepping = False
         ended = self._backend.finish_step()
         self._num_steps += 1
         if self._checker is not None:
@@ -127,6 +132,7 @@ class BatchedEnv(VecEnv):
                     f"the saved environment state has {name} {state.get(name)!r}, this one has "
                     f"{mine!r}. Resume with the environment and back end of the saved run."
                 )
+        self._abandon_step()
         self._book.load_state_dict(state["episodes"])
         self._backend.load_state_dict(state["simulators"])
         self._num_steps, self._has_reset = int(state["num_steps"]), True
@@ -137,6 +143,12 @@ class BatchedEnv(VecEnv):
         if not self._closed:
             self._closed, self._has_reset = True, False
             self._backend.close()
+
+    def _abandon_step(self) -> None:
+        """Wait for a step that nobody waited for: it is not to answer the next question."""
+        if self._is_stepping:
+            self._is_stepping = False
+            self._backend.finish_step()
 
     def _checked_active(self, active: Array) -> Array:
         if not self.can_idle:

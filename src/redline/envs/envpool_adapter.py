@@ -124,8 +124,18 @@ class EnvPoolBackend(Backend):
 
     def step(self, action: NestedArray, active: Array | None) -> bool:
         """Step all, or reset those that ended in the step before."""
+        self.begin_step(action, active)
+        return self.finish_step()
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """Set EnvPool's threads off."""
+        del active  # it cannot leave any out, and nobody asks for that
+        self._pool.send(action)
+
+    def finish_step(self) -> bool:
+        """Wait for its threads; see `step`."""
         buffers = self.buffers
-        obs, reward, terminated, truncated, info = self._pool.step(action)
+        obs, reward, terminated, truncated, info = self._pool.recv()
         buffers.reward[...] = reward
         buffers.terminated[...] = terminated
         buffers.truncated[...] = truncated

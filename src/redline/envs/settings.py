@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BackendName: TypeAlias = Literal["auto", "gymnasium", "processes", "envpool", "ale", "device"]
 EnvSource: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | VectorEnv[Any, Any, Any]"
 BACKENDS = ("auto", "gymnasium", "processes", "envpool", "ale", "device")
+THREADED = ("envpool", "ale")  # those that step in threads of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ class EnvSettings:
             return "vector"
         if self.backend == "vector":
             raise ConfigError("backend='vector' is for a ready gymnasium.vector.VectorEnv only.")
-        if self.backend in ("envpool", "ale") and not isinstance(self.env, str):
+        if self.backend in THREADED and not isinstance(self.env, str):
             raise ConfigError(
                 f"backend={self.backend!r} needs an id, not a callable. Use gymnasium or processes."
             )

@@ -104,8 +104,9 @@ class VecEnv(ABC):
     def begin_step(self, action: NestedArray, active: Array | None = None) -> None:
         """Set the environments off; `finish_step` gives what `step` would have given.
 
-        Worker processes step in between. An environment of this process steps in
-        `finish_step`, which is the default. `action` must not change until then.
+        Worker processes, and the threads of back ends that have their own, step in between. An
+        environment of this thread steps in `finish_step`, which is the default. `action` must
+        not change until then.
 
         Raises:
             ActionError: if an action lies outside the action space.

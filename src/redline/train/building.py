@@ -23,6 +23,7 @@ from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import threads_each, worker_cpus
 from redline.envs.device.mirrored import MirroredEnv
 from redline.envs.registry import is_atari, is_native
+from redline.envs.settings import THREADED
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
 from redline.train.checkpoint_store import CheckpointStore
@@ -92,7 +93,9 @@ def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettin
             f"one. Give an id, or a callable that makes one gymnasium.Env."
         )
     backend: str = run.env_backend
-    if run.collector in STEPPING_WORKERS:
+    if run.collector in STEPPING_WORKERS and not (
+        run.collector == "alternating" and backend in THREADED
+    ):
         if backend not in ("auto", "gymnasium", "processes"):
             raise ConfigError(
                 f"env_backend={backend!r} steps its environments by itself, and "

@@ -61,7 +61,8 @@ class RunSettings:
     collector: Literal["serial", "workers", "central", "alternating", "async"] = "serial"
     """serial: acting and stepping in this process, on the devices that were chosen.
     central: stepping in num_workers processes, acting in this one, on all environments at once.
-    alternating: likewise, in groups: while the policy acts for one, the others step.
+    alternating: likewise, in groups: while the policy acts for one, the others step; with the
+    back ends envpool and ale in threads of this process.
     workers: both in num_workers processes, each with its environments and copy of the policy.
     async: likewise, while this process learns from the rollouts before."""
     num_workers: int = 2
@@ -80,8 +81,8 @@ class RunSettings:
         "auto"
     )
     """How updates run: op by op (eager), with gradients derived by hand (derived), through
-    torch.compile, or as captured CUDA graphs. auto: what measures fastest for the device and
-    the network; config.json says which that was."""
+    torch.compile, or as captured CUDA graphs. auto: what has proved fastest for such a device and
+    such networks; config.json says which that was."""
     num_threads: int | None = None
     """Threads of the tensor library.
     None: 1 for vector observations, all available cores for images."""
