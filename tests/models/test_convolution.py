@@ -8,6 +8,7 @@ from torch import nn
 
 from redline.errors import SpaceError
 from redline.models import ImpalaResNet, MinAtarCNN, NatureCNN
+from redline.models.convolution import with_channels_last
 
 
 def num_parameters(module: nn.Module) -> int:
@@ -71,3 +72,17 @@ def test_pixels_are_divided_by_255_by_default(network_class: type[nn.Module]) ->
 def test_images_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(SpaceError, match="at least 36"):
         NatureCNN(shape)
+
+
+@pytest.mark.parametrize("channels", [1, 4, 20])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_the_layout_changes_nothing_but_the_layout(channels: int, dtype: torch.dtype) -> None:
+    """By planes (few, of bytes) as by the tensor library's own way."""
+    image = torch.arange(2 * channels * 6 * 7).remainder(251).to(dtype)
+    image = image.reshape(2, channels, 6, 7)
+    for wanted in (dtype, torch.float32):
+        made = with_channels_last(image, wanted)
+        assert made.dtype == wanted
+        assert made.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(made, image.to(wanted))
+        assert torch.equal(with_channels_last(made, wanted), made)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from redline.data import as_tensordict
 from redline.errors import SpaceError, UnknownNameError
 from redline.models import NatureCNN, ObservationEncoder, image_shape, leaf_spaces, zero_observation
+from redline.models.observation_encoder import image_layout
 
 
 def test_leaves_are_coded_by_kind_and_concatenated_in_order() -> None:
@@ -138,3 +140,32 @@ def test_what_cannot_be_encoded_is_refused() -> None:
         ObservationEncoder(spaces.Box(-1, 1, (4,)), "natur")
     with pytest.raises(SpaceError, match="no numbers"):
         ObservationEncoder(spaces.Box(-1, 1, (0,)))
+
+
+@pytest.mark.parametrize(
+    ("space", "served"),
+    [
+        (spaces.Box(0, 255, (4, 40, 44), np.uint8), True),
+        (spaces.Box(0, 255, (40, 44, 4), np.uint8), False),  # as wanted already
+        (spaces.Box(0, 255, (40, 44), np.uint8), False),
+        (spaces.Box(0, 255, (4, 10, 10), np.uint8), False),  # small images keep their layout
+        (spaces.Box(-1, 1, (4,), np.float32), False),
+        (spaces.Dict({"image": spaces.Box(0, 255, (4, 40, 44), np.uint8)}), True),
+        (
+            spaces.Dict(
+                {"a": spaces.Box(0, 255, (4, 40, 44), np.uint8), "b": spaces.Box(-1, 1, (2,))}
+            ),
+            False,
+        ),
+    ],
+)
+def test_images_alone_are_laid_out_beforehand(space: spaces.Space[Any], served: bool) -> None:
+    encoder = ObservationEncoder(space)
+    layout = image_layout(nn.Sequential(encoder))
+    assert (layout is not None) == served
+    if layout is not None and isinstance(space, spaces.Box):
+        image = torch.from_numpy(np.stack([space.sample() for _ in range(3)]))
+        laid = layout(image)
+        assert torch.equal(laid, image)
+        assert laid.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(encoder(laid), encoder(image))

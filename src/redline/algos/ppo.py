@@ -34,6 +34,7 @@ from redline.algos.algorithm import clip_gradients, explained_variance, normaliz
 from redline.algos.configs import PPOConfig
 from redline.data import Rollout, map_leaves, masked_mean
 from redline.errors import ConfigError
+from redline.models.observation_encoder import image_layout
 from redline.policies.policy import Policy, ReplayOutput
 from redline.returns import gae
 
@@ -148,6 +149,7 @@ class PPO:
         self._steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
         # A tensor: a compiled or captured step sees the schedule change it.
         self.clip_range = torch.tensor(config.clip_range, device=self.device)
+        self._layout = image_layout(policy)
         # Observations to what `step` is given of them, once per rollout.
         self.prepare: Callable[[Any], Any] | None = None
         # Another way to make all passes over a rollout, with the same results.
@@ -237,8 +239,7 @@ class PPO:
             return
         whole = _minibatch(rollout, advantage, target)
         fields = {name: map_leaves(_merge_time, getattr(whole, name)) for name in _ROW_FIELDS}
-        if self.prepare is not None:
-            fields["obs"] = self.prepare(fields["obs"])
+        fields["obs"] = self._prepared(fields["obs"])
         size = advantage.numel() // self.config.num_minibatches
         for _ in range(self.config.num_epochs):
             # All rows are put in order at once: a gather for each minibatch costs more.
@@ -255,6 +256,12 @@ class PPO:
                         for name, field in shuffled.items()
                     }
                 )
+
+    def _prepared(self, obs: Any) -> Any:
+        """All rows' observations as every pass over them wants them."""
+        if self._layout is not None:
+            obs = map_leaves(self._layout, obs)
+        return obs if self.prepare is None else self.prepare(obs)
 
     def count_steps(self, count: int) -> None:
         """Note so many optimiser steps, taken elsewhere."""

@@ -14,10 +14,26 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from redline.errors import SpaceError
-from redline.models.dense import Dense
+from redline.models.dense import Dense, is_traced
 from redline.models.initialization import orthogonal_
 
 PIXEL_SCALE = 1.0 / 255.0
+_FEW_PLANES = 16
+
+
+def with_channels_last(image: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same images [N, C, H, W], converted, with the channels last in memory.
+
+    Plane by plane where they are few and small numbers: for four planes of 84x84 pixels that takes
+    half the time that the tensor library's own way across layouts does.
+    """
+    few = image.dtype == torch.uint8 and image.shape[1] <= _FEW_PLANES and not is_traced()
+    if not few or image.is_contiguous(memory_format=torch.channels_last):
+        return image.to(dtype, memory_format=torch.channels_last)
+    made = torch.empty(image.shape, dtype=dtype, memory_format=torch.channels_last)
+    for plane, source in zip(made.unbind(1), image.unbind(1), strict=True):
+        plane.copy_(source)
+    return made
 
 
 class Pixels(nn.Module):
@@ -35,7 +51,7 @@ class Pixels(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Convert; a tensor that is as wanted already is returned as it is."""
         if self.channels_last and image.device.type == "cpu":
-            return image.to(torch.float32, memory_format=torch.channels_last)
+            return with_channels_last(image, torch.float32)
         return image.to(torch.float32)
 
 

@@ -21,14 +21,15 @@ class Dense(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, in] -> [N, out]."""
-        if input.device.type == "cpu" and not _is_traced():
+        if input.device.type == "cpu" and not is_traced():
             rows, inner = input.shape
             if input.dtype == torch.float32 and is_large(rows, inner, self.out_features):
                 return _Affine.apply(input, self.weight, self.bias)  # pyright: ignore
         return functional.linear(input, self.weight, self.bias)
 
 
-def _is_traced() -> bool:
+def is_traced() -> bool:
+    """Whether this runs to be compiled or exported."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # pyright: ignore
 
 

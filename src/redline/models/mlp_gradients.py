@@ -24,6 +24,7 @@ from redline.models.ensemble import EnsembleMLP
 from redline.models.products import affine, matrix_product
 
 _SERVED = (nn.ReLU, nn.Tanh)
+_FEW = 4
 _ALIGNMENT = 16  # numbers; the beginning of a cache line
 
 
@@ -112,9 +113,14 @@ def _tanh_(x: Tensor) -> Tensor:
 
 
 def _weight_grad(inputs: Tensor, grad: Tensor, out: Tensor) -> None:
-    """Out = inputs^T grad, computed the way round in which `out` lies in memory."""
+    """Out = inputs^T grad, computed the way round in which `out` lies in memory.
+
+    Of few inputs the other way round is twice as quick on a CPU, and worth turning the result.
+    """
     if out.is_contiguous():
         matrix_product(inputs.t(), grad, out)
+    elif out.device.type == "cpu" and _FEW * inputs.shape[1] <= grad.shape[1]:
+        out.copy_(matrix_product(inputs.t(), grad))
     else:
         matrix_product(grad.t(), inputs, out.t())
 

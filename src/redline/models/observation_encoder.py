@@ -24,7 +24,14 @@ from torch import Tensor, nn
 
 from redline.data import NestedTensor
 from redline.errors import SpaceError, UnknownNameError
-from redline.models.convolution import PIXEL_SCALE, ImpalaResNet, MinAtarCNN, NatureCNN
+from redline.models.convolution import (
+    PIXEL_SCALE,
+    ImpalaResNet,
+    MinAtarCNN,
+    NatureCNN,
+    Pixels,
+    with_channels_last,
+)
 
 IMAGE_ENCODERS: dict[str, Callable[..., nn.Module]] = {
     "nature": NatureCNN,
@@ -155,6 +162,38 @@ class ImageLeaf(nn.Module):
         elif self.gray:
             leaf = leaf.unsqueeze(1)
         return self.network(leaf)
+
+
+def image_layout(networks: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """What lays images out in memory as networks on the CPU want them.
+
+    They do it themselves at every pass; who makes several passes over the same images can do it
+    once beforehand.
+
+    Args:
+        networks: those that see the observations.
+
+    Returns:
+        [N, C, H, W] -> the same images; None if observations are not just images, or the layout
+        that they come in is the wanted one.
+    """
+    encoders = [part for part in networks.modules() if isinstance(part, ObservationEncoder)]
+    if not encoders or not all(encoder.image_only for encoder in encoders):
+        return None
+    leaves = [part for part in networks.modules() if isinstance(part, ImageLeaf)]
+    pixels = [part for part in networks.modules() if isinstance(part, Pixels)]
+    if any(leaf.channels_last or leaf.gray for leaf in leaves):
+        return None
+    if not pixels or not all(part.channels_last for part in pixels):
+        return None
+    return _images_with_channels_last
+
+
+def _images_with_channels_last(images: Tensor) -> Tensor:
+    """On the CPU; elsewhere, and what is no image (an action mask), as it is."""
+    if images.dim() != 4 or images.device.type != "cpu":
+        return images
+    return with_channels_last(images, images.dtype)
 
 
 class ObservationEncoder(nn.Module):

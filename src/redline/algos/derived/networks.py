@@ -84,10 +84,11 @@ class DerivedCritic:
             Loss [], mean Q [], and mean over the members of |Q - y| [N].
         """
         share = weight / len(weight)
-        kept = [member.forward(inputs) for member in self.members]
-        errors = [tape[-1].squeeze(1) - target for tape in kept]
-        for member, tape, error in zip(self.members, kept, errors, strict=True):
-            member.backward(tape, (share * error).unsqueeze(1), columns=None)
+        errors: list[Tensor] = []
+        for member in self.members:  # one after the other: what a member keeps stays in the cache
+            kept = member.forward(inputs)
+            errors.append(kept[-1].squeeze(1) - target)
+            member.backward(kept, (share * errors[-1]).unsqueeze(1), columns=None)
         optimizer.step(self.gradients)
         stacked = torch.stack(errors)
         loss = 0.5 * torch.dot(share, stacked.square().sum(0))
