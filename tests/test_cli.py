@@ -17,6 +17,14 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in printed for name in ("train", "eval", "inspect", "plot", "export"))
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "redline", "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage: redline" in done.stdout
+
+
 @pytest.mark.parametrize(
     "command", [["train", "ppo"], ["train", "a2c"], ["eval"], ["inspect"], ["plot"], ["export"]]
 )

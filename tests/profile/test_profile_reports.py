@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from redline.profile.analyse.summary import Cell, Summary, summarize
+from redline.profile.analyse.summary import Cell, ProcessRow, Summary, summarize
 from redline.profile.commands import main
 from redline.profile.reader import open_session
 from redline.profile.report.diff import diff_summaries, render_diff
@@ -38,6 +38,21 @@ def test_differences_largest_first() -> None:
     text = render_diff(before, after)
     assert "+50.0" in text
     assert "new" in text
+
+
+def test_steps_make_sessions_of_different_length_comparable() -> None:
+    """4 s in 2,000 steps and 3 s in 1,000: 2,000 and 3,000 us each."""
+    before, after = summary(simulation=4.0), summary(simulation=1.0, replay=2.0)
+    for each, steps in ((before, 2000), (after, 1000)):
+        each.processes.append(ProcessRow("program", 1, 0, 4.0, 1.0, True, {}, [], steps))
+    text = render_diff(before, after)
+    assert "A: dir, 4.000 s over all processes in 2,000 steps, 2,000.0 us each" in text
+    assert "B: dir, 3.000 s over all processes in 1,000 steps, 3,000.0 us each" in text
+    assert "A has 2,000 steps, B 1,000" in text
+    table = render_text(after).splitlines()
+    assert table[2].endswith("1.000 s CPU, 1,000 steps")
+    assert table[3].split()[:4] == ["operation", "s", "%", "us/step"]
+    assert table[4].split()[:4] == ["replay", "2.000", "66.7", "2000.0"]
 
 
 def test_a_trace_is_well_nested_and_in_order(profiled: Any) -> None:

@@ -157,7 +157,9 @@ def estimate_unit_cost(cycles: list[Cycle], count: int, busy_ns: int) -> Estimat
     reason = ""
     narrow = half <= MAX_RELATIVE_HALF_WIDTH * unit or half * count <= MAX_SHARE_OF_TIME * busy_ns
     if half >= unit or not narrow:
-        reason = f"the interval is too wide to correct by ({unit:.0f} +- {half:.0f} ns)"
+        reason = (
+            f"the interval is too wide to correct by ({unit:.0f} +- {half:.0f} ns): record longer"
+        )
     return Estimate(
         probe="native boundary",
         unit_ns=unit,

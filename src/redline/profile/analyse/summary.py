@@ -44,6 +44,7 @@ class ProcessRow:
     ended: bool  # False: killed, crashed, or still running
     metadata: dict[str, Any]
     problems: list[str]
+    steps: int = 0  # calls of `profile.step()` in the recorded time
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +295,7 @@ def _process_row(timeline: Timeline, cells: Cells) -> ProcessRow:
         ended=process.end is not None,
         metadata=process.metadata,
         problems=list(process.problems),
+        steps=sum(int((t.special_codes == layout.CODE_STEP).sum()) for t in timeline.threads),
     )
 
 

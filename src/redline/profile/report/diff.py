@@ -37,13 +37,31 @@ def diff_summaries(before: Summary, after: Summary) -> list[DiffRow]:
 
 def _notes(before: Summary, after: Summary) -> list[str]:
     """What else than the program differs."""
+    steps = _steps(before), _steps(after)
     modes = before.mode, after.mode
     corrected = [any(each.corrected for each in summary.overhead) for summary in (before, after)]
+    notes = []
+    if steps[0] != steps[1]:
+        notes.append(
+            f"note: A has {steps[0]:,} steps, B {steps[1]:,}: the seconds are of different amounts "
+            "of work"
+        )
     if modes[0] != modes[1]:
-        return [f"note: A was recorded in mode {modes[0]}, B in mode {modes[1]}"]
-    if corrected[0] != corrected[1]:
-        return [f"note: the profiler's cost is taken out of {'A' if corrected[0] else 'B'} only"]
-    return []
+        notes.append(f"note: A was recorded in mode {modes[0]}, B in mode {modes[1]}")
+    elif corrected[0] != corrected[1]:
+        side = "A" if corrected[0] else "B"
+        notes.append(f"note: the profiler's cost is taken out of {side} only")
+    return notes
+
+
+def _steps(summary: Summary) -> int:
+    return sum(process.steps for process in summary.processes)
+
+
+def _heading(side: str, summary: Summary, seconds: float) -> str:
+    steps = _steps(summary)
+    each = f" in {steps:,} steps, {1e6 * seconds / steps:,.1f} us each" if steps else ""
+    return f"{side}: {summary.session}, {seconds:.3f} s over all processes{each}"
 
 
 def render_diff(before: Summary, after: Summary) -> str:
@@ -51,8 +69,8 @@ def render_diff(before: Summary, after: Summary) -> str:
     rows = diff_summaries(before, after)
     width = max([9, *(len(row.operation) for row in rows)])
     lines = [
-        f"A: {before.session}, {before.wall_s:.3f} s",
-        f"B: {after.session}, {after.wall_s:.3f} s",
+        _heading("A", before, sum(row.before_s for row in rows)),
+        _heading("B", after, sum(row.after_s for row in rows)),
         *_notes(before, after),
         "",
         f"{'operation':{width}s} {'level':12s} {'A s':>10s} {'B s':>10s} {'change s':>10s}"

@@ -35,11 +35,14 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
     lines = [
         f"{process.name} (pid {process.pid}, parent {process.parent_pid}): "
         f"{process.wall_s:.3f} s recorded, {process.cpu_s:.3f} s CPU"
+        + (f", {process.steps:,} steps" if process.steps else "")
     ]
     for phase in dict.fromkeys(cell.phase for cell in cells):
         if phase:
             lines.append(f"  phase {phase}")
-        lines += _table([cell for cell in cells if cell.phase == phase])
+        # What share of the steps belongs to a phase, or to none, is not known.
+        steps = 0 if any(cell.phase for cell in cells) else process.steps
+        lines += _table([cell for cell in cells if cell.phase == phase], steps)
     functions = [row for row in summary.functions if row.pid == process.pid][:TOP_FUNCTIONS]
     if functions:
         lines.append("  native functions by time inside them:")
@@ -50,7 +53,7 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
     return lines
 
 
-def _table(cells: list[Cell]) -> list[str]:
+def _table(cells: list[Cell], steps: int) -> list[str]:
     shown = [level for level in LEVELS if any(cell.level == level for cell in cells)]
     by_operation: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for cell in cells:
@@ -59,12 +62,14 @@ def _table(cells: list[Cell]) -> list[str]:
     width = max(9, *(len(name) for name in by_operation), 0)
     lines = [
         f"  {'operation':{width}s} {'s':>10s} {'%':>6s}"
+        + (f" {'us/step':>12s}" if steps else "")
         + "".join(f" {level:>12s}" for level in shown)
     ]
     for name, row in sorted(by_operation.items(), key=lambda item: -sum(item[1].values())):
         seconds = sum(row.values())
         lines.append(
             f"  {name:{width}s} {seconds:10.3f} {100 * seconds / max(total, 1e-12):6.1f}"
+            + (f" {1e6 * seconds / steps:12.1f}" if steps else "")
             + "".join(f" {row[level]:12.3f}" for level in shown)
         )
     return lines
