@@ -102,7 +102,7 @@ def run_script(workload: Workload, threads: int, seed: int, options: Any) -> dic
         command = [
             *(sys.executable, str(ROOT / "scripts" / workload.script)),
             *("--total-env-steps", str(total), "--seed", str(seed), "--device", "cpu"),
-            *("--csv", str(rows_file), *workload.script_options),
+            *("--csv", str(rows_file), "--eval-episodes", "0", *workload.script_options),
         ]
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment(threads), cwd=ROOT
@@ -115,7 +115,8 @@ def run_script(workload: Workload, threads: int, seed: int, options: Any) -> dic
     if len(steady) < 2:
         raise RuntimeError(
             f"{workload.script} wrote {len(steady)} rows after {workload.warmup} env_steps; two "
-            f"are needed to tell its speed."
+            f"are needed to tell its speed. Have it write more often by script_options in "
+            f"benchmarks/workloads.py, or raise `measured` there."
         )
     steps, wall_s = steady[-1][0] - steady[0][0], steady[-1][1] - steady[0][1]
     return {"env_steps": steps, "wall_s": wall_s, "sps": steps / wall_s}

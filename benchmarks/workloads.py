@@ -24,7 +24,8 @@ class Workload:
         settings: of `redline.train`.
         peer: the same hyperparameters by the names of `peers/stable_baselines3_train.py`.
         script: file in scripts/ that does the same.
-        script_options: of that script, beside the length, the seed and the device.
+        script_options: of that script, beside the length, the seed and the device. Its rows
+            are what tells its speed: they must begin at the warm-up and end with the run.
         env_backend: what steps the raw environment for the floor: gymnasium or envpool.
         num_envs: environments stepped together.
         warmup: env_steps before the clock starts, one whole cycle of learning included.
@@ -106,7 +107,7 @@ WORKLOADS: dict[str, Workload] = {
         # One learning rate is all that it has; it changes no cost.
         peer=_PEER_CONTROL | {"learning_rate": 3e-4},
         script="sac_continuous.py",
-        script_options=("--learning-starts", "300"),
+        script_options=("--learning-starts", "300", "--log-every", "100"),
         warmup=500,
         measured=600,
         flops=_sac_flops(),
@@ -120,7 +121,7 @@ WORKLOADS: dict[str, Workload] = {
         | {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4},
         peer=_PEER_CONTROL | {"learning_rate": 3e-4, "exploration_noise": 0.1},
         script="td3_continuous.py",
-        script_options=("--learning-starts", "300"),
+        script_options=("--learning-starts", "300", "--log-every", "100"),
         warmup=500,
         measured=800,
         flops=_td3_flops(),
@@ -158,7 +159,7 @@ WORKLOADS: dict[str, Workload] = {
             "epsilon_fraction": 0.01,  # the steady state: 5% random actions
         },
         script="dqn.py",
-        script_options=("--learning-starts", "1000"),
+        script_options=("--learning-starts", "1000", "--log-every", "1000"),
         warmup=3_000,
         measured=15_000,
         flops=_dqn_flops(),
