@@ -174,8 +174,8 @@ def image_layout(networks: nn.Module) -> Callable[[Tensor], Tensor] | None:
         networks: those that see the observations.
 
     Returns:
-        [N, C, H, W] -> the same images; None if observations are not just images, or the layout
-        that they come in is the wanted one.
+        [N, C, H, W] -> the same images, and other leaves as they are; None if observations are
+        not just one image, or the layout that it comes in is the wanted one.
     """
     encoders = [part for part in networks.modules() if isinstance(part, ObservationEncoder)]
     if not encoders or not all(encoder.image_only for encoder in encoders):
