@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.profiler.light import measure_light
 from benchmarks.profiler.programs import PROGRAMS, measure_programs
 from benchmarks.profiler.sweep import measure_sweep
 from benchmarks.profiler.tables import write_tables
+from benchmarks.profiler.within import measure_within
 
 RESULTS = Path(__file__).parents[1] / "results" / "profiler"
 
@@ -39,24 +39,26 @@ def main() -> int:
     )
     programs.add_argument("--fresh", action="store_true", help="forget what was recorded before")
     light = commands.add_parser("light", help="the cost of light mode within one program")
-    light.add_argument("--python", default=sys.executable, help="as for programs")
-    light.add_argument(
-        "--blocks", type=int, default=80, help="of some 0.3 s, half of them recorded"
-    )
-    light.add_argument(
-        "--only", nargs="+", metavar="PROGRAM", choices=sorted(PROGRAMS), default=list(PROGRAMS)
-    )
+    full = commands.add_parser("full", help="the cost of full mode likewise, and what is corrected")
+    for each, length, default in ((light, "0.3", 80), (full, "1", 48)):
+        each.add_argument("--python", default=sys.executable, help="as for programs")
+        each.add_argument(
+            "--blocks", type=int, default=default, help=f"of some {length} s, half of them recorded"
+        )
+        each.add_argument(
+            "--only", nargs="+", metavar="PROGRAM", choices=sorted(PROGRAMS), default=list(PROGRAMS)
+        )
     table = commands.add_parser("table", help="write the tables of what is recorded")
     table.add_argument("--python-version", required=True, metavar="X.Y")
     sweep = commands.add_parser("sweep", help="analysis of a large session")
     sweep.add_argument("--events", type=int, default=10_000_000)
-    for each in (programs, light, table, sweep):
+    for each in (programs, light, full, table, sweep):
         each.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args()
     if options.command == "programs":
         measure_programs(options)
-    elif options.command == "light":
-        measure_light(options)
+    elif options.command in ("light", "full"):
+        measure_within(options)
     elif options.command == "table":
         print(write_tables(options.out / f"python-{options.python_version}.json"))
     else:

@@ -1,13 +1,18 @@
-"""What light mode costs, told apart from the machine's own ups and downs.
+"""What recording costs, told apart from the machine's own ups and downs.
 
 Whole programs differ by several percent from run to run, which hides a cost of one. Here one
-program trains on, and its marks are recorded in every other block of a few tenths of a second, in
-the order off, on, on, off. Blocks hold a whole number of the algorithm's iterations, so that all do
-the same work; the cost is the mean over the groups of four of log(on / off), with a 95% interval.
-In the blocks that are off the wrapped functions stay wrapped, which a program without the profiler
-does not have: some 50 ns for each call of `step`.
+program trains on, and is recorded in every other block, in the order off, on, on, off. Blocks hold
+a whole number of the algorithm's iterations, so that all do the same work, and neighbors are
+compared, with a 95% interval. What lies directly behind a switch is in no block: in full mode
+functions are instrumented anew there, in a session once. In the blocks that are off the wrapped
+functions stay wrapped, which a program without the profiler does not have: some 50 ns for each call
+of `step`. The probe of full mode is calibrated as in the first seconds of a session, in which it
+rests for a fifth of the time; in long sessions that is seldom, and full mode costs as much more.
 
-    PYTHON -m benchmarks.profiler.blocks --program "redline dqn" --blocks 80
+In full mode the session is then read, and what its report takes out of a block of its own
+accord shows how far corrected times are from those that were not recorded.
+
+    PYTHON -m benchmarks.profiler.blocks --program "redline dqn" --mode full --blocks 32
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -27,6 +33,7 @@ import gymnasium
 from benchmarks.profiler.programs import PROGRAMS, Program
 
 MARKS = 1  # what light mode records, in `_native.set_active`
+LIGHT, FULL = "light", "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +42,25 @@ class Plan:
 
     Attributes:
         warmup: env_steps before the first block.
-        steps: env_steps of a block.
+        steps: env_steps of a block of light mode, and of the pause behind a switch in full mode.
+        repeats: how many such make a block of full mode, which takes long enough for the
+            calibration that goes on in it.
     """
 
     warmup: int
     steps: int
+    repeats: int
 
 
 PLANS = {
-    "redline ppo": Plan(8192, 4096),
-    "redline a2c": Plan(8000, 4000),
-    "redline dqn": Plan(3000, 3000),
-    "redline sac": Plan(1200, 120),
-    "redline td3": Plan(1200, 160),
-    "stable-baselines3 ppo": Plan(4096, 2048),
-    "stable-baselines3 sac": Plan(200, 30),
-    "plain gymnasium and torch": Plan(2304, 2304),
+    "redline ppo": Plan(8192, 4096, 5),
+    "redline a2c": Plan(8000, 4000, 5),
+    "redline dqn": Plan(3200, 800, 4),
+    "redline sac": Plan(1200, 120, 6),
+    "redline td3": Plan(1200, 160, 8),
+    "stable-baselines3 ppo": Plan(4096, 2048, 1),
+    "stable-baselines3 sac": Plan(200, 30, 3),
+    "plain gymnasium and torch": Plan(2304, 2304, 6),
 }
 
 
@@ -64,30 +74,47 @@ class Blocks:
     Args:
         plan: of the program.
         number: blocks, a multiple of 4.
+        mode: light or full.
+        recorder: of the session.
     """
 
-    def __init__(self, plan: Plan, number: int) -> None:
-        self._left, self._steps, self._number = plan.warmup, plan.steps, number
-        self._began = 0.0
+    def __init__(self, plan: Plan, number: int, mode: str, recorder: Any) -> None:
+        self._left, self._number, self._recorder = plan.warmup, number, recorder
+        self._is_full = mode == FULL
+        self.steps = plan.steps * (plan.repeats if self._is_full else 1)
+        self._pause = plan.steps if self._is_full else 0
+        self._settles, self._began = False, 0.0
         self.seconds: list[float] = []
+        self.share = self.steps / (self.steps + self._pause)  # of what is recorded, in blocks
 
     def count(self) -> None:
         """One env_step more."""
         self._left -= 1
-        if self._left == 0:
+        if self._left > 0:
+            return
+        if self._settles:
+            self._settles = False
+            self._left, self._began = self.steps, time.perf_counter()
+        else:
             self._turn()
 
     def _turn(self) -> None:
-        from redline.profile import _native
-
         if self._began:
             self.seconds.append(time.perf_counter() - self._began)
-        if len(self.seconds) == self._number:
-            _native.set_active(MARKS)  # type: ignore[union-attr]
+        is_over = len(self.seconds) == self._number
+        self._record(not is_over and len(self.seconds) % 4 in (1, 2))
+        if is_over:
             raise DoneError
-        is_on = len(self.seconds) % 4 in (1, 2)
-        _native.set_active(MARKS if is_on else 0)  # type: ignore[union-attr]
-        self._left, self._began = self._steps, time.perf_counter()
+        self._settles = self._pause > 0
+        self._left, self._began = self._pause or self.steps, time.perf_counter()
+
+    def _record(self, is_on: bool) -> None:
+        from redline.profile import _native
+
+        if not self._is_full:
+            _native.set_active(MARKS if is_on else 0)  # type: ignore[union-attr]
+        elif is_on != bool(_native.get_active()):  # type: ignore[union-attr]
+            self._recorder._begin_window() if is_on else self._recorder._end_window()
 
 
 def counted(env_id: str, blocks: Blocks) -> None:
@@ -129,43 +156,77 @@ def train(program: Program, directory: str) -> None:
 
 
 def cost(seconds: list[float]) -> tuple[float, float]:
-    """Relative cost and half its 95% interval, of blocks off, on, on, off, off, on, ..."""
+    """Relative cost and half its 95% interval, of blocks off, on, on, off, off, on, ...
+
+    Of the differences between the logarithms of neighbors the center by Hodges and Lehmann 1963,
+    the median of the means of all pairs, with the interval that belongs to the signed-rank test:
+    neither slow drift nor a disturbance of one difference in four matters.
+    """
     logs = [math.log(each) for each in seconds]
-    groups = [logs[i : i + 4] for i in range(0, len(logs) - 3, 4)]
-    found = [(b + c - a - d) / 2.0 for a, b, c, d in groups]
-    error = statistics.stdev(found) / math.sqrt(len(found))
-    return math.expm1(statistics.mean(found)), 2.1 * error
+    found: list[float] = []
+    for a, b, c, d in (logs[i : i + 4] for i in range(0, len(logs) - 3, 4)):
+        found += [b - a, c - d]
+    n = len(found)
+    means = sorted((found[i] + found[j]) / 2.0 for i in range(n) for j in range(i, n))
+    spread = 1.96 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24.0)
+    outside = max(math.floor(n * (n + 1) / 4.0 - spread), 0)
+    low, high = means[outside], means[-1 - outside]
+    return math.expm1(statistics.median(means)), (high - low) / 2.0
+
+
+def taken_out(session: Path, blocks: Blocks) -> dict[str, Any]:
+    """What the session's report takes out of one recorded block, relative to one that is not."""
+    from redline.profile.analyse.summary import summarize
+    from redline.profile.reader import open_session
+
+    summary = summarize(open_session(session))
+    (found,) = summary.overhead
+    own = [cell for cell in summary.cells if cell.pid == summary.processes[0].pid]
+    in_blocks_s = sum(cell.raw_s - cell.corrected_s for cell in own) * blocks.share
+    off_s = statistics.median(s for i, s in enumerate(blocks.seconds) if i % 4 in (0, 3))
+    return {
+        "taken_out": in_blocks_s / (len(blocks.seconds) / 2) / off_s,
+        "unit_ns": found.unit_ns,
+        "ci_ns": [found.ci_low_ns, found.ci_high_ns],
+        "callbacks": found.count,
+        "cycles": found.cycles,
+        "corrected": found.corrected,
+        "dropped_events": summary.dropped_events,
+    }
 
 
 def main() -> None:
-    """Run one program and print what its light mode costs, as one JSON object."""
+    """Run one program and print what recording it costs, as one JSON object."""
     from redline import profile
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", choices=sorted(PROGRAMS), required=True)
+    parser.add_argument("--mode", choices=(LIGHT, FULL), default=LIGHT)
     parser.add_argument("--blocks", type=int, default=80)
     options = parser.parse_args()
     program, plan = PROGRAMS[options.program], PLANS[options.program]
-    blocks = Blocks(plan, options.blocks // 4 * 4)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        profile.session(f"{directory}/session", mode="light"),
-        contextlib.suppress(DoneError),
-    ):
-        counted(program.env, blocks)
-        train(program, directory)
-    relative, half = cost(blocks.seconds)
-    print(
-        json.dumps(
-            {
-                "cost": relative,
-                "half_width": half,
-                "blocks": len(blocks.seconds),
-                "block_s": statistics.median(blocks.seconds),
-                "env_steps_per_block": plan.steps,
-            }
-        )
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        session = Path(directory, "session")
+        with (
+            profile.session(session, mode=options.mode) as recorder,
+            contextlib.suppress(DoneError),
+        ):
+            recorder._end_window()
+            blocks = Blocks(plan, options.blocks // 4 * 4, options.mode, recorder)
+            counted(program.env, blocks)
+            train(program, directory)
+        relative, half = cost(blocks.seconds)
+        found = {
+            "cost": relative,
+            "half_width": half,
+            "blocks": len(blocks.seconds),
+            "block_s": statistics.median(blocks.seconds),
+            "env_steps_per_block": blocks.steps,
+            "seconds": [round(each, 5) for each in blocks.seconds],
+        }
+        if options.mode == FULL:
+            found |= taken_out(session, blocks)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
