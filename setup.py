@@ -1,8 +1,8 @@
 """The C extensions; everything else about the package is in pyproject.toml.
 
 They are optional: where no C compiler is found the package still installs. Then marks do
-nothing, starting a profile says that the extension is missing, and a priority tree is searched
-by tensor code, which gives the same results.
+nothing, starting a profile says that the extension is missing, a priority tree is searched by tensor
+code, which gives the same results, and small perceptrons are computed by numpy.
 """
 
 from __future__ import annotations
@@ -44,6 +44,13 @@ setup(
             sources=["src/redline/replay/csrc/tree.c"],
             # Sums must round as those of the tensor code do.
             extra_compile_args=[*FLAGS, "-ffp-contract=off"],
+            optional=True,
+        ),
+        Extension(
+            "redline.models._dense",
+            sources=["src/redline/models/csrc/dense.c"],
+            depends=["src/redline/models/csrc/product.h"],
+            extra_compile_args=FLAGS,
             optional=True,
         ),
     ]

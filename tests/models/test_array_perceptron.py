@@ -16,9 +16,15 @@ from redline.models.mlp_gradients import Gradients, perceptron_of
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
 @pytest.mark.parametrize("activate_output", [False, True])
+@pytest.mark.parametrize("compiled", [True, False])
 def test_values_and_gradients_equal_autograds(
-    activation: type[nn.Module], activate_output: bool
+    activation: type[nn.Module],
+    activate_output: bool,
+    compiled: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not compiled:
+        monkeypatch.setattr("redline.models.array_perceptron._dense", None)
     torch.manual_seed(0)
     last = [activation()] if activate_output else []
     network = nn.Sequential(nn.Linear(5, 7), activation(), nn.Linear(7, 3), *last)

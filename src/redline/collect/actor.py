@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class Actor:
     inference mode, so that the environments of one step while another one acts:
 
         actor.begin(conditioning)
-        while not actor.is_over:
+        while not actor.is_over:        # or actor.run()
             actor.act()                 # choose the actions
             actor.send()                # set the environments off
             actor.observe()             # wait for them and keep what they gave
@@ -161,11 +161,69 @@ class Actor:
         """
         with torch.inference_mode():
             self.begin(conditioning)
-            while not self.is_over:
+            self.run()
+            return self.end()
+
+    def run(self, before_each: Callable[[], None] | None = None) -> None:
+        """Take all steps of the rollout that are left.
+
+        Args:
+            before_each: called before every step; may raise.
+        """
+        quietly = self._single is not None and self._active is None and self.env.can_step_quietly
+        while not self.is_over:
+            if quietly:
+                if self._run_quietly(before_each):
+                    return
+            else:
+                if before_each is not None:
+                    before_each()
                 self.act()
                 self.send()
-                self.observe()
-            return self.end()
+            self.observe()
+
+    def _run_quietly(self, before_each: Callable[[], None] | None) -> bool:
+        """Step until something happens but a reward and the next observation.
+
+        What is written after a step takes twice the time of a simple environment: of these steps
+        it is written for all at once.
+
+        Returns:
+            Whether the rollout is over; if not, `observe` is to finish the step that was taken.
+        """
+        rows, env, length = self._rows, self.env, self.buffer.rollout_length
+        first = t = self._t
+        obs, single, noise = self._begin(), self._single, self._noise
+        try:
+            while t < length:
+                if before_each is not None:
+                    before_each()
+                rows.obs[t][...] = obs
+                with _INFERENCE:
+                    single.act(rows.obs[t], noise[t], rows.action[t], rows.extra_arrays[t])  # type: ignore[union-attr]
+                with _SIMULATION:
+                    is_quiet = env.step_quietly(self.policy.env_action(rows.action[t]))
+                if not is_quiet:
+                    return False
+                t += 1
+                self.progress[0] += 1
+            return True
+        finally:
+            self._settle(first, t)
+
+    def _settle(self, first: int, stop: int) -> None:
+        """Write down the rows of quiet steps."""
+        if stop == first:
+            return
+        rows, steps = self._rows, slice(first, stop)
+        rows.reward[steps, 0] = self.env.settle()
+        rows.terminated[steps] = rows.truncated[steps] = False
+        rows.valid[steps] = True
+        rows.episode_id[steps] = self._episode_id
+        self._in_episode[:] = self._all_in_episode = True
+        self._t = stop
+        self.progress[1] += stop - first
+        self.is_over = stop == self.buffer.rollout_length
 
     def begin(self, conditioning: Mapping[str, Tensor] | None = None) -> None:
         """Start a rollout; see `collect`."""

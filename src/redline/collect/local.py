@@ -130,12 +130,7 @@ class LocalCollector(Collector):
     def _step_in_turn(self) -> None:
         """Step every group to the end of the rollout."""
         if len(self._actors) == 1:
-            (actor,) = self._actors
-            while not actor.is_over:
-                self._refuse_if_cancelled()
-                actor.act()
-                actor.send()
-                actor.observe()
+            self._actors[0].run(self._refuse_if_cancelled)
             return
         stepping: list[Actor] = []
         try:

@@ -86,6 +86,23 @@ class EpisodeBook:
             self._finish(buffers) if ended else [],
         )
 
+    def record_rewards(self, rewards: list[float]) -> Array:
+        """Account for steps of the only environment in which nothing else happened.
+
+        Args:
+            rewards: raw, one for each step.
+
+        Returns:
+            [steps] float32 as the learner sees them.
+        """
+        total = float(self._return[0])
+        for reward in rewards:  # in the order and the precision of steps one by one
+            total += reward
+        self._return[0] = total
+        self._clock += len(rewards)
+        raw = np.array(rewards, np.float64)
+        return (np.sign(raw) if self._clip_reward else raw).astype(np.float32)
+
     def _lost_lives(self, buffers: StepBuffers) -> tuple[Array, bool]:
         ended = buffers.terminated | buffers.truncated
         lost = (buffers.lives < self._lives) & ~ended & buffers.valid

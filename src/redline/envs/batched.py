@@ -13,6 +13,7 @@ import numpy as np
 from redline.envs.accounting import EpisodeBook
 from redline.envs.backend import Backend
 from redline.envs.checks import DataChecker
+from redline.envs.env_loop import EnvLoop
 from redline.envs.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
@@ -57,6 +58,9 @@ class BatchedEnv(VecEnv):
             episodic_life=episodic_life,
         )
         self._num_steps = 0
+        self._alone = backend if isinstance(backend, EnvLoop) and backend.num_envs == 1 else None
+        self.can_step_quietly = self._alone is not None
+        self._unsettled: list[float] = []
         self._has_reset = self._closed = self._is_stepping = False
 
     @property
@@ -102,6 +106,26 @@ class BatchedEnv(VecEnv):
         if self._checker is not None:
             self._checker.check_step(self._num_steps, ended)
         return self._book.record(self._backend.buffers, ended)
+
+    def step_quietly(self, action: NestedArray) -> bool:
+        """Step a single environment; see `VecEnv.step_quietly`."""
+        if self._alone is None or not self._has_reset or self._is_stepping:
+            self.begin_step(action)  # which refuses it, if it is to be refused
+            return False
+        reward = self._alone.step_one(self._alone.codec.encode(action))
+        if reward is None:
+            self._is_stepping = True
+            return False
+        self._num_steps += 1
+        if self._checker is not None:
+            self._checker.check_one(self._num_steps, reward)
+        self._unsettled.append(reward)
+        return True
+
+    def settle(self) -> Array:
+        """Account for quiet steps; see `VecEnv.settle`."""
+        rewards, self._unsettled = self._unsettled, []
+        return self._book.record_rewards(rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on bit for bit; see `VecEnv.state_dict`."""

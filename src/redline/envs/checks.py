@@ -55,6 +55,20 @@ class DataChecker:
         if ended:
             self._check_final(step)
 
+    def check_one(self, step: int, reward: float) -> None:
+        """Check a step of the only environment, of which no more than the observation is written.
+
+        Args:
+            step: number of this step since the last reset, from 1.
+            reward: raw.
+
+        Raises:
+            EnvDataError: if the reward or the observation is not finite.
+        """
+        self._reward[0] = reward
+        if not self._all_finite():
+            self._refuse_step(step)
+
     def _all_finite(self) -> bool:
         """Whether the reward and every observation is finite.
 

@@ -6,7 +6,7 @@ ends is reset at once, in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -62,6 +62,7 @@ class EnvLoop(Backend):
         self._snapshots = [Snapshotter(env) for env in self._envs]
         self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]
         self._keeps_journals = any(journal is not None for journal in self._journals)
+        self._left_over: tuple[Any, ...] | None = None
         self.use_buffers(StepBuffers.allocate(self.observation_space, num_envs))
 
     @property
@@ -97,12 +98,43 @@ class EnvLoop(Backend):
             self._record(rows, active)
         if active is not None:
             return self._step_some(rows, active.tolist())
+        return self._write(map(_step, self._envs, rows))
+
+    def step_one(self, action: NestedArray) -> float | None:
+        """Step the only environment, and write its observation if nothing else happened.
+
+        Args:
+            action: encoded.
+
+        Returns:
+            The raw reward. None if an episode ended, or there are lives to be counted: then
+            nothing is written yet, and `finish_step` does so.
+        """
+        rows = self.codec.rows(action)
+        if self._keeps_journals:
+            self._record(rows, None)
+        made = self._envs[0].step(rows[0])
+        obs, reward, terminated, truncated, info = made
+        if terminated or truncated or "lives" in info or not isinstance(reward, (float, int)):
+            self._left_over = made
+            return None
+        self._write_obs(0, obs)
+        return reward
+
+    def finish_step(self) -> bool:
+        """Step, or write what `step_one` left over."""
+        if self._left_over is None:
+            return super().finish_step()
+        made, self._left_over = self._left_over, None
+        return self._write(iter([made]))
+
+    def _write(self, made: Iterator[tuple[Any, ...]]) -> bool:
+        """Write what the environments' steps gave, one after the other."""
         any_ended = False
         write_obs, buffers = self._write_obs, self.buffers
         rewards, terminations, truncations = [], [], []
         lives = buffers.lives
-        for i, env in enumerate(self._envs):
-            obs, reward, terminated, truncated, info = env.step(rows[i])
+        for i, (obs, reward, terminated, truncated, info) in enumerate(made):
             rewards.append(reward)
             terminations.append(terminated)
             truncations.append(truncated)
@@ -215,6 +247,10 @@ class EnvLoop(Backend):
 
     def _label(self, index: int) -> str:
         return f"{self.env_id}, environment {self.first_env_id + index}"
+
+
+def _step(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, ...]:
+    return env.step(action)
 
 
 def _checked_env(env: Any, env_id: str) -> gymnasium.Env[Any, Any]:

@@ -56,6 +56,7 @@ class VecEnv(ABC):
         restorable: None if the state can be saved and restored bit for bit, else the reason
             why not (resuming then starts fresh episodes and says so).
         preset: name of the Atari protocol in force, None if there is none.
+        can_step_quietly: whether there are `step_quietly` and `settle`.
         first_env_id: index of the first environment in the whole batch; more than 0 where a
             worker holds a part of a bigger one.
     """
@@ -69,6 +70,7 @@ class VecEnv(ABC):
     can_idle: bool = False
     restorable: str | None = None
     preset: str | None = None
+    can_step_quietly: bool = False
     first_env_id: int = 0
 
     @abstractmethod
@@ -118,6 +120,28 @@ class VecEnv(ABC):
         """Wait for the step that `begin_step` began; raises as `step` does."""
         action, active = self._begun
         return self.step(action, active)
+
+    def step_quietly(self, action: NestedArray) -> bool:
+        """Step a single environment, and account for it later: most steps are like any other.
+
+        Whoever steps quietly calls `settle` before anything else but the next quiet step.
+
+        Args:
+            action: [1, ...] in the action space's structure.
+
+        Returns:
+            Whether nothing happened but a reward and the next observation, which lies where that
+            of the step before did. If not, `settle` and then `finish_step` give all of it.
+
+        Raises:
+            ActionError: if the action lies outside the action space.
+            EnvDataError: if the reward or the observation is NaN or infinite.
+        """
+        raise NotImplementedError
+
+    def settle(self) -> Array:
+        """Account for the quiet steps since the last call; [steps] float32 their rewards."""
+        raise NotImplementedError
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

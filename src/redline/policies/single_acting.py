@@ -18,7 +18,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Array
-from redline.models.array_perceptron import ArrayPerceptron, give_numpy_one_thread
+from redline.models.array_perceptron import (
+    ArrayPerceptron,
+    give_numpy_one_thread,
+    native_network,
+)
 from redline.models.mlp_gradients import Perceptron, perceptron_of
 from redline.models.q_heads import ScalarHead
 from redline.policies.action_heads import CategoricalHead, GaussianHead
@@ -41,7 +45,7 @@ class SinglePerceptron:
 
     def __init__(self, perceptron: Perceptron) -> None:
         give_numpy_one_thread()
-        self._tanh = perceptron.tanh
+        self._tanh, self._native = perceptron.tanh, native_network(perceptron)
         last = len(perceptron.layers) - 1
         self._layers = [
             (
@@ -54,9 +58,13 @@ class SinglePerceptron:
             )
             for i, layer in enumerate(perceptron.layers)
         ]
+        self._out = self._layers[-1][2]
 
     def __call__(self, x: Array) -> Array:
         """[in] -> [out], in memory that the next call overwrites."""
+        if self._native is not None:
+            self._native.row(x, self._out)
+            return self._out
         for weight, bias, out, zeros, active in self._layers:
             np.dot(weight, x, out=out)
             out += bias

@@ -72,19 +72,14 @@ class Continuation:
         ended = terminated | truncated
         values = self._rows(rollout)
         observed = self._observed(rollout, head)
-        kept = self._kept(rollout, ended) if ended.any() else {}
+        kept = self._kept(rollout, ended) if np.count_nonzero(ended) else {}
         if values is None or observed is None or kept is None:
             return None
         oldest = head + length - self._ring_rows
         if oldest > 0:  # room for last observations, now that nothing can be refused any more
             for leaf in self._leaves.values():
                 leaf.release(oldest)
-        flags = np.full((length, num_envs), VALID, np.uint8)
-        flags[0] += np.where(open_before, 0, FIRST).astype(np.uint8)
-        if kept:
-            flags += TERMINATED * terminated.view(np.uint8) + TRUNCATED * truncated.view(np.uint8)
-            flags[1:] += FIRST * ended[:-1].view(np.uint8)
-        values["flags"] = flags
+        values["flags"] = _flags(terminated, truncated, open_before)
         for name, value in values.items():
             self._write(name, slot, value)
         for name, (row, value) in observed.items():
@@ -99,7 +94,9 @@ class Continuation:
         valid, terminated, truncated = (
             self._array(steps.get(name), _FLAG, 2) for name in ("valid", "terminated", "truncated")
         )
-        if valid is None or terminated is None or truncated is None or not valid.all():
+        if valid is None or terminated is None or truncated is None:
+            return None
+        if np.count_nonzero(valid) < valid.size:
             return None
         if len(valid) > 1:
             episode = self._array(steps.get("episode_id"), _NUMBER, 2)
@@ -144,7 +141,7 @@ class Continuation:
             if following + len(given) > rows:
                 return None
             stored = self._arena.host(name)[row * self._num_envs : (row + 1) * self._num_envs]
-            if not np.array_equal(stored, given[0]):
+            if np.count_nonzero(stored == given[0]) < stored.size:
                 return None
             value = acting[None]
             if len(given) > 1:
@@ -218,6 +215,18 @@ class Continuation:
         start, stop = row * self._num_envs, (row + len(value)) * self._num_envs
         self._arena.host(name)[start:stop] = value.reshape(stop - start, *value.shape[2:])
         self._arena.arrays[name].touch(start, stop)
+
+
+def _flags(terminated: Array, truncated: Array, open_before: Array) -> Array:
+    """[T, B] uint8 what is stored of rows that are all valid and carry on."""
+    flags = np.full(terminated.shape, VALID, np.uint8)
+    if np.count_nonzero(open_before) < open_before.size:
+        flags[0] += np.where(open_before, 0, FIRST).astype(np.uint8)
+    ended = terminated | truncated
+    if np.count_nonzero(ended):
+        flags += TERMINATED * terminated.view(np.uint8) + TRUNCATED * truncated.view(np.uint8)
+        flags[1:] += FIRST * ended[:-1].view(np.uint8)
+    return flags
 
 
 def _fits(value: Any, leaf: LeafSpec | None, leading: int) -> bool:

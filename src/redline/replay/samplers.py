@@ -100,26 +100,42 @@ class _UnitRows:
         self._per_row[:] = 0
         self.oldest = self.stop = self.count = 0
 
-    def evict(self, oldest: int) -> tuple[Array, int]:
+    def evict(self, oldest: int) -> tuple[range, int]:
         """Unit rows that go, and how many units with them."""
-        gone = np.arange(self.oldest, min(oldest, self.stop))
-        slots = gone % len(self._per_row)
-        units = int(self._per_row[slots].sum())
-        self._per_row[slots] = 0
+        gone = range(self.oldest, min(oldest, self.stop))
+        units = 0
+        for part in self._parts(gone.start, len(gone)):
+            units += int(np.add.reduce(part))
+            part.fill(0)
         self.oldest = max(self.oldest, oldest)
         self.count -= units
         return gone, units
 
     def append(self, first: int, eligible: Array) -> None:
-        units = eligible.sum(1)
-        slot = first % len(self._per_row)
-        if slot + len(units) <= len(self._per_row):
-            self._per_row[slot : slot + len(units)] = units
-        else:
-            rows = np.arange(first, first + len(units)) % len(self._per_row)
-            self._per_row[rows] = units
-        self.count += int(units.sum())
+        units, begin = np.count_nonzero(eligible, axis=1), 0
+        for part in self._parts(first, len(eligible)):
+            part[:] = units[begin : begin + len(part)]
+            begin += len(part)
+        self.count += int(np.add.reduce(units))
         self.stop = max(self.stop, first + len(eligible))
+
+    def append_whole(self, first: int, num_rows: int, num_envs: int) -> None:
+        """The same for rows of which every unit may be drawn."""
+        for part in self._parts(first, num_rows):
+            part.fill(num_envs)
+        self.count += num_rows * num_envs
+        self.stop = max(self.stop, first + num_rows)
+
+    def _parts(self, first: int, num_rows: int) -> list[Array]:
+        """Consecutive unit rows, in two pieces where they reach around the ring's end."""
+        if num_rows <= 0:
+            return []
+        rows = len(self._per_row)
+        slot = first % rows
+        whole = self._per_row[slot : slot + num_rows]
+        return (
+            [whole] if slot + num_rows <= rows else [whole, self._per_row[: slot + num_rows - rows]]
+        )
 
     def state_arrays(self) -> dict[str, Array]:
         span = np.array([self.oldest, self.stop, self.count], dtype=np.int64)
@@ -161,15 +177,16 @@ class UniformSampler:
         if oldest > self._rows.oldest:
             _, gone = self._rows.evict(oldest)
             self._begin += gone
-        if eligible.all():
+        if np.count_nonzero(eligible) == eligible.size > 0:
             start = first * self._num_envs
-            units = np.arange(start, start + eligible.size)
+            self._write(self._begin + self.count, np.arange(start, start + eligible.size))
+            self._rows.append_whole(first, len(eligible), self._num_envs)
         else:
             row, env = np.nonzero(eligible)
-            units = (first + row) * self._num_envs + env
-        if len(units):
-            self._write(self._begin + self.count, units)
-        self._rows.append(first, eligible)
+            if len(row):
+                units = (first + row) * self._num_envs + env
+                self._write(self._begin + self.count, units)
+            self._rows.append(first, eligible)
         self._point()
 
     def _write(self, place: int, units: Array) -> None:
@@ -279,7 +296,8 @@ class PrioritizedSampler:
             if known.numel():
                 self._take_note(known)
                 self.require_sound()
-        gone, _ = self._rows.evict(oldest)
+        evicted, _ = self._rows.evict(oldest)
+        gone = np.arange(evicted.start, evicted.stop)
         self._rows.append(first, eligible)
         taken_over = (gone + self._unit_rows >= first) & (
             gone + self._unit_rows < first + len(eligible)

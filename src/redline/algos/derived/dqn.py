@@ -7,6 +7,7 @@ With e = y - Q(s, a) of N rows, importance weights w and the Huber threshold k:
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from redline.models.array_perceptron import ArrayPerceptron, suits_arrays
 from redline.models.mlp_gradients import Gradients, Perceptron, perceptron_of
 from redline.models.q_heads import ScalarHead
 from redline.policies.q_policy import QPolicy
-from redline.policies.torso_parts import is_fixed, split_torso
+from redline.policies.torso_parts import is_fixed, is_identity, split_torso
 
 
 class DerivedDQN:
@@ -37,7 +38,8 @@ class DerivedDQN:
         self, algorithm: DQN, online: Perceptron, target: Perceptron, gradients: Gradients
     ) -> None:
         self.algorithm = algorithm
-        self._encode, _ = split_torso(algorithm.policy.torso)
+        encoder, _ = split_torso(algorithm.policy.torso)
+        self._encode: Any = _unchanged if is_identity(encoder) else encoder
         self._online, self._target, self._gradients = online, target, gradients
         rows, self._arrays = algorithm.config.batch_size, None
         plain = not torch.compiler.is_compiling()
@@ -123,8 +125,9 @@ class DerivedDQN:
         if self.algorithm.config.double_q:
             value = values[rows, online.forward(next_obs)[-1].argmax(1)]
         else:
-            value = values.max(1)
-        value *= discount
+            # Column by column, which for a few of them takes a fifth of the time of `max`.
+            value = functools.reduce(np.maximum, values.T)
+        value = value * discount
         value += reward
         kept = online.forward(obs)
         chosen = kept[-1][rows, action]
@@ -142,8 +145,14 @@ class DerivedDQN:
         grad = np.zeros_like(kept[-1])
         grad[rows, action] = -share * weighted
         online.backward(kept, grad)
-        means = torch.from_numpy(np.stack([loss, chosen.sum(), value.sum()]) * share)
+        sums = np.array([loss, chosen.sum(), value.sum()], np.float32)
+        means = torch.from_numpy(sums * share)
         return torch.from_numpy(size), *means.unbind()
+
+
+def _unchanged(obs: Tensor) -> Tensor:
+    """Observations of one vector are features already."""
+    return obs
 
 
 def _perceptron(policy: QPolicy, gradients: Gradients | None) -> Perceptron | None:

@@ -1,0 +1,516 @@
+/* Small dense networks with ReLU between their layers: forward and backward on the CPU.
+ *
+ * For layers of some hundred units a call of a matrix library costs as much as its arithmetic,
+ * and every bias, ReLU and sum of its own as much again. Here a network's pass is one call. The
+ * formulas are those of models/mlp_gradients.py, the arrays float32; those of the parameters are
+ * held as long as the network lives, and read and written where they lie.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_LAYERS 16
+#define WIDEST_PANEL 32
+
+/* A matrix of any strides, in floats. */
+typedef struct {
+    float *data;
+    int rows, columns;
+    ptrdiff_t row, column;
+} Matrix;
+
+typedef struct {
+    Matrix weight, weight_grad; /* [in, out] */
+    float *bias, *bias_grad;
+} Layer;
+
+static Matrix
+transposed(const Matrix *m)
+{
+    return (Matrix){m->data, m->columns, m->rows, m->column, m->row};
+}
+
+#if defined(__x86_64__)
+#define LANES 16
+#define TILE 8
+#define TARGET __attribute__((target("avx512f,avx2,fma")))
+#define NAME(x) x##_avx512
+#include "product.h"
+#undef LANES
+#undef TILE
+#undef TARGET
+#undef NAME
+#define LANES 8
+#define TILE 6
+#define TARGET __attribute__((target("avx2,fma")))
+#define NAME(x) x##_avx2
+#include "product.h"
+#undef LANES
+#undef TILE
+#undef TARGET
+#undef NAME
+#endif
+#define LANES 4
+#define TILE 6
+#define TARGET
+#define NAME(x) x##_plain
+#include "product.h"
+
+typedef struct {
+    const char *name;
+    void (*product)(const Matrix *, const Matrix *, float *, ptrdiff_t, const float *, int,
+                    float *);
+    void (*rectify_and_sum)(const Matrix *, const Matrix *, float *);
+    void (*row)(const Layer *, const float *, float *, int);
+} Kernels;
+
+static const Kernels all_kernels[] = {
+#if defined(__x86_64__)
+    {"avx512", product_avx512, rectify_and_sum_avx512, row_avx512},
+    {"avx2", product_avx2, rectify_and_sum_avx2, row_avx2},
+#endif
+    {"plain", product_plain, rectify_and_sum_plain, row_plain},
+};
+#define NUM_KERNELS (int)(sizeof(all_kernels) / sizeof(all_kernels[0]))
+
+/* Those that every network uses. */
+static const Kernels *kernels = &all_kernels[NUM_KERNELS - 1];
+
+/* Whether this processor can run them. */
+static int
+is_served(const Kernels *these)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    int wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (strcmp(these->name, "avx512") == 0)
+        return wide && __builtin_cpu_supports("avx512f");
+    if (strcmp(these->name, "avx2") == 0)
+        return wide;
+#endif
+    return strcmp(these->name, "plain") == 0;
+}
+
+/* The network: its layers, the arrays it holds, and memory for what lies between. */
+typedef struct {
+    PyObject_HEAD
+    int count, rectifies_output, learns;
+    Layer layers[MAX_LAYERS];
+    Py_buffer held[4 * MAX_LAYERS];
+    int num_held, widest;
+    float *scratch;
+    size_t scratch_floats;
+} Network;
+
+/* An array of float32 with so many axes; `view` must be released if 0 is returned. */
+static int
+get_floats(PyObject *object, Py_buffer *view, int axes, int writable, const char *what)
+{
+    int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, view, flags) < 0)
+        return -1;
+    if (view->ndim != axes || view->format == NULL || strcmp(view->format, "f") != 0) {
+        PyErr_Format(PyExc_TypeError, "%s should be float32 with %d axes", what, axes);
+        PyBuffer_Release(view);
+        return -1;
+    }
+    for (int axis = 0; axis < axes; axis++) {
+        if (view->shape[axis] > INT32_MAX || view->strides[axis] % (Py_ssize_t)sizeof(float)) {
+            PyErr_Format(PyExc_ValueError, "%s is too large, or not aligned", what);
+            PyBuffer_Release(view);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static Matrix
+as_matrix(const Py_buffer *view)
+{
+    const Py_ssize_t size = sizeof(float);
+    return (Matrix){view->buf, (int)view->shape[0], (int)view->shape[1], view->strides[0] / size,
+                    view->strides[1] / size};
+}
+
+/* Whether an array's last axis has no gaps, so that rows can be written and read as such. */
+static int
+has_whole_rows(const Py_buffer *view)
+{
+    int last = view->ndim - 1;
+    return view->shape[last] <= 1 || view->strides[last] == sizeof(float);
+}
+
+/* Hold item `i` of a tuple of arrays; NULL with an error set if it is not what it should be. */
+static Py_buffer *
+hold(Network *self, PyObject *tuple, int i, int axes, int writable, const char *what)
+{
+    Py_buffer *view = &self->held[self->num_held];
+    if (get_floats(PyTuple_GET_ITEM(tuple, i), view, axes, writable, what) < 0)
+        return NULL;
+    self->num_held++;
+    return view;
+}
+
+static int
+hold_layer(Network *self, int i, PyObject *const *tuples)
+{
+    Layer *layer = &self->layers[i];
+    Py_buffer *weight = hold(self, tuples[0], i, 2, 0, "a weight"), *bias, *grad;
+    if (weight == NULL || (bias = hold(self, tuples[1], i, 1, 0, "a bias")) == NULL)
+        return -1;
+    layer->weight = as_matrix(weight);
+    layer->bias = bias->buf;
+    int fits = bias->shape[0] == weight->shape[1] && has_whole_rows(bias) &&
+               layer->weight.rows > 0 && layer->weight.columns > 0 &&
+               (i == 0 || layer->weight.rows == self->layers[i - 1].weight.columns);
+    if (self->learns) {
+        if ((grad = hold(self, tuples[2], i, 2, 1, "a weight's gradient")) == NULL)
+            return -1;
+        layer->weight_grad = as_matrix(grad);
+        fits = fits && grad->shape[0] == weight->shape[0] && grad->shape[1] == weight->shape[1] &&
+               (layer->weight_grad.row == 1 || layer->weight_grad.column == 1);
+        if ((grad = hold(self, tuples[3], i, 1, 1, "a bias's gradient")) == NULL)
+            return -1;
+        layer->bias_grad = grad->buf;
+        fits = fits && grad->shape[0] == bias->shape[0] && has_whole_rows(grad);
+    }
+    if (!fits) {
+        PyErr_Format(PyExc_ValueError, "layer %d: shapes or strides do not fit together", i);
+        return -1;
+    }
+    self->widest = layer->weight.rows > self->widest ? layer->weight.rows : self->widest;
+    self->widest = layer->weight.columns > self->widest ? layer->weight.columns : self->widest;
+    return 0;
+}
+
+static PyObject *
+network_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"weights", "biases", "weight_grads", "bias_grads", "rectifies_output",
+                            NULL};
+    PyObject *tuples[4];
+    int rectifies_output;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!p", names, &PyTuple_Type, &tuples[0],
+                                     &PyTuple_Type, &tuples[1], &PyTuple_Type, &tuples[2],
+                                     &PyTuple_Type, &tuples[3], &rectifies_output))
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(tuples[0]), grads = PyTuple_GET_SIZE(tuples[2]);
+    if (count < 1 || count > MAX_LAYERS || PyTuple_GET_SIZE(tuples[1]) != count ||
+        (grads != 0 && grads != count) || PyTuple_GET_SIZE(tuples[3]) != grads) {
+        PyErr_Format(PyExc_ValueError, "a network has 1 to %d layers, and one of each array for "
+                     "each of them", MAX_LAYERS);
+        return NULL;
+    }
+    Network *self = (Network *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->count = (int)count;
+    self->rectifies_output = rectifies_output;
+    self->learns = grads > 0;
+    for (int i = 0; i < self->count; i++) {
+        if (hold_layer(self, i, tuples) < 0) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return (PyObject *)self;
+}
+
+static void
+network_dealloc(Network *self)
+{
+    for (int i = 0; i < self->num_held; i++)
+        PyBuffer_Release(&self->held[i]);
+    PyMem_Free(self->scratch);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* At least so many floats that nobody else uses. */
+static float *
+scratch(Network *self, size_t floats)
+{
+    if (floats > self->scratch_floats) {
+        float *larger = PyMem_Realloc(self->scratch, floats * sizeof(float));
+        if (larger == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        self->scratch = larger;
+        self->scratch_floats = floats;
+    }
+    return self->scratch;
+}
+
+/* What a packed panel of any product takes, when batches have so many rows. */
+static size_t
+panel_floats(const Network *self, int rows)
+{
+    size_t depth = (size_t)(rows > self->widest ? rows : self->widest);
+    return depth * WIDEST_PANEL;
+}
+
+static int
+is_rectified(const Network *self, int i)
+{
+    return i + 1 < self->count || self->rectifies_output;
+}
+
+/* The input and the outputs of all layers; num_taken says how many must be released. */
+typedef struct {
+    Py_buffer views[MAX_LAYERS + 1];
+    int num_taken;
+} Tape;
+
+static void
+release_tape(Tape *tape)
+{
+    for (int i = 0; i < tape->num_taken; i++)
+        PyBuffer_Release(&tape->views[i]);
+}
+
+static int
+take_tape(const Network *self, PyObject *list, int writable, Tape *tape)
+{
+    tape->num_taken = 0;
+    if (!PyList_Check(list) || PyList_GET_SIZE(list) != self->count + 1) {
+        PyErr_Format(PyExc_ValueError, "a tape is a list of the input and %d outputs", self->count);
+        return -1;
+    }
+    for (int i = 0; i <= self->count; i++) {
+        Py_buffer *view = &tape->views[i];
+        if (get_floats(PyList_GET_ITEM(list, i), view, 2, writable && i > 0, "a tape's array") < 0)
+            break;
+        tape->num_taken++;
+        int width = i == 0 ? self->layers[0].weight.rows : self->layers[i - 1].weight.columns;
+        if (view->shape[1] != width || view->shape[0] != tape->views[0].shape[0] ||
+            !has_whole_rows(view)) {
+            PyErr_Format(PyExc_ValueError, "array %d of the tape should be [rows, %d]", i, width);
+            break;
+        }
+    }
+    if (PyErr_Occurred()) {
+        release_tape(tape);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+network_forward(Network *self, PyObject *list)
+{
+    Tape tape;
+    if (take_tape(self, list, 1, &tape) < 0)
+        return NULL;
+    float *packed = scratch(self, panel_floats(self, 0));
+    if (packed != NULL) {
+        for (int i = 0; i < self->count; i++) {
+            Matrix x = as_matrix(&tape.views[i]), y = as_matrix(&tape.views[i + 1]);
+            const Layer *layer = &self->layers[i];
+            kernels->product(&x, &layer->weight, y.data, y.row, layer->bias,
+                             is_rectified(self, i), packed);
+        }
+    }
+    release_tape(&tape);
+    return packed == NULL ? NULL : Py_NewRef(Py_None);
+}
+
+/* The gradient of one layer's weight, given its input and its output's gradient. */
+static void
+weight_grad(const Layer *layer, const Matrix *x, const Matrix *grad, float *packed)
+{
+    const Matrix *into = &layer->weight_grad;
+    if (into->row == 1) { /* it lies as [out, in] */
+        Matrix turned = transposed(grad);
+        kernels->product(&turned, x, into->data, into->column, NULL, 0, packed);
+    } else {
+        Matrix turned = transposed(x);
+        kernels->product(&turned, grad, into->data, into->row, NULL, 0, packed);
+    }
+}
+
+static void
+backward(const Network *self, const Tape *tape, float *memory)
+{
+    int rows = (int)tape->views[0].shape[0];
+    float *space[2] = {memory, memory + (size_t)rows * self->widest};
+    float *packed = space[1] + (size_t)rows * self->widest;
+    for (int i = self->count - 1; i >= 0; i--) {
+        const Layer *layer = &self->layers[i];
+        Matrix x = as_matrix(&tape->views[i]), y = as_matrix(&tape->views[i + 1]);
+        Matrix grad = {space[0], rows, layer->weight.columns, layer->weight.columns, 1};
+        kernels->rectify_and_sum(&grad, is_rectified(self, i) ? &y : NULL, layer->bias_grad);
+        weight_grad(layer, &x, &grad, packed);
+        if (i > 0) {
+            Matrix turned = transposed(&layer->weight);
+            kernels->product(&grad, &turned, space[1], turned.columns, NULL, 0, packed);
+            float *next = space[1];
+            space[1] = space[0];
+            space[0] = next;
+        }
+    }
+}
+
+static PyObject *
+network_backward(Network *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "backward(tape, grad)");
+        return NULL;
+    }
+    if (!self->learns) {
+        PyErr_SetString(PyExc_ValueError, "this network was made without gradients");
+        return NULL;
+    }
+    Tape tape;
+    Py_buffer view;
+    PyObject *result = NULL;
+    if (take_tape(self, args[0], 0, &tape) < 0)
+        return NULL;
+    if (get_floats(args[1], &view, 2, 0, "grad") < 0)
+        goto no_grad;
+    const Py_buffer *output = &tape.views[self->count];
+    if (view.shape[0] != output->shape[0] || view.shape[1] != output->shape[1] ||
+        output->shape[0] == 0) {
+        PyErr_SetString(PyExc_ValueError, "grad should be [rows, outputs], of at least one row");
+        goto done;
+    }
+    size_t rows = (size_t)view.shape[0];
+    float *memory =
+        scratch(self, 2 * rows * (size_t)self->widest + panel_floats(self, (int)rows));
+    if (memory == NULL)
+        goto done;
+    Matrix grad = as_matrix(&view);
+    for (int n = 0; n < grad.rows; n++)
+        for (int j = 0; j < grad.columns; j++)
+            memory[n * grad.columns + j] = grad.data[n * grad.row + j * grad.column];
+    backward(self, &tape, memory);
+    result = Py_NewRef(Py_None);
+done:
+    PyBuffer_Release(&view);
+no_grad:
+    release_tape(&tape);
+    return result;
+}
+
+static PyObject *
+network_row(Network *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "row(x, out)");
+        return NULL;
+    }
+    Py_buffer x, out;
+    PyObject *result = NULL;
+    if (get_floats(args[0], &x, 1, 0, "x") < 0)
+        return NULL;
+    if (get_floats(args[1], &out, 1, 1, "out") < 0)
+        goto no_out;
+    const Layer *last = &self->layers[self->count - 1];
+    if (x.shape[0] != self->layers[0].weight.rows || out.shape[0] != last->weight.columns ||
+        !has_whole_rows(&x) || !has_whole_rows(&out)) {
+        PyErr_SetString(PyExc_ValueError, "x should be [inputs] and out [outputs]");
+        goto done;
+    }
+    size_t width = (size_t)self->widest;
+    float *space = scratch(self, 2 * width + panel_floats(self, 0));
+    if (space == NULL)
+        goto done;
+    const float *from = x.buf;
+    for (int i = 0; i < self->count; i++) {
+        const Layer *layer = &self->layers[i];
+        float *into = i + 1 < self->count ? space + (size_t)(i % 2) * width : out.buf;
+        if (layer->weight.row == 1) {
+            kernels->row(layer, from, into, is_rectified(self, i));
+        } else {
+            Matrix one = {(float *)from, 1, layer->weight.rows, layer->weight.rows, 1};
+            kernels->product(&one, &layer->weight, into, layer->weight.columns, layer->bias,
+                             is_rectified(self, i), space + 2 * width);
+        }
+        from = into;
+    }
+    result = Py_NewRef(Py_None);
+done:
+    PyBuffer_Release(&out);
+no_out:
+    PyBuffer_Release(&x);
+    return result;
+}
+
+static PyMethodDef network_methods[] = {
+    {"forward", (PyCFunction)(void (*)(void))network_forward, METH_O,
+     "forward(tape): write the outputs [rows, out] of all layers; the tape begins with the input."},
+    {"backward", (PyCFunction)(void (*)(void))network_backward, METH_FASTCALL,
+     "backward(tape, grad): write the gradients, given that of the output [rows, out]."},
+    {"row", (PyCFunction)(void (*)(void))network_row, METH_FASTCALL,
+     "row(x, out): the outputs [out] of one input [in]."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject network_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "redline.models._dense.Network",
+    .tp_doc = "Network(weights, biases, weight_grads, bias_grads, rectifies_output): tuples of "
+              "float32 arrays [in, out] and [out]; those of gradients may be empty.",
+    .tp_basicsize = sizeof(Network),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = network_new,
+    .tp_dealloc = (destructor)network_dealloc,
+    .tp_methods = network_methods,
+};
+
+static PyObject *
+use(PyObject *module, PyObject *name)
+{
+    (void)module;
+    for (int i = 0; i < NUM_KERNELS; i++) {
+        const Kernels *these = &all_kernels[i];
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, these->name) == 0 &&
+            is_served(these)) {
+            kernels = these;
+            return Py_NewRef(Py_None);
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "this processor has no instructions %R", name);
+    return NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"use", use, METH_O, "use(name): compute with these instructions, one of `instructions`."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_dense", "Small dense networks on the CPU.", -1, methods, NULL, NULL,
+    NULL, NULL,
+};
+
+/* The names of what this processor can run, the quickest first; that one is used. */
+static PyObject *
+instructions(void)
+{
+    PyObject *names = PyList_New(0);
+    for (int i = NUM_KERNELS - 1; names != NULL && i >= 0; i--) {
+        if (!is_served(&all_kernels[i]))
+            continue;
+        kernels = &all_kernels[i];
+        PyObject *name = PyUnicode_FromString(kernels->name);
+        if (name == NULL || PyList_Insert(names, 0, name) < 0)
+            Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+PyMODINIT_FUNC
+PyInit__dense(void)
+{
+    PyObject *made = PyModule_Create(&module), *names = instructions();
+    if (made == NULL || names == NULL || PyType_Ready(&network_type) < 0 ||
+        PyModule_AddObjectRef(made, "instructions", names) < 0 ||
+        PyModule_AddObjectRef(made, "Network", (PyObject *)&network_type) < 0)
+        Py_CLEAR(made);
+    Py_XDECREF(names);
+    return made;
+}

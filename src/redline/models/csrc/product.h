@@ -1,0 +1,130 @@
+/* The product of two small matrices, written once for each kind of processor.
+ *
+ * dense.c includes this file with LANES, the floats of a vector register, TILE, rows of which two
+ * registers each are there, TARGET, the instructions that may be used, and NAME, which makes names
+ * of them. Each call packs the second matrix into panels of two registers' width; a tile of rows
+ * of the first one times such a panel stays in registers from beginning to end.
+ */
+
+typedef float NAME(Vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int NAME(Mask) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#define PANEL (2 * LANES)
+
+/* Columns first .. first + width - 1 of b as [depth][PANEL], zeros beside them. */
+TARGET static void
+NAME(pack)(const Matrix *b, int first, int width, float *packed)
+{
+    const float *from = b->data + first * b->column;
+    for (int k = 0; k < b->rows; k++, from += b->row, packed += PANEL) {
+        for (int j = 0; j < width; j++)
+            packed[j] = from[j * b->column];
+        for (int j = width; j < PANEL; j++)
+            packed[j] = 0.0f;
+    }
+}
+
+/* sum[r][v] = a tile's rows times one or two vectors of a panel. */
+TARGET static inline __attribute__((always_inline)) void
+NAME(multiply)(const float *const *rows, ptrdiff_t step, const float *panel, int depth,
+               const int vectors, NAME(Vector) (*sum)[2])
+{
+    NAME(Vector) total[TILE][2] = {{{0.0f}}};
+    for (int k = 0; k < depth; k++, panel += PANEL) {
+        NAME(Vector) left = *(const NAME(Vector) *)panel;
+        NAME(Vector) right = *(const NAME(Vector) *)(panel + LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < TILE; r++) {
+            float factor = rows[r][k * step];
+            total[r][0] += factor * left;
+            if (vectors > 1)
+                total[r][1] += factor * right;
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < TILE; r++) {
+        sum[r][0] = total[r][0];
+        sum[r][1] = total[r][1];
+    }
+}
+
+/* c = a b (+ bias in every row) (negative results made 0, what is no number left as it is). */
+TARGET static void
+NAME(product)(const Matrix *a, const Matrix *b, float *c, ptrdiff_t c_row, const float *bias,
+              int rectify, float *packed)
+{
+    const NAME(Vector) zero = {0.0f};
+    for (int first = 0; first < b->columns; first += PANEL) {
+        int width = b->columns - first < PANEL ? b->columns - first : PANEL;
+        NAME(Vector) offset[2] = {zero, zero}, sum[TILE][2];
+        if (bias != NULL)
+            memcpy(offset, bias + first, (size_t)width * sizeof(float));
+        NAME(pack)(b, first, width, packed);
+        for (int top = 0; top < a->rows; top += TILE) {
+            const float *rows[TILE];
+            int count = a->rows - top < TILE ? a->rows - top : TILE;
+            for (int r = 0; r < TILE; r++) /* the last row stands in for those that are not */
+                rows[r] = a->data + (top + (r < count ? r : count - 1)) * a->row;
+            if (width <= LANES)
+                NAME(multiply)(rows, a->column, packed, b->rows, 1, sum);
+            else
+                NAME(multiply)(rows, a->column, packed, b->rows, 2, sum);
+            for (int r = 0; r < count; r++) {
+                for (int v = 0; v < 2; v++) {
+                    NAME(Vector) value = sum[r][v] + offset[v];
+                    if (rectify)
+                        value = (NAME(Vector))((NAME(Mask))value & ~(value <= zero));
+                    sum[r][v] = value;
+                }
+                memcpy(c + (top + r) * c_row + first, sum[r], (size_t)width * sizeof(float));
+            }
+        }
+    }
+}
+
+/* The gradient through ReLU, given its output (NULL: there is none), and the sum of its rows. */
+TARGET static void
+NAME(rectify_and_sum)(const Matrix *grad, const Matrix *output, float *sum)
+{
+    memset(sum, 0, (size_t)grad->columns * sizeof(float));
+    for (int n = 0; n < grad->rows; n++) {
+        float *g = grad->data + n * grad->row;
+        if (output != NULL) {
+            const float *y = output->data + n * output->row;
+            for (int j = 0; j < grad->columns; j++)
+                g[j] = y[j] > 0.0f ? g[j] : 0.0f;
+        }
+        for (int j = 0; j < grad->columns; j++)
+            sum[j] += g[j];
+    }
+}
+
+/* y = W x + bias for rows of W that lie side by side, rectified likewise. */
+TARGET static void
+NAME(row)(const Layer *layer, const float *x, float *y, int rectify)
+{
+    int inputs = layer->weight.rows, whole = inputs / LANES * LANES;
+    for (int first = 0; first < layer->weight.columns; first += 4) {
+        int count = layer->weight.columns - first < 4 ? layer->weight.columns - first : 4;
+        const float *w[4];
+        for (int r = 0; r < 4; r++)
+            w[r] = layer->weight.data + (first + (r < count ? r : 0)) * layer->weight.column;
+        NAME(Vector) total[4] = {{0.0f}};
+        for (int k = 0; k < whole; k += LANES) {
+            NAME(Vector) part = *(const NAME(Vector) *)(x + k);
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++)
+                total[r] += part * *(const NAME(Vector) *)(w[r] + k);
+        }
+        for (int r = 0; r < count; r++) {
+            float sum = layer->bias[first + r];
+            for (int lane = 0; lane < LANES; lane++)
+                sum += total[r][lane];
+            for (int k = whole; k < inputs; k++)
+                sum += w[r][k] * x[k];
+            y[first + r] = rectify && sum <= 0.0f ? 0.0f : sum;
+        }
+    }
+}
+
+#undef PANEL

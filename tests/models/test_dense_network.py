@@ -1,0 +1,197 @@
+"""Small ReLU networks in C beside the same arithmetic in float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redline.data import Array
+
+dense = pytest.importorskip("redline.models._dense", reason="built where there is a C compiler")
+
+WIDTHS = st.lists(st.sampled_from([1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 65, 120]), min_size=2,
+                  max_size=4)  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_quickest_instructions() -> Iterator[None]:
+    """Other tests go on with those that the processor has."""
+    yield
+    dense.use(dense.instructions[0])
+
+
+class Case:
+    """A network of some widths, its arrays in either of the two layouts."""
+
+    def __init__(self, widths: list[int], *, seed: int, turned: bool, activate: bool) -> None:
+        rng = np.random.default_rng(seed)
+        pairs = list(itertools.pairwise(widths))
+
+        def matrix(i: int, o: int, fill: bool = True) -> Array:
+            values = rng.standard_normal((i, o)) / np.sqrt(i) if fill else np.zeros((i, o))
+            values = values.astype(np.float32)
+            return np.ascontiguousarray(values.T).T if turned else values
+
+        self.weights = tuple(matrix(i, o) for i, o in pairs)
+        self.biases = tuple(rng.standard_normal(o).astype(np.float32) for _, o in pairs)
+        self.weight_grads = tuple(matrix(i, o, fill=False) for i, o in pairs)
+        self.bias_grads = tuple(np.zeros(o, np.float32) for _, o in pairs)
+        self.activate = activate
+        self.rng = rng
+        self.network = dense.Network(
+            self.weights, self.biases, self.weight_grads, self.bias_grads, activate
+        )
+
+    def tape(self, x: Array) -> list[Array]:
+        """Memory for a forward pass."""
+        return [x, *(np.full((len(x), len(b)), np.nan, np.float32) for b in self.biases)]
+
+    def expected(self, x: Array, grad: Array) -> tuple[list[Array], list[Array], list[Array]]:
+        """Outputs of all layers and gradients of all parameters, in float64."""
+        kept, last = [x.astype(np.float64)], len(self.weights) - 1
+        for i, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            y = kept[-1] @ w.astype(np.float64) + b
+            kept.append(np.maximum(y, 0.0) if i < last or self.activate else y)
+        g, weights, biases = grad.astype(np.float64), [], []
+        for i in range(last, -1, -1):
+            if i < last or self.activate:
+                g = g * (kept[i + 1] > 0)
+            weights.insert(0, kept[i].T @ g)
+            biases.insert(0, g.sum(0))
+            g = g @ self.weights[i].T.astype(np.float64)
+        return kept[1:], weights, biases
+
+
+@given(
+    widths=WIDTHS,
+    rows=st.sampled_from([1, 2, 7, 8, 9, 64, 130]),
+    seed=st.integers(0, 2**16),
+    turned=st.booleans(),
+    activate=st.booleans(),
+    instructions=st.sampled_from(dense.instructions),
+)
+def test_values_and_gradients_equal_float64(
+    widths: list[int], rows: int, seed: int, turned: bool, activate: bool, instructions: str
+) -> None:
+    dense.use(instructions)
+    case = Case(widths, seed=seed, turned=turned, activate=activate)
+    x = case.rng.standard_normal((rows, widths[0])).astype(np.float32)
+    grad = case.rng.standard_normal((rows, widths[-1])).astype(np.float32)
+    tape = case.tape(x)
+    case.network.forward(tape)
+    # A unit close to 0 may fall on either side of it: such cases say nothing of the gradients.
+    outputs, weights, biases = case.expected(x, grad)
+    for found, wanted in zip(tape[1:], outputs, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
+    if all(((f > 0) == (w > 0)).all() for f, w in zip(tape[1:], outputs, strict=True)):
+        case.network.backward(tape, grad)
+        for found, wanted in zip(case.weight_grads, weights, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-4)
+        for found, wanted in zip(case.bias_grads, biases, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-4)
+    out = np.full(widths[-1], np.nan, np.float32)
+    case.network.row(x[0], out)
+    np.testing.assert_allclose(out, outputs[-1][0], rtol=1e-4, atol=2e-5)
+
+
+def test_a_network_worked_by_hand() -> None:
+    # 2 -> 2 -> 1: hidden (1*1 + 2*0 + 0.5, -1*1 + 1*2 - 3) = (1.5, -2) -> (1.5, 0); 2*1.5 + 1 = 4
+    weights = (np.array([[1, -1], [0, 1]], np.float32), np.array([[2], [5]], np.float32))
+    biases = (np.array([0.5, -3], np.float32), np.array([1], np.float32))
+    weight_grads = tuple(np.zeros_like(w) for w in weights)
+    bias_grads = tuple(np.zeros_like(b) for b in biases)
+    network = dense.Network(weights, biases, weight_grads, bias_grads, False)
+    tape = [np.array([[1, 2]], np.float32), np.empty((1, 2), np.float32)]
+    tape.append(np.empty((1, 1), np.float32))
+    network.forward(tape)
+    assert tape[1].tolist() == [[1.5, 0.0]]
+    assert tape[2].tolist() == [[4.0]]
+    network.backward(tape, np.array([[3]], np.float32))
+    assert weight_grads[1].tolist() == [[4.5], [0.0]]  # 3 * (1.5, 0)
+    assert bias_grads[1].tolist() == [3.0]
+    assert weight_grads[0].tolist() == [[6.0, 0.0], [12.0, 0.0]]  # 3 * 2 through the first unit
+    assert bias_grads[0].tolist() == [6.0, 0.0]
+
+
+def test_what_is_no_number_is_not_rectified_away() -> None:
+    case = Case([2, 3, 2], seed=0, turned=True, activate=True)
+    x = np.array([[np.nan, 1.0]], np.float32)
+    tape = case.tape(x)
+    case.network.forward(tape)
+    assert np.isnan(tape[-1]).all()
+    out = np.zeros(2, np.float32)
+    case.network.row(x[0], out)
+    assert np.isnan(out).all()
+
+
+def test_parameters_are_read_where_they_lie() -> None:
+    case = Case([2, 2], seed=0, turned=True, activate=False)
+    case.weights[0][...] = 0.0
+    case.biases[0][...] = (1.0, 2.0)
+    tape = case.tape(np.ones((1, 2), np.float32))
+    case.network.forward(tape)
+    assert tape[-1].tolist() == [[1.0, 2.0]]
+
+
+def good() -> Case:
+    return Case([4, 8, 2], seed=0, turned=True, activate=False)
+
+
+def forward(tape: list[Any]) -> None:
+    good().network.forward(tape)
+
+
+def backward(tape: list[Any], grad: Any) -> None:
+    good().network.backward(tape, grad)
+
+
+ZEROS = {n: np.zeros((3, n), np.float32) for n in (2, 4, 8)}
+TAPE = [ZEROS[4], ZEROS[8], ZEROS[2]]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda: forward(TAPE[:2]), "the input and 2 outputs"),
+        (lambda: forward([ZEROS[4].astype(np.float64), *TAPE[1:]]), "float32 with 2 axes"),
+        (lambda: forward([ZEROS[2], *TAPE[1:]]), r"\[rows, 4\]"),
+        (lambda: forward([ZEROS[4][:2], *TAPE[1:]]), r"\[rows, 8\]"),
+        (lambda: forward([np.zeros((4, 3), np.float32).T, *TAPE[1:]]), r"\[rows, 4\]"),
+        (lambda: backward(TAPE, ZEROS[8]), r"\[rows, outputs\]"),
+        (lambda: backward([z[:0] for z in TAPE], ZEROS[2][:0]), "at least one row"),
+        (lambda: good().network.row(ZEROS[4][0, :3], np.zeros(2, np.float32)), r"\[inputs\]"),
+        (lambda: good().network.row(ZEROS[4][0], np.zeros(3, np.float32)), r"\[outputs\]"),
+        (lambda: dense.use("mmx"), "no instructions 'mmx'"),
+        (lambda: dense.use(3), "no instructions 3"),
+        (lambda: dense.Network((), (), (), (), False), "1 to 16 layers"),
+        (lambda: dense.Network((ZEROS[4],), (), (), (), False), "one of each"),
+        (
+            lambda: dense.Network((ZEROS[4],), (np.zeros(3, np.float32),), (), (), False),
+            "layer 0: shapes",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(what: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        what()
+
+
+def test_gradients_are_refused_where_there_is_no_memory_for_them() -> None:
+    case = good()
+    network = dense.Network(case.weights, case.biases, (), (), False)
+    network.forward(case.tape(ZEROS[4]))
+    with pytest.raises(ValueError, match="made without gradients"):
+        network.backward(TAPE, ZEROS[2])
+
+
+def test_a_read_only_output_is_refused() -> None:
+    frozen = np.zeros((3, 2), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        forward([ZEROS[4], np.empty((3, 8), np.float32), frozen])
