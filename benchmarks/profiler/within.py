@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.profiler.blocks import FULL
+from benchmarks.profiler.blocks import FULL, cost
 from benchmarks.profiler.programs import HARDWARE, ROOT, versions_of
 
 ABOUT = "Recording in every other block of one run, off, on, on, off; 95% intervals."
@@ -48,6 +48,8 @@ def measure_within(options: argparse.Namespace) -> None:
     known = json.loads(path.read_text()) if path.exists() else {}
     if all(known.get(key) == value for key, value in head.items()):
         found = known["programs"] | found  # those measured anew take the place of the old ones
+    for one in found.values():
+        one["cost"], one["half_width"] = cost(one["seconds"])
     content = {**head, "programs": found}
     path.write_text(json.dumps(content, indent=1) + "\n")
     table = full_table(found) if mode == FULL else light_table(found)
