@@ -1,8 +1,8 @@
 """The C extensions; everything else about the package is in pyproject.toml.
 
 They are optional: where no C compiler is found the package still installs. Then marks do
-nothing, starting a profile says that the extension is missing, a priority tree is searched by tensor
-code, which gives the same results, and small perceptrons are computed by numpy.
+nothing, starting a profile says that the extension is missing, a priority tree is searched by
+tensor code, which gives the same results, and small perceptrons are computed by numpy.
 """
 
 from __future__ import annotations

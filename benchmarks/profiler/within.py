@@ -9,14 +9,14 @@ import subprocess
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.profiler.blocks import FULL
+from benchmarks.profiler.blocks import FULL, cost
 from benchmarks.profiler.programs import HARDWARE, ROOT, versions_of
 
 ABOUT = "Recording in every other block of one run, off, on, on, off; 95% intervals."
 ABOUT_FULL = (
     " Taken out: by the session's own report, of the same blocks. Error: what is left of the cost, "
     "so corrected time against time that was not recorded. A session whose interval for a callback "
-    "is too wide is not corrected, and counts as it is."
+    "is too wide is not corrected, and counts as it is. The error is known no better than the cost."
 )
 
 
@@ -48,6 +48,8 @@ def measure_within(options: argparse.Namespace) -> None:
     known = json.loads(path.read_text()) if path.exists() else {}
     if all(known.get(key) == value for key, value in head.items()):
         found = known["programs"] | found  # those measured anew take the place of the old ones
+    for one in found.values():
+        one["cost"], one["half_width"] = cost(one["seconds"])
     content = {**head, "programs": found}
     path.write_text(json.dumps(content, indent=1) + "\n")
     table = full_table(found) if mode == FULL else light_table(found)
@@ -77,12 +79,12 @@ def light_table(found: dict[str, dict[str, Any]]) -> str:
 def full_table(found: dict[str, dict[str, Any]]) -> str:
     """The cost of full mode, and the error of corrected times."""
     head = (
-        "| program | cost | taken out | error | +- | ns per callback | callbacks | "
+        "| program | cost | +- | taken out | error | ns per callback | callbacks | "
         "blocks | s per block | env_steps |\n" + "|---" * 10 + "|\n"
     )
     rows = "".join(
-        f"| {name} | {one['cost']:+.2%} | {one['taken_out']:.2%} | {error(one):+.2%} | "
-        f"{one['half_width']:.2%} | {nanoseconds(one)} | {one['callbacks']:,} | {one['blocks']} | "
+        f"| {name} | {one['cost']:+.2%} | {one['half_width']:.2%} | {one['taken_out']:.2%} | "
+        f"{error(one):+.2%} | {nanoseconds(one)} | {one['callbacks']:,} | {one['blocks']} | "
         f"{one['block_s']:.2f} | {one['env_steps_per_block']:,} |\n"
         for name, one in found.items()
     )

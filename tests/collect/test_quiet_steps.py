@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from redline.errors import ActionError, EnvDataError
 from redline.policies import make_policy
 from redline.policies.policy import Policy
 from tests.collect.placements import assert_equal, copied
+from tests.collect.test_serial import rows
 from tests.envs.scripted import Counting, Faulty, Lives
 
 ONE = np.ones(1, np.int64)
@@ -87,8 +90,9 @@ def test_quiet_steps_go_on_from_a_checkpoint_bit_for_bit() -> None:
             assert_equal(copied(second.collect()), copied(first.collect()))
 
 
-def test_most_steps_are_quiet_and_settled_once() -> None:
+def test_most_steps_are_quiet_and_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rollouts of 5 steps with an end after every 4th: 4 + 4 quiet, 2 that are not."""
+    monkeypatch.setattr("redline.collect.actor._UNSETTLED_S", math.inf)
     with collector(lambda: Counting(length=4), 5, quietly=True) as quiet:
         settled: list[int] = []
         env, settle = quiet.env, quiet.env.settle
@@ -101,7 +105,7 @@ def test_most_steps_are_quiet_and_settled_once() -> None:
         env.settle = counted  # type: ignore[method-assign]
         quiet.collect()
         quiet.collect()
-    assert settled == [3, 1, 2, 2]
+    assert [count for count in settled if count] == [3, 1, 2, 2]
 
 
 def test_rewards_are_summed_in_float64() -> None:
@@ -138,6 +142,68 @@ def test_what_was_done_before_an_exception_counts() -> None:
         book = quiet.state_dict()["actors"][0]["env"]["episodes"]
     assert book["length"].tolist() == [2]
     assert math.isfinite(book["return"][0])
+
+
+def test_an_unfinished_rollout_shows_the_steps_of_a_slow_environment() -> None:
+    """While the sixth step is waited for, five are there; the last may be 10 ms late."""
+    gate = threading.Event()
+
+    class Slow(Counting):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.02)
+            if self.t == 5:
+                gate.wait(20)
+            return super().step(action)
+
+    with collector(lambda: Slow(length=100), 8, quietly=True) as quiet:
+        future = quiet.collect_async()
+        deadline = time.monotonic() + 20
+        while (partial := future.partial()).num_valid() < 5:
+            assert time.monotonic() < deadline, "no progress"
+            time.sleep(0.005)
+        assert rows(partial, "reward") == [1, 2, 3, 4, 5, 0, 0, 0]
+        gate.set()
+        assert rows(future.result(), "reward") == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_an_interrupt_after_a_step_loses_nothing(steps: int) -> None:
+    """It comes when the environment has stepped and before the collector has counted."""
+    with collector(lambda: Counting(length=100), 8, quietly=True) as quiet:
+        env, step = quiet.env, quiet.env.step_quietly
+        left = steps
+
+        def interrupted(action: Any) -> bool:
+            nonlocal left
+            is_quiet, left = step(action), left - 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return is_quiet
+
+        env.step_quietly = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            quiet.collect()
+        book = quiet.state_dict()["actors"][0]["env"]["episodes"]
+        assert book["length"].tolist() == [steps]
+        assert book["return"].tolist() == [steps * (steps + 1) / 2]
+        left = -1
+        rollout = quiet.collect()
+    assert rows(rollout, "reward") == [steps + i for i in range(1, 9)]
+
+
+def test_what_was_left_over_is_forgotten_with_the_episode() -> None:
+    """An interrupt right after a step that was not quiet; then a reset, or another step."""
+    with make_vec(lambda: Counting(length=2), 1) as env:
+        env.reset(0)
+        saved = env.state_dict()
+        for begin_anew in (lambda: env.reset(0), lambda: env.load_state_dict(saved)):
+            assert env.step_quietly(ONE)
+            assert not env.step_quietly(ONE)
+            env._is_stepping = False  # type: ignore[attr-defined]
+            begin_anew()
+            assert env.settle().tolist() == []
+            assert env.step(ONE).reward.tolist() == [1.0]
+            begin_anew()
 
 
 def test_progress_is_seen_while_steps_are_quiet() -> None:

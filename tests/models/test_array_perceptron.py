@@ -47,6 +47,12 @@ def test_values_and_gradients_equal_autograds(
     assert not np.allclose(arrays.forward(x.numpy())[-1], kept[-1])
 
 
+def test_networks_that_the_extension_does_not_take_are_left_to_numpy() -> None:
+    many = perceptron_of([m for _ in range(20) for m in (nn.Linear(3, 3), nn.ReLU())])
+    assert many is not None
+    assert ArrayPerceptron(many).forward(np.ones((2, 3), np.float32))[-1].shape == (2, 3)
+
+
 def test_large_products_do_not_suit_it() -> None:
     perceptron = perceptron_of([nn.Linear(256, 256)])
     assert perceptron is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from redline.profile.marks import operation
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 _NOISE_ROWS = 64  # rows of noise drawn at once where rollouts are shorter
+_UNSETTLED_S = 0.01  # by so much a look at an unfinished rollout may be late
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
 
 
@@ -173,50 +175,56 @@ class Actor:
         quietly = self._single is not None and self._active is None and self.env.can_step_quietly
         while not self.is_over:
             if quietly:
-                if self._run_quietly(before_each):
-                    return
-            else:
-                if before_each is not None:
-                    before_each()
-                self.act()
-                self.send()
+                step = self._run_quietly(before_each)
+                if step is not None:
+                    self._keep(step)
+                continue
+            if before_each is not None:
+                before_each()
+            self.act()
+            self.send()
             self.observe()
 
-    def _run_quietly(self, before_each: Callable[[], None] | None) -> bool:
+    def _run_quietly(self, before_each: Callable[[], None] | None) -> EnvStep | None:
         """Step until something happens but a reward and the next observation.
 
         What is written after a step takes twice the time of a simple environment: of these steps
-        it is written for all at once.
+        it is written for many at once.
 
         Returns:
-            Whether the rollout is over; if not, `observe` is to finish the step that was taken.
+            The step in which something happened, still to be kept; None if the rollout is over.
         """
         rows, env, length = self._rows, self.env, self.buffer.rollout_length
-        first = t = self._t
         obs, single, noise = self._begin(), self._single, self._noise
+        due_s = time.monotonic() + _UNSETTLED_S
         try:
-            while t < length:
+            for t in range(self._t, length):
+                if time.monotonic() > due_s:
+                    self._settle()
+                    due_s = time.monotonic() + _UNSETTLED_S
                 if before_each is not None:
                     before_each()
                 rows.obs[t][...] = obs
                 with _INFERENCE:
                     single.act(rows.obs[t], noise[t], rows.action[t], rows.extra_arrays[t])  # type: ignore[union-attr]
+                action = self.policy.env_action(rows.action[t])
                 with _SIMULATION:
-                    is_quiet = env.step_quietly(self.policy.env_action(rows.action[t]))
-                if not is_quiet:
-                    return False
-                t += 1
+                    if not env.step_quietly(action):
+                        self._settle()
+                        return env.finish_step()
                 self.progress[0] += 1
-            return True
+            return None
         finally:
-            self._settle(first, t)
+            self._settle()
 
-    def _settle(self, first: int, stop: int) -> None:
-        """Write down the rows of quiet steps."""
-        if stop == first:
+    def _settle(self) -> None:
+        """Write down the rows of quiet steps; the environment knows how many there were."""
+        rewards = self.env.settle()
+        if len(rewards) == 0:
             return
+        first, stop = self._t, self._t + len(rewards)
         rows, steps = self._rows, slice(first, stop)
-        rows.reward[steps, 0] = self.env.settle()
+        rows.reward[steps, 0] = rewards
         rows.terminated[steps] = rows.truncated[steps] = False
         rows.valid[steps] = True
         rows.episode_id[steps] = self._episode_id
@@ -302,9 +310,13 @@ class Actor:
 
     def observe(self) -> None:
         """Wait for the environments and write down what they gave."""
-        rows, t = self._rows, self._t
         with _SIMULATION:
             step = self.env.finish_step()
+        self._keep(step)
+
+    def _keep(self, step: EnvStep) -> None:
+        """Write down one step."""
+        rows, t = self._rows, self._t
         rows.reward[t], rows.terminated[t] = step.reward, step.terminated
         rows.truncated[t], rows.valid[t] = step.truncated, step.valid
         rows.episode_id[t] = self._episode_id

@@ -95,13 +95,14 @@ class EpisodeBook:
         Returns:
             [steps] float32 as the learner sees them.
         """
+        raw = np.array(rewards, np.float64)
+        seen = (np.sign(raw) if self._clip_reward else raw).astype(np.float32)
         total = float(self._return[0])
         for reward in rewards:  # in the order and the precision of steps one by one
             total += reward
         self._return[0] = total
         self._clock += len(rewards)
-        raw = np.array(rewards, np.float64)
-        return (np.sign(raw) if self._clip_reward else raw).astype(np.float32)
+        return seen
 
     def _lost_lives(self, buffers: StepBuffers) -> tuple[Array, bool]:
         ended = buffers.terminated | buffers.truncated

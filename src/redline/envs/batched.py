@@ -72,6 +72,7 @@ class BatchedEnv(VecEnv):
         """Start a new episode everywhere; see `VecEnv.reset`."""
         self._refuse_if_closed()
         self._abandon_step()
+        self._unsettled.clear()
         self._backend.reset(seed)
         self._num_steps, self._has_reset = 0, True
         buffers = self._backend.buffers
@@ -157,6 +158,7 @@ class BatchedEnv(VecEnv):
                     f"{mine!r}. Resume with the environment and back end of the saved run."
                 )
         self._abandon_step()
+        self._unsettled.clear()
         self._book.load_state_dict(state["episodes"])
         self._backend.load_state_dict(state["simulators"])
         self._num_steps, self._has_reset = int(state["num_steps"]), True

@@ -79,6 +79,7 @@ class EnvLoop(Backend):
     def reset(self, seed: int | None) -> None:
         """Start new episodes everywhere; environment i is seeded from (seed, i) alone."""
         self.buffers.clear_flags()
+        self._left_over = None
         for i in range(self.num_envs):
             one = None if seed is None else env_seed(seed, self.first_env_id + i)
             self._reset_one(i, one)
@@ -110,6 +111,7 @@ class EnvLoop(Backend):
             The raw reward. None if an episode ended, or there are lives to be counted: then
             nothing is written yet, and `finish_step` does so.
         """
+        self._left_over = None
         rows = self.codec.rows(action)
         if self._keeps_journals:
             self._record(rows, None)
@@ -120,6 +122,11 @@ class EnvLoop(Backend):
             return None
         self._write_obs(0, obs)
         return reward
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """See `Backend.begin_step`; a step that was left over and never finished is forgotten."""
+        self._left_over = None
+        super().begin_step(action, active)
 
     def finish_step(self) -> bool:
         """Step, or write what `step_one` left over."""
@@ -214,6 +221,7 @@ class EnvLoop(Backend):
                 f"{self.num_envs}. Resume with the same num_envs."
             )
         self.buffers.clear_flags()
+        self._left_over = None
         for i, (snap, saved) in enumerate(zip(self._snapshots, state["envs"], strict=True)):
             replayed = snap.restore(saved, self._label(i))
             if replayed is not None:

@@ -1,4 +1,4 @@
-"""Perceptrons with hand-derived gradients in numpy, for small ones in main memory.
+"""Perceptrons with hand-derived gradients in numpy or C, for small ones in main memory.
 
 The formulas are those of `mlp_gradients`, on the same parameters and gradients. For layers of 64
 units and minibatches of 64 rows nearly all the time of tensor operations is their calls, some 2 us
@@ -54,10 +54,14 @@ def native_network(perceptron: Perceptron) -> Any:
     library does on Intel's only: on an AMD EPYC it takes half of numpy's time.
 
     Returns:
-        None with tanh, of which numpy's is quick, if the extension was not built, and on
-        processors without AVX2.
+        None with tanh, of which numpy's is quick, with very many layers, if the extension was not
+        built, and on processors without AVX2.
     """
     if _dense is None or perceptron.tanh or _dense.instructions[0] == "plain":
+        return None
+    if len(perceptron.layers) > _dense.MOST_LAYERS:
+        return None
+    if any(layer.weight.numel() == 0 for layer in perceptron.layers):
         return None
     layers, learns = perceptron.layers, perceptron.layers[0].weight_grad.numel() > 0
     return _dense.Network(

@@ -1,4 +1,4 @@
-"""Acting for a single environment in numpy, on the policy's own memory.
+"""Acting for a single environment in numpy, or in C with ReLU, on the policy's own memory.
 
 A call of the tensor library costs more than a small network's arithmetic for one observation:
 of `Policy.act` of two layers of 256 units some 90 us are calls and 10 us arithmetic. What is
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Array
@@ -269,9 +268,6 @@ def single_actor(policy: Policy) -> SingleActor | None:
     Args:
         policy: on the CPU.
     """
-    space: Any = getattr(policy, "observation_space", None)
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
-        return None
     if type(policy) is ActorCritic:
         return _of_actor_critic(policy)
     if type(policy) is QPolicy:
@@ -280,10 +276,10 @@ def single_actor(policy: Policy) -> SingleActor | None:
             return None
         if policy.core is not None or policy.has_mask or len(head.advantage.layers) > 1:
             return None
-        network = _chain(policy.torso, *head.advantage.layers)
+        network = _chain(policy, policy.torso, *head.advantage.layers)
         return None if network is None else SingleQActor(network)
     if type(policy) in (SquashedGaussianActor, DeterministicActor):
-        network = _chain(policy.torso, policy.head)  # type: ignore[arg-type]
+        network = _chain(policy, policy.torso, policy.head)  # type: ignore[arg-type]
         if network is None:
             return None
         if isinstance(policy, SquashedGaussianActor):
@@ -299,15 +295,15 @@ def _of_actor_critic(policy: ActorCritic) -> SingleActorCritic | None:
         return None
     if not gaussian and type(head) is not CategoricalHead:
         return None
-    actor = _chain(policy.torso, policy.policy_head)
-    critic = _chain(policy.critic_torso, policy.value_head)
+    actor = _chain(policy, policy.torso, policy.policy_head)
+    critic = _chain(policy, policy.critic_torso, policy.value_head)
     if actor is None or critic is None:
         return None
     return SingleActorCritic(policy, actor, critic)
 
 
-def _chain(torso: Any, *heads: Any) -> Perceptron | None:
+def _chain(policy: Any, torso: Any, *heads: Any) -> Perceptron | None:
     encoder, body = split_torso(torso)
-    if not is_identity(encoder):
+    if not is_identity(encoder, policy.observation_space):
         return None
     return perceptron_of([*body, *heads])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
 from torch import nn
 
 from redline.models.observation_encoder import FlatLeaf, ObservationEncoder
@@ -18,9 +22,13 @@ def is_fixed(encoder: nn.Module) -> bool:
     return next(encoder.parameters(), None) is None
 
 
-def is_identity(encoder: nn.Module) -> bool:
-    """Whether an encoder gives observations of one vector as they are."""
+def is_identity(encoder: nn.Module, observation_space: spaces.Space[Any]) -> bool:
+    """Whether an encoder gives observations as they are: one vector of float32, not scaled."""
     if not isinstance(encoder, ObservationEncoder) or len(encoder.leaves) != 1:
+        return False
+    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
+        return False
+    if observation_space.dtype != np.float32:
         return False
     leaf = encoder.leaves[0]
     return isinstance(leaf, FlatLeaf) and leaf.scale == 1.0

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define MAX_LAYERS 16
+#define LONG_PASS 4000000 /* multiplications: some 50 us, in which other threads may run */
 #define WIDEST_PANEL 32
 
 /* A matrix of any strides, in floats. */
@@ -252,6 +253,37 @@ panel_floats(const Network *self, int rows)
     return depth * WIDEST_PANEL;
 }
 
+/* Whether a pass over so many rows is worth letting other threads run. */
+static int
+is_long_pass(const Network *self, Py_ssize_t rows)
+{
+    double multiplications = 0.0;
+    for (int i = 0; i < self->count; i++)
+        multiplications += (double)self->layers[i].weight.rows * self->layers[i].weight.columns;
+    return multiplications * (double)rows > LONG_PASS;
+}
+
+/* Memory for a pass: the network's own, or some for itself where another thread may begin one. */
+static float *
+begin_pass(Network *self, size_t floats, int is_long)
+{
+    if (!is_long)
+        return scratch(self, floats);
+    float *memory = PyMem_RawMalloc(floats * sizeof(float));
+    if (memory == NULL)
+        PyErr_NoMemory();
+    return memory;
+}
+
+static void
+end_pass(float *memory, int is_long, PyThreadState *others)
+{
+    if (!is_long)
+        return;
+    PyMem_RawFree(memory);
+    PyEval_RestoreThread(others);
+}
+
 static int
 is_rectified(const Network *self, int i)
 {
@@ -304,14 +336,17 @@ network_forward(Network *self, PyObject *list)
     Tape tape;
     if (take_tape(self, list, 1, &tape) < 0)
         return NULL;
-    float *packed = scratch(self, panel_floats(self, 0));
+    int is_long = is_long_pass(self, tape.views[0].shape[0]);
+    float *packed = begin_pass(self, panel_floats(self, 0), is_long);
     if (packed != NULL) {
+        PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
         for (int i = 0; i < self->count; i++) {
             Matrix x = as_matrix(&tape.views[i]), y = as_matrix(&tape.views[i + 1]);
             const Layer *layer = &self->layers[i];
             kernels->product(&x, &layer->weight, y.data, y.row, layer->bias,
                              is_rectified(self, i), packed);
         }
+        end_pass(packed, is_long, others);
     }
     release_tape(&tape);
     return packed == NULL ? NULL : Py_NewRef(Py_None);
@@ -372,21 +407,24 @@ network_backward(Network *self, PyObject *const *args, Py_ssize_t nargs)
     if (get_floats(args[1], &view, 2, 0, "grad") < 0)
         goto no_grad;
     const Py_buffer *output = &tape.views[self->count];
-    if (view.shape[0] != output->shape[0] || view.shape[1] != output->shape[1] ||
-        output->shape[0] == 0) {
-        PyErr_SetString(PyExc_ValueError, "grad should be [rows, outputs], of at least one row");
+    if (view.shape[0] != output->shape[0] || view.shape[1] != output->shape[1]) {
+        PyErr_SetString(PyExc_ValueError, "grad should be [rows, outputs]");
         goto done;
     }
     size_t rows = (size_t)view.shape[0];
-    float *memory =
-        scratch(self, 2 * rows * (size_t)self->widest + panel_floats(self, (int)rows));
+    int is_long = is_long_pass(self, view.shape[0]);
+    size_t floats = 2 * rows * (size_t)self->widest + panel_floats(self, (int)rows);
+    float *memory = begin_pass(self, floats, is_long);
     if (memory == NULL)
         goto done;
     Matrix grad = as_matrix(&view);
+    PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
     for (int n = 0; n < grad.rows; n++)
         for (int j = 0; j < grad.columns; j++)
-            memory[n * grad.columns + j] = grad.data[n * grad.row + j * grad.column];
+            memory[(size_t)n * (size_t)grad.columns + (size_t)j] =
+                grad.data[n * grad.row + j * grad.column];
     backward(self, &tape, memory);
+    end_pass(memory, is_long, others);
     result = Py_NewRef(Py_None);
 done:
     PyBuffer_Release(&view);
@@ -508,6 +546,7 @@ PyInit__dense(void)
 {
     PyObject *made = PyModule_Create(&module), *names = instructions();
     if (made == NULL || names == NULL || PyType_Ready(&network_type) < 0 ||
+        PyModule_AddIntConstant(made, "MOST_LAYERS", MAX_LAYERS) < 0 ||
         PyModule_AddObjectRef(made, "instructions", names) < 0 ||
         PyModule_AddObjectRef(made, "Network", (PyObject *)&network_type) < 0)
         Py_CLEAR(made);

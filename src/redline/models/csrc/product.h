@@ -92,7 +92,7 @@ NAME(rectify_and_sum)(const Matrix *grad, const Matrix *output, float *sum)
         if (output != NULL) {
             const float *y = output->data + n * output->row;
             for (int j = 0; j < grad->columns; j++)
-                g[j] = y[j] > 0.0f ? g[j] : 0.0f;
+                g[j] = y[j] <= 0.0f ? 0.0f : g[j];
         }
         for (int j = 0; j < grad->columns; j++)
             sum[j] += g[j];
