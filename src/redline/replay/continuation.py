@@ -79,7 +79,7 @@ class Continuation:
         if oldest > 0:  # room for last observations, now that nothing can be refused any more
             for leaf in self._leaves.values():
                 leaf.release(oldest)
-        values["flags"] = _flags(terminated, truncated, open_before)
+        values["flags"] = _flags(terminated, truncated, ended, open_before)
         for name, value in values.items():
             self._write(name, slot, value)
         for name, (row, value) in observed.items():
@@ -217,12 +217,11 @@ class Continuation:
         self._arena.arrays[name].touch(start, stop)
 
 
-def _flags(terminated: Array, truncated: Array, open_before: Array) -> Array:
+def _flags(terminated: Array, truncated: Array, ended: Array, open_before: Array) -> Array:
     """[T, B] uint8 what is stored of rows that are all valid and carry on."""
     flags = np.full(terminated.shape, VALID, np.uint8)
     if np.count_nonzero(open_before) < open_before.size:
         flags[0] += np.where(open_before, 0, FIRST).astype(np.uint8)
-    ended = terminated | truncated
     if np.count_nonzero(ended):
         flags += TERMINATED * terminated.view(np.uint8) + TRUNCATED * truncated.view(np.uint8)
         flags[1:] += FIRST * ended[:-1].view(np.uint8)

@@ -133,9 +133,8 @@ class _UnitRows:
         rows = len(self._per_row)
         slot = first % rows
         whole = self._per_row[slot : slot + num_rows]
-        return (
-            [whole] if slot + num_rows <= rows else [whole, self._per_row[: slot + num_rows - rows]]
-        )
+        over = slot + num_rows - rows
+        return [whole] if over <= 0 else [whole, self._per_row[:over]]
 
     def state_arrays(self) -> dict[str, Array]:
         span = np.array([self.oldest, self.stop, self.count], dtype=np.int64)
