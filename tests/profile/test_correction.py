@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redline.profile.analyse.cells import Cells, split_exactly
+from redline.profile.analyse.cells import Cells, Hidden, split_exactly
 from redline.profile.analyse.correction import (
     Block,
     Cycle,
@@ -133,15 +133,13 @@ def test_too_few_cycles_are_no_estimate() -> None:
 
 def test_correction_takes_from_python_first() -> None:
     """30 callbacks of 10 ns in inference: 250 ns of Python go, then 50 of the back end's 500."""
-    cells = Cells(
-        {
-            ("", "inference", "python", False): 250,
-            ("", "inference", "backend", False): 500,
-            ("", "inference", "waiting", False): 1000,
-            ("", "simulation", "python", False): 70,
-        },
-        imputed_ns=0,
-    )
+    observed = {
+        ("", "inference", "python", False): 250,
+        ("", "inference", "backend", False): 500,
+        ("", "inference", "waiting", False): 1000,
+        ("", "simulation", "python", False): 70,
+    }
+    cells = Cells(observed, observed, hidden=[])
     corrected = correct(cells, {("", "inference"): 30}, unit_ns=10.0)
     assert corrected == {
         ("", "inference", "python", False): 0.0,
@@ -149,6 +147,32 @@ def test_correction_takes_from_python_first() -> None:
         ("", "inference", "waiting", False): 1000.0,
         ("", "simulation", "python", False): 70.0,
     }
+
+
+def test_calibration_blocks_are_split_like_what_is_left_of_the_observed() -> None:
+    """Observed 400 and 400; 20 callbacks of 10 ns leave 200 and 400: a block of 300 is split 1:2.
+
+    One beside another operation is split like that; of one that was never seen nothing is known.
+    """
+    python, backend = ("", "inference", "python", False), ("", "inference", "backend", False)
+    simulation = ("", "simulation", "python", False)
+    unknown = ("", "learning", "unattributed", False)
+    cells = Cells(
+        {python: 550, backend: 550, simulation: 90, unknown: 8},
+        {python: 400, backend: 400, simulation: 50},
+        [
+            Hidden(300, {python: 400, backend: 400}),
+            Hidden(40, {simulation: 50}),
+            Hidden(8, {unknown: 1}),
+        ],
+    )
+    charge = {("", "inference"): 20}
+    corrected = correct(cells, charge, unit_ns=10.0)
+    assert corrected == pytest.approx({python: 300, backend: 600, simulation: 90, unknown: 8})
+    assert correct(cells, charge, unit_ns=0.0) == cells.time_ns
+    # Where the cost takes all there is, a block is split as it was observed.
+    all_taken = correct(cells, {("", "inference"): 80}, unit_ns=10.0)
+    assert all_taken == pytest.approx({python: 150, backend: 150, simulation: 90, unknown: 8})
 
 
 @settings(deadline=None)

@@ -128,6 +128,35 @@ def test_shares_by_hand(tmp_path: Path) -> None:
     assert INFERENCE not in rows
 
 
+def test_levels_in_calibration_blocks_are_not_compared(tmp_path: Path) -> None:
+    """Observed: 0..40, half torch. A block to 80 in which the sampler sees torch; then Python.
+
+    Three samples of the observed time: one of torch. Operations are known in the block, too.
+    """
+    made = process(
+        [
+            (0, layout.CODE_WINDOW_ON),
+            (0, begin(SIMULATION)),
+            (0, begin(TORCH)),
+            (20, end(TORCH)),
+            (40, layout.CODE_PROBE_OFF),
+            (80, layout.CODE_PROBE_ON),
+            (80, end(SIMULATION)),
+        ]
+    )
+    torch = levels.BACKEND
+    rows = [(5, torch), (10, torch), (10, 0), (20, torch), (20, torch), (20, 0)]
+    session = sampled_session(tmp_path, made, rows)
+    found = {(row.kind, row.name): row for row in compare_shares(session, session)}
+    backend, simulation = found["level", "backend"], found["operation", "simulation"]
+    assert backend.measured == pytest.approx(20 / 60)  # 0..20 of 0..40 and 80..100
+    assert backend.sampled == pytest.approx(10 / 40)  # 10 at 15, of that and 10 at 25 and 20 at 85
+    assert backend.samples == 3
+    assert simulation.measured == pytest.approx(80 / 100)
+    assert simulation.sampled == pytest.approx(60 / 80)
+    assert simulation.samples == 5
+
+
 def test_levels_of_another_session_are_compared_corrected(tmp_path: Path) -> None:
     """Measured: 100 of Python, 60 of it the probe's, and 20 of the back end: corrected 2 to 1.
 

@@ -143,7 +143,8 @@ def test_unobserved_time_is_split_like_the_observed() -> None:
             )
         )
     )
-    assert found.imputed_ns == 40
+    assert sum(each.ns for each in found.hidden) == 40
+    assert sum(found.observed_ns.values()) == 60
     assert found.time_ns == {
         ("", "simulation", "backend", False): 40,
         ("", "simulation", "python", False): 20,

@@ -31,7 +31,7 @@ _MOST_MULTIPLICATIONS = 3_000_000
 def suits_arrays(perceptron: Perceptron, rows: int) -> bool:
     """Whether a perceptron is quicker as an `ArrayPerceptron` for batches of so many rows."""
     first = perceptron.layers[0].weight
-    if first.device.type != "cpu" or first.dtype != torch.float32:
+    if not first.is_cpu or first.dtype != torch.float32:
         return False
     largest = max(layer.weight.numel() for layer in perceptron.layers)
     return rows * largest <= _MOST_MULTIPLICATIONS

@@ -50,7 +50,7 @@ class Pixels(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Convert; a tensor that is as wanted already is returned as it is."""
-        if self.channels_last and image.device.type == "cpu":
+        if self.channels_last and image.is_cpu:
             return with_channels_last(image, torch.float32)
         return image.to(torch.float32)
 

@@ -21,7 +21,7 @@ class Dense(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, in] -> [N, out]."""
-        if input.device.type == "cpu" and not is_traced():
+        if input.is_cpu and not is_traced():
             rows, inner = input.shape
             if input.dtype == torch.float32 and is_large(rows, inner, self.out_features):
                 return _Affine.apply(input, self.weight, self.bias)  # pyright: ignore

@@ -105,7 +105,7 @@ class Perceptron:
 
 def _tanh_(x: Tensor) -> Tensor:
     """In place; numpy's is ten times faster than the tensor library's on a CPU."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not x.is_cpu or torch.compiler.is_compiling():
         return x.tanh_()
     array = x.numpy()
     np.tanh(array, out=array)
@@ -119,7 +119,7 @@ def _weight_grad(inputs: Tensor, grad: Tensor, out: Tensor) -> None:
     """
     if out.is_contiguous():
         matrix_product(inputs.t(), grad, out)
-    elif out.device.type == "cpu" and _FEW * inputs.shape[1] <= grad.shape[1]:
+    elif out.is_cpu and _FEW * inputs.shape[1] <= grad.shape[1]:
         out.copy_(matrix_product(inputs.t(), grad))
     else:
         matrix_product(grad.t(), inputs, out.t())

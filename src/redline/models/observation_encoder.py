@@ -191,7 +191,7 @@ def image_layout(networks: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 def _images_with_channels_last(images: Tensor) -> Tensor:
     """On the CPU; elsewhere, and what is no image (an action mask), as it is."""
-    if images.dim() != 4 or images.device.type != "cpu":
+    if images.dim() != 4 or not images.is_cpu:
         return images
     return with_channels_last(images, images.dtype)
 

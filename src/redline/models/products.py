@@ -76,7 +76,7 @@ def matrix_product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
         b: [k, m] float32, of any strides.
         out: [n, m] to write to; None makes new memory.
     """
-    if a.device.type == "cpu" and is_large(a.shape[0], a.shape[1], b.shape[1]):
+    if a.is_cpu and is_large(a.shape[0], a.shape[1], b.shape[1]):
         result = _onednn(a, b.t())
         return result if out is None else out.copy_(result)
     return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
@@ -91,7 +91,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, *, relu: bool = False) -> Te
         bias: [m].
         relu: whether negative results become 0.
     """
-    if x.device.type == "cpu" and is_large(x.shape[0], x.shape[1], weight.shape[1]):
+    if x.is_cpu and is_large(x.shape[0], x.shape[1], weight.shape[1]):
         return _onednn(x, weight.t(), bias, "relu" if relu else "none")
     result = torch.addmm(bias, x, weight)
     return result.relu_() if relu else result

@@ -32,7 +32,7 @@ def reverse_scan(addend: Tensor, decay: Tensor) -> Tensor:
 
 def _scan(addend: Tensor, decay: Tensor) -> Tensor:
     columns = addend.numel() // max(len(addend), 1)
-    if addend.device.type == "cpu" and columns <= _FEW_COLUMNS:
+    if addend.is_cpu and columns <= _FEW_COLUMNS:
         return _scan_columns(addend, decay)
     return _scan_rows(addend, decay)
 

@@ -63,7 +63,7 @@ class MetricMeans:
         """Take in one update's metrics, each []."""
         totals = self.totals
         for name, value in metrics.items():
-            number = value.item() if value.device.type == "cpu" else value.double()
+            number = value.item() if value.is_cpu else value.double()
             totals[name] = totals[name] + number if name in totals else number
         self.count += 1
 

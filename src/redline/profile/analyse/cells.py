@@ -29,6 +29,7 @@ NEAR_NS = 100_000_000  # observed before the first block and after the last, to 
 __all__ = [
     "BlindShares",
     "Cells",
+    "Hidden",
     "Key",
     "Mark",
     "compute_cells",
@@ -45,11 +46,20 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
+class Hidden:
+    """Time in calibration blocks, and the observed time that it is split like."""
+
+    ns: int
+    like_ns: dict[Key, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Cells:
     """Where one process's time went."""
 
-    time_ns: dict[Key, int]
-    imputed_ns: int  # of these, time that was split by what was observed at other times
+    time_ns: dict[Key, int]  # all of it, hidden time as it was split
+    observed_ns: dict[Key, int]
+    hidden: list[Hidden]
 
 
 def sweep_streams(
@@ -120,13 +130,16 @@ def compute_cells(
         else:
             seen[key] += ns
             shares.add(stretch, mark, key, ns)
-    imputed = 0
-    for stretch, mark, key, ns in blind:
-        imputed += ns
-        known = shares.of(stretch, mark) or {unattributed(key): 1}
-        for each, part in zip(known, split_exactly(ns, list(known.values())), strict=True):
-            seen[each] += part
-    return Cells({key: ns for key, ns in seen.items() if ns}, imputed)
+    hidden = [
+        Hidden(ns, shares.of(stretch, mark) or {unattributed(key): 1})
+        for stretch, mark, key, ns in blind
+    ]
+    observed_ns = dict(seen)
+    for each in hidden:
+        parts = split_exactly(each.ns, list(each.like_ns.values()))
+        for key, part in zip(each.like_ns, parts, strict=True):
+            seen[key] += part
+    return Cells({key: ns for key, ns in seen.items() if ns}, observed_ns, hidden)
 
 
 class BlindShares:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from redline.errors import ConfigError
 from redline.profile import layout, levels
-from redline.profile.analyse.cells import compute_cells, sweep_streams
+from redline.profile.analyse.cells import sweep_streams
 from redline.profile.analyse.summary import ShareRow, Summary, summarize
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline, build_timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
@@ -82,7 +82,8 @@ def compare_shares(
     """Shares of each process's time by level and by marked operation.
 
     Within one session the sampler saw the probe's cost, too, and times are compared as they were
-    recorded. Of two sessions the levels of the measured one are those corrected for the probe.
+    recorded; levels without the calibration blocks, where none were. Of two sessions the levels of
+    the measured one are those corrected for the probe.
 
     Args:
         measured: recorded in full mode, if levels are to be compared.
@@ -106,18 +107,20 @@ def compare_shares(
         inside &= samples.weights_ns > 0
         if not inside.any():
             continue
-        weights, seen = samples.weights_ns[inside], samples.levels[inside]
-        names = [levels.LEVELS[code] for code in seen.tolist()]
+        shown = inside
         if same:
+            shown = inside & (_state_at(timeline.blind, samples.times_ns) == 0)
             measured_levels = _level_shares(found)
         else:
             summary = summary or summarize(measured)
             measured_levels = _corrected_level_shares(summary, found.process.pid)
         if measured.mode != "full":
             measured_levels = {str(level): math.nan for level in levels.LEVELS}
-        rows += _rows(process, "level", measured_levels, _merge(names, weights), names)
+        names = [levels.LEVELS[code] for code in samples.levels[shown].tolist()]
+        shares = _merge(names, samples.weights_ns[shown])
+        rows += _rows(process, "level", measured_levels, shares, names)
         marked = _marked_at(timeline, samples.times_ns[inside])
-        shares = _merge(marked, weights)
+        shares = _merge(marked, samples.weights_ns[inside])
         rows += _rows(process, "operation", _operation_shares(found), shares, marked)
     return rows
 
@@ -204,8 +207,13 @@ def _normalized(totals: Mapping[str, float]) -> dict[str, float]:
 
 
 def _level_shares(timeline: Timeline) -> dict[str, float]:
+    """Of the time in which the native boundary was observed."""
+    streams = [timeline.lead, timeline.window, timeline.blind]
+    sizes = [len(timeline.states), 2, 2]
+    table = sweep_streams(streams, sizes, 0, max(timeline.end_ns, 0))[:, 1, 0]
     totals: dict[str, int] = defaultdict(int)
-    for (_, _, level, _), ns in compute_cells(timeline).time_ns.items():
+    for state, ns in zip(timeline.states, table.tolist(), strict=True):
+        level = levels.LEVELS[state.level]
         totals[MERGED.get(level, level)] += ns
     return _normalized(totals)
 

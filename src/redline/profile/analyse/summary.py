@@ -256,13 +256,16 @@ def correct(cells: Cells, charge: dict[tuple[str, str], int], unit_ns: float) ->
     """Take the probe's cost out of the cells, ns.
 
     A callback's cost falls on the code that makes the call: on `python` of the same phase and
-    operation first, on that operation's other levels once nothing is left of it.
+    operation first, on that operation's other levels once nothing is left of it. Calibration
+    blocks hold no such cost, so they are split like what is left of the observed time near by.
     """
-    corrected = {key: float(ns) for key, ns in cells.time_ns.items()}
+    if unit_ns <= 0:
+        return {key: float(ns) for key, ns in cells.time_ns.items()}
+    corrected = {key: float(ns) for key, ns in cells.observed_ns.items()}
     by_operation: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for key in corrected:
         by_operation[key[0], key[1]].append(key)
-    for operation, count in charge.items() if unit_ns > 0 else ():
+    for operation, count in charge.items():
         rest = count * unit_ns
         keys = by_operation[operation]
         for group in (
@@ -274,7 +277,20 @@ def correct(cells: Cells, charge: dict[tuple[str, str], int], unit_ns: float) ->
             for key in group if taken > 0 else []:
                 corrected[key] -= taken * corrected[key] / whole
             rest -= taken
+    _add_hidden(corrected, cells)
     return corrected
+
+
+def _add_hidden(corrected: dict[Key, float], cells: Cells) -> None:
+    """Add the calibration blocks to the observed time of which the probe's cost was taken."""
+    left = {key: corrected[key] / ns for key, ns in cells.observed_ns.items() if ns}
+    for part in cells.hidden:
+        like = {key: ns * left.get(key, 1.0) for key, ns in part.like_ns.items()}
+        if not any(like.values()):
+            like = {key: float(ns) for key, ns in part.like_ns.items()}
+        whole = sum(like.values())
+        for key, ns in like.items():
+            corrected[key] = corrected.get(key, 0.0) + part.ns * ns / whole
 
 
 def _cell_rows(process: Process, cells: Cells, corrected: dict[Key, float]) -> list[Cell]:
