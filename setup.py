@@ -18,7 +18,7 @@ setup(
             "redline.profile._native",
             sources=[
                 f"{CSRC}/{name}.c"
-                for name in ("native", "ring", "writer", "marks", "wrapper", "boundary")
+                for name in ("native", "ring", "writer", "marks", "wrapper", "release", "boundary")
             ],
             depends=[f"{CSRC}/recorder.h", f"{CSRC}/arrow_stream.h"],
             extra_compile_args=[*FLAGS, "-pthread"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redline.profile import levels
+from redline.profile import _native, levels
 from redline.profile.analyse.shares import read_sampled
 from redline.profile.analyse.summary import Summary, summarize
 from redline.profile.reader import open_session
@@ -40,6 +40,7 @@ x = torch.randn(8)
 for _ in range(100):
     y = x + x * 2 - x[0]
     y += 1
+    z = -x
 """
 
 
@@ -78,9 +79,20 @@ def test_backward_is_seen_from_its_caller(summary: Summary) -> None:
 
 def test_tensor_operators_are_seen(summary: Summary) -> None:
     """Fault 37: wrapping module attributes sees none of the tensor operators."""
-    for operator, least in (("add", 100), ("mul", 100), ("sub", 150), ("iadd", 100)):
+    for operator, least in (
+        ("add", 100),
+        ("mul", 100),
+        ("sub", 150),
+        ("iadd", 100),
+        ("neg", 100),  # a method of another name in the class
+    ):
         assert calls(summary, f"torch.Tensor.__{operator}__") >= least
     assert calls(summary, "torch.Tensor.__getitem__") >= 100
+
+
+def test_releases_of_tensors_are_seen(summary: Summary) -> None:
+    """Of each `y = x + x * 2 - x[0]` four: three intermediate results and the y before."""
+    assert calls(summary, "torch.Tensor (release)") >= 4 * 99
 
 
 def test_a_step_that_raises_ends(tmp_path: Any) -> None:
@@ -147,6 +159,9 @@ def test_the_program_is_left_as_it_was(tmp_path: Any) -> None:
         assert dict(vars(torch.Tensor)) != before[1]
     assert dict(vars(gymnasium.Env)) == before[0]
     assert dict(vars(torch.Tensor)) == before[1]
+    base = torch._C.TensorBase
+    assert _native.time_release(base, _native.intern("call", "x", levels.BACKEND), levels.BACKEND)
+    _native.restore_release(base)
     assert torch.autograd.backward is before[2]
     assert dict(optimizers._global_optimizer_pre_hooks) == before[3]
 

@@ -240,7 +240,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddFunctions(module, rl_mark_methods) < 0 ||
-        PyModule_AddFunctions(module, rl_boundary_methods) < 0 || rl_marks_ready(module) < 0 ||
+        PyModule_AddFunctions(module, rl_boundary_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_release_methods) < 0 || rl_marks_ready(module) < 0 ||
         rl_wrapper_ready(module) < 0 || rl_boundary_ready(module) < 0) {
         Py_XDECREF(module);
         return NULL;

@@ -156,6 +156,7 @@ int rl_is_sealing(uint16_t id);
 extern PyMethodDef rl_writer_methods[];
 extern PyMethodDef rl_mark_methods[];
 extern PyMethodDef rl_boundary_methods[];
+extern PyMethodDef rl_release_methods[];
 int rl_marks_ready(PyObject *module);
 int rl_wrapper_ready(PyObject *module);
 int rl_boundary_ready(PyObject *module);

@@ -11,6 +11,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import sys
 import types
@@ -102,6 +103,7 @@ class Patches:
         for module, name, methods in SIMULATOR_METHODS:
             self._hooks.add(module, self._methods_action(name, methods))
         self._hooks.add("torch", self._time_tensor_operators)
+        self._hooks.add("torch", self._time_releases)
         self._time_loading()
 
     def watch(self, targets: Iterable[str]) -> None:
@@ -231,13 +233,20 @@ class Patches:
     def _time_tensor_operators(self, torch: types.ModuleType) -> None:
         tensor = getattr(torch, "Tensor", None)
         for name in TENSOR_OPERATORS if tensor is not None else ():
-            if name in vars(tensor):
-                continue  # Python code, whose own calls are seen
             function = getattr(tensor, name, None)
+            # Else Python code, whose own calls are seen.
             if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
                 number = _native.intern("call", f"Tensor.{name}", levels.BACKEND, "torch")
                 wrapper = _native.Wrapper(function, number, level=levels.BACKEND)
                 self._replace(tensor, name, wrapper)
+
+    def _time_releases(self, torch: types.ModuleType) -> None:
+        """Freeing a tensor, and the memory and graph that nothing else holds."""
+        number = _native.intern("call", "Tensor (release)", levels.BACKEND, "torch")
+        tensor = getattr(torch, "Tensor", None)
+        for kind in tensor.__mro__ if tensor is not None else ():
+            if kind is not object and _native.time_release(kind, number, levels.BACKEND):
+                self._undo.append(functools.partial(_native.restore_release, kind))
 
     def _time_loading(self) -> None:
         """Count the loading of a library, which runs its own code, to its level.

@@ -1,0 +1,105 @@
+/* Releases: what it takes to free an object of a native library, which no call event shows.
+ *
+ * The dealloc slot of the library's type is replaced by one that times it. Only what Python code
+ * lets go of counts: inside a native call a release is that call's work.
+ */
+#include "recorder.h"
+
+enum { MAX_TYPES = 16 };
+
+/* Never forgotten: a type made meanwhile may have inherited the slot. */
+static struct {
+    PyTypeObject *type;
+    destructor release;
+    uint16_t id;
+    uint8_t level;
+} timed[MAX_TYPES];
+static int timed_count = 0;
+
+static int place_of(const PyTypeObject *type) {
+    for (; type != NULL; type = type->tp_base) {
+        for (int i = 0; i < timed_count; i++) {
+            if (timed[i].type == type) {
+                return i;
+            }
+        }
+    }
+    return -1; /* never: the slot is found in these types and in what inherits it only */
+}
+
+static void timed_release(PyObject *self) {
+    const int i = place_of(Py_TYPE(self));
+    RlThread *t = (rl_active & RL_ACTIVE_CALLS) ? rl_thread() : NULL;
+    if (t == NULL || t->level != RL_PYTHON || t->sealed || t->depth >= RL_MAX_DEPTH) {
+        timed[i].release(self);
+        return;
+    }
+    const uint32_t session = rl_session;
+    t->callbacks++; /* two readings of the clock: about what a callback of the probe costs */
+    rl_push(t, rl_now(), timed[i].id, timed[i].level, RL_CALL, &timed[i]);
+    timed[i].release(self);
+    if ((rl_active & RL_ACTIVE_CALLS) && session == rl_session) {
+        rl_pop_operation(t, rl_now(), timed[i].id, RL_CALL);
+    }
+}
+
+/* The slot that classes written in Python have: it calls that of their native base. */
+static destructor slot_of_python_classes(void) {
+    PyObject *name = PyUnicode_FromString("Released");
+    PyObject *made = name ? PyObject_CallFunction((PyObject *)&PyType_Type, "O(){}", name) : NULL;
+    destructor slot = made ? ((PyTypeObject *)made)->tp_dealloc : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(made);
+    return slot;
+}
+
+static PyObject *time_release(PyObject *module, PyObject *args) {
+    (void)module;
+    PyTypeObject *type;
+    int id, level;
+    if (!PyArg_ParseTuple(args, "O!ii:time_release", &PyType_Type, &type, &id, &level)) {
+        return NULL;
+    }
+    if (id < RL_FIRST_ID || id > RL_MAX_ID || level <= RL_PYTHON || level >= RL_NUM_LEVELS) {
+        return PyErr_Format(PyExc_ValueError, "id %d or level %d is out of range", id, level);
+    }
+    const destructor of_python = slot_of_python_classes();
+    if (of_python == NULL) {
+        return NULL;
+    }
+    int i = 0;
+    while (i < timed_count && timed[i].type != type) {
+        i++;
+    }
+    if (type->tp_dealloc == of_python || type->tp_dealloc == NULL ||
+        type->tp_dealloc == timed_release || i == MAX_TYPES) {
+        Py_RETURN_FALSE;
+    }
+    if (i == timed_count) {
+        timed[i].type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    }
+    timed[i].release = type->tp_dealloc;
+    timed[i].id = (uint16_t)id;
+    timed[i].level = (uint8_t)level;
+    timed_count += i == timed_count;
+    type->tp_dealloc = timed_release;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *restore_release(PyObject *module, PyObject *subject) {
+    (void)module;
+    for (int i = 0; i < timed_count; i++) {
+        if ((PyObject *)timed[i].type == subject && timed[i].type->tp_dealloc == timed_release) {
+            timed[i].type->tp_dealloc = timed[i].release;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef rl_release_methods[] = {
+    {"time_release", time_release, METH_VARARGS,
+     "time_release(type, id, level): whether its objects' release is timed from here on; not that "
+     "of a class written in Python, which calls its native base's."},
+    {"restore_release", restore_release, METH_O, "Leave the release of a type's objects alone."},
+    {NULL, NULL, 0, NULL},
+};
