@@ -7,7 +7,8 @@ compared, with a 95% interval. What lies directly behind a switch is in no block
 functions are instrumented anew there, in a session once. In the blocks that are off the wrapped
 functions stay wrapped, which a program without the profiler does not have: some 50 ns for each call
 of `step`. The probe of full mode is calibrated as in the first seconds of a session, in which it
-rests for a fifth of the time; in long sessions that is seldom, and full mode costs as much more.
+rests for a fifth of the time (before Python 3.12 a quarter); in long sessions that is seldom, and
+full mode costs as much more (before 3.12 it rests for a third, and full mode costs less).
 
 In full mode the session is then read, and what its report takes out of a block of its own
 accord shows how far corrected times are from those that were not recorded.

@@ -10,8 +10,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.algos.a2c import A2C, policy_gradient_loss
+from redline.algos.a2c import A2C
 from redline.algos.configs import A2CConfig, ReinforceConfig
+from redline.algos.policy_gradient import policy_gradient_loss
 from redline.algos.reinforce import Reinforce
 from redline.data import Rollout
 from redline.errors import ConfigError
@@ -98,7 +99,7 @@ def test_a2c_gradient_by_hand() -> None:
         num_envs=1, rollout_length=2, gamma=0.5, entropy_coef=0.0, value_coef=0.5, max_grad_norm=0.0
     )
     a2c = A2C(policy, config)
-    a2c._optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    a2c.optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     metrics = a2c.update(rollout_of([1, 0], [1.0, 3.0], [0, 1], [1, 1], 1.0))
     assert policy.logit.item() == pytest.approx(-0.1 / 8)
     assert policy.baseline.item() == pytest.approx(1.0 + 0.1 * 0.5 * 7 / 4)
@@ -116,7 +117,7 @@ def test_reinforce_gradient_by_hand() -> None:
         num_envs=1, rollout_length=3, gamma=1.0, normalize_advantage=False, max_grad_norm=0.0
     )
     reinforce = Reinforce(policy, config)
-    reinforce._optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    reinforce.optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     reinforce.update(rollout_of([1, 1, 0], [1.0, 3.0, 0.0], [0, 1, 0], [1, 1, 0], 1.0))
     assert policy.logit.item() == pytest.approx(0.1 * 5 / 4)
     assert policy.baseline.item() == pytest.approx(1.0 + 0.1 * 0.5 * (3 + 2) / 2)
@@ -127,7 +128,7 @@ def test_gradient_norm_is_clipped() -> None:
     policy = TwoNumberPolicy(logit=0.0, value=1.0)
     config = A2CConfig(num_envs=1, rollout_length=2, gamma=0.5, entropy_coef=0.0, max_grad_norm=0.1)
     a2c = A2C(policy, config)
-    a2c._optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    a2c.optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
     metrics = a2c.update(rollout_of([1, 0], [1.0, 3.0], [0, 1], [1, 1], 1.0))
     moved = np.hypot(policy.logit.item(), policy.baseline.item() - 1.0)
     assert metrics["grad_norm"].item() == pytest.approx(np.sqrt(50) / 8)

@@ -87,7 +87,7 @@ def test_impala_gradient_by_hand() -> None:
         num_envs=1, rollout_length=2, gamma=0.5, entropy_coef=0.0, max_grad_norm=0.0
     )
     impala = Impala(policy, config)
-    impala._optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    impala.optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     impala.update(stale_rollout())
     assert policy.logit.item() == pytest.approx(0.1 * 5 / 8)
     assert policy.baseline.item() == pytest.approx(2.0 + 0.1 * 0.5 * 5 / 4)

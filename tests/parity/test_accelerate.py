@@ -19,11 +19,11 @@ from redline.accelerate import (
 )
 from redline.algos.derived import derived
 from redline.errors import ConfigError
-from tests.parity.learners import LEARNERS, batch, make, parameters
+from tests.parity.learners import LEARNERS, ON_POLICY, batch, make, parameters
 
 SERVED = (
     "sac", "sac-fixed-alpha", "td3", "ddpg", "dqn", "double-dqn", "ppo-box", "ppo-discrete",
-    "ppo-limited", "appo",
+    "ppo-limited", "appo", "a2c", "impala", "reinforce",
 )  # fmt: skip
 
 
@@ -82,12 +82,13 @@ def test_one_derived_step_has_the_gradients_of_autograd(name: str) -> None:
         torch.testing.assert_close(moved[key], value, rtol=1e-4, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("name", [n for n in SERVED if n.startswith(("ppo", "appo"))])
+@pytest.mark.parametrize("name", [n for n in SERVED if n in ON_POLICY or n.startswith("ppo")])
 def test_one_derived_step_in_tensor_operations_has_the_gradients_of_autograd(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As larger networks have it, and other devices than the CPU."""
-    monkeypatch.setattr("redline.algos.derived.ppo.suits_arrays", lambda *_: False)
+    module = "redline.algos.derived.array_actor_critic"
+    monkeypatch.setattr(f"{module}.suits_arrays", lambda *_: False)
     test_one_derived_step_has_the_gradients_of_autograd(name)
 
 
@@ -172,7 +173,9 @@ def test_steps_learn_the_same_from_memory_that_stays(name: str) -> None:
         ("dqn", "aot_eager", 2),  # with and without moving the target
         ("ppo-box", "aot_eager", 1),
         ("r2d1", "aot_eager", None),
-        ("a2c", "inductor", None),
+        ("a2c", "inductor", 1),
+        ("impala", "aot_eager", 1),
+        ("reinforce", "aot_eager", 1),
     ],
 )
 def test_compiled_updates_follow_eager_ones(name: str, backend: str, graphs: int | None) -> None:

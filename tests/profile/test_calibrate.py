@@ -12,7 +12,14 @@ from shards import PROBE_OFF, PROBE_ON
 from redline import profile
 from redline.profile import _native
 from redline.profile.record import calibrate
-from redline.profile.record.calibrate import BLOCK_NS, Calibrator, choose_anchor
+from redline.profile.record.calibrate import (
+    BLOCK_NS,
+    RARE,
+    STEADY,
+    Calibrator,
+    Schedule,
+    choose_anchor,
+)
 
 MS = 1_000_000
 
@@ -64,12 +71,13 @@ def calibrated(
     monkeypatch: pytest.MonkeyPatch,
     seconds: float,
     cpu_share: float = 1.0,
+    schedule: Schedule = RARE,
 ) -> tuple[list[tuple[int, bool, str]], list[bool]]:
     recorder = fake_recorder(ring_words=1 << 16)
     program = Program(recorder, cpu_share)
     monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
     switched: list[bool] = []
-    Calibrator(switched.append).start(recorder.now_ns)
+    Calibrator(switched.append, schedule).start(recorder.now_ns)
     program.iterate(seconds)
     _native.set_block_hook(None, 0)
     recorder.stop()
@@ -118,6 +126,20 @@ def test_cycles_become_rare(
     assert off_ns > BLOCK_NS
 
 
+def test_where_the_probe_is_costly_it_rests_a_third_of_the_time(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An iteration takes 12 ms. Looking around and the blocks with the probe: 48 ms each; without
+    it 60, 12 more behind each switch, one of them without it; and a rest of one: 72 of 240."""
+    found, _ = calibrated(fake_recorder, monkeypatch, 40.0, schedule=STEADY)
+    off = [found[i + 1][0] - found[i - 1][0] for i in range(2, len(found) - 4, 6)]
+    cycles = [found[i + 6][0] - found[i][0] for i in range(0, len(found) - 10, 6)]
+    assert set(off) == {72 * MS}
+    for part in (slice(0, 50), slice(-50, None)):
+        share = sum(off[part]) / sum(cycles[part])
+        assert 0.28 < share < 0.36
+
+
 def test_a_mark_that_ends_no_more_is_not_waited_for(
     fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +147,7 @@ def test_a_mark_that_ends_no_more_is_not_waited_for(
     recorder = fake_recorder(ring_words=1 << 16)
     program = Program(recorder)
     monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
-    Calibrator(lambda on: None).start(recorder.now_ns)
+    Calibrator(lambda on: None, RARE).start(recorder.now_ns)
     program.iterate(0.375)  # at 300 ms it looks around; the block begins at the `learn` after 340
     for _ in range(300):
         with profile.operation("evaluation step"):

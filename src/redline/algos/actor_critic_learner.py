@@ -10,9 +10,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from redline.algos.adam import Adam
 from redline.algos.critics import Critic, frozen_copy, make_critic
 from redline.algos.networks import network_settings
+from redline.algos.optimizers import Adam
 from redline.data import Rollout
 from redline.errors import SpaceError
 from redline.policies import DeterministicActor, make_actor

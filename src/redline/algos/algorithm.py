@@ -107,28 +107,6 @@ def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     return torch.nn.utils.clip_grad_norm_(parameters, bound, foreach=True)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give every parameter group this step size."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimiser's moments and counts by parameter number, as a tree with string keys.
-
-    The settings in its parameter groups are left out: they come from the config and the
-    schedules, and a checkpoint must not overrule those.
-    """
-    return {str(index): dict(moments) for index, moments in optimizer.state_dict()["state"].items()}
-
-
-def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Take back what `optimizer_state` gave."""
-    groups = optimizer.state_dict()["param_groups"]
-    moments = {int(index): dict(values) for index, values in state.items()}
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
-
-
 def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - value) / Var(target) over valid rows; 1 is perfect, 0 a constant guess."""
     _, residual_std = masked_mean_std(target - value, valid)

@@ -36,9 +36,9 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.algos.adam import Adam
 from redline.algos.configs.diayn import DIAYNConfig
 from redline.algos.networks import network_settings
+from redline.algos.optimizers import Adam
 from redline.algos.sac import SAC
 from redline.data import Rollout, as_tensordict
 from redline.policies.make import make_torso

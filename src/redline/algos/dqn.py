@@ -34,7 +34,6 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.adam import Adam
 from redline.algos.algorithm import clip_gradients
 from redline.algos.configs.dqn import DQNConfig
 from redline.algos.distributional import (
@@ -42,6 +41,7 @@ from redline.algos.distributional import (
     project_categorical,
     quantile_huber_loss,
 )
+from redline.algos.optimizers import Adam
 from redline.algos.q_learning import (
     TargetNetwork,
     exploration,

@@ -91,7 +91,7 @@ class Impala(A2C):
     def __init__(self, policy: Policy, config: ImpalaConfig, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
 
-    def _estimate(
+    def estimate(
         self, rollout: Rollout, output: ReplayOutput
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """A and v by V-trace, with what it says of the rollout's age."""

@@ -29,9 +29,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from redline.algos.adam import Adam
 from redline.algos.algorithm import clip_gradients, explained_variance, normalized
 from redline.algos.configs import PPOConfig
+from redline.algos.optimizers import Adam
 from redline.data import Rollout, map_leaves, masked_mean
 from redline.errors import ConfigError
 from redline.models.observation_encoder import image_layout

@@ -38,9 +38,9 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.adam import Adam
 from redline.algos.algorithm import clip_gradients
 from redline.algos.configs.r2d1 import R2D1Config
+from redline.algos.optimizers import Adam
 from redline.algos.q_learning import (
     TargetNetwork,
     exploration,

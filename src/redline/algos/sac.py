@@ -35,10 +35,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.algos.actor_critic_learner import ActorCriticLearner
-from redline.algos.adam import Adam
 from redline.algos.configs.sac import SACConfig
 from redline.algos.critics import Critic, bootstrapped, critic_loss, move_towards
 from redline.algos.networks import network_settings
+from redline.algos.optimizers import Adam
 from redline.data import NestedTensor
 from redline.errors import SpaceError
 from redline.policies import CategoricalActor, SquashedGaussianActor, make_actor

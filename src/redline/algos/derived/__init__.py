@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from redline.algos.a2c import A2C
 from redline.algos.appo import APPO
 from redline.algos.ddpg import DDPG
 from redline.algos.derived.box_actors import DerivedBoxActor
 from redline.algos.derived.dqn import DerivedDQN
+from redline.algos.derived.policy_gradient import DerivedPolicyGradient
 from redline.algos.derived.ppo import DerivedPPO
 from redline.algos.derived.sac import DerivedSAC
 from redline.algos.dqn import DQN
+from redline.algos.impala import Impala
 from redline.algos.ppo import PPO
+from redline.algos.reinforce import Reinforce
 from redline.algos.sac import SAC
 from redline.algos.td3 import TD3
 
@@ -27,6 +31,9 @@ _KINDS: dict[type, Any] = {
     DQN: DerivedDQN,
     PPO: DerivedPPO,
     APPO: DerivedPPO,
+    A2C: DerivedPolicyGradient,
+    Impala: DerivedPolicyGradient,
+    Reinforce: DerivedPolicyGradient,
 }
 
 

@@ -1,4 +1,4 @@
-"""The actor-critic of PPO, A2C and REINFORCE with hand-derived gradients.
+"""The actor-critic of PPO, A2C, IMPALA and REINFORCE with hand-derived gradients.
 
 With what the loss asks of row n, g = dL/d log pi(a), h = dL/dH and v = dL/dV:
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redline.algos.adam import Adam
 from redline.algos.critics import Critic
+from redline.algos.optimizers import Adam
 from redline.models.mlp_gradients import (
     Gradients,
     Perceptron,

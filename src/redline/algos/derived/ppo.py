@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from redline.algos.derived.actor_critic import DerivedActorCritic
+from redline.algos.derived.array_actor_critic import ArrayActorCritic
 from redline.algos.derived.ppo_arrays import ArrayPPO
 from redline.algos.ppo import PPO, Minibatch
-from redline.models.array_perceptron import suits_arrays
 
 
 class DerivedPPO:
@@ -34,8 +34,7 @@ class DerivedPPO:
         config = algorithm.config
         rows = config.num_envs * config.rollout_length // config.num_minibatches
         # Of small networks all passes go faster in numpy.
-        both = suits_arrays(networks.actor, rows) and suits_arrays(networks.critic, rows)
-        plain = both and not torch.compiler.is_compiling()
+        plain = ArrayActorCritic.suits(networks, rows) and not torch.compiler.is_compiling()
         self.passes = ArrayPPO(algorithm, networks).passes if plain else None
 
     @classmethod

@@ -1,13 +1,10 @@
 """All of PPO's passes over a rollout with hand-derived gradients in numpy, for small perceptrons.
 
-The formulas are those of `ppo` and `actor_critic` beside this file, the losses those of
-`algos/ppo.py`. On a CPU a minibatch of some hundred rows is a hundred short operations, whose
-calls through the tensor library cost several times their arithmetic.
+The formulas are those of `ppo` beside this file, the losses those of `algos/ppo.py`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,11 +12,10 @@ import torch
 from torch import Tensor
 
 from redline.algos.derived.actor_critic import DerivedActorCritic
+from redline.algos.derived.array_actor_critic import ArrayActorCritic
 from redline.algos.ppo import PPO
 from redline.data import Array, Rollout, map_leaves
-from redline.models.array_perceptron import ArrayPerceptron
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 # Rows of `_Rows.columns`.
 _OLD_LOG_PROB, _OLD_VALUE, _VALID, _ADVANTAGE, _TARGET = range(5)
 
@@ -34,12 +30,7 @@ class ArrayPPO:
 
     def __init__(self, algorithm: PPO, networks: DerivedActorCritic) -> None:
         self._algorithm, self._networks = algorithm, networks
-        self._actor = ArrayPerceptron(networks.actor)
-        self._critic = ArrayPerceptron(networks.critic)
-        self._gradients = networks.gradients.flat.numpy()
-        self._gaussian: _Gaussian | None = None
-        if networks.log_std is not None:
-            self._gaussian = _Gaussian(networks.log_std, networks.log_std_grad)
+        self._arrays = ArrayActorCritic(networks)
 
     @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
     def passes(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -95,21 +86,18 @@ class ArrayPPO:
         if config.normalize_advantage:
             advantage = advantage - weight.dot(advantage)
             advantage /= np.sqrt(weight.dot(advantage * advantage)) + np.float32(1e-8)
-        actor_tape, critic_tape = self._actor.forward(rows.x), self._critic.forward(rows.x)
-        kind = self._gaussian or _Categorical()
-        log_prob, entropy = kind.evaluate(actor_tape[-1], rows.action)
+        log_prob, entropy, value = self._arrays.forward(rows.x, rows.action)
         log_ratio = log_prob - rows.columns[_OLD_LOG_PROB]
         ratio = np.exp(log_ratio)
         gain = ratio * advantage
         clipped = np.clip(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantage
         log_prob_grad = weight * gain
         log_prob_grad *= -(gain <= clipped).astype(np.float32)
-        squared, slope = self._value_error(critic_tape[-1][:, 0], rows)
+        squared, slope = self._value_error(value, rows)
         value_grad = np.float32(config.value_coef) * weight * slope
-        grad = kind.gradient(log_prob_grad, np.float32(-config.entropy_coef) * weight)
-        self._actor.backward(actor_tape, grad)
-        self._critic.backward(critic_tape, value_grad[:, None])
-        norm = self._clip(config.max_grad_norm)
+        entropy_grad = np.float32(-config.entropy_coef) * weight
+        self._arrays.backward(log_prob_grad, entropy_grad, value_grad)
+        norm = self._arrays.clip(config.max_grad_norm)
         optimizer.step(self._networks.gradients.views)
         return {
             "policy_loss": -weight.dot(np.minimum(gain, clipped)),
@@ -133,15 +121,6 @@ class ArrayPPO:
         slope = np.where(squared >= near_squared, error, inside)
         return np.maximum(squared, near_squared), slope
 
-    def _clip(self, max_norm: float) -> Any:
-        """Scale all gradients to an L2 norm of at most `max_norm` (0: leave them); that before."""
-        norm = np.sqrt(self._gradients.dot(self._gradients))
-        if max_norm > 0:
-            scale = np.float32(max_norm) / (norm + np.float32(1e-6))
-            if not scale >= 1.0:  # a norm that is not a number reaches the parameters, as elsewhere
-                self._gradients *= scale
-        return norm
-
 
 class _Rows:
     """Rows to learn from.
@@ -162,56 +141,3 @@ class _Rows:
     def part(self, start: int, stop: int) -> _Rows:
         """Some of the rows, in the same memory."""
         return _Rows(self.x[start:stop], self.action[start:stop], self.columns[:, start:stop])
-
-
-class _Gaussian:
-    """Of independent components, with one standard deviation each.
-
-    Args:
-        log_std: [k] parameter, read where it lies.
-        grad: [k] its gradient, written by `gradient`.
-    """
-
-    def __init__(self, log_std: Tensor, grad: Tensor) -> None:
-        self._log_std, self._grad = log_std.numpy(), grad.numpy()
-
-    def evaluate(self, mean: Array, action: Array) -> tuple[Array, Array]:
-        """[N] log-density of actions [N, ...] and entropy, given means [N, k]."""
-        self._inverse = np.exp(-self._log_std)
-        self._z = (action.reshape(mean.shape) - mean) * self._inverse
-        constant = (self._log_std + np.float32(_HALF_LOG_TWO_PI)).sum()
-        log_prob = np.square(self._z).sum(1)
-        log_prob *= -0.5
-        log_prob -= constant
-        entropy = np.full(len(mean), constant + np.float32(0.5 * mean.shape[1]), np.float32)
-        return log_prob, entropy
-
-    def gradient(self, log_prob: Array, entropy: Array) -> Array:
-        """[N, k] with respect to the means, given those [N] of the two quantities."""
-        weighted = self._z * log_prob[:, None]
-        self._grad[:] = (weighted * self._z).sum(0)
-        self._grad += entropy.sum() - log_prob.sum()
-        weighted *= self._inverse
-        return weighted
-
-
-class _Categorical:
-    """Of one choice."""
-
-    def evaluate(self, logits: Array, action: Array) -> tuple[Array, Array]:
-        """[N] log-probability of actions [N] and entropy, given logits [N, A]."""
-        log_p = logits - logits.max(1, keepdims=True)
-        log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
-        p = np.exp(log_p)
-        rows = np.arange(len(action))
-        entropy = -(p * log_p).sum(1)
-        self._parts = p, log_p, entropy, rows, action
-        return log_p[rows, action], entropy
-
-    def gradient(self, log_prob: Array, entropy: Array) -> Array:
-        """[N, A] with respect to the logits, given those [N] of the two quantities."""
-        p, log_p, own, rows, action = self._parts
-        grad = -log_prob[:, None] * p
-        grad -= entropy[:, None] * p * (log_p + own[:, None])
-        grad[rows, action] += log_prob
-        return grad

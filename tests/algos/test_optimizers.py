@@ -1,11 +1,11 @@
-"""The updates' Adam against `torch.optim.Adam`, bit for bit."""
+"""The updates' Adam against `torch.optim.Adam`, bit for bit, and RMSprop to rounding."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from redline.algos.adam import Adam
+from redline.algos.optimizers import Adam, RMSprop
 
 
 def parameters(seed: int = 0) -> list[Tensor]:
@@ -79,6 +79,49 @@ def test_state_goes_on_bit_for_bit_and_an_empty_one_is_a_fresh_start() -> None:
         p.copy_(q)
     other.load_state_dict(state)
     adam.step(random_grads(1))
+    other.step(random_grads(1))
+    assert all(torch.equal(a, b) for a, b in zip(ours, copies, strict=True))
+    other.load_state_dict({})
+    assert not any(t.any() for moments in other.state_dict().values() for t in moments.values())
+
+
+def test_first_step_of_rmsprop_by_hand() -> None:
+    """v = 0.1 g^2: a step of lr / (sqrt(0.1) + eps / |g|), with eps / |g| = 1/3 and 100."""
+    p = torch.tensor([1.0, 1.0])
+    RMSprop([p], 0.5, smoothing=0.9, eps=1.0).step([torch.tensor([3.0, -0.01])])
+    root = 0.1**0.5
+    wanted = [1.0 - 0.5 / (root + 1.0 / 3.0), 1.0 + 0.5 / (root + 100.0)]
+    torch.testing.assert_close(p, torch.tensor(wanted))
+
+
+def test_steps_of_rmsprop_are_those_of_torch() -> None:
+    ours, theirs = parameters(), [p.requires_grad_() for p in parameters()]
+    rmsprop = RMSprop(ours, 1e-2, eps=1e-5)
+    reference = torch.optim.RMSprop(theirs, 1e-2, alpha=0.99, eps=1e-5)
+    for step in range(5):
+        if step == 3:
+            rmsprop.set_learning_rate(3e-4)
+            reference.param_groups[0]["lr"] = 3e-4
+        grads = random_grads(step)
+        rmsprop.step(grads)
+        for p, g in zip(theirs, grads, strict=True):
+            p.grad = g
+        reference.step()
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_rmsprop_takes_the_gradients_there_are_and_goes_on_from_its_state() -> None:
+    ours = [p.requires_grad_() for p in parameters()]
+    rmsprop = RMSprop(ours, 1e-2)
+    ours[1].grad = random_grads(0)[1]
+    rmsprop.step()
+    assert torch.equal(ours[0], parameters()[0])
+    state = {k: {n: t.clone() for n, t in v.items()} for k, v in rmsprop.state_dict().items()}
+    copies = [p.detach().clone() for p in ours]
+    other = RMSprop(copies, 1e-2)
+    other.load_state_dict(state)
+    rmsprop.step(random_grads(1))
     other.step(random_grads(1))
     assert all(torch.equal(a, b) for a, b in zip(ours, copies, strict=True))
     other.load_state_dict({})
