@@ -71,6 +71,7 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--mode", default="compile", choices=("derived", "compile"))
     parser.add_argument("--one", help="only this algorithm, in this process")
+    parser.add_argument("--only", nargs="+", help="of these; the others stay as they are recorded")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(compare(options.one, options.mode, options.updates)))
@@ -78,7 +79,9 @@ def main() -> int:
     from tests.parity.learners import LEARNERS
 
     rows: dict[str, dict[str, Any]] = {}
-    for name in LEARNERS:
+    if options.only:
+        rows = json.loads((RESULTS / "parity.json").read_text())["results"]
+    for name in options.only or LEARNERS:
         with tempfile.TemporaryDirectory() as cache:
             cold = in_process(name, options.mode, options.updates, cache)
             cached = in_process(name, options.mode, options.updates, cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -126,3 +127,29 @@ def test_rmsprop_takes_the_gradients_there_are_and_goes_on_from_its_state() -> N
     assert all(torch.equal(a, b) for a, b in zip(ours, copies, strict=True))
     other.load_state_dict({})
     assert not any(t.any() for moments in other.state_dict().values() for t in moments.values())
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_a_state_of_torchs_optimizers_goes_on(name: str) -> None:
+    """Checkpoints of A2C and REINFORCE once held such."""
+    theirs = [p.requires_grad_() for p in parameters()]
+    settings = {"lr": 1e-2, "eps": 1e-5}
+    reference: torch.optim.Optimizer = (
+        torch.optim.Adam(theirs, **settings, fused=True)
+        if name == "adam"
+        else torch.optim.RMSprop(theirs, **settings, alpha=0.99)
+    )
+    for p, g in zip(theirs, random_grads(0), strict=True):
+        p.grad = g
+    reference.step()
+    ours = [p.detach().clone() for p in theirs]
+    kind = Adam if name == "adam" else RMSprop
+    optimizer = kind(ours, 1e-2, eps=1e-5)
+    saved = reference.state_dict()["state"]
+    optimizer.load_state_dict({str(index): moments for index, moments in saved.items()})
+    optimizer.step(random_grads(1))
+    for p, g in zip(theirs, random_grads(1), strict=True):
+        p.grad = g
+    reference.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b.detach(), rtol=1e-6, atol=1e-7)

@@ -153,9 +153,15 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "ppo-limited": lambda: _ppo(CHOICE, target_kl=1e-3, entropy_coef=0.02),
     "appo": lambda: _ppo(BOX, APPO, APPOConfig),
     "a2c": lambda: A2C(make_policy(OBS, CHOICE), A2CConfig(num_envs=B, rollout_length=T)),
+    "a2c-box": lambda: A2C(
+        make_policy(OBS, BOX),
+        A2CConfig(
+            num_envs=B, rollout_length=T, optimizer="adam", normalize_advantage=True, gae_lambda=0.9
+        ),
+    ),
     "impala": lambda: Impala(make_policy(OBS, CHOICE), ImpalaConfig(num_envs=B, rollout_length=T)),
     "reinforce": lambda: Reinforce(
-        make_policy(OBS, CHOICE), ReinforceConfig(num_envs=B, rollout_length=T)
+        make_policy(OBS, CHOICE), ReinforceConfig(num_envs=B, rollout_length=T, entropy_coef=0.02)
     ),
 }
 ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce")

@@ -4,7 +4,9 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <pthread.h>
 #include <time.h>
+#include <unistd.h>
 
 static long long now(void) {
     struct timespec ts;
@@ -31,9 +33,33 @@ static PyObject *call(PyObject *module, PyObject *function) {
     return PyObject_CallNoArgs(function);
 }
 
+static void *let_go(void *object) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    Py_DECREF((PyObject *)object);
+    PyGILState_Release(state);
+    for (;;) {
+        pause();
+    }
+    return NULL;
+}
+
+/* release_elsewhere(object): drop it in a native thread that goes on without running Python. */
+static PyObject *release_elsewhere(PyObject *module, PyObject *object) {
+    (void)module;
+    pthread_t thread;
+    Py_INCREF(object);
+    if (pthread_create(&thread, NULL, let_go, object) != 0) {
+        Py_DECREF(object);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    pthread_detach(thread);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"spin", spin, METH_O, NULL},
     {"call", call, METH_O, NULL},
+    {"release_elsewhere", release_elsewhere, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

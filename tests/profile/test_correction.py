@@ -176,6 +176,26 @@ def test_calibration_blocks_are_split_like_what_is_left_of_the_observed() -> Non
 
 
 @settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 10**10), min_size=3, max_size=3),
+    st.integers(1, 10**9),
+    st.one_of(st.floats(0.0, 2.0), st.just(1.0)),
+)
+def test_correction_invents_no_time(observed: list[int], hidden: int, share: float) -> None:
+    """No cell below 0; what is left is all time less the cost, of which none is where none fits."""
+    keys = [("", "inference", level, False) for level in ("python", "backend", "waiting")]
+    seen = dict(zip(keys, observed, strict=True))
+    parts = zip(observed, split_exactly(hidden, observed), strict=True)
+    everything = dict(zip(keys, map(sum, parts), strict=True))
+    cells = Cells(everything, seen, [Hidden(hidden, seen)])
+    busy = observed[0] + observed[1]
+    corrected = correct(cells, {("", "inference"): 1}, unit_ns=share * busy)
+    assert min(corrected.values()) >= 0.0
+    wanted = sum(observed) + hidden - (min(share, 1.0) * busy)
+    assert sum(corrected.values()) == pytest.approx(wanted, rel=1e-9, abs=1.0)
+
+
+@settings(deadline=None)
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))
 def test_splitting_loses_nothing(total: int, weights: list[int]) -> None:
     if sum(weights) == 0:

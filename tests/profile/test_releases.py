@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,55 @@ def test_only_what_python_lets_go_of_counts_and_only_while_recorded(
     assert released(tmp_path / "s") == 100 + 50 + 1 + 10
 
 
-def test_outside_of_a_session_nothing_is_timed(number: int) -> None:
+def test_a_release_in_a_native_thread_makes_it_no_thread_of_python(
+    profiled: Any,
+) -> None:
+    """Autograd's threads free tensors: the first thread's waiting must not count as their work."""
+    profiled.run(
+        """
+import mujoco, time
+from collections import OrderedDict, deque
+from redline import profile
+from redline.profile import _native
+number = _native.intern("call", "deque (release)", 1, "collections")
+assert _native.time_release(deque, number, 1)
+held = deque()
+mujoco.release_elsewhere(held)
+del held
+time.sleep(0.1)
+with profile.operation("wait"):
+    time.sleep(0.5)
+_native.restore_release(deque)
+""",
+        calibrate=False,
+    )
+    cells = {(c.operation, c.level): c.raw_s for c in summarize(profiled.session).cells}
+    assert cells["wait", "waiting"] == pytest.approx(0.5, abs=0.1)
+    assert cells.get(("wait", "python"), 0.0) < 0.1
+
+
+def test_a_type_is_timed_once_and_can_be_again(number: int) -> None:
+    """Also one whose class written in Python was made meanwhile."""
     assert _native.time_release(deque, number, levels.BACKEND)
     try:
-        assert not _native.time_release(deque, number, levels.BACKEND)  # it is already
-        make_and_drop(3)
+        assert not _native.time_release(deque, number, levels.BACKEND)
         made_meanwhile = type("Later", (deque,), {})
+        make_and_drop(3, made_meanwhile)
     finally:
         _native.restore_release(deque)
     make_and_drop(3, made_meanwhile)
-    assert _native.time_release(deque, number, levels.BACKEND)  # and it can be again
+    assert _native.time_release(deque, number, levels.BACKEND)
     _native.restore_release(deque)
+
+
+def test_a_type_related_to_a_timed_one_is_not_timed(number: int) -> None:
+    """The release of an OrderedDict calls that of a dict."""
+    assert _native.time_release(OrderedDict, number, levels.BACKEND)
+    try:
+        assert not _native.time_release(dict, number, levels.BACKEND)
+        make_and_drop(3, OrderedDict)
+    finally:
+        _native.restore_release(OrderedDict)
 
 
 def test_classes_of_python_code_and_bad_levels_are_refused(number: int) -> None:

@@ -51,6 +51,7 @@ class ArrayActorCritic:
         """Write all gradients, given those [N] of the loss with respect to what `forward` gave."""
         self._actor.backward(self._tapes[0], self._kind.gradient(log_prob, entropy))
         self._critic.backward(self._tapes[1], value[:, None])
+        del self._tapes
 
     def clip(self, max_norm: float) -> Any:
         """Scale all gradients to an L2 norm of at most `max_norm` (0: leave them); that before."""

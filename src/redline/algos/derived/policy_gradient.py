@@ -53,7 +53,7 @@ class DerivedPolicyGradient:
             advantage = normalized(advantage, valid)
         weight = valid.to(value.dtype)
         weight /= weight.sum().clamp(min=1.0)
-        # What is not valid may hold anything: it must not reach a sum, not even times 0.
+        # What comes of rewards and values in idle rows must not reach a sum, not even times 0.
         zero = torch.zeros_like(weight)
         log_prob_grad = torch.where(valid, -weight * advantage, zero)
         error = torch.where(valid, value - target, zero)
@@ -85,6 +85,7 @@ class DerivedPolicyGradient:
         rows = [each.flatten() for each in gradients]
         if self._arrays is None:
             self._networks.backward(self._kept, *rows)
+            del self._kept
             return
         with np.errstate(all="ignore"):
             self._arrays.backward(*(each.numpy() for each in rows))

@@ -275,7 +275,7 @@ def correct(cells: Cells, charge: dict[tuple[str, str], int], unit_ns: float) ->
             whole = sum(corrected[key] for key in group)
             taken = min(rest, whole)
             for key in group if taken > 0 else []:
-                corrected[key] -= taken * corrected[key] / whole
+                corrected[key] *= 1.0 - taken / whole  # exactly 0 where all is taken
             rest -= taken
     _add_hidden(corrected, cells)
     return corrected

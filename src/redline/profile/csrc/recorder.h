@@ -119,6 +119,7 @@ extern int64_t rl_block_patience_ns; /* how late it may be called for that */
 int64_t rl_now(void);
 uint64_t rl_rel(int64_t now_ns);
 RlThread *rl_thread(void);
+RlThread *rl_known_thread(void);
 RlThread *rl_first_thread(void);
 
 void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t kind, const void *key);

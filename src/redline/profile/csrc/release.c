@@ -1,13 +1,15 @@
 /* Releases: what it takes to free an object of a native library, which no call event shows.
  *
  * The dealloc slot of the library's type is replaced by one that times it. Only what Python code
- * lets go of counts: inside a native call a release is that call's work.
+ * lets go of counts: inside a native call a release is that call's work, and a native thread's (of
+ * autograd, say) is not Python's doing. Such a thread must not be taken for one that runs Python.
  */
 #include "recorder.h"
 
 enum { MAX_TYPES = 16 };
 
-/* Never forgotten: a type made meanwhile may have inherited the slot. */
+/* Never forgotten: a native type made meanwhile may have inherited the slot. No type in it derives
+ * from another: the release of one would call that of its base, which would not find its own. */
 static struct {
     PyTypeObject *type;
     destructor release;
@@ -29,7 +31,7 @@ static int place_of(const PyTypeObject *type) {
 
 static void timed_release(PyObject *self) {
     const int i = place_of(Py_TYPE(self));
-    RlThread *t = (rl_active & RL_ACTIVE_CALLS) ? rl_thread() : NULL;
+    RlThread *t = (rl_active & RL_ACTIVE_CALLS) ? rl_known_thread() : NULL;
     if (t == NULL || t->level != RL_PYTHON || t->sealed || t->depth >= RL_MAX_DEPTH) {
         timed[i].release(self);
         return;
@@ -53,6 +55,23 @@ static destructor slot_of_python_classes(void) {
     return slot;
 }
 
+/* Whether a type can be added, or its place be used again. */
+static int may_be_timed(PyTypeObject *type, int place) {
+    if (type->tp_dealloc == NULL || type->tp_dealloc == timed_release) {
+        return 0;
+    }
+    if (place < timed_count) {
+        /* Somebody else's slot may call ours: they would call each other for ever. */
+        return type->tp_dealloc == timed[place].release;
+    }
+    for (int i = 0; i < timed_count; i++) {
+        if (PyType_IsSubtype(type, timed[i].type) || PyType_IsSubtype(timed[i].type, type)) {
+            return 0;
+        }
+    }
+    return place < MAX_TYPES;
+}
+
 static PyObject *time_release(PyObject *module, PyObject *args) {
     (void)module;
     PyTypeObject *type;
@@ -71,8 +90,7 @@ static PyObject *time_release(PyObject *module, PyObject *args) {
     while (i < timed_count && timed[i].type != type) {
         i++;
     }
-    if (type->tp_dealloc == of_python || type->tp_dealloc == NULL ||
-        type->tp_dealloc == timed_release || i == MAX_TYPES) {
+    if (type->tp_dealloc == of_python || !may_be_timed(type, i)) {
         Py_RETURN_FALSE;
     }
     if (i == timed_count) {
@@ -99,7 +117,8 @@ static PyObject *restore_release(PyObject *module, PyObject *subject) {
 PyMethodDef rl_release_methods[] = {
     {"time_release", time_release, METH_VARARGS,
      "time_release(type, id, level): whether its objects' release is timed from here on; not that "
-     "of a class written in Python, which calls its native base's."},
+     "of a class written in Python, which calls its native base's, nor of a type related to one "
+     "that is timed."},
     {"restore_release", restore_release, METH_O, "Leave the release of a type's objects alone."},
     {NULL, NULL, 0, NULL},
 };

@@ -151,6 +151,9 @@ RlThread *rl_thread(void) {
     return new_thread();
 }
 
+/* Only a thread that has been observed before: NULL for one that never ran Python code. */
+RlThread *rl_known_thread(void) { return tls_session == rl_session ? tls_thread : NULL; }
+
 RlThread *rl_first_thread(void) { return atomic_load(&rl_threads); }
 
 /* Begin a recording session: fresh threads, a clock base, a memory bound. */
