@@ -157,6 +157,17 @@ def test_levels_in_calibration_blocks_are_not_compared(tmp_path: Path) -> None:
     assert simulation.samples == 5
 
 
+def test_samples_that_stand_for_unequal_times_tell_less(tmp_path: Path) -> None:
+    """Weights 10, 10 and 40: as much as (60 / sqrt(1800))^2 = 2 equal ones, of 5/6 and 1/6."""
+    made = process([(0, layout.CODE_WINDOW_ON), (0, begin(TORCH)), (50, end(TORCH))])
+    torch = levels.BACKEND
+    session = sampled_session(tmp_path, made, [(5, 0), (10, 0), (10, torch), (40, torch)])
+    rows = {(row.kind, row.name): row for row in compare_shares(session, session)}
+    backend = rows["level", "backend"]
+    assert backend.sampled == pytest.approx(5 / 6)
+    assert backend.standard_error == pytest.approx(math.sqrt(5 / 6 * 1 / 6 / 2))
+
+
 def test_levels_of_another_session_are_compared_corrected(tmp_path: Path) -> None:
     """Measured: 100 of Python, 60 of it the probe's, and 20 of the back end: corrected 2 to 1.
 

@@ -116,8 +116,8 @@ def _profile_parser() -> argparse.ArgumentParser:
         type=float,
         default=usual.sample_hz,
         metavar="X",
-        help="look X times a second, in any mode (default: 100 in mode sample, else not); less "
-        "often where that would cost over 1%% of a core",
+        help="look X times a second, in any mode, or less often where that would cost over 5%% of "
+        "a core (default: 100 at 1%% in mode sample, else not)",
     )
     add(
         "--gpu-window-s",

@@ -117,11 +117,10 @@ def compare_shares(
         if measured.mode != "full":
             measured_levels = {str(level): math.nan for level in levels.LEVELS}
         names = [levels.LEVELS[code] for code in samples.levels[shown].tolist()]
-        shares = _merge(names, samples.weights_ns[shown])
-        rows += _rows(process, "level", measured_levels, shares, names)
+        rows += _rows(process, "level", measured_levels, names, samples.weights_ns[shown])
         marked = _marked_at(timeline, samples.times_ns[inside])
-        shares = _merge(marked, samples.weights_ns[inside])
-        rows += _rows(process, "operation", _operation_shares(found), shares, marked)
+        weights = samples.weights_ns[inside]
+        rows += _rows(process, "operation", _operation_shares(found), marked, weights)
     return rows
 
 
@@ -159,10 +158,13 @@ def _rows(
     process: Process,
     kind: str,
     measured: Mapping[str, float],
-    sampled: Mapping[str, float],
     seen: list[str],
+    weights: NDArray[np.int64],
 ) -> list[ShareRow]:
-    number = len(seen)
+    sampled, number = _merge(seen, weights), len(seen)
+    # Samples that stand for unequal times tell less than so many equal ones.
+    sizes = weights.astype(np.float64)
+    alike = float(sizes.sum() ** 2 / (sizes**2).sum()) if number else math.nan
     return [
         ShareRow(
             process.name,
@@ -171,7 +173,7 @@ def _rows(
             name,
             measured.get(name, 0.0),
             share := sampled.get(name, 0.0),
-            math.sqrt(share * (1 - share) / number) if number else math.nan,
+            math.sqrt(share * (1 - share) / alike),
             number,
         )
         for name in sorted({*measured, *sampled}, key=lambda n: -sampled.get(n, 0.0))

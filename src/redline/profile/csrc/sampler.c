@@ -49,7 +49,7 @@ enum { MOST_WORDS = 16384, LARGEST_STACK = 1 << 28 };
 enum { BATCH_ROWS = 512, ANSWER_MS = 300, REFRESH_NS = 250000000, WRITE_NS = 1000000000 };
 enum { PYTHON = 0, COMPILED = 2, WAITING = 5, UNATTRIBUTED = 6, FOREIGN = 255, RL_GAP = 0xffff };
 enum { IDLE = 0, REQUESTED = 1, WRITING = 2, DONE = 3 };
-enum { MAX_COST = 100, MAX_INTERVAL_NS = 200000000 }; /* at most 1/100 of one core */
+enum { MAX_INTERVAL_NS = 200000000 };
 
 static _Atomic int request = IDLE;
 static sem_t answered;
@@ -78,7 +78,7 @@ static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error, main_stat = -1;
 static struct stat file_is; /* which file: a program that closes all may use its number again */
 static pid_t main_tid, own_tid;
-static int64_t interval_ns, last_ns, spent_ns;
+static int64_t interval_ns, last_ns, spent_ns, cost_part; /* at most 1 / cost_part of one core */
 static uint64_t sample_count, lost_count, random_state;
 static struct {
     pid_t tid;
@@ -490,8 +490,8 @@ static void *run(void *unused) {
             write_rows();
             next_write = now + WRITE_NS;
             /* Of this second: the whole run's share would still be high after it was mended. */
-            if ((spent_ns - spent_then) * MAX_COST > now - then && interval_ns < MAX_INTERVAL_NS) {
-                interval_ns *= 2;
+            if ((spent_ns - spent_then) * cost_part > now - then && interval_ns < MAX_INTERVAL_NS) {
+                interval_ns += interval_ns / 4;
             }
             spent_then = spent_ns;
             then = now;
@@ -590,13 +590,15 @@ static int take_signal(void) {
 static PyObject *start(PyObject *module, PyObject *args) {
     (void)module;
     const char *path;
-    long long base, interval;
+    long long base, interval, part;
     PyObject *list;
-    if (!PyArg_ParseTuple(args, "sLLO!:start", &path, &base, &interval, &PyList_Type, &list)) {
+    if (!PyArg_ParseTuple(args, "sLLLO!:start", &path, &base, &interval, &part, &PyList_Type,
+                          &list)) {
         return NULL;
     }
-    if (is_open || interval <= 0) {
-        return PyErr_Format(PyExc_ValueError, "already sampling, or interval_ns=%lld", interval);
+    if (is_open || interval <= 0 || part <= 0) {
+        return PyErr_Format(PyExc_ValueError, "already sampling, or interval_ns=%lld, cost_part=%lld",
+                            interval, part);
     }
     if (find_interpreter() != 0) {
         PyErr_SetString(PyExc_NotImplementedError, "this interpreter hides its evaluation loop");
@@ -614,6 +616,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
     find_main_stack();
     main_stat = open_stat(main_tid);
     interval_ns = interval;
+    cost_part = part;
     last_ns = base;
     random_state = 88172645463325252u ^ (uint64_t)base;
     sample_count = lost_count = ranges_seen = 0;
@@ -695,7 +698,7 @@ static PyObject *abandon(PyObject *module, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
-    {"start", start, METH_VARARGS, "start(path, base_ns, interval_ns, [(package, level)])."},
+    {"start", start, METH_VARARGS, "start(path, base_ns, interval_ns, cost_part, [(package, level)])."},
     {"stop", stop, METH_NOARGS, "End; what was done, or None."},
     {"pause", pause_sampling, METH_NOARGS, "No thread from here on."},
     {"resume", resume_sampling, METH_NOARGS, "Sample again."},

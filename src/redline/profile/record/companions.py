@@ -40,12 +40,18 @@ class Companions:
             ProfilerConflictError: if the program handles the signal that sampling needs.
             ProfileError: if this system or interpreter cannot be sampled.
         """
-        from redline.profile.record.sampler import DEFAULT_HZ, Sampler
+        from redline.profile.record.sampler import (
+            COST_PART,
+            DEFAULT_COST_PART,
+            DEFAULT_HZ,
+            Sampler,
+        )
 
         self._directory = directory
-        hz = self._options.sample_hz or (DEFAULT_HZ if self._options.mode == "sample" else 0.0)
-        if hz > 0:
-            self._sampler = Sampler(directory, base_ns, hz)
+        if self._options.sample_hz > 0:
+            self._sampler = Sampler(directory, base_ns, self._options.sample_hz, COST_PART)
+        elif self._options.mode == "sample":
+            self._sampler = Sampler(directory, base_ns, DEFAULT_HZ, DEFAULT_COST_PART)
 
     def begin(self) -> None:
         """The window begins."""

@@ -2,7 +2,7 @@
 
 The work is done by a thread in C (`csrc/sampler.c`): at random intervals it interrupts the first
 Python thread that does not sleep and reads off its native stack which library Python had called.
-It takes at most one percent of a core: where it would take more it looks less often.
+Where it would take more of a core than it may it looks less often.
 
 What it cannot tell apart: functions given to `--watch`, which have no library of their own, and
 waits inside the ML back end that put the thread to sleep; those count as waiting.
@@ -17,8 +17,10 @@ from redline.errors import ProfileError, ProfilerConflictError
 from redline.profile import layout, levels
 
 DEFAULT_HZ = 100.0
+# Where nothing else is recorded it must not be felt; who asks for a rate gets more.
+DEFAULT_COST_PART, COST_PART = 100, 20
 
-__all__ = ["DEFAULT_HZ", "Sampler"]
+__all__ = ["COST_PART", "DEFAULT_COST_PART", "DEFAULT_HZ", "Sampler"]
 
 
 class Sampler:
@@ -28,19 +30,20 @@ class Sampler:
         directory: of the process's files.
         base_ns: what its times count from.
         hz: how often to look, on average.
+        cost_part: it may take this part of a core, 1 / cost_part.
 
     Raises:
         ProfilerConflictError: if the program handles the signal that sampling needs.
         ProfileError: if this system or interpreter cannot be sampled.
     """
 
-    def __init__(self, directory: Path, base_ns: int, hz: float) -> None:
+    def __init__(self, directory: Path, base_ns: int, hz: float, cost_part: int) -> None:
         self._native = _extension()
         packages = [(name, levels.BACKEND) for name in sorted(levels.BACKEND_PACKAGES)]
         packages += [(name, levels.SIMULATOR) for name in sorted(levels.SIMULATOR_PACKAGES)]
         path = str(directory / layout.SAMPLES_SHARD)
         try:
-            self._native.start(path, base_ns, round(1e9 / hz), packages)
+            self._native.start(path, base_ns, round(1e9 / hz), cost_part, packages)
         except BlockingIOError as error:
             raise ProfilerConflictError(
                 f"{error}: sampling needs it. Take the handler away, or use --mode full"
