@@ -33,15 +33,21 @@ from redline.profile.report.html import embed_json, render_html
 TAG = "</script><script>window.hacked=1</script>"
 IMAGE = "<img src=x onerror=window.hacked=1>"
 PROGRAM = f"""
-import multiprocessing, time, mujoco, torch
+import multiprocessing, time
 from redline import profile
 
 def work():
     with profile.operation({IMAGE!r}):
         mujoco.spin(30_000_000)
 
+def load():
+    time.sleep(0.1)  # so that both fall into a range that is chosen
+    global mujoco, torch
+    import mujoco, torch
+
 if __name__ == "__main__":
     profile.metadata(env={TAG!r})
+    load()
     with profile.operation("simulation"):
         mujoco.spin(60_000_000)
     for _ in range(20):

@@ -104,15 +104,16 @@ def _put_cells(
 
 
 def _functions(timeline: Timeline, summary: Summary, edges: NDArray[np.int64]) -> list[Any]:
+    # Of one name there may be two levels, as of loading libraries.
     ids = {
-        f"{name.module}.{name.name}" if name.module else name.name: name.id
+        (LEVELS[name.level], f"{name.module}.{name.name}" if name.module else name.name): (name.id)
         for name in timeline.process.names.values()
         if name.kind == "call"
     }
     rows = [
-        (row, ids[function.function])
+        (row, ids[function.level, function.function])
         for row, function in enumerate(summary.functions)
-        if function.pid == timeline.process.pid and function.function in ids
+        if function.pid == timeline.process.pid and (function.level, function.function) in ids
     ][:MAX_FUNCTIONS]
     found = bin_functions(timeline, [number for _, number in rows], edges)
     return [
