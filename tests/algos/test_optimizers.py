@@ -18,6 +18,14 @@ def random_grads(step: int) -> list[Tensor]:
     return [p.sin() for p in parameters(step + 1)]
 
 
+def step_of_torch(
+    optimizer: torch.optim.Optimizer, changed: list[Tensor], grads: list[Tensor]
+) -> None:
+    for p, g in zip(changed, grads, strict=True):
+        p.grad = g
+    optimizer.step()
+
+
 def test_first_step_by_hand() -> None:
     """The first step goes lr * g / (|g| + eps) against the gradient, whatever its size."""
     p = torch.tensor([1.0, 1.0])
@@ -37,9 +45,7 @@ def test_steps_and_step_sizes_are_those_of_torch() -> None:
             reference.param_groups[0]["lr"] = 3e-4
         grads = random_grads(step)
         adam.step(grads)
-        for p, g in zip(theirs, grads, strict=True):
-            p.grad = g
-        reference.step()
+        step_of_torch(reference, theirs, grads)
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -105,9 +111,7 @@ def test_steps_of_rmsprop_are_those_of_torch() -> None:
             reference.param_groups[0]["lr"] = 3e-4
         grads = random_grads(step)
         rmsprop.step(grads)
-        for p, g in zip(theirs, grads, strict=True):
-            p.grad = g
-        reference.step()
+        step_of_torch(reference, theirs, grads)
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b.detach(), rtol=1e-6, atol=1e-7)
 
@@ -139,17 +143,13 @@ def test_a_state_of_torchs_optimizers_goes_on(name: str) -> None:
         if name == "adam"
         else torch.optim.RMSprop(theirs, **settings, alpha=0.99)
     )
-    for p, g in zip(theirs, random_grads(0), strict=True):
-        p.grad = g
-    reference.step()
+    step_of_torch(reference, theirs, random_grads(0))
     ours = [p.detach().clone() for p in theirs]
     kind = Adam if name == "adam" else RMSprop
     optimizer = kind(ours, 1e-2, eps=1e-5)
     saved = reference.state_dict()["state"]
     optimizer.load_state_dict({str(index): moments for index, moments in saved.items()})
     optimizer.step(random_grads(1))
-    for p, g in zip(theirs, random_grads(1), strict=True):
-        p.grad = g
-    reference.step()
+    step_of_torch(reference, theirs, random_grads(1))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b.detach(), rtol=1e-6, atol=1e-7)
