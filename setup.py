@@ -2,7 +2,8 @@
 
 They are optional: where no C compiler is found the package still installs. Then marks do
 nothing, starting a profile says that the extension is missing, a priority tree is searched by
-tensor code, which gives the same results, and small perceptrons are computed by numpy.
+tensor code, which gives the same results, small perceptrons are computed by numpy, and Adam is
+torch's kernel.
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ setup(
             sources=["src/redline/models/csrc/dense.c"],
             depends=["src/redline/models/csrc/product.h"],
             extra_compile_args=FLAGS,
+            optional=True,
+        ),
+        Extension(
+            "redline.algos._adam",
+            sources=["src/redline/algos/csrc/adam.c"],
+            # All instructions must round alike, and a vector's root sets no errno.
+            extra_compile_args=[*FLAGS, "-ffp-contract=off", "-fno-math-errno"],
+            libraries=["m"],
             optional=True,
         ),
     ]
