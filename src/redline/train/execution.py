@@ -27,6 +27,7 @@ from redline.train.building import (
 )
 from redline.train.checkpoint import Checkpoint
 from redline.train.console import Console, duration
+from redline.train.freed_memory import keep_freed_memory
 from redline.train.loop import TrainLoop
 from redline.train.off_policy_loop import OffPolicyLoop
 from redline.train.on_policy_loop import OnPolicyLoop
@@ -81,6 +82,8 @@ def execute(
         closing.callback(probe.close)
         config = resolve(config, probe)
         torch.set_num_threads(config.run.num_threads or 1)
+        if config.run.keep_freed_memory:
+            keep_freed_memory()
         seed_global_generators(config.run.seed)
         algorithm = build_algorithm(config, probe, network)
         mode, reason = choose_mode(algorithm, config.run.accelerate)
