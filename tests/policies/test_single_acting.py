@@ -55,9 +55,9 @@ def test_acts_as_the_policy_does(name: str) -> None:
     for conditions in CONDITIONS.get(name, [{}]):
         conditioning = {key: torch.tensor([value]) for key, value in conditions.items()}
         assert single.serves(conditioning)
-        single.begin(conditioning)
         obs = rng.normal(size=(20, 1, 5)).astype(np.float32)
         noise = policy.draw_noise(rng, 20)[:, None]
+        single.begin(conditioning, noise)
         wanted = [
             policy.act(torch.from_numpy(o), {}, torch.from_numpy(n), conditioning or None)
             for o, n in zip(obs, noise, strict=True)
@@ -66,7 +66,7 @@ def test_acts_as_the_policy_does(name: str) -> None:
         action = np.zeros((20, *first.shape), first.dtype)
         extras = {key: np.zeros((20, 1), np.float32) for key in policy.extras_spec}
         for t in range(20):
-            single.act(obs[t], noise[t], action[t], {key: e[t] for key, e in extras.items()})
+            single.act(t, obs[t], action[t])
         single.end(obs, action, extras)
         for t, output in enumerate(wanted):
             np.testing.assert_allclose(action[t], output.action.numpy(), rtol=1e-5, atol=1e-6)
@@ -79,16 +79,17 @@ def test_sees_the_parameters_change() -> None:
     policy = q_policy()
     single = single_actor(policy)
     assert single is not None
-    single.begin(None)
-    extras = {"q_taken": np.zeros(1, np.float32), "q_max": np.zeros(1, np.float32)}
-    action = np.zeros(1, np.int64)
+    single.begin(None, np.ones((1, 1, 2), np.float32))
+    extras = {name: np.zeros((1, 1), np.float32) for name in ("q_taken", "q_max")}
+    obs, action = np.ones((1, 1, 5), np.float32), np.zeros((1, 1), np.int64)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
         policy.head.advantage.layers[-1].bias.copy_(torch.tensor([0.0, 7.0, 1.0]))
-    single.act(np.ones((1, 5), np.float32), np.ones((1, 2), np.float32), action, extras)
-    assert action.tolist() == [1]
-    assert extras["q_max"].tolist() == [7.0]
+    single.act(0, obs[0], action[0])
+    single.end(obs, action, extras)
+    assert action.tolist() == [[1]]
+    assert extras["q_max"].tolist() == extras["q_taken"].tolist() == [[7.0]]
 
 
 @pytest.mark.parametrize(

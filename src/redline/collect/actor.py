@@ -194,24 +194,25 @@ class Actor:
         Returns:
             The step in which something happened, still to be kept; None if the rollout is over.
         """
-        rows, env, length = self._rows, self.env, self.buffer.rollout_length
-        obs, single, noise = self._begin(), self._single, self._noise
+        obs, obs_rows, action_rows = self._begin(), self._rows.obs, self._rows.action
+        act, env_action = self._single.act, self.policy.env_action  # type: ignore[union-attr]
+        step_quietly = self.env.step_quietly
         due_s = time.monotonic() + _UNSETTLED_S
         try:
-            for t in range(self._t, length):
+            for t in range(self._t, self.buffer.rollout_length):
                 if time.monotonic() > due_s:
                     self._settle()
                     due_s = time.monotonic() + _UNSETTLED_S
                 if before_each is not None:
                     before_each()
-                rows.obs[t][...] = obs
+                obs_row, action = obs_rows[t], action_rows[t]
+                obs_row[...] = obs
                 with _INFERENCE:
-                    single.act(rows.obs[t], noise[t], rows.action[t], rows.extra_arrays[t])  # type: ignore[union-attr]
-                action = self.policy.env_action(rows.action[t])
+                    act(t, obs_row, action)
                 with _SIMULATION:
-                    if not env.step_quietly(action):
+                    if not step_quietly(env_action(action)):
                         self._settle()
-                        return env.finish_step()
+                        return self.env.finish_step()
                 self.progress[0] += 1
             return None
         finally:
@@ -243,11 +244,10 @@ class Actor:
         noise = self._draw_noise()
         self._single = self._single_actor(conditioning)
         if self._single is not None:
-            self._single.begin(conditioning)
+            self._single.begin(conditioning, noise)
             # What comes in the end is zero until then.
             for name in self.policy.extras_spec:
                 self.buffer.fields[name].fill(0.0)
-            self._noise: Any = list(noise)
         else:
             self._noise = torch.from_numpy(noise).to(self._device).unbind(0)
         self._active = None
@@ -290,7 +290,7 @@ class Actor:
         copy_arrays(rows.obs[t], self._begin())
         if self._single is not None:
             with _INFERENCE:
-                self._single.act(rows.obs[t], self._noise[t], rows.action[t], rows.extra_arrays[t])
+                self._single.act(t, rows.obs[t], rows.action[t])
             self._action = self.policy.env_action(rows.action[t])
             return
         obs = rows.obs_tensors[t]
@@ -383,6 +383,8 @@ class Actor:
         self.buffer.fields["bootstrap_value"][t][rows] = value.cpu().numpy()[rows]
 
     def _bootstrap_last_row(self) -> None:
+        if not self.policy.has_value:
+            return
         fields = self.buffer.fields
         running = fields["valid"][-1] & ~(fields["terminated"][-1] | fields["truncated"][-1])
         if running.any():

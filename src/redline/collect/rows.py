@@ -29,7 +29,6 @@ class BufferRows:
             map_leaves(lambda leaf, t=t: leaf[t], tensors["action"]) for t in length
         ]
         self.extras = {name: tensors[name].unbind(0) for name in extras}
-        self.extra_arrays = [{name: fields[name][t] for name in extras} for t in length]
         self.reward: Array = fields["reward"]
         self.terminated: Array = fields["terminated"]
         self.truncated: Array = fields["truncated"]

@@ -113,7 +113,7 @@ class BatchedEnv(VecEnv):
         if self._alone is None or not self._has_reset or self._is_stepping:
             self.begin_step(action)  # which refuses it, if it is to be refused
             return False
-        reward = self._alone.step_one(self._alone.codec.encode(action))
+        reward = self._alone.step_one(action)
         if reward is None:
             self._is_stepping = True
             return False

@@ -105,17 +105,17 @@ class EnvLoop(Backend):
         """Step the only environment, and write its observation if nothing else happened.
 
         Args:
-            action: encoded.
+            action: as for `ActionCodec.encode`.
 
         Returns:
             The raw reward. None if an episode ended, or there are lives to be counted: then
             nothing is written yet, and `finish_step` does so.
         """
         self._left_over = None
-        rows = self.codec.rows(action)
+        row = self.codec.only_row(action)
         if self._keeps_journals:
-            self._record(rows, None)
-        made = self._envs[0].step(rows[0])
+            self._record([row], None)
+        made = self._envs[0].step(row)
         obs, reward, terminated, truncated, info = made
         if terminated or truncated or "lives" in info or not isinstance(reward, (float, int)):
             self._left_over = made

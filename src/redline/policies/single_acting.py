@@ -64,6 +64,16 @@ class SinglePerceptron:
         if self._native is not None:
             self._native.row(x, self._out)
             return self._out
+        return self._by_numpy(x)
+
+    def into(self, x: Array, out: Array) -> None:
+        """[in] to `out` [out]."""
+        if self._native is not None:
+            self._native.row(x, out)
+        else:
+            out[:] = self._by_numpy(x)
+
+    def _by_numpy(self, x: Array) -> Array:
         for weight, bias, out, zeros, active in self._layers:
             np.dot(weight, x, out=out)
             out += bias
@@ -89,28 +99,33 @@ class SingleActor(ABC):
         """Whether it understands this conditioning; else the policy itself must act."""
         return self.known.issuperset(conditioning or ())
 
-    def begin(self, conditioning: Mapping[str, Tensor] | None) -> None:
-        """Take the conditioning of the next rollout, each [1], and the present statistics."""
-        self._conditions = {name: value.item() for name, value in (conditioning or {}).items()}
-
-    @abstractmethod
-    def act(self, obs: Array, noise: Array, action: Array, extras: dict[str, Array]) -> None:
-        """Choose one action.
+    def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
+        """Take what the next rollout is acted with, and the present statistics.
 
         Args:
+            conditioning: name -> [1], in force for the whole rollout.
+            noise: [T, 1, noise_size] float32; must not change before `end`.
+        """
+        self._conditions = {name: value.item() for name, value in (conditioning or {}).items()}
+        self._noise = list(noise[:, 0])
+
+    @abstractmethod
+    def act(self, t: int, obs: Array, action: Array) -> None:
+        """Choose the action of one row.
+
+        Args:
+            t: its number in the rollout.
             obs: [1, F] float32.
-            noise: [1, noise_size] float32.
             action: [1, ...] to write the action to.
-            extras: name -> [1] to write the extras to.
         """
 
     def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
-        """Complete the extras of the rollout that was begun; most have nothing left to do.
+        """Write the extras of the rollout that was begun; some policies have none.
 
         Args:
             obs: [t, 1, F] float32, all that was acted on.
             action: [t, 1, ...] what was done.
-            extras: name -> [t, 1] to write the extras to.
+            extras: name -> [t, 1] to write to.
         """
         del obs, action, extras
 
@@ -129,17 +144,17 @@ class SingleGaussianActor(SingleActor):
         self._network, self._size = SinglePerceptron(network), policy.action_size
         self._range = policy.log_std_range
 
-    def act(self, obs: Array, noise: Array, action: Array, extras: dict[str, Array]) -> None:
+    def act(self, t: int, obs: Array, action: Array) -> None:
         """See `SingleActor`."""
         into = action.reshape(-1)
         if self._conditions.get("random"):
-            into[:] = _uniform(noise[0])
+            into[:] = _uniform(self._noise[t])
             return
         outputs = self._network(obs[0])
         mean, log_std = outputs[: self._size], outputs[self._size :]
         np.clip(log_std, *self._range, out=log_std)
         np.exp(log_std, out=log_std)
-        log_std *= noise[0]
+        log_std *= self._noise[t]
         log_std += mean
         np.tanh(log_std, out=into)
 
@@ -156,20 +171,23 @@ class SingleDeterministicActor(SingleActor):
     def __init__(self, network: Perceptron) -> None:
         self._network = SinglePerceptron(network)
 
-    def act(self, obs: Array, noise: Array, action: Array, extras: dict[str, Array]) -> None:
+    def act(self, t: int, obs: Array, action: Array) -> None:
         """See `SingleActor`."""
         into = action.reshape(-1)
         if self._conditions.get("random"):
-            into[:] = _uniform(noise[0])
+            into[:] = _uniform(self._noise[t])
             return
         np.tanh(self._network(obs[0]), out=into)
         if "noise_scale" in self._conditions:
-            into += noise[0] * np.float32(self._conditions["noise_scale"])
+            into += self._noise[t] * np.float32(self._conditions["noise_scale"])
             np.clip(into, -1.0, 1.0, out=into)
 
 
 class SingleQActor(SingleActor):
     """For `QPolicy` with one scalar per action.
+
+    What is left to chance is looked up before the first step, and what is only kept is gathered
+    after the last.
 
     Args:
         network: its perceptron.
@@ -179,15 +197,31 @@ class SingleQActor(SingleActor):
 
     def __init__(self, network: Perceptron) -> None:
         self._network = SinglePerceptron(network)
+        self._num_actions = len(network.layers[-1].bias)
 
-    def act(self, obs: Array, noise: Array, action: Array, extras: dict[str, Array]) -> None:
+    def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
         """See `SingleActor`."""
-        values = self._network(obs[0])
-        chosen = best = int(values.argmax())
-        if "epsilon" in self._conditions and noise[0, 0] < np.float32(self._conditions["epsilon"]):
-            chosen = min(int(noise[0, 1] * np.float32(len(values))), len(values) - 1)
-        action[0] = chosen
-        extras["q_taken"][0], extras["q_max"][0] = values[chosen], values[best]
+        self._conditions = {name: value.item() for name, value in (conditioning or {}).items()}
+        self._values = np.empty((len(noise), self._num_actions), np.float32)
+        self._rows = list(self._values)
+        self._random: list[int | None] = [None] * len(noise)
+        if "epsilon" in self._conditions:
+            chance, place = noise[:, 0, 0], noise[:, 0, 1] * np.float32(self._num_actions)
+            for t in np.flatnonzero(chance < np.float32(self._conditions["epsilon"])).tolist():
+                self._random[t] = min(int(place[t]), self._num_actions - 1)
+
+    def act(self, t: int, obs: Array, action: Array) -> None:
+        """See `SingleActor`."""
+        values = self._rows[t]
+        self._network.into(obs[0], values)
+        chosen = self._random[t]
+        action[0] = values.argmax() if chosen is None else chosen
+
+    def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
+        """See `SingleActor`."""
+        values = self._values[: len(obs)]
+        extras["q_taken"][:] = np.take_along_axis(values, action, 1)
+        extras["q_max"][:, 0] = values.max(1)
 
 
 class SingleActorCritic(SingleActor):
@@ -209,9 +243,9 @@ class SingleActorCritic(SingleActor):
         head: Any = policy.action_head
         self._log_std = head.log_std.detach() if hasattr(head, "log_std") else None
 
-    def begin(self, conditioning: Mapping[str, Tensor] | None) -> None:
+    def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
         """See `SingleActor`."""
-        super().begin(conditioning)
+        super().begin(conditioning, noise)
         if self._log_std is not None:
             self._std = np.exp(self._log_std.numpy())
         self._moments = None
@@ -229,15 +263,15 @@ class SingleActorCritic(SingleActor):
         np.minimum(x, self._limit, out=x)
         return np.maximum(x, -self._limit, out=x)
 
-    def act(self, obs: Array, noise: Array, action: Array, extras: dict[str, Array]) -> None:
+    def act(self, t: int, obs: Array, action: Array) -> None:
         """See `SingleActor`."""
         outputs = self._actor(self._inputs(obs[0]))
         if self._log_std is None:
-            outputs += noise[0]
+            outputs += self._noise[t]
             action[0] = outputs.argmax()
         else:
             into = action.reshape(-1)
-            np.multiply(self._std, noise[0], out=into)
+            np.multiply(self._std, self._noise[t], out=into)
             into += outputs
 
     @np.errstate(all="ignore")  # numbers that diverge are found where they are learned from

@@ -28,6 +28,8 @@ typedef struct {
     float *bias, *bias_grad;
 } Layer;
 
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+
 static Matrix
 transposed(const Matrix *m)
 {

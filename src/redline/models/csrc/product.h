@@ -99,11 +99,15 @@ NAME(rectify_and_sum)(const Matrix *grad, const Matrix *output, float *sum)
     }
 }
 
-/* y = W x + bias for rows of W that lie side by side, rectified likewise. */
+/* y = W x + bias for rows of W that lie side by side, rectified likewise.
+ *
+ * Whole vectors first, then fours, then single numbers: layers of a few inputs have no whole vector,
+ * and adding up a vector's lanes one after the other takes longer than its multiplications.
+ */
 TARGET static void
 NAME(row)(const Layer *layer, const float *x, float *y, int rectify)
 {
-    int inputs = layer->weight.rows, whole = inputs / LANES * LANES;
+    int inputs = layer->weight.rows, whole = inputs / LANES * LANES, fours = inputs / 4 * 4;
     for (int first = 0; first < layer->weight.columns; first += 4) {
         int count = layer->weight.columns - first < 4 ? layer->weight.columns - first : 4;
         const float *w[4];
@@ -116,13 +120,20 @@ NAME(row)(const Layer *layer, const float *x, float *y, int rectify)
             for (int r = 0; r < 4; r++)
                 total[r] += part * *(const NAME(Vector) *)(w[r] + k);
         }
-        for (int r = 0; r < count; r++) {
-            float sum = layer->bias[first + r];
-            for (int lane = 0; lane < LANES; lane++)
-                sum += total[r][lane];
-            for (int k = whole; k < inputs; k++)
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) {
+            Four four = {0.0f};
+            if (whole > 0)
+                for (int part = 0; part < LANES / 4; part++)
+                    four += ((const Four *)&total[r])[part];
+            for (int k = whole; k < fours; k += 4)
+                four += *(const Four *)(x + k) * *(const Four *)(w[r] + k);
+            float sum = layer->bias[first + (r < count ? r : 0)] + four[0] + four[2];
+            sum += four[1] + four[3];
+            for (int k = fours; k < inputs; k++)
                 sum += w[r][k] * x[k];
-            y[first + r] = rectify && sum <= 0.0f ? 0.0f : sum;
+            if (r < count)
+                y[first + r] = rectify && sum <= 0.0f ? 0.0f : sum;
         }
     }
 }
