@@ -34,7 +34,7 @@ from redline.train.on_policy_loop import OnPolicyLoop
 from redline.train.progress_writers import require_writer
 from redline.train.randomness import seed_global_generators
 from redline.train.run_directory import CONFIG_FILE, RunLock
-from redline.train.settings import RunConfig
+from redline.train.settings import RunConfig, RunSettings
 
 Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
@@ -81,10 +81,7 @@ def execute(
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
         config = resolve(config, probe)
-        torch.set_num_threads(config.run.num_threads or 1)
-        if config.run.keep_freed_memory:
-            keep_freed_memory()
-        seed_global_generators(config.run.seed)
+        _set_up_process(config.run)
         algorithm = build_algorithm(config, probe, network)
         mode, reason = choose_mode(algorithm, config.run.accelerate)
         accelerate(algorithm, mode)
@@ -137,6 +134,14 @@ def execute(
         if stopped_by is not None:
             console.message(f"stopped; go on with: redline train --resume {out}")
     return config, stopped_by
+
+
+def _set_up_process(run: RunSettings) -> None:
+    """Threads, memory and global random numbers, which are this process's own."""
+    torch.set_num_threads(run.num_threads or 1)
+    if run.keep_freed_memory:
+        keep_freed_memory()
+    seed_global_generators(run.seed)
 
 
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:

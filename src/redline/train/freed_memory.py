@@ -26,8 +26,8 @@ def keep_freed_memory() -> bool:
     The most memory that it takes at any one time stays the same; it does not shrink from there.
 
     Returns:
-        Whether that is so now. False, and nothing is changed, with another C library than glibc, and
-        where the environment holds settings of glibc's own for it (`MALLOC_TRIM_THRESHOLD_`,
+        Whether that is so now. False, and nothing is changed, with another C library than glibc,
+        and where the environment holds settings of glibc's own for it (`MALLOC_TRIM_THRESHOLD_`,
         `MALLOC_MMAP_THRESHOLD_`, `glibc.malloc...` in `GLIBC_TUNABLES`).
     """
     chosen = any(name in os.environ for name in _OWN_SETTINGS)
