@@ -35,8 +35,7 @@ def keep_freed_memory() -> bool:
         return False
     library = ctypes.CDLL(None)
     return bool(
-        library.mallopt(_TRIM_THRESHOLD, _NEVER)
-        and library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+        library.mallopt(_TRIM_THRESHOLD, _NEVER) and library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
     )
 
 
