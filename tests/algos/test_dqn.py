@@ -14,7 +14,12 @@ from tensordict import TensorDict
 
 from redline.algos.configs.dqn import DQNConfig
 from redline.algos.dqn import DQN
-from redline.algos.q_learning import exploration, huber_loss, initial_priorities
+from redline.algos.q_learning import (
+    Exploration,
+    exploration,
+    huber_loss,
+    initial_priorities,
+)
 from redline.errors import ConfigError, SpaceError
 from redline.models import (
     CategoricalValueHead,
@@ -304,6 +309,22 @@ def test_epsilon_falls_with_global_env_steps() -> None:
     assert exploration(at_once, 0, 1000, 1).item() == pytest.approx(0.05)
     conditioning = make(settings).conditioning(250, 1000, 3)
     assert conditioning["epsilon"].tolist() == pytest.approx([0.55] * 3)
+
+
+def test_epsilon_is_made_anew_only_when_it_moves() -> None:
+    """From 1 to 0.1 within the first half of 1000 env_steps, then for 2 environments of them."""
+    settings = config(epsilon_initial=1.0, epsilon_final=0.1, epsilon_fraction=0.5)
+    explore = Exploration(settings, torch.device("cpu"))
+    first = explore(0, 1000, 1)
+    assert explore(0, 1000, 1) is first
+    later = explore(500, 1000, 1)
+    assert (first.item(), later.item()) == (1.0, pytest.approx(0.1))
+    assert explore(900, 1000, 1) is later
+    assert explore(900, 1000, 2).tolist() == pytest.approx([0.1, 0.1])
+    assert explore(0, 1000, 1).item() == 1.0  # a run that went back
+    spread = Exploration(config(epsilon_schedule="ape-x"), torch.device("cpu"))
+    assert spread(0, 1000, 8) is spread(900, 1000, 8)
+    assert torch.equal(spread(0, 1000, 8), exploration(spread._config, 0, 1000, 8))
 
 
 def test_ape_x_epsilons_by_hand() -> None:

@@ -47,6 +47,30 @@ def test_values_and_gradients_equal_autograds(
     assert not np.allclose(arrays.forward(x.numpy())[-1], kept[-1])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_outputs_can_be_written_to_memory_made_before(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two passes through the same room, and one through its own, which nothing changes later."""
+    if not compiled:
+        monkeypatch.setattr("redline.models.array_perceptron._dense", None)
+    torch.manual_seed(0)
+    perceptron = perceptron_of([nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)])
+    assert perceptron is not None
+    arrays = ArrayPerceptron(perceptron)
+    one, two = torch.randn(2, 6, 5).numpy()
+    room = arrays.room(6)
+    assert [part.shape for part in room] == [(6, 7), (6, 3)]
+    for x in (one, two):
+        apart, kept = arrays.forward(x), arrays.forward(x, room)
+        assert all(into is part for into, part in zip(kept[1:], room, strict=True))
+        for into, part in zip(kept, apart, strict=True):
+            np.testing.assert_array_equal(into, part)
+    before = apart[-1].copy()
+    arrays.forward(one)
+    np.testing.assert_array_equal(apart[-1], before)
+
+
 def test_networks_that_the_extension_does_not_take_are_left_to_numpy() -> None:
     many = perceptron_of([m for _ in range(20) for m in (nn.Linear(3, 3), nn.ReLU())])
     assert many is not None

@@ -76,7 +76,8 @@ def test_one_derived_step_has_the_gradients_of_autograd(name: str) -> None:
         wanted, got = eager.update(data), by_hand.update(data)
         assert got.keys() == wanted.keys()
         for key, value in wanted.items():
-            torch.testing.assert_close(got[key], value, rtol=2e-4, atol=2e-5, msg=key)
+            found = torch.as_tensor(got[key])
+            torch.testing.assert_close(found, value, rtol=2e-4, atol=2e-5, msg=key)
     moved = parameters(by_hand)
     for key, value in parameters(eager).items():
         torch.testing.assert_close(moved[key], value, rtol=1e-4, atol=1e-5, msg=key)

@@ -79,8 +79,8 @@ def stop_after(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run gets a SIGTERM in that iteration."""
     learn, count = OffPolicyLoop._learn, [0]
 
-    def interrupted(loop: OffPolicyLoop, rollout: Any) -> None:
-        learn(loop, rollout)
+    def interrupted(loop: OffPolicyLoop, rollout: Any, collected: int) -> None:
+        learn(loop, rollout, collected)
         count[0] += 1
         if count[0] == iterations:
             signal.raise_signal(signal.SIGTERM)

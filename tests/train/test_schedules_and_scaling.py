@@ -9,8 +9,9 @@ from tensordict import TensorDict
 
 from redline.algos.configs import PPOConfig
 from redline.data import Rollout
+from redline.train.loop import MetricMeans
 from redline.train.reward_scaling import RewardScaler
-from redline.train.schedules import scheduled, scheduled_hyperparameters
+from redline.train.schedules import are_constant, scheduled, scheduled_hyperparameters
 
 
 def test_linear_schedule_by_hand() -> None:
@@ -25,6 +26,23 @@ def test_schedules_govern_what_the_config_says() -> None:
     config = PPOConfig(learning_rate=1.0, learning_rate_schedule="linear", clip_range=0.2)
     values = scheduled_hyperparameters(config, 50, 200)
     assert values == {"learning_rate": 0.75, "clip_range": 0.2}
+
+
+def test_one_schedule_that_moves_is_enough() -> None:
+    constant = {"learning_rate_schedule": "constant", "clip_range_schedule": "constant"}
+    assert are_constant(PPOConfig(**constant))
+    for name in constant:
+        assert not are_constant(PPOConfig(**(constant | {name: "linear"})))
+
+
+def test_means_are_of_tensors_and_numbers_alike() -> None:
+    """(1 + 2) / 2 and (4 + 8) / 2; an integer's tensor counts as its number."""
+    means = MetricMeans()
+    means.add({"loss": 1.0, "norm": torch.tensor(4.0)})
+    means.add({"loss": torch.tensor(2), "norm": 8.0})
+    assert means.take() == {"loss": 1.5, "norm": 6.0}
+    means.add({"loss": 3.0})
+    assert means.take() == {"loss": 3.0}
 
 
 def rollout(reward: list[list[float]], done: list[list[int]], valid: list[list[int]]) -> Rollout:

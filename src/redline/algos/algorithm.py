@@ -70,11 +70,12 @@ class OffPolicyAlgorithm(Protocol):
         """[T, B] priorities of new transitions; None: the highest that replay has seen."""
         ...
 
-    def update(self, batch: TensorDict | SequenceBatch) -> dict[str, Tensor]:
+    def update(self, batch: TensorDict | SequenceBatch) -> dict[str, Any]:
         """Improve from one batch; never waits for the device.
 
         Returns:
-            name -> [] metrics, and "priority" [N], the new priorities of the batch.
+            name -> metrics, each a tensor [], or a number where nothing has to be waited for;
+            and "priority" [N], a tensor, the new priorities of the batch.
         """
         ...
 

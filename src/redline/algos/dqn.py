@@ -43,8 +43,8 @@ from redline.algos.distributional import (
 )
 from redline.algos.optimizers import Adam
 from redline.algos.q_learning import (
+    Exploration,
     TargetNetwork,
-    exploration,
     huber_loss,
     initial_priorities,
     make_q_policy,
@@ -92,6 +92,9 @@ class Fractions(NamedTuple):
     online: Tensor | None
 
 
+_NO_FRACTIONS = Fractions(None, None)
+
+
 class DQN:
     """A Q-learner of discrete actions.
 
@@ -117,6 +120,7 @@ class DQN:
             )
         self.policy, self.target_policy, self.config = policy, target_policy, config
         self._head: QHead = policy.head
+        self._is_noisy = policy.head.is_noisy
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self._parameters[0].device
         self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
@@ -125,6 +129,7 @@ class DQN:
             policy, target_policy, config.target_update_interval, config.tau
         )
         self._midpoints = midpoints(self._head.num_values).to(self.device)
+        self._exploration = Exploration(config, self.device)
         self._highest_priority = torch.ones((), device=self.device)
         self._steps_taken = 0
         self._draw_noise()
@@ -179,8 +184,7 @@ class DQN:
         self, env_steps: int, total_env_steps: int, num_envs: int
     ) -> dict[str, Tensor]:
         """`epsilon` [B] of the next collection."""
-        epsilon = exploration(self.config, env_steps, total_env_steps, num_envs)
-        return {"epsilon": epsilon.to(self.device)}
+        return {"epsilon": self._exploration(env_steps, total_env_steps, num_envs)}
 
     def initial_priorities(self, rollout: Rollout) -> Tensor | None:
         """[T, B] one-step TD errors of what was just collected.
@@ -204,26 +208,28 @@ class DQN:
         """Take `learning_rate` from the schedule."""
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
 
-    def update(self, batch: TensorDict) -> dict[str, Tensor]:
+    def update(self, batch: TensorDict) -> dict[str, Any]:
         """One optimiser step.
 
         Args:
             batch: [N] transitions.
 
         Returns:
-            name -> [] metrics, and "priority" [N]: the TD error's size, C51's divergence or
-            the quantile loss of each transition.
+            name -> metrics, each [] or a number, and "priority" [N]: the TD error's size, C51's
+            divergence or the quantile loss of each transition.
         """
         self._draw_noise()
-        rows = len(batch["reward"])
-        drawn = Fractions(
-            self._fractions(rows, self.config.num_target_fractions),
-            self._fractions(rows, self.config.num_fractions),
-        )
+        drawn = _NO_FRACTIONS
+        if isinstance(self._head, ImplicitQuantileHead):
+            rows = len(batch["reward"])
+            drawn = Fractions(
+                self._fractions(rows, self.config.num_target_fractions),
+                self._fractions(rows, self.config.num_fractions),
+            )
         self._steps_taken += 1
         return self.step(batch, drawn, self.target_network.is_due(self._steps_taken))
 
-    def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Tensor]:
+    def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Any]:
         """The update from what was drawn: nothing here depends on counts or generators.
 
         Args:
@@ -251,6 +257,11 @@ class DQN:
             "grad_norm": grad_norm,
             "priority": priority,
         }
+
+    @property
+    def highest_priority(self) -> Tensor:
+        """[] of all batches so far; always the same memory."""
+        return self._highest_priority
 
     def note_priority(self, priority: Tensor) -> None:
         """Keep the highest priority so far, given those [N] of one batch."""
@@ -305,7 +316,7 @@ class DQN:
 
     def _draw_noise(self) -> None:
         """New weight noise, its own for each of the two networks."""
-        if self._head.is_noisy:
+        if self._is_noisy:
             self._head.resample(self._generator)
             self.target_policy.head.resample(self._generator)
 

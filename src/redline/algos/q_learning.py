@@ -92,7 +92,7 @@ def make_q_policy(
 def exploration(
     config: QLearningConfig, env_steps: int, total_env_steps: int, num_envs: int
 ) -> Tensor:
-    """[B] epsilon of each environment, float32.
+    """[B] epsilon of each environment, float32, on the CPU.
 
     Linear (Mnih et al. 2015): the same everywhere, a function of global env_steps alone.
     Ape-X (Horgan et al. 2018, section 4.1): eps^(1 + alpha * i / (B - 1)), constant; one
@@ -101,10 +101,38 @@ def exploration(
     if config.epsilon_schedule == "ape-x":
         place = torch.arange(num_envs, dtype=torch.float64) / max(num_envs - 1, 1)
         return (config.ape_x_epsilon ** (1.0 + config.ape_x_alpha * place)).float()
+    return torch.full((num_envs,), _linear_epsilon(config, env_steps, total_env_steps))
+
+
+def _linear_epsilon(config: QLearningConfig, env_steps: int, total_env_steps: int) -> float:
     span = config.epsilon_fraction * total_env_steps
     progress = min(1.0, env_steps / span) if span > 0 else 1.0
     change = config.epsilon_final - config.epsilon_initial
-    return torch.full((num_envs,), config.epsilon_initial + progress * change)
+    return config.epsilon_initial + progress * change
+
+
+class Exploration:
+    """`exploration` over a run: the same tensor again while the schedule stands still.
+
+    Args:
+        config: what to follow.
+        device: where the tensors are to lie.
+    """
+
+    def __init__(self, config: QLearningConfig, device: torch.device) -> None:
+        self._config, self._device = config, device
+        self._made_for: tuple[float, int] | None = None
+        self._epsilon = torch.empty(0)
+
+    def __call__(self, env_steps: int, total_env_steps: int, num_envs: int) -> Tensor:
+        """[B] epsilon of each environment, float32; not to be written to."""
+        present = 0.0  # under Ape-X nothing changes
+        if self._config.epsilon_schedule != "ape-x":
+            present = _linear_epsilon(self._config, env_steps, total_env_steps)
+        if self._made_for != (present, num_envs):
+            epsilon = exploration(self._config, env_steps, total_env_steps, num_envs)
+            self._epsilon, self._made_for = epsilon.to(self._device), (present, num_envs)
+        return self._epsilon
 
 
 def huber_loss(error: Tensor, threshold: float | None) -> Tensor:

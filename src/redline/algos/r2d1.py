@@ -42,8 +42,8 @@ from redline.algos.algorithm import clip_gradients
 from redline.algos.configs.r2d1 import R2D1Config
 from redline.algos.optimizers import Adam
 from redline.algos.q_learning import (
+    Exploration,
     TargetNetwork,
-    exploration,
     huber_loss,
     initial_priorities,
     make_q_policy,
@@ -155,6 +155,7 @@ class R2D1:
         self._target = TargetNetwork(
             policy, target_policy, config.target_update_interval, config.tau
         )
+        self._exploration = Exploration(config, self.device)
         self._highest_priority = torch.ones((), device=self.device)
         self._steps_taken = 0
 
@@ -209,8 +210,7 @@ class R2D1:
         self, env_steps: int, total_env_steps: int, num_envs: int
     ) -> dict[str, Tensor]:
         """`epsilon` [B] of the next collection."""
-        epsilon = exploration(self.config, env_steps, total_env_steps, num_envs)
-        return {"epsilon": epsilon.to(self.device)}
+        return {"epsilon": self._exploration(env_steps, total_env_steps, num_envs)}
 
     def initial_priorities(self, rollout: Rollout) -> Tensor:
         """[T, B] one-step TD errors of what was just collected, which replay mixes."""

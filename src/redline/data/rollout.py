@@ -100,7 +100,7 @@ class Rollout:
     def num_valid(self) -> int:
         """Number of real transitions: what env_steps grows by. Waits for the device."""
         valid = self.valid
-        if valid.device.type == "cpu":  # counting takes an eighth of the time there
+        if valid.is_cpu:  # counting takes an eighth of the time there
             return int(np.count_nonzero(valid.numpy()))
         return int(valid.sum())
 

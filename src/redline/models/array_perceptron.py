@@ -93,16 +93,25 @@ class ArrayPerceptron:
         self._widths = [len(bias) for bias in self._biases]
         self._native = native_network(perceptron)
 
-    def forward(self, x: Array) -> list[Array]:
-        """The input and the output of every layer; [N, in] first, [N, out] last."""
+    def room(self, rows: int) -> list[Array]:
+        """Memory for the outputs of every layer, [rows, width] each."""
+        return [np.empty((rows, width), np.float32) for width in self._widths]
+
+    def forward(self, x: Array, room: list[Array] | None = None) -> list[Array]:
+        """The input and the output of every layer; [N, in] first, [N, out] last.
+
+        Args:
+            x: [N, in].
+            room: what `room` gave for N rows, to write the outputs to; None makes it.
+        """
         if self._native is not None:
-            kept = [x, *(np.empty((len(x), width), np.float32) for width in self._widths)]
+            kept = [x, *(self.room(len(x)) if room is None else room)]
             self._native.forward(kept)
             return kept
         kept = [x]
         last = len(self._weights) - 1
         for i, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
-            y = np.dot(kept[-1], weight)
+            y = np.dot(kept[i], weight, out=None if room is None else room[i])
             y += bias
             if i < last or self._activate_output:
                 if self._tanh:

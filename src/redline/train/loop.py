@@ -28,6 +28,7 @@ from redline.train.evaluate_beside import EvaluationBeside
 from redline.train.operation_shares import COLUMNS, PREFIX, OperationShares
 from redline.train.progress import EpisodeStatistics, ProgressLogger
 from redline.train.randomness import rng_state, set_rng_state
+from redline.train.schedules import are_constant, scheduled_hyperparameters
 from redline.train.settings import RunConfig
 
 _COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
@@ -59,11 +60,13 @@ class MetricMeans:
     totals: dict[str, Tensor | float] = field(default_factory=dict)
     count: int = 0
 
-    def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Take in one update's metrics, each []."""
+    def add(self, metrics: Mapping[str, Tensor | float]) -> None:
+        """Take in one update's metrics, each [] or a number."""
         totals = self.totals
         for name, value in metrics.items():
-            number = value.item() if value.is_cpu else value.double()
+            number = value
+            if isinstance(value, Tensor):
+                number = value.item() if value.is_cpu else value.double()
             totals[name] = totals[name] + number if name in totals else number
         self.count += 1
 
@@ -137,6 +140,7 @@ class TrainLoop(ABC):
         self._session_start_s = 0.0
         self._saved_at = -1
         self._hyperparameters: dict[str, float] = {}
+        self._schedules_are_constant = are_constant(config.algo)
         # The first row fixes the columns, and it may come before the first update.
         self._metric_names: tuple[str, ...] = ()
         self._replay: Replay | None = None
@@ -188,10 +192,11 @@ class TrainLoop(ABC):
         with _COLLECTION:
             rollout = self.collector.collect(self._conditioning())
         self._staleness.append(self.counters.iteration - rollout.version)
-        self.counters.env_steps += rollout.num_valid()
+        collected = rollout.num_valid()
+        self.counters.env_steps += collected
         self.counters.iteration += 1
         self._episodes.add(rollout.episodes)
-        self._learn(rollout)
+        self._learn(rollout, collected)
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
         if self._console.is_drawing:
@@ -203,8 +208,22 @@ class TrainLoop(ABC):
             )
 
     @abstractmethod
-    def _learn(self, rollout: Rollout) -> None:
-        """Learn from what was collected; metrics go to `self._metrics`."""
+    def _learn(self, rollout: Rollout, collected: int) -> None:
+        """Learn from what was collected; metrics go to `self._metrics`.
+
+        Args:
+            rollout: where the collector left it.
+            collected: its env_steps, which are counted already.
+        """
+
+    def _set_hyperparameters(self, env_steps: int) -> None:
+        """Give the algorithm what the schedules say after so many env_steps."""
+        if self._hyperparameters and self._schedules_are_constant:
+            return
+        self._hyperparameters = scheduled_hyperparameters(
+            self.config.algo, env_steps, self.config.run.total_env_steps
+        )
+        self.algorithm.set_hyperparameters(self._hyperparameters)
 
     def _conditioning(self) -> dict[str, Tensor] | None:
         """Per-environment inputs of the policy for the next collection."""

@@ -48,6 +48,7 @@ class OffPolicyLoop(TrainLoop):
         self._algo: OffPolicyConfig = config.algo  # type: ignore[assignment]
         self._replay: Replay = replay
         self._metric_names = self.algorithm.metric_names
+        self._replay_is_near = replay.device.type == config.run.device
         self._generator = _ReplayGenerator(config.run.seed, replay.device)
         self._batch: TensorDict | SequenceBatch | None = None
         self._updates_owed = 0.0
@@ -61,13 +62,12 @@ class OffPolicyLoop(TrainLoop):
         )
         return self._conditions
 
-    def _learn(self, rollout: Rollout) -> None:
+    def _learn(self, rollout: Rollout, collected: int) -> None:
         priorities = self.algorithm.initial_priorities(rollout) if self._algo.prioritized else None
         with _REPLAY:
             self._replay.add(rollout, priorities)
         if self.counters.env_steps < self._algo.learning_starts or len(self._replay) == 0:
             return
-        collected = rollout.num_valid()
         self._samples_collected += collected
         self._updates_owed += collected * self._algo.replay_ratio / self._algo.samples_per_update
         updates = int(self._updates_owed)
@@ -75,12 +75,7 @@ class OffPolicyLoop(TrainLoop):
         self._samples_used += updates * self._algo.samples_per_update
         if updates == 0:
             return
-        self._hyperparameters = scheduled_hyperparameters(
-            self.config.algo,
-            self.counters.env_steps - collected,
-            self.config.run.total_env_steps,
-        )
-        self.algorithm.set_hyperparameters(self._hyperparameters)
+        self._set_hyperparameters(self.counters.env_steps - collected)
         for _ in range(updates):
             self._update()
 
@@ -93,11 +88,14 @@ class OffPolicyLoop(TrainLoop):
                 beta=self._beta(),
                 out=self._batch,  # type: ignore[arg-type]
             )
+        device = self.config.run.device
+        batch = self._batch if self._replay_is_near else _moved(self._batch, device)
         with _LEARNING:
-            metrics = self.algorithm.update(_on_device(self._batch, self.config.run.device))
-        priority = metrics.pop("priority").to(self._replay.device)
+            metrics = self.algorithm.update(batch)
+        priority = metrics.pop("priority")
         if self._algo.prioritized:
             with _REPLAY:
+                priority = priority.to(self._replay.device)
                 self._replay.update_priorities(_index(self._batch), priority)
         self._metrics.add(metrics)
 
@@ -185,10 +183,8 @@ def _index(batch: TensorDict | SequenceBatch) -> Tensor:
     return batch.index if isinstance(batch, SequenceBatch) else batch["index"]
 
 
-def _on_device(batch: TensorDict | SequenceBatch, device: str) -> TensorDict | SequenceBatch:
-    """The batch where the learner is; itself if it is there already."""
-    if _index(batch).device.type == device:
-        return batch
+def _moved(batch: TensorDict | SequenceBatch, device: str) -> TensorDict | SequenceBatch:
+    """The batch where the learner is."""
     if isinstance(batch, SequenceBatch):
         return SequenceBatch(
             steps=batch.steps.to(device),

@@ -11,7 +11,6 @@ from redline.profile import marks
 from redline.train.checkpoint_store import Checkpoint
 from redline.train.loop import TrainLoop
 from redline.train.reward_scaling import RewardScaler
-from redline.train.schedules import scheduled_hyperparameters
 from redline.train.settings import RunConfig
 
 _LEARNING = marks.operation("learning")
@@ -29,16 +28,11 @@ class OnPolicyLoop(TrainLoop):
             RewardScaler(self.collector.num_envs, algo.gamma) if algo.scale_reward else None
         )
 
-    def _learn(self, rollout: Rollout) -> None:
+    def _learn(self, rollout: Rollout, collected: int) -> None:
         if self._scaler is not None:
             self._scaler.scale(rollout)
         rollout = rollout.to(self.config.run.device)
-        self._hyperparameters = scheduled_hyperparameters(
-            self.config.algo,
-            self.counters.env_steps - rollout.num_valid(),
-            self.config.run.total_env_steps,
-        )
-        self.algorithm.set_hyperparameters(self._hyperparameters)
+        self._set_hyperparameters(self.counters.env_steps - collected)
         with _LEARNING:
             self._metrics.add(self.algorithm.update(rollout))
         # Only now: acting and the replay in the update must see the same statistics.

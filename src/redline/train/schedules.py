@@ -27,6 +27,12 @@ def _scheduled_names(config_type: type) -> tuple[str, ...]:
     return tuple(name for name in fields if f"{name}_schedule" in fields)
 
 
+def are_constant(config: Any) -> bool:
+    """Whether no field of a config changes in the course of a run."""
+    names = _scheduled_names(type(config))
+    return all(getattr(config, f"{name}_schedule") == "constant" for name in names)
+
+
 def scheduled_hyperparameters(
     config: Any, env_steps: int, total_env_steps: int
 ) -> dict[str, float]:

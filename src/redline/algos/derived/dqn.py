@@ -7,23 +7,19 @@ With e = y - Q(s, a) of N rows, importance weights w and the Huber threshold k:
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from redline.algos.derived.dqn_arrays import ArrayDQN
 from redline.algos.dqn import DQN, Fractions
 from redline.algos.q_learning import huber_loss
-from redline.data import Array
-from redline.models.array_perceptron import ArrayPerceptron, suits_arrays
+from redline.models.array_perceptron import suits_arrays
 from redline.models.mlp_gradients import Gradients, Perceptron, perceptron_of
 from redline.models.q_heads import ScalarHead
 from redline.policies.q_policy import QPolicy
 from redline.policies.torso_parts import is_fixed, is_identity, split_torso
-
-_FEW = 16
 
 
 class DerivedDQN:
@@ -47,7 +43,7 @@ class DerivedDQN:
         rows, self._arrays = algorithm.config.batch_size, None
         plain = not torch.compiler.is_compiling()
         if plain and suits_arrays(online, rows) and suits_arrays(target, rows):
-            self._arrays = ArrayPerceptron(online), ArrayPerceptron(target)
+            self._arrays = ArrayDQN(algorithm, online, target, gradients)
 
     @classmethod
     def of(cls, algorithm: DQN) -> DerivedDQN | None:
@@ -59,28 +55,20 @@ class DerivedDQN:
             return None
         return cls(algorithm, online, target, gradients)
 
-    def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Tensor]:
+    def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Any]:
         """As `DQN.step`."""
         algorithm = self.algorithm
+        obs, next_obs = self._encode(batch["obs"]), self._encode(batch["next_obs"])
         parts = [batch[name] for name in ("action", "reward", "discount", "weight")]
-        seen = self._encode(batch["obs"]), self._encode(batch["next_obs"])
         if self._arrays is not None and not torch.compiler.is_compiling():
-            learned = self._learn_arrays(*self._arrays, *(part.numpy() for part in (*seen, *parts)))
+            metrics = self._arrays.learn(obs, next_obs, *parts)
         else:
-            learned = self._learn(*seen, *parts)
-        priority, loss, q_mean, target_mean = learned
-        norm = self._gradients.clip(algorithm.config.max_grad_norm)
+            metrics = self._learn(obs, next_obs, *parts)
+            algorithm.note_priority(metrics["priority"])
         algorithm.optimizer.step(self._gradients.views)
         if moves:
             algorithm.target_network.move()
-        algorithm.note_priority(priority)
-        return {
-            "loss": loss,
-            "q_mean": q_mean,
-            "target_mean": target_mean,
-            "grad_norm": norm,
-            "priority": priority,
-        }
+        return metrics
 
     def _learn(
         self,
@@ -90,8 +78,8 @@ class DerivedDQN:
         reward: Tensor,
         discount: Tensor,
         weight: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Write the gradients; the priority [N], and the means of loss, Q and target."""
+    ) -> dict[str, Any]:
+        """Write the gradients, clipped; what `step` returns."""
         values, online = self._target.forward(next_obs)[-1], self._online
         if self.algorithm.config.double_q:
             best = online.forward(next_obs)[-1].argmax(1, keepdim=True)
@@ -108,55 +96,13 @@ class DerivedDQN:
         grad.scatter_(1, index, (-1.0 / len(error) * weight * slope)[:, None])
         online.backward(kept, grad, columns=None)
         loss = (weight * huber_loss(error, limit)).mean()
-        return error.abs(), loss, chosen.mean(), target.mean()
-
-    @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
-    def _learn_arrays(
-        self,
-        online: ArrayPerceptron,
-        target: ArrayPerceptron,
-        obs: Array,
-        next_obs: Array,
-        action: Array,
-        reward: Array,
-        discount: Array,
-        weight: Array,
-    ) -> tuple[Tensor, ...]:
-        """The same in numpy."""
-        rows = np.arange(len(action))
-        values = target.forward(next_obs)[-1]
-        if self.algorithm.config.double_q:
-            value = values[rows, online.forward(next_obs)[-1].argmax(1)]
-        else:
-            value = _row_maxima(values)
-        value = value * discount
-        value += reward
-        kept = online.forward(obs)
-        chosen = kept[-1][rows, action]
-        error = value - chosen
-        size = np.abs(error)
-        limit = self.algorithm.config.huber_threshold
-        share = np.float32(1.0 / len(error))
-        if limit is None:
-            weighted = weight * error
-            loss = 0.5 * weighted.dot(error)
-        else:
-            weighted = weight * np.clip(error, -limit, limit)
-            small = np.minimum(size, np.float32(limit))
-            loss = weight.dot(small * (size - np.float32(0.5) * small))
-        grad = np.zeros_like(kept[-1])
-        grad[rows, action] = -share * weighted
-        online.backward(kept, grad)
-        sums = np.array([loss, chosen.sum(), value.sum()], np.float32)
-        means = torch.from_numpy(sums * share)
-        return torch.from_numpy(size), *means.unbind()
-
-
-def _row_maxima(values: Array) -> Array:
-    """[N] of [N, A]; column by column, which for a few of them takes a fifth of the time."""
-    if values.shape[1] > _FEW:
-        return values.max(1)
-    return functools.reduce(np.maximum, values.T)
+        return {
+            "loss": loss,
+            "q_mean": chosen.mean(),
+            "target_mean": target.mean(),
+            "grad_norm": self._gradients.clip(self.algorithm.config.max_grad_norm),
+            "priority": error.abs(),
+        }
 
 
 def _unchanged(obs: Tensor) -> Tensor:

@@ -1,0 +1,135 @@
+"""What DQN's update in numpy keeps between its calls, and what it must not keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict
+
+from redline.accelerate import accelerate
+from redline.algos.configs.dqn import DQNConfig
+from redline.algos.derived.dqn_arrays import ArrayDQN
+from redline.algos.dqn import DQN
+from tests.algos.q_networks import transitions
+
+OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
+ACTIONS = 3
+
+
+def make(**settings: Any) -> DQN:
+    torch.manual_seed(7)
+    algorithm = DQN.make(
+        OBS,
+        spaces.Discrete(ACTIONS),
+        DQNConfig(**settings),
+        seed=0,
+        hidden_sizes=(8,),
+        activation="relu",
+    )
+    accelerate(algorithm, "derived")
+    assert isinstance(algorithm.step.__self__._arrays, ArrayDQN)  # type: ignore[attr-defined]
+    return algorithm
+
+
+def batch(seed: int, count: int = 6) -> TensorDict:
+    generator = torch.Generator().manual_seed(seed)
+    return transitions(
+        obs=torch.randn(count, 3, generator=generator),
+        next_obs=torch.randn(count, 3, generator=generator),
+        action=torch.randint(0, ACTIONS, (count,), generator=generator),
+        reward=torch.randn(count, generator=generator),
+        discount=torch.rand(count, generator=generator),
+        weight=torch.rand(count, generator=generator),
+    )
+
+
+def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Every metric and priority, bit for bit."""
+    assert got.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(torch.as_tensor(got[name]), torch.as_tensor(value)), name
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"double_q": True, "max_grad_norm": 0.0, "huber_threshold": None},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_batch_written_over_is_learned_from_like_a_new_one(settings: dict[str, Any]) -> None:
+    """As a replay does: the same tensors, with other rows in them."""
+    anew, over = make(**settings), make(**settings)
+    kept = batch(0)
+    for seed in range(4):
+        kept.update_(batch(seed))
+        assert_equal(over.update(kept), anew.update(batch(seed)))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_batches_of_other_sizes_may_come_between(settings: dict[str, Any]) -> None:
+    """Updates of 6, 4 and 6 rows: each is what an algorithm in that state makes of it at once."""
+    algorithm = make(**settings)
+    for seed, count in enumerate((6, 4, 6, 1)):
+        fresh = make(**settings)
+        fresh.load_state_dict(algorithm.state_dict())
+        assert_equal(algorithm.update(batch(seed, count)), fresh.update(batch(seed, count)))
+
+
+def test_one_entry_of_a_batch_may_be_exchanged() -> None:
+    one, other = make(), make()
+    kept = batch(0)
+    one.update(kept)
+    other.update(batch(0))
+    kept["reward"] = kept["reward"] + 1.0
+    changed = batch(0)
+    changed["reward"] = changed["reward"] + 1.0
+    assert_equal(one.update(kept), other.update(changed))
+
+
+def test_priorities_stay_as_they_were_given() -> None:
+    algorithm = make(prioritized=True)
+    given = algorithm.update(batch(0))["priority"]
+    before = given.clone()
+    algorithm.update(batch(1))
+    assert torch.equal(given, before)
+
+
+def test_the_highest_priority_is_kept_and_goes_on_from_a_saved_one() -> None:
+    """1 before the first update; less changes nothing; a loss that diverged stays visible."""
+    algorithm = make(prioritized=True)
+    low, high = batch(0), batch(1)
+    low["reward"], low["discount"] = torch.zeros(6), torch.zeros(6)
+    low["obs"] = torch.zeros(6, 3)
+    assert algorithm.update(low)["priority"].max() < 1.0
+    assert algorithm.highest_priority.item() == 1.0
+    high["reward"] = torch.full((6,), 50.0)
+    highest = algorithm.update(high)["priority"].max()
+    algorithm.update(low)
+    assert algorithm.highest_priority == highest > 40.0
+    resumed = make(prioritized=True)
+    resumed.load_state_dict(algorithm.state_dict())
+    resumed.update(low)
+    assert resumed.highest_priority == highest
+    high["reward"] = torch.full((6,), float("nan"))
+    resumed.update(high)
+    assert resumed.highest_priority.isnan()
+
+
+def test_the_norm_is_told_whether_or_not_gradients_are_clipped() -> None:
+    clipped, free = make(max_grad_norm=0.1), make(max_grad_norm=0.0)
+    norms = [float(one.update(batch(0))["grad_norm"]) for one in (clipped, free)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+    assert norms[0] > 0.1
+
+
+@pytest.mark.parametrize("action", [-1, ACTIONS])
+def test_an_action_that_there_is_not_is_refused(action: int) -> None:
+    wrong = batch(0)
+    wrong["action"][2] = action
+    with pytest.raises(ValueError, match="invalid entry"):
+        make().update(wrong)
