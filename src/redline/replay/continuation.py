@@ -228,18 +228,24 @@ class Continuation:
             following: [T, B, ...] the observations that follow each row.
         """
         t, b = ended.nonzero()
-        slots = leaf.own_slots(head + t + 1, b)
-        last = final[t, b]
+        row, last = head + t, final[t, b]
         pairs = zip(last, following[t, b], strict=True)
         alone = [i for i, (one, other) in enumerate(pairs) if one.tobytes() != other.tobytes()]
-        if alone:
-            slots[alone] = taken = leaf.take(head + t[alone], "last")
-            name = f"{leaf.name}/frames"
-            self._arena.host(name)[taken] = last[alone]
-            self._arena.arrays[name].touch_rows(taken)
-        where = (head + t) % self._ring_rows * self._num_envs + b
+        if len(alone) == len(row):
+            slots = self._beside(leaf, row, last)
+        else:
+            slots = leaf.own_slots(row + 1, b)
+            slots[alone] = self._beside(leaf, row[alone], last[alone])
+        where = row % self._ring_rows * self._num_envs + b
         self._arena.host(f"{leaf.name}/last")[where] = slots
         self._arena.arrays[f"{leaf.name}/last"].touch_rows(where)
+
+    def _beside(self, leaf: ObservationLeaf, row: Array, value: Array) -> Array:
+        """[n] slots beside the ring, in which [n, ...] observations of these rows now are."""
+        slots, name = leaf.take(row, "last"), f"{leaf.name}/frames"
+        self._arena.host(name)[slots] = value
+        self._arena.arrays[name].touch_rows(slots)
+        return slots
 
 
 def _mark_ends(flags: Array, steps: _Steps, ended: Array) -> None:
