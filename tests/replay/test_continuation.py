@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,28 +64,60 @@ class Environments:
         return Rollout(steps=steps, initial_state={}, last_obs=last)
 
 
+class Collector:
+    """Writes the rollouts of environments into the memory of a few of its own, in turn."""
+
+    def __init__(self, envs: Environments, num_buffers: int) -> None:
+        self.envs, self.steps = envs, [TensorDict() for _ in range(num_buffers)]
+
+    def rollout(self, length: int) -> Rollout:
+        rollout = self.envs.rollout(length)
+        steps = self.steps.pop(0)
+        if steps.is_empty():
+            steps = rollout.steps
+        else:
+            steps.update_(rollout.steps)
+        self.steps.append(steps)
+        return Rollout(steps=steps, initial_state={}, last_obs=rollout.last_obs)
+
+
+def count_taken(replay: Replay) -> list[bool]:
+    """Whether each rollout that is added from here on goes the short way."""
+    taken: list[bool] = []
+    carry_on = replay._continuation.carry_on  # type: ignore[union-attr]
+
+    def counted(*args: Any) -> Any:
+        goes_on = carry_on(*args)
+        taken.append(goes_on is not None)
+        return goes_on
+
+    replay._continuation.carry_on = counted  # type: ignore[union-attr, method-assign]
+    return taken
+
+
+def require_equal(short: Replay, general: Replay) -> None:
+    """The arrays, and which parts of them are new since the last save."""
+    for name, array in general._arena.arrays.items():
+        assert torch.equal(short._arena[name], array.tensor), name
+        assert (short._arena.arrays[name].changed == array.changed).all(), name
+        assert (short._arena.arrays[name].written == array.written).all(), name
+
+
 def made(num_envs: int, capacity: int, n_step: int) -> Replay:
     spec = ReplaySpec.from_spaces(OBS, ACT, num_envs)
     return Replay(ReplayConfig(capacity=capacity, n_step=n_step, gamma=0.9), spec)
 
 
+@pytest.mark.parametrize("num_buffers", [0, 1, 2, 11])
 @pytest.mark.parametrize("length", [1, 3])
 @pytest.mark.parametrize("end_rate", [0.0, 0.05, 0.5])
-def test_both_ways_give_the_same_batches(length: int, end_rate: float) -> None:
-    """40 rollouts through a ring that they fill several times."""
+def test_both_ways_give_the_same_batches(length: int, end_rate: float, num_buffers: int) -> None:
+    """40 rollouts through a ring that they fill several times, from new memory or reused."""
     short, general = made(2, 30, 2), made(2, 30, 2)
     general._continuation = None
-    taken = 0
-    carry_on = short._continuation.carry_on  # type: ignore[union-attr]
-
-    def counted(*args: Any) -> Any:
-        nonlocal taken
-        goes_on = carry_on(*args)
-        taken += goes_on is not None
-        return goes_on
-
-    short._continuation.carry_on = counted  # type: ignore[union-attr, method-assign]
-    ours, theirs = (Environments(2, 5, end_rate) for _ in range(2))
+    taken = count_taken(short)
+    envs, theirs = (Environments(2, 5, end_rate) for _ in range(2))
+    ours = Collector(envs, num_buffers) if num_buffers else envs
     for step in range(40):
         short.add(ours.rollout(length))
         general.add(theirs.rollout(length))
@@ -91,11 +125,124 @@ def test_both_ways_give_the_same_batches(length: int, end_rate: float) -> None:
         second = general.sample(64, np.random.default_rng(step))
         for key in first.keys(True, True):
             assert torch.equal(first[key], second[key]), key
-    for name, array in general._arena.arrays.items():
-        assert torch.equal(short._arena[name], array.tensor), name
-        assert (short._arena.arrays[name].changed == array.changed).all(), name
+    require_equal(short, general)
     # The first one, and those around the ring's end, go the general way.
-    assert 26 <= taken < 40
+    assert 26 <= sum(taken) < 40
+
+
+@pytest.mark.parametrize("chunk_bytes", [4096, 5000, 1 << 20])
+def test_both_ways_record_the_same_changes_between_saves(tmp_path: Path, chunk_bytes: int) -> None:
+    """190 rows a time, round a ring of 2,000 of up to 8 bytes: many chunks per array, or one."""
+    spec = ReplaySpec.from_spaces(OBS, ACT, 1)
+    config = ReplayConfig(capacity=2000, gamma=0.9, chunk_bytes=chunk_bytes)
+    short, general = Replay(config, spec), Replay(config, spec)
+    general._continuation = None
+    ours, theirs = Collector(Environments(1, 3, 0.02), 1), Environments(1, 3, 0.02)
+    previous: dict[int, Path | None] = {0: None, 1: None}
+    for step in range(12):
+        short.add(ours.rollout(190))
+        general.add(theirs.rollout(190))
+        require_equal(short, general)
+        for i, replay in enumerate((short, general)):
+            directory = tmp_path / f"{i}-{step}"
+            replay.save(directory, previous[i])
+            previous[i] = directory
+    loaded = Replay(config, spec)
+    loaded.load(tmp_path / "0-11")
+    for name, array in general._arena.arrays.items():
+        assert torch.equal(loaded._arena[name], array.tensor), name
+
+
+def replaced_reward(steps: TensorDict) -> None:
+    steps["reward"] = steps["reward"] + 1.0
+
+
+def replaced_leaf(steps: TensorDict) -> None:
+    steps["obs", "x"] = torch.cat([steps["obs", "x"][:1], steps["obs", "x"][1:] + 1.0])
+
+
+def replaced_observation(steps: TensorDict) -> None:
+    x = torch.cat([steps["obs", "x"][:1], steps["obs", "x"][1:] * 2.0])
+    leaves = {"x": x, "n": steps["obs", "n"].clone()}
+    steps["obs"] = TensorDict(leaves, batch_size=steps.batch_size)
+
+
+def replaced_last_observation(steps: TensorDict) -> None:
+    steps["final_obs"] = steps["final_obs"].clone()
+    steps["final_obs", "x"].add_(1.0)
+
+
+def exchanged_ends(steps: TensorDict) -> None:
+    terminated, truncated = steps["terminated"], steps["truncated"]
+    steps["terminated"], steps["truncated"] = truncated, terminated
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced_reward,
+        replaced_leaf,
+        replaced_observation,
+        replaced_last_observation,
+        exchanged_ends,
+    ],
+)
+def test_a_replaced_entry_is_noticed(change: Callable[[TensorDict], None]) -> None:
+    """Its memory is not that of the rollouts before: what it holds now is what counts."""
+    short, general = made(2, 60, 1), made(2, 60, 1)
+    general._continuation = None
+    taken = count_taken(short)
+    ours, theirs = Collector(Environments(2, 7, 0.4), 1), Environments(2, 7, 0.4)
+    for step in range(6):
+        first, second = ours.rollout(4), theirs.rollout(4)
+        if step == 3:
+            change(first.steps)
+            change(second.steps)
+        short.add(first)
+        general.add(second)
+    require_equal(short, general)
+    assert taken == [True] * 5  # the first of the six is not asked about
+
+
+def test_rollouts_of_two_collectors_are_told_apart() -> None:
+    """Rollouts of the same shapes, of which every other is in memory that is seen once only."""
+    short, general = made(2, 60, 1), made(2, 60, 1)
+    general._continuation = None
+    taken = count_taken(short)
+    ours, theirs = Collector(Environments(2, 7, 0.4), 1), Environments(2, 7, 0.4)
+    for step in range(12):
+        short.add((ours if step % 2 else ours.envs).rollout(2))
+        general.add(theirs.rollout(2))
+    require_equal(short, general)
+    assert taken == [True] * 11
+
+
+def without_reward(steps: TensorDict) -> None:
+    del steps["reward"]
+
+
+def with_more_observed(steps: TensorDict) -> None:
+    steps["obs", "more"] = steps["obs", "x"].clone()
+
+
+def of_other_numbers(steps: TensorDict) -> None:
+    steps["obs", "x"] = steps["obs", "x"].double()
+
+
+@pytest.mark.parametrize("change", [without_reward, with_more_observed, of_other_numbers])
+def test_reused_memory_that_fits_no_more_is_refused(change: Callable[[TensorDict], None]) -> None:
+    """As a rollout in new memory is."""
+    replay, collector = made(2, 60, 1), Collector(Environments(2, 0, 0.0), 1)
+    for _ in range(3):
+        replay.add(collector.rollout(2))
+    rollout = collector.rollout(2)
+    change(rollout.steps)
+    before = {name: array.tensor.clone() for name, array in replay._arena.arrays.items()}
+    with pytest.raises((ConfigError, KeyError)):
+        replay.add(rollout)
+    assert replay.head == 6
+    for name, value in before.items():
+        assert torch.equal(replay._arena[name], value), name
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
 from redline.replay import Replay, ReplayConfig, ReplaySpec, verify_snapshot
 from redline.replay.snapshot import MANIFEST, SavedFile
+from redline.replay.storage import ArrayPlan, StoredArray
 from tests.replay.streams import Stream
 
 KINDS = [
@@ -25,6 +26,26 @@ KINDS = [
     for frames in (1, 3)
     for sequence in ({}, {"sequence_length": 3, "burn_in": 1, "state_interval": 4})
 ]
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "start", "stop", "chunks"),
+    [(8, 0, 10, {0}), (8, 511, 513, {0, 1}), (8, 512, 512, set()), (6000, 1, 2, {1, 2})],
+)
+def test_the_chunks_that_are_written_are_recorded(
+    row_bytes: int, start: int, stop: int, chunks: set[int]
+) -> None:
+    """Chunks of 4096 bytes: row 511 of 8 bytes is the first's last, row 1 of 6000 spans two."""
+    plan = ArrayPlan(name="a", rows=1000, shape=(row_bytes,), dtype=torch.uint8)
+    for whole in (True, False):
+        tensor = torch.zeros(1000, row_bytes, dtype=torch.uint8)
+        array = StoredArray(plan, tensor, rows=1000, chunk_bytes=4096)
+        if whole:
+            array.touch(start, stop)
+        else:
+            array.touch_rows(np.arange(start, stop, dtype=np.int32))
+        assert set(np.flatnonzero(array.changed).tolist()) == chunks
+        assert set(np.flatnonzero(array.written).tolist()) == chunks
 
 
 def make(capacity: int = 64, seed: int = 0, **settings_: Any) -> tuple[Replay, Stream]:

@@ -12,6 +12,8 @@ when a batch is drawn, so one buffer serves any n.
 | `batches.py` | what is gathered for the rows that were drawn |
 | `intake.py` | what a rollout must be, and how it joins what is there |
 | `continuity.py` | where episodes begin and end in a rollout, and where a chain is cut |
+| `continuation.py`, `plain_batches.py` | the quick ways in and out, of small plain transitions |
+| `entries.py` | what a TensorDict held, and whether it does still |
 | `observations.py` | observations stored once per frame, stacks rebuilt by one gather |
 | `windows.py` | n-step windows |
 | `sequences.py` | which sequences are complete, and their stored states |

@@ -167,8 +167,7 @@ class Replay:
         for path, leaf in self._obs.items():
             leaf.write(head, obs[path], links, matches)
         self._write_rows(head, rollout, links)
-        self._head, self._oldest = head + length, oldest
-        self._head_tensor.fill_(self._head)
+        self._move_to(head + length, oldest)
         self._chain = chain
         if self._sequences is None:
             self._sampler.advance(oldest, head, links.valid, priorities)
@@ -181,18 +180,17 @@ class Replay:
     def _carried_on(self, rollout: Rollout) -> bool:
         """Whether the rollout was of the usual kind, and was taken in as such."""
         head, length = self._head, rollout.rollout_length
-        if head == 0 or self._is_broken or length > self.ring_rows:
+        if head == 0 or self._is_broken:
             return False
-        oldest = max(head + length - self.ring_rows, 0)
         goes_on = self._continuation.carry_on(  # type: ignore[union-attr]
             rollout, head, self._chain.episode_open
         )
         if goes_on is None:
             return False
-        self._head, self._oldest = head + length, oldest
-        self._head_tensor.fill_(self._head)
+        oldest = max(head + length - self.ring_rows, 0)
+        self._move_to(head + length, oldest)
         self._chain = ChainState(newest_goes_on=goes_on, episode_open=goes_on)
-        self._sampler.advance(oldest, head, np.ones((length, self.num_envs), bool), None)
+        self._sampler.advance_whole(oldest, head, length)  # type: ignore[union-attr]
         return True
 
     def sample(
@@ -228,9 +226,12 @@ class Replay:
                 f"were added, a unit takes {self.config.sequence_rows}. "
                 "Collect more before the first update."
             )
+        if self._plain is not None and isinstance(self._sampler, UniformSampler):
+            units = self._sampler.draw_on_host(self._uniform_on_host(batch_size, rng))
+            return self._plain.sample(units, 1.0, out)
         index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
         if self._plain is not None:
-            return self._plain.sample(index, weight, out)
+            return self._plain.sample(index.numpy(), weight.numpy(), out)
         if self._sequences is None:
             fields = self._batches.rows(index, self._head_tensor, out)
             fields["index"], fields["weight"] = index, weight
@@ -309,8 +310,7 @@ class Replay:
         except (CorruptCheckpointError, IncompatibleCheckpointError):
             self.clear()
             raise
-        self._head, self._oldest = header["head"], header["oldest"]
-        self._head_tensor.fill_(self._head)
+        self._move_to(header["head"], header["oldest"])
         if self._sequences is not None:
             self._sequences.complete = header["complete"]
         self._chain = ChainState(host["chain/newest_goes_on"], host["chain/episode_open"])
@@ -330,10 +330,14 @@ class Replay:
         self._sampler.clear()
         self._reset_chain()
 
+    def _move_to(self, head: int, oldest: int) -> None:
+        self._head, self._oldest = head, oldest
+        if self._plain is None:  # batches made by numpy do without
+            self._head_tensor.fill_(head)
+
     def _reset_chain(self) -> None:
         self._is_broken = False
-        self._head = self._oldest = 0
-        self._head_tensor.fill_(0)
+        self._move_to(0, 0)
         closed = np.zeros(self.num_envs, dtype=bool)
         self._chain = ChainState(newest_goes_on=closed, episode_open=closed)
         if self._sequences is not None:
@@ -394,6 +398,11 @@ class Replay:
         if isinstance(rng, torch.Generator):
             return torch.rand(count, generator=rng, dtype=torch.float64, device=self.device)
         return torch.from_numpy(rng.random(count)).to(self.device)
+
+    def _uniform_on_host(self, count: int, rng: np.random.Generator | torch.Generator) -> Array:
+        if isinstance(rng, np.random.Generator):
+            return rng.random(count)
+        return self._uniform(count, rng).numpy()
 
     def _host_arrays(self) -> dict[str, Array]:
         host = {f"chain/{name}": value for name, value in self._chain._asdict().items()}

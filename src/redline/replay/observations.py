@@ -135,7 +135,8 @@ class ObservationLeaf:
     def release(self, oldest: int) -> None:
         """Free what only rows below `oldest` needed."""
         self.pool.release_before(oldest, "last")
-        self.pool.release_before(oldest - self.frames + 1, "first")
+        if self.frames > 1:
+            self.pool.release_before(oldest - self.frames + 1, "first")
 
     def keep_head(self, head: int, cut: Array, matches: Array) -> None:
         """Keep the observation to act on where row `head` - 1 will still need it.

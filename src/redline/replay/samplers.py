@@ -105,7 +105,7 @@ class _UnitRows:
         gone = range(self.oldest, min(oldest, self.stop))
         units = 0
         for part in self._parts(gone.start, len(gone)):
-            units += int(np.add.reduce(part))
+            units += sum(part.tolist())  # few rows: a reduction takes four times as long
             part.fill(0)
         self.oldest = max(self.oldest, oldest)
         self.count -= units
@@ -173,20 +173,30 @@ class UniformSampler:
 
     def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
         """See `Sampler`; priorities play no part."""
+        if np.count_nonzero(eligible) == eligible.size > 0:
+            self.advance_whole(oldest, first, len(eligible))
+            return
+        self._evict(oldest)
+        row, env = np.nonzero(eligible)
+        if len(row):
+            units = (first + row) * self._num_envs + env
+            self._write(self._begin + self.count, units)
+        self._rows.append(first, eligible)
+        self._point()
+
+    def advance_whole(self, oldest: int, first: int, num_rows: int) -> None:
+        """`advance` by `num_rows` unit rows of which every unit may be drawn."""
+        self._evict(oldest)
+        start = first * self._num_envs
+        units = np.arange(start, start + num_rows * self._num_envs)
+        self._write(self._begin + self.count, units)
+        self._rows.append_whole(first, num_rows, self._num_envs)
+        self._point()
+
+    def _evict(self, oldest: int) -> None:
         if oldest > self._rows.oldest:
             _, gone = self._rows.evict(oldest)
             self._begin += gone
-        if np.count_nonzero(eligible) == eligible.size > 0:
-            start = first * self._num_envs
-            self._write(self._begin + self.count, np.arange(start, start + eligible.size))
-            self._rows.append_whole(first, len(eligible), self._num_envs)
-        else:
-            row, env = np.nonzero(eligible)
-            if len(row):
-                units = (first + row) * self._num_envs + env
-                self._write(self._begin + self.count, units)
-            self._rows.append(first, eligible)
-        self._point()
 
     def _write(self, place: int, units: Array) -> None:
         """New units to the end of the queue."""
@@ -200,14 +210,25 @@ class UniformSampler:
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """See `Sampler`; all weights are 1."""
         if uniform.device.type == "cpu":  # the same numbers, in fewer and cheaper calls
-            place = (uniform.numpy() * self.count).astype(np.int64)
-            place += self._begin
-            place %= self._size
-            units = torch.from_numpy(self._arena.host("units").take(place))
+            units = torch.from_numpy(self.draw_on_host(uniform.numpy()))
         else:
             offset = (uniform * self._span[1]).long()
             units = self._arena["units"][(self._span[0] + offset) % self._size]
         return units, torch.ones(len(units), device=units.device)
+
+    def draw_on_host(self, uniform: Array) -> Array:
+        """`draw` without the weights, where the buffer lies in main memory.
+
+        Args:
+            uniform: [N] float64 random numbers in [0, 1).
+
+        Returns:
+            [N] int64 units.
+        """
+        place = (uniform * self.count).astype(np.int64)
+        place += self._begin % self._size
+        # Taking by `wrap` subtracts the size where need be: once at most.
+        return self._arena.host("units").take(place, mode="wrap")
 
     def state_arrays(self) -> dict[str, Array]:
         """See `Sampler`."""

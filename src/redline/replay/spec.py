@@ -156,8 +156,8 @@ def entry_name(kind: str, path: Path) -> str:
 
 def flatten(tree: Any, prefix: Path = ()) -> dict[Path, Tensor]:
     """The leaves of nested data by their path of keys, in key order of the tree."""
-    if not isinstance(tree, (Mapping, TensorDictBase)):
-        return {prefix: tree}
+    if isinstance(tree, Tensor) or not isinstance(tree, (Mapping, TensorDictBase)):
+        return {prefix: tree}  # what is a tensor is told apart from a mapping only slowly
     return {
         path: leaf
         for key in tree.keys()  # noqa: SIM118 (iterating a TensorDict gives rows, not keys)

@@ -107,11 +107,17 @@ class StoredArray:
         if stop > start:
             first = start * self.row_bytes // self.chunk_bytes
             last = (stop * self.row_bytes - 1) // self.chunk_bytes
+            if first == last:  # as for most writes of few rows; setting one is quicker
+                self.written[first] = self.changed[first] = True
+                return
             self.written[first : last + 1] = True
             self.changed[first : last + 1] = True
 
     def touch_rows(self, rows: Array) -> None:
         """Record that these rows are being written; a row may span several chunks."""
+        if len(rows) == 1:
+            self.touch(int(rows[0]), int(rows[0]) + 1)
+            return
         first = rows.astype(np.int64) * self.row_bytes // self.chunk_bytes
         last = ((rows.astype(np.int64) + 1) * self.row_bytes - 1) // self.chunk_bytes
         for offset in range(int((last - first).max(initial=0)) + 1):
@@ -248,6 +254,35 @@ class Arena:
             buffer, descriptor = _map_memory(size, plan), None
         flat = torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8, count=size))
         return flat.view(plan.dtype).view(rows, *plan.shape), descriptor
+
+
+class HostRing:
+    """A ring's rows of B entries in main memory, for pieces that do not reach around its end.
+
+    Args:
+        arena: holds the array.
+        name: of the array; the ring is its first part.
+        num_rows: rows of the ring.
+        num_envs: B, entries of the array's first axis per row.
+
+    Attributes:
+        rows: [num_rows, B, ...] all of it.
+    """
+
+    def __init__(self, arena: Arena, name: str, num_rows: int, num_envs: int) -> None:
+        entries = arena.host(name)[: num_rows * num_envs]
+        self.rows = entries.reshape(num_rows, num_envs, *entries.shape[1:])
+        self._stored, self._num_envs = arena.arrays[name], num_envs
+
+    def part(self, row: int, count: int) -> Array:
+        """[count, B, ...] rows from the one at `row`, about to be written."""
+        stop = row + count
+        self._stored.touch(row * self._num_envs, stop * self._num_envs)
+        return self.rows[row:stop]
+
+    def write(self, row: int, values: Array) -> None:
+        """Write [R, B, ...] values from `row` on."""
+        self.part(row, len(values))[:] = values
 
 
 def _storage_device(config: ReplayConfig) -> torch.device:
