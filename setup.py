@@ -11,6 +11,7 @@ from __future__ import annotations
 from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
+INSTRUCTIONS = "src/redline/models/csrc/instructions.h"
 FLAGS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
 
 setup(
@@ -50,13 +51,14 @@ setup(
         Extension(
             "redline.models._dense",
             sources=["src/redline/models/csrc/dense.c"],
-            depends=["src/redline/models/csrc/product.h"],
+            depends=["src/redline/models/csrc/product.h", INSTRUCTIONS],
             extra_compile_args=FLAGS,
             optional=True,
         ),
         Extension(
             "redline.algos._adam",
             sources=["src/redline/algos/csrc/adam.c"],
+            depends=[INSTRUCTIONS],
             # All instructions must round alike, and a vector's root sets no errno.
             extra_compile_args=[*FLAGS, "-ffp-contract=off", "-fno-math-errno"],
             libraries=["m"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,30 @@ def test_one_entry_of_a_batch_may_be_exchanged() -> None:
     kept["reward"] = kept["reward"] + 1.0
     changed = batch(0)
     changed["reward"] = changed["reward"] + 1.0
+    assert_equal(one.update(kept), other.update(changed))
+
+
+def moved_by_data(tensor: torch.Tensor) -> None:
+    tensor.data = tensor + 50.0
+
+
+def moved_by_set(tensor: torch.Tensor) -> None:
+    tensor.set_(tensor + 50.0)
+
+
+def moved_to_shared_memory(tensor: torch.Tensor) -> None:
+    tensor.share_memory_().add_(50.0)
+
+
+@pytest.mark.parametrize("move", [moved_by_data, moved_by_set, moved_to_shared_memory])
+def test_a_tensor_that_moves_is_followed(move: Callable[[torch.Tensor], None]) -> None:
+    """It is the same tensor as before, but what lies where it lay is no longer its own."""
+    one, other = make(), make()
+    kept, changed = batch(0), batch(0)
+    one.update(kept)
+    other.update(batch(0))
+    move(kept["reward"])
+    changed["reward"] = changed["reward"] + 50.0
     assert_equal(one.update(kept), other.update(changed))
 
 

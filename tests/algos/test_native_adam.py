@@ -16,6 +16,8 @@ from redline.algos import optimizers
 from redline.algos.optimizers import Adam
 
 native = pytest.importorskip("redline.algos._adam", reason="built where there is a C compiler")
+if optimizers._adam is None:
+    pytest.skip("this torch does not tell C where tensors lie", allow_module_level=True)
 
 SHAPES = st.lists(
     st.lists(st.sampled_from([1, 2, 3, 5, 7, 8, 16, 17, 33]), max_size=3), min_size=1, max_size=5

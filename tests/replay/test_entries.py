@@ -47,12 +47,21 @@ def other_part(held: TensorDict) -> None:
     held["part"] = held["part"].copy()
 
 
+def moved(held: TensorDict) -> None:
+    held["a"].share_memory_()
+
+
+def moved_below(held: TensorDict) -> None:
+    held["part", "x"].data = torch.zeros(2)
+
+
 def other_names(held: TensorDict) -> None:
     held["a"], held["b"] = held["b"], held["a"]
 
 
 @pytest.mark.parametrize(
-    "change", [nothing, more, more_below, other_below, other_part, other_names]
+    "change",
+    [nothing, more, more_below, other_below, other_part, moved, moved_below, other_names],
 )
 def test_any_other_entry_is_noticed(change: Callable[[TensorDict], None]) -> None:
     held = tree()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -71,6 +72,23 @@ def test_settings_of_the_user_hold(environment: dict[str, str]) -> None:
     kept, faults = run("keep", **environment)
     assert kept == 0
     assert faults >= 200
+
+
+@pytest.mark.skipif(not is_glibc, reason="needs glibc")
+def test_a_threshold_that_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To set the other one alone would make every block of 128 KiB and more slower."""
+    asked: list[int] = []
+
+    class Refusing:
+        def mallopt(self, parameter: int, _value: int) -> int:
+            asked.append(parameter)
+            return 0
+
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Refusing())
+    assert not keep_freed_memory()
+    assert asked == [-3]
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import torch
 
 import redline
 from redline.algos.configs import DQNConfig
+from redline.algos.dqn import DQN
 from redline.cli import main
 from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
 from redline.train.algorithms import trainable_parts
@@ -102,6 +103,23 @@ def test_a_stopped_run_ends_like_one_never_stopped(
     resumed = redline.train(resume=stopped.out, quiet=True)
     assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
     assert rows(resumed.out) == rows(whole.out)
+
+
+def test_an_update_may_return_the_same_dict_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a captured one does."""
+    wanted = small(tmp_path / "wanted", "dqn")
+    update, returned = DQN.update, {}
+
+    def captured(algorithm: DQN, batch: Any) -> dict[str, Any]:
+        returned.update(update(algorithm, batch))
+        return returned
+
+    monkeypatch.setattr(DQN, "update", captured)
+    found = small(tmp_path / "found", "dqn")
+    assert "priority" in returned
+    assert rows(found.out) == rows(wanted.out)
 
 
 def test_updates_follow_the_replay_ratio_with_the_remainder_carried(tmp_path: Path) -> None:

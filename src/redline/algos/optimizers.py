@@ -30,7 +30,10 @@ def _extension() -> Any:
     except ImportError:
         return None
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    return _adam if table is not None and _adam.connect(table) else None
+    try:
+        return _adam if table is not None and _adam.connect(table) else None
+    except ValueError:  # a table of another kind
+        return None
 
 
 _adam = _extension()

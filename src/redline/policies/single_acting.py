@@ -201,7 +201,7 @@ class SingleQActor(SingleActor):
 
     def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
         """See `SingleActor`."""
-        self._conditions = {name: value.item() for name, value in (conditioning or {}).items()}
+        super().begin(conditioning, noise)
         self._values = np.empty((len(noise), self._num_actions), np.float32)
         self._rows = list(self._values)
         self._random: list[int | None] = [None] * len(noise)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Entries:
-    """Entries of a TensorDict, remembered by identity.
+    """Entries of a TensorDict, remembered by identity and by where they lie in memory.
 
     Args:
         tree: the TensorDict; it and its entries are kept alive, so no other can be taken for them.
@@ -25,7 +25,8 @@ class Entries:
     """
 
     def __init__(self, tree: TensorDictBase, keys: Iterable[str] | None = None) -> None:
-        self._values: list[tuple[TensorDictBase, str, Tensor | TensorDictBase]] = []
+        self._trees: list[tuple[TensorDictBase, str, TensorDictBase]] = []
+        self._tensors: list[tuple[TensorDictBase, str, Tensor, int]] = []
         self._sizes: list[tuple[TensorDictBase, int]] = []
         self._remember(tree, keys)
 
@@ -35,17 +36,22 @@ class Entries:
             self._sizes.append((tree, len(keys)))
         for key in keys:
             value = tree[key]
-            self._values.append((tree, key, value))
             if isinstance(value, TensorDictBase):
+                self._trees.append((tree, key, value))
                 self._remember(value, None)
+            else:
+                self._tensors.append((tree, key, value, value.data_ptr()))
 
     def are_held(self) -> bool:
-        """Whether every entry is the one it was."""
+        """Whether every entry is the one it was, where it was: `share_memory_` moves it."""
         for tree, num_keys in self._sizes:
             if len(tree.keys()) != num_keys:
                 return False
         try:
-            for tree, key, value in self._values:  # `get` takes three times as long
+            for tree, key, tensor, address in self._tensors:  # `get` takes three times as long
+                if tree[key] is not tensor or tensor.data_ptr() != address:
+                    return False
+            for tree, key, value in self._trees:
                 if tree[key] is not value:
                     return False
         except KeyError:

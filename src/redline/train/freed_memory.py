@@ -14,16 +14,17 @@ import os
 # Of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = -1
-# Larger blocks, such as those of a replay, are mapped one by one as ever: pages of them that are
-# never written take no memory.
-_LARGEST_KEPT = 256 * 2**20
+# The most that glibc comes to by itself, and the most that its older releases take. Larger blocks,
+# such as those of a replay, are mapped one by one as ever.
+_LARGEST_KEPT = 32 * 2**20
 _OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 def keep_freed_memory() -> bool:
     """Let this process keep what it frees, for what it allocates next, until it ends.
 
-    The most memory that it takes at any one time stays the same; it does not shrink from there.
+    It takes as much memory as it ever needed at one time, and some more where blocks of different
+    sizes leave gaps.
 
     Returns:
         Whether that is so now. False, and nothing is changed, with another C library than glibc,
@@ -34,8 +35,9 @@ def keep_freed_memory() -> bool:
     if chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or not _is_glibc():
         return False
     library = ctypes.CDLL(None)
+    # In this order: whichever is set first ends glibc's own adapting of the other.
     return bool(
-        library.mallopt(_TRIM_THRESHOLD, _NEVER) and library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) and library.mallopt(_TRIM_THRESHOLD, _NEVER)
     )
 
 

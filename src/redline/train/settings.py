@@ -87,8 +87,9 @@ class RunSettings:
     """Threads of the tensor library.
     None: 1 for vector observations, all available cores for images."""
     keep_freed_memory: bool = True
-    """Whether this process keeps the memory that it frees, for what it allocates next, instead of
-    giving it back (with glibc). It takes no more at any one time; large batches are quicker."""
+    """Whether this process keeps the memory that it frees, for what it allocates next, until it
+    ends, instead of giving it back (with glibc). Large batches are quicker; of several runs in
+    one process the first that says so decides."""
     out: str | None = None
     """Run directory.
     None: runs/<algorithm>-<env>-seed<seed>, numbered if that exists."""

@@ -98,9 +98,9 @@ move_plain(const Part *part, const Factors *factors)
 typedef struct {
     const char *name;
     void (*move)(const Part *, const Factors *);
-} Kernel;
+} Kernels;
 
-static const Kernel all_kernels[] = {
+static const Kernels all_kernels[] = {
 #if defined(__x86_64__)
     {"avx512", move_avx512},
     {"avx2", move_avx2},
@@ -109,22 +109,10 @@ static const Kernel all_kernels[] = {
 };
 #define NUM_KERNELS (int)(sizeof(all_kernels) / sizeof(all_kernels[0]))
 
-/* That which every step uses. */
-static const Kernel *kernel = &all_kernels[NUM_KERNELS - 1];
+/* Those that every step uses. */
+static const Kernels *kernels = &all_kernels[NUM_KERNELS - 1];
 
-/* Whether this processor can run it. */
-static int
-is_served(const Kernel *this)
-{
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (strcmp(this->name, "avx512") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx2");
-    if (strcmp(this->name, "avx2") == 0)
-        return __builtin_cpu_supports("avx2");
-#endif
-    return strcmp(this->name, "plain") == 0;
-}
+#include "../../models/csrc/instructions.h"
 
 /* Where tensors say what they are; NULL until `connect`. */
 static const ExchangeAPI *tensors;
@@ -267,7 +255,7 @@ step(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         .eps = (float)eps,
     };
     for (int i = 0; i < num_parts; i++)
-        kernel->move(&parts[i], &factors);
+        kernels->move(&parts[i], &factors);
     Py_RETURN_TRUE;
 }
 
@@ -284,22 +272,6 @@ connect(PyObject *module, PyObject *capsule)
     Py_RETURN_TRUE;
 }
 
-static PyObject *
-use(PyObject *module, PyObject *name)
-{
-    (void)module;
-    for (int i = 0; i < NUM_KERNELS; i++) {
-        const Kernel *this = &all_kernels[i];
-        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, this->name) == 0 &&
-            is_served(this)) {
-            kernel = this;
-            return Py_NewRef(Py_None);
-        }
-    }
-    PyErr_Format(PyExc_ValueError, "this processor has no instructions %R", name);
-    return NULL;
-}
-
 static PyMethodDef methods[] = {
     {"step", (PyCFunction)(void (*)(void))step, METH_FASTCALL,
      "step(parameters, gradients, first, second, count, learning_rate, beta1, beta2, eps): one "
@@ -307,30 +279,13 @@ static PyMethodDef methods[] = {
     {"connect", connect, METH_O,
      "connect(capsule): ask tensors by the table in their type's __dlpack_c_exchange_api__; False "
      "if its version is not served."},
-    {"use", use, METH_O, "use(name): compute with these instructions, one of `instructions`."},
+    USE_METHOD,
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_adam", "Adam's steps on the CPU.", -1, methods, NULL, NULL, NULL, NULL,
 };
-
-/* The names of what this processor can run, the quickest first; that one is used. */
-static PyObject *
-instructions(void)
-{
-    PyObject *names = PyList_New(0);
-    for (int i = NUM_KERNELS - 1; names != NULL && i >= 0; i--) {
-        if (!is_served(&all_kernels[i]))
-            continue;
-        kernel = &all_kernels[i];
-        PyObject *name = PyUnicode_FromString(kernel->name);
-        if (name == NULL || PyList_Insert(names, 0, name) < 0)
-            Py_CLEAR(names);
-        Py_XDECREF(name);
-    }
-    return names;
-}
 
 PyMODINIT_FUNC
 PyInit__adam(void)

@@ -43,6 +43,7 @@ class ArrayDQN:
         self._online, self._target = ArrayPerceptron(online), ArrayPerceptron(target)
         self._room: _Room | None = None
         self._seen: tuple[Tensor, ...] = ()
+        self._addresses: list[int] = []
         self._arrays: list[Array] = []
 
     @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
@@ -65,21 +66,23 @@ class ArrayDQN:
             "priority": priority,
         }
 
-    def _clip(self) -> Tensor | float:
+    def _clip(self) -> float:
         """Clip the gradients; their norm before."""
         if self._max_norm > 0:
-            return self._gradients.clip(self._max_norm)
+            return self._gradients.clip(self._max_norm).item()
         flat = self._flat_gradients
         return math.sqrt(flat.dot(flat))
 
     def _views(self, tensors: tuple[Tensor, ...]) -> list[Array]:
         """The tensors of a batch as arrays.
 
-        A replay writes its batches over one another: they are the tensors of last time, then.
+        A replay writes its batches over one another: they are the tensors of last time, then,
+        unless somebody moved one, as `share_memory_` does.
         """
-        seen = self._seen
-        if len(seen) != len(tensors) or not all(map(operator.is_, tensors, seen)):
-            self._seen, self._arrays = tensors, [tensor.numpy() for tensor in tensors]
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        if addresses != self._addresses or not all(map(operator.is_, tensors, self._seen)):
+            self._seen, self._addresses = tensors, addresses
+            self._arrays = [tensor.numpy() for tensor in tensors]
         return self._arrays
 
     def _differentiate(
