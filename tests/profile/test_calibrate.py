@@ -73,14 +73,15 @@ def calibrated(
     cpu_share: float = 1.0,
     schedule: Schedule = RARE,
 ) -> tuple[list[tuple[int, bool, str]], list[bool]]:
-    recorder = fake_recorder(ring_words=1 << 16)
+    # The injected clock outruns the writer: the ring has room for all.
+    recorder = fake_recorder(ring_words=1 << 19)
     program = Program(recorder, cpu_share)
     monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
     switched: list[bool] = []
     Calibrator(switched.append, schedule).start(recorder.now_ns)
     program.iterate(seconds)
     _native.set_block_hook(None, 0)
-    recorder.stop()
+    assert recorder.stop()["dropped"] == 0
     return markers(recorder.events()), switched
 
 
