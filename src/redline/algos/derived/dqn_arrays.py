@@ -69,7 +69,7 @@ class ArrayDQN:
     def _clip(self) -> float:
         """Clip the gradients; their norm before."""
         if self._max_norm > 0:
-            return self._gradients.clip(self._max_norm).item()
+            return float(self._gradients.clip(self._max_norm).numpy())
         flat = self._flat_gradients
         return math.sqrt(flat.dot(flat))
 
