@@ -3,6 +3,7 @@
     python -m benchmarks.profiler programs [--python PYTHON] [--rounds 5]
     python -m benchmarks.profiler light [--python PYTHON]
     python -m benchmarks.profiler full [--python PYTHON]
+    python -m benchmarks.profiler shares [--python PYTHON]
     python -m benchmarks.profiler table --python-version 3.12
     python -m benchmarks.profiler sweep
 
@@ -11,6 +12,7 @@
 | `programs` | eight programs, each unprofiled, light and full in alternation |
 | `light` | what light mode costs, within one run of each program |
 | `full` | the same of full mode, and the error of what its reports correct |
+| `shares` | level shares of full mode beside a sampler's in the same run |
 | `table` | nothing: writes the tables of what `programs` has recorded so far anew |
 | `sweep` | intervals per second on one core; analysis of 10 million events, end to end |
 

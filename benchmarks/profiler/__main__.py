@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.profiler.beside import measure_shares
 from benchmarks.profiler.programs import PROGRAMS, measure_programs
 from benchmarks.profiler.sweep import measure_sweep
 from benchmarks.profiler.tables import write_tables
@@ -40,11 +41,14 @@ def main() -> int:
     programs.add_argument("--fresh", action="store_true", help="forget what was recorded before")
     light = commands.add_parser("light", help="the cost of light mode within one program")
     full = commands.add_parser("full", help="the cost of full mode likewise, and what is corrected")
+    shares = commands.add_parser("shares", help="level shares beside a sampler's in the same run")
+    shares.add_argument("--sample-hz", type=float, default=250, help="looks per second")
     for each, length, default in ((light, "0.3", 80), (full, "1", 48)):
-        each.add_argument("--python", default=sys.executable, help="as for programs")
         each.add_argument(
             "--blocks", type=int, default=default, help=f"of some {length} s, half of them recorded"
         )
+    for each in (light, full, shares):
+        each.add_argument("--python", default=sys.executable, help="as for programs")
         each.add_argument(
             "--only", nargs="+", metavar="PROGRAM", choices=sorted(PROGRAMS), default=list(PROGRAMS)
         )
@@ -52,13 +56,15 @@ def main() -> int:
     table.add_argument("--python-version", required=True, metavar="X.Y")
     sweep = commands.add_parser("sweep", help="analysis of a large session")
     sweep.add_argument("--events", type=int, default=10_000_000)
-    for each in (programs, light, full, table, sweep):
+    for each in (programs, light, full, shares, table, sweep):
         each.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args()
     if options.command == "programs":
         measure_programs(options)
     elif options.command in ("light", "full"):
         measure_within(options)
+    elif options.command == "shares":
+        measure_shares(options)
     elif options.command == "table":
         print(write_tables(options.out / f"python-{options.python_version}.json"))
     else:

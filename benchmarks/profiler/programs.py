@@ -82,8 +82,21 @@ def loop_s(program: Program, out: Path) -> float:
     return float(rows[-1].split(",")[head.split(",").index("wall_time_s")])
 
 
-def run_once(program: Program, words: list[str], mode: str, directory: Path) -> dict[str, Any]:
+def run_once(
+    program: Program,
+    words: list[str],
+    mode: str,
+    directory: Path,
+    options: Options | None = None,
+) -> dict[str, Any]:
     """One run: seconds of wall time, of CPU time with the profiler's own, and of the loop.
+
+    Args:
+        program: what runs.
+        words: its command.
+        mode: "unprofiled", or one of the profiler's.
+        directory: where it leaves its files and `session`.
+        options: of the recording, if other than the mode's.
 
     Raises:
         RuntimeError: if it fails.
@@ -93,7 +106,7 @@ def run_once(program: Program, words: list[str], mode: str, directory: Path) -> 
     if mode == "unprofiled":
         status = subprocess.run(words, check=False).returncode
     else:
-        status = run_profiled(words, directory / "session", Options(mode=mode))
+        status = run_profiled(words, directory / "session", options or Options(mode=mode))
     wall_s = time.perf_counter() - began
     if status:
         raise RuntimeError(f"{' '.join(words)} failed with status {status}, {mode}")

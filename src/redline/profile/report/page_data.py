@@ -106,7 +106,7 @@ def _put_cells(
 def _functions(timeline: Timeline, summary: Summary, edges: NDArray[np.int64]) -> list[Any]:
     # Of one name there may be two levels, as of loading libraries.
     ids = {
-        (LEVELS[name.level], f"{name.module}.{name.name}" if name.module else name.name): (name.id)
+        (LEVELS[name.level], f"{name.module}.{name.name}" if name.module else name.name): name.id
         for name in timeline.process.names.values()
         if name.kind == "call"
     }
