@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -206,6 +210,45 @@ def test_envpool_streams_depend_on_the_environments_index_alone() -> None:
         assert not np.array_equal(first, whole.reset(7))
         assert whole.reset().shape == (4, 4)
         np.testing.assert_array_equal(whole.reset(6), first)
+
+
+PINNED = """
+import json, os, sys
+from pathlib import Path
+from redline.envs import make_vec
+
+def cores():
+    return {
+        int(task.name): sorted(os.sched_getaffinity(int(task.name)))
+        for task in Path("/proc/self/task").iterdir()
+    }
+
+before = cores()
+env = make_vec("ALE/Breakout-v5", num_envs=2, backend=sys.argv[1], **json.loads(sys.argv[2]))
+env.reset(0)
+print(json.dumps(sorted(found for task, found in cores().items() if task not in before)))
+env.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system pins no threads")
+@pytest.mark.parametrize("backend", ["envpool", "ale"])
+def test_pools_that_fill_the_machine_pin_their_threads(backend: str) -> None:
+    """One core each where there is a thread for every core; else they run where they like."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def pinned_to(options: dict[str, Any]) -> list[list[int]]:
+        command = [sys.executable, "-c", PINNED, backend, json.dumps(options)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [found for found in json.loads(done.stdout) if len(found) < len(cores)]
+
+    fills = cores == list(range(os.cpu_count() or 0)) and len(cores) > 1
+    every = [[core] for core in cores]
+    assert pinned_to({"num_threads": len(cores)}) == (every if fills else [])
+    assert pinned_to({"num_threads": len(cores) + 1}) == []
+    if backend == "envpool":
+        free = {"num_threads": len(cores), "env_kwargs": {"thread_affinity_offset": -1}}
+        assert pinned_to(free) == []
 
 
 def test_envpool_plays_atari_by_the_protocols() -> None:

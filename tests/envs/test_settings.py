@@ -10,8 +10,8 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from redline.envs import EnvSettings, make_vec
-from redline.envs.cpus import usable_cpus
+from redline.envs import EnvSettings, cpus, make_vec
+from redline.envs.cpus import first_core_to_pin, usable_cpus
 from redline.envs.minatar import IDS
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from tests.envs.scripted import Counting
@@ -160,3 +160,27 @@ def test_cores_are_counted_by_affinity_and_quota(
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert usable_cpus(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "allowed", "first"),
+    [
+        (4, 4, [0, 1, 2, 3], 0),
+        (2, 4, [0, 1, 2, 3], -1),  # other pools would take the same two
+        (8, 4, [0, 1, 2, 3], -1),
+        (2, 4, [2, 3], -1),  # cores 0 and 1 are somebody else's
+        (2, 4, [0, 1], -1),
+        (4, 4, [], -1),  # the system does not say
+        (1, None, [], -1),
+    ],
+)
+def test_threads_are_pinned_where_they_have_every_core_to_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    cores: int | None,
+    allowed: list[int],
+    first: int,
+) -> None:
+    monkeypatch.setattr(cpus.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(cpus, "allowed_cpus", lambda: allowed)
+    assert first_core_to_pin(threads) == first

@@ -39,6 +39,23 @@ def allowed_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+def first_core_to_pin(num_threads: int) -> int:
+    """What to tell a pool of threads that can pin each of them to a core of its own, from one on.
+
+    Threads that come awake together may be put on the same core while another one, whose thread
+    only waits for work in a loop, is not given up: pinned ones share the cores evenly.
+
+    Args:
+        num_threads: of the pool.
+
+    Returns:
+        0 where there is one thread for every core of the machine, and this process may use them
+        all; else -1, for pools that share the machine must not all crowd the first cores.
+    """
+    everywhere = num_threads == os.cpu_count() and allowed_cpus() == list(range(num_threads))
+    return 0 if everywhere else -1
+
+
 def worker_cpus(affinity: str, num_workers: int) -> list[tuple[int, ...]] | None:
     """The cores that each of W workers is to be pinned to.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from redline.envs import atari
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
-from redline.envs.cpus import usable_cpus
+from redline.envs.cpus import first_core_to_pin, usable_cpus
 from redline.envs.nested import Array, NestedArray
 from redline.envs.next_step import FillerRows
 from redline.envs.registry import is_atari
@@ -55,7 +55,9 @@ class EnvPoolBackend(Backend):
         self.num_envs, self.first_env_id, self.env_id = num_envs, first_env_id, settings.env_id
         self._pool_id, self._options = self._task(settings)
         self._pool: Any = None
-        self._options["num_threads"] = settings.num_threads or min(num_envs, usable_cpus())
+        threads = settings.num_threads or min(num_envs, usable_cpus())
+        self._options["num_threads"] = threads
+        self._options.setdefault("thread_affinity_offset", first_core_to_pin(threads))
         self._native_space, action_space = self._spaces()
         self.observation_space = carried_space(self._native_space)
         self.codec = make_codec(action_space, num_envs, self._label)
