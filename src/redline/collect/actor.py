@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,12 +17,14 @@ from redline.collect.rows import BufferRows, Collected, copy_arrays, copy_tensor
 from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_tensor
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
+from redline.models.packed import Packing
 from redline.policies.policy import Policy, State, reset_state
 from redline.policies.single_acting import SingleActor, single_actor
 from redline.profile.marks import operation
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 _NOISE_ROWS = 64  # rows of noise drawn at once where rollouts are shorter
+_PACKED_ROWS = 16  # rollouts of so many rows at least are worth laying out weights anew
 _UNSETTLED_S = 0.01  # by so much a look at an unfinished rollout may be late
 _NOISE_STREAM = 1  # keeps the action noise apart from the environments' own seeds
 
@@ -250,6 +253,7 @@ class Actor:
                 self.buffer.fields[name].fill(0.0)
         else:
             self._noise = torch.from_numpy(noise).to(self._device).unbind(0)
+            self._packing = self._packed_weights()
         self._active = None
         if self._wait or self._quota is not None:
             self._active = np.ones(self.env.num_envs, np.bool_)
@@ -266,6 +270,12 @@ class Actor:
             self._single_policy, self._of_policy = self.policy, single_actor(self.policy)
         serves = self._of_policy is not None and self._of_policy.serves(conditioning)
         return self._of_policy if serves else None
+
+    def _packed_weights(self) -> contextlib.AbstractContextManager[None]:
+        """In which the policy acts with the weights of now, laid out for as few rows as here."""
+        if self._device.type == "cpu" and self.buffer.rollout_length >= _PACKED_ROWS:
+            return Packing(self.policy, self.env.num_envs)
+        return contextlib.nullcontext()
 
     def _draw_noise(self) -> Array:
         """[T, B, noise_size] from one stream per environment."""
@@ -296,7 +306,7 @@ class Actor:
         obs = rows.obs_tensors[t]
         if self._device.type != "cpu":
             obs = map_leaves(lambda leaf: leaf.to(self._device, non_blocking=True), obs)
-        with _INFERENCE:
+        with _INFERENCE, self._packing:
             output = self.policy.act(obs, self._state, self._noise[t], self._conditioning)
         for name, extra in output.extras.items():
             rows.extras[name][t].copy_(extra, non_blocking=True)
