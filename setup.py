@@ -56,6 +56,14 @@ setup(
             optional=True,
         ),
         Extension(
+            "redline.models._convolution",
+            sources=["src/redline/models/csrc/convolution.c"],
+            depends=["src/redline/models/csrc/patches.h", INSTRUCTIONS],
+            extra_compile_args=FLAGS,
+            libraries=["dl"],
+            optional=True,
+        ),
+        Extension(
             "redline.algos._adam",
             sources=["src/redline/algos/csrc/adam.c"],
             depends=[INSTRUCTIONS],

@@ -10,6 +10,7 @@ a third less time; the numbers are the same up to the order of rounding.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as functional
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from redline.errors import SpaceError
 from redline.models.dense import Dense, is_traced
 from redline.models.initialization import orthogonal_
+from redline.models.rectified import rectified, serves
 
 PIXEL_SCALE = 1.0 / 255.0
 _FEW_PLANES = 16
@@ -91,6 +93,30 @@ class ScaledConv2d(nn.Conv2d):
         return f"{super().extra_repr()}, scale={self.scale:.6g}"
 
 
+class ConvolutionalNetwork(nn.Sequential):
+    """`Pixels`, then a trunk.
+
+    Convolutions at its beginning that are followed by a ReLU are one operation with it, where
+    `rectified` serves them; it takes pixels as they are.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, C, H, W] pixels -> [N, out_features]."""
+        layers, done, x = list(self), 0, input
+        for place, (layer, following) in enumerate(pairwise(layers)):
+            if place == 0 or isinstance(layer, nn.ReLU):
+                continue
+            if not (isinstance(layer, nn.Conv2d) and isinstance(following, nn.ReLU)):
+                break
+            if not serves(layer, x):
+                break
+            x = rectified(layer, x, layer.scale if isinstance(layer, ScaledConv2d) else 1.0)
+            done = place + 2
+        for layer in layers[done:]:
+            x = layer(x)
+        return x
+
+
 def _flat_size(trunk: nn.Module, shape: tuple[int, ...]) -> int:
     """Number of features that a convolutional trunk makes of one image."""
     with torch.no_grad():
@@ -103,7 +129,8 @@ def _network(
     """Pixels, a convolutional trunk, a dense layer; weights orthogonal."""
     dense = Dense(_flat_size(trunk, shape), out_features)
     pixels = Pixels(channels_last=channels_last)
-    return orthogonal_(nn.Sequential(pixels, *trunk, dense, nn.ReLU(inplace=True)))
+    made = ConvolutionalNetwork(pixels, *trunk, dense, nn.ReLU(inplace=True))
+    return orthogonal_(made)
 
 
 def _check_image(name: str, shape: tuple[int, ...], smallest: int) -> None:
