@@ -5,16 +5,32 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from redline.collect import SerialCollector
-from redline.data import Rollout
+from redline.data import Array, Rollout
 from redline.errors import ConfigError
+from redline.models import NatureCNN
+from redline.models.packed import PackedNetwork
+from redline.policies import make_policy
 from tests.collect.scripted import CountingPolicy, ScriptedEnv
 
 
 def rows(rollout: Rollout, name: str, env: int = 0) -> list[float]:
     tensor = rollout[name]
     return tensor[:, env].reshape(len(tensor), -1)[:, 0].tolist()
+
+
+class ImageEnv(ScriptedEnv):
+    """Every observation is another image."""
+
+    def __init__(self, lengths: list[list[int]], ends: list[str]) -> None:
+        super().__init__(lengths, ends)
+        self.observation_space = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+        self.rng = np.random.default_rng(0)
+
+    def _obs(self) -> Array:
+        return self.rng.integers(0, 256, (self.num_envs, 4, 36, 36), np.uint8)
 
 
 def test_an_episode_end_inside_a_rollout() -> None:
@@ -159,3 +175,38 @@ def test_environments_that_cannot_be_saved_begin_fresh_episodes() -> None:
     rollout = collector.collect()
     assert rows(rollout, "obs") == [0, 1, 2, 10]
     assert rollout.initial_state["steps"].item() == 0.0
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.parametrize("shared_encoder", [True, False])
+def test_images_are_acted_on_with_the_weights_of_now(
+    shared_encoder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are laid out once per rollout: those of the rollout before would be seen in its rows."""
+    passes, plainly = [], PackedNetwork.__call__
+
+    def counted(network: PackedNetwork, image: torch.Tensor) -> torch.Tensor:
+        passes.append(len(image))
+        return plainly(network, image)
+
+    monkeypatch.setattr(PackedNetwork, "__call__", counted)
+    torch.manual_seed(0)
+    env = ImageEnv([[5], [7], [50]], ["truncated", "terminated", "truncated"])
+    policy = make_policy(
+        env.observation_space, env.action_space, shared_encoder=shared_encoder, hidden_sizes=()
+    )
+    networks = [part for part in policy.modules() if isinstance(part, NatureCNN)]
+    with SerialCollector(env, policy, rollout_length=16, seed=0) as collector:
+        for _ in range(2):
+            passes.clear()
+            steps = collector.collect().steps.flatten()
+            assert passes == [3] * 16 * len(networks)
+            assert all(network.packed is None for network in networks)
+            with torch.no_grad():
+                told = policy.evaluate_actions(steps["obs"], steps["action"])
+                for name, expected in (("log_prob", told.log_prob), ("value", told.value)):
+                    torch.testing.assert_close(steps[name], expected, rtol=1e-4, atol=1e-4)
+                for parameter in policy.parameters():
+                    parameter.mul_(1.3)
+                changed = policy.evaluate_actions(steps["obs"], steps["action"])
+                assert (changed.value - told.value).abs().min() > 1e-2

@@ -152,13 +152,14 @@ class NatureCNN(nn.Module):
         out_features: width of the dense layer.
         scale: factor on the pixels.
 
+    Attributes:
+        packed: what computes in its place where there is no gradient, see `packed.Packing`.
+
     Raises:
         SpaceError: if the image is too small or not [C, H, W].
     """
 
     smallest = 36
-    packed: Callable[[Tensor], Tensor] | None = None
-    """What computes in its place where there is no gradient, see `packed.Packing`."""
 
     def __init__(
         self, shape: tuple[int, ...], out_features: int = 512, scale: float = PIXEL_SCALE
@@ -166,6 +167,7 @@ class NatureCNN(nn.Module):
         super().__init__()
         _check_image("NatureCNN", shape, self.smallest)
         self.shape, self.out_features = shape, out_features
+        self.packed: Callable[[Tensor], Tensor] | None = None
         trunk = nn.Sequential(
             ScaledConv2d(shape[0], 32, 8, scale, stride=4),
             nn.ReLU(inplace=True),
