@@ -2,8 +2,8 @@
 
 They are optional: where no C compiler is found the package still installs. Then marks do
 nothing, starting a profile says that the extension is missing, a priority tree is searched by
-tensor code, which gives the same results, small perceptrons are computed by numpy, and Adam is
-torch's kernel.
+tensor code, which gives the same results, small perceptrons are computed by numpy, and Adam and
+convolutions are torch's.
 """
 
 from __future__ import annotations
