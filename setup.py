@@ -8,6 +8,8 @@ convolutions are torch's.
 
 from __future__ import annotations
 
+import sys
+
 from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
@@ -60,7 +62,8 @@ setup(
             sources=["src/redline/models/csrc/convolution.c"],
             depends=["src/redline/models/csrc/patches.h", INSTRUCTIONS],
             extra_compile_args=FLAGS,
-            libraries=["dl"],
+            # Where the tensor library's threads are looked for; others have no such library.
+            libraries=["dl"] if sys.platform == "linux" else [],
             optional=True,
         ),
         Extension(

@@ -28,7 +28,8 @@ def serves(layer: nn.Conv2d, image: Tensor) -> bool:
 
     It can for float32 on the CPU, square kernels without padding, and numbers of filters and
     channels that fill vector registers; not where a program is compiled or exported, which is to
-    hold plain layers, nor where the tensor library's threads cannot be used.
+    hold plain layers, nor where the tensor library's threads cannot be used. Images that do not
+    fit the layer are left to the layer, which says so.
     """
     if _convolution is None or not image.is_cpu or is_traced():
         return False
@@ -36,9 +37,10 @@ def serves(layer: nn.Conv2d, image: Tensor) -> bool:
     return (
         image.dtype in (torch.uint8, torch.float32)
         and image.dim() == 4
-        and weight.dtype == torch.float32
-        and weight.is_contiguous()
+        and image.shape[1] == layer.in_channels
+        and _is_readable(weight)
         and bias is not None
+        and _is_readable(bias)
         and layer.kernel_size == (kernel, kernel)
         and layer.stride[0] == layer.stride[1]
         and layer.padding == (0, 0)
@@ -53,16 +55,22 @@ def serves(layer: nn.Conv2d, image: Tensor) -> bool:
     )
 
 
+def _is_readable(weight: Tensor) -> bool:
+    return weight.is_cpu and weight.dtype == torch.float32 and weight.is_contiguous()
+
+
 def rectified(layer: nn.Conv2d, image: Tensor, scale: float = 1.0) -> Tensor:
     """ReLU of a convolution of `scale` times the images.
 
     Args:
         layer: one that is served.
-        image: [N, C, H, W] uint8, or float32, then with gradient.
+        image: [N, C, H, W] uint8, or float32, then with gradient. With the channels last in memory
+            it is not copied, and has to stay as it is until the backward pass.
         scale: factor on the images, as one on the weights.
 
     Returns:
-        [N, filters, H', W'] float32 with the channels last in memory.
+        [N, filters, H', W'] float32 with the channels last in memory. It can be differentiated
+        once.
     """
     return _RectifiedConvolution.apply(image, layer.weight, layer.bias, layer.stride[0], scale)  # pyright: ignore
 
@@ -92,7 +100,11 @@ class _RectifiedConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
         image, weight, out = ctx.saved_tensors
-        grad = grads[0].contiguous(memory_format=_CHANNELS_LAST)
+        # Hooks on saved tensors may have laid them out anew.
+        image, out, grad = (
+            tensor.contiguous(memory_format=_CHANNELS_LAST) for tensor in (image, out, grads[0])
+        )
+        weight = weight.contiguous()
         to_image = torch.empty_like(image) if ctx.needs_input_grad[0] else None
         to_weight, to_bias = torch.empty_like(weight), weight.new_empty(weight.shape[0])
         _convolution.backward(

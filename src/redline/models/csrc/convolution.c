@@ -9,10 +9,15 @@
  * its own dW, and these are added in order: the result depends on the number of threads alone.
  */
 #define PY_SSIZE_T_CLEAN
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <Python.h>
+#if defined(__linux__)
 #include <dlfcn.h>
+#include <limits.h>
 #include <link.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,9 +30,16 @@ typedef struct {
     int kernel, run;       /* a patch: so many runs of so many floats */
     ptrdiff_t row;         /* from one run to the next, and one row of the image to the next */
     int places, filters;   /* of the output */
-    int size;              /* of an image */
+    ptrdiff_t size;        /* of an image */
     ptrdiff_t *starts;     /* [places] of each patch in the image */
 } Shape;
+
+/* Where the part of this number begins if a total is shared out evenly. */
+static inline int
+begin_of(int part, int parts, int total)
+{
+    return (int)((int64_t)total * part / parts); /* an int does not hold a product of places */
+}
 
 #if defined(__x86_64__)
 #define LANES 16
@@ -75,7 +87,7 @@ typedef struct {
     void (*spread)(const Shape *, const float *, const float *, float *);
     void (*gather)(const Shape *, const float *, const float *, float *);
     void (*mask)(const Shape *, const float *, const float *, float *, float *);
-    void (*to_floats)(const uint8_t *, float *, int);
+    void (*to_floats)(const uint8_t *, float *, ptrdiff_t);
 } Kernels;
 
 static const Kernels all_kernels[] = {
@@ -96,29 +108,43 @@ static void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
 static int (*thread_number)(void);
 static int (*thread_count)(void);
 
+#if defined(__linux__)
+/* Keep the path if it is that library's; not opened in here, where the loader's lock is held. */
 static int
-look_at(struct dl_phdr_info *info, size_t size, void *unused)
+keep_path(struct dl_phdr_info *info, size_t size, void *path)
 {
     (void)size;
-    (void)unused;
     const char *file = strrchr(info->dlpi_name, '/');
-    if (file == NULL || strncmp(file, "/libgomp", 8) != 0)
+    if (file == NULL || strncmp(file, "/libgomp", 8) != 0 || strlen(info->dlpi_name) >= PATH_MAX)
         return 0;
-    void *library = dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
+    strcpy(path, info->dlpi_name);
+    return 1;
+}
+
+static void
+find_threads(void)
+{
+    char path[PATH_MAX];
+    void *library = dl_iterate_phdr(keep_path, path) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
     if (library == NULL)
-        return 0;
+        return;
     *(void **)&parallel = dlsym(library, "GOMP_parallel");
     *(void **)&thread_number = dlsym(library, "omp_get_thread_num");
     *(void **)&thread_count = dlsym(library, "omp_get_num_threads");
     if (thread_number == NULL || thread_count == NULL)
         parallel = NULL;
-    return parallel != NULL;
 }
+#else
+static void
+find_threads(void)
+{
+}
+#endif
 
 /* What all threads work on. */
 typedef struct {
     Shape shape;
-    int images;
+    int images, threads;
     const uint8_t *bytes;   /* [images, size], or */
     const float *x;         /* likewise */
     float *panels;          /* forward: W by columns; backward: W^T by columns */
@@ -141,13 +167,23 @@ image_of(const Work *work, int image, float *room)
     return room;
 }
 
+static int
+is_shared(const Work *work)
+{
+    return work->threads > 1 && parallel != NULL;
+}
+
 static void
 own_images(const Work *work, int *thread, int *first, int *stop)
 {
-    int threads = parallel == NULL ? 1 : thread_count();
-    *thread = parallel == NULL ? 0 : thread_number();
-    *first = (int)((int64_t)work->images * *thread / threads);
-    *stop = (int)((int64_t)work->images * (*thread + 1) / threads);
+    int threads = 1;
+    *thread = 0;
+    if (is_shared(work)) {
+        threads = thread_count(); /* there may be fewer than were asked for */
+        *thread = thread_number();
+    }
+    *first = begin_of(*thread, threads, work->images);
+    *stop = begin_of(*thread + 1, threads, work->images);
 }
 
 static void
@@ -188,12 +224,12 @@ backward_own(void *data)
 }
 
 static void
-run_all(void (*function)(void *), Work *work, int threads)
+run_all(void (*function)(void *), Work *work)
 {
-    if (parallel == NULL || threads == 1)
-        function(work);
+    if (is_shared(work))
+        parallel(function, work, (unsigned)work->threads, 0);
     else
-        parallel(function, work, (unsigned)threads, 0);
+        function(work);
 }
 
 static int
@@ -205,7 +241,7 @@ make_shape(Shape *s, int height, int width, int channels, int kernel, int stride
                  .row = (ptrdiff_t)width * channels,
                  .places = down * across,
                  .filters = filters,
-                 .size = height * width * channels};
+                 .size = height * (ptrdiff_t)width * channels};
     s->starts = malloc(s->places * sizeof(ptrdiff_t));
     if (s->starts == NULL)
         return -1;
@@ -246,11 +282,11 @@ pack_transposed(const Shape *s, const float *weight, float scale, float *panels)
 
 /* Take memory for the weights' panels, `sums` floats and a room for each thread. */
 static int
-make_memory(Work *work, size_t sums, int threads)
+make_memory(Work *work, size_t sums)
 {
     const Shape *s = &work->shape;
     size_t weights = (size_t)s->kernel * s->run * s->filters;
-    float *memory = malloc((weights + sums) * sizeof(float) + threads * work->room_size);
+    float *memory = malloc((weights + sums) * sizeof(float) + work->threads * work->room_size);
     if (memory == NULL)
         return -1;
     work->panels = memory;
@@ -288,18 +324,19 @@ forward(PyObject *module, PyObject *args)
                           &channels, &kernel, &stride, &filters, &weight, &scale, &bias, &y,
                           &threads))
         return NULL;
-    Work work = {.images = images, .bias = (const float *)bias, .y = (float *)y};
+    Work work = {
+        .images = images, .threads = threads, .bias = (const float *)bias, .y = (float *)y};
     set_images(&work, x, is_bytes);
     if (make_shape(&work.shape, height, width, channels, kernel, stride, filters) < 0)
         return PyErr_NoMemory();
     work.room_size = is_bytes ? work.shape.size * sizeof(float) : 0;
-    if (make_memory(&work, 0, threads) < 0) {
+    if (make_memory(&work, 0) < 0) {
         free_memory(&work);
         return PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS
     pack_weight(&work.shape, (const float *)weight, scale, work.panels);
-    run_all(forward_own, &work, threads);
+    run_all(forward_own, &work);
     Py_END_ALLOW_THREADS
     free_memory(&work);
     Py_RETURN_NONE;
@@ -307,12 +344,12 @@ forward(PyObject *module, PyObject *args)
 
 /* The threads' sums added in order, as gradients of the weights and the biases. */
 static void
-write_sums(Work *work, int threads, float scale, float *dw, float *db)
+write_sums(Work *work, float scale, float *dw, float *db)
 {
     const Shape *s = &work->shape;
     int channels = s->run / s->kernel, area = s->kernel * s->kernel;
     size_t weights = (size_t)s->kernel * s->run * s->filters, sums = weights + s->filters;
-    for (int t = 1; t < threads; t++)
+    for (int t = 1; t < work->threads; t++)
         for (size_t i = 0; i < sums; i++)
             work->sums[i] += work->sums[t * sums + i];
     for (int f = 0; f < s->filters; f++)
@@ -336,14 +373,18 @@ backward(PyObject *module, PyObject *args)
                           &width, &channels, &kernel, &stride, &filters, &weight, &scale, &y, &grad,
                           &dx, &dw, &db, &threads))
         return NULL;
-    Work work = {.images = images, .y = (float *)y, .grad = (const float *)grad, .dx = (float *)dx};
+    Work work = {.images = images,
+                 .threads = threads,
+                 .y = (float *)y,
+                 .grad = (const float *)grad,
+                 .dx = (float *)dx};
     set_images(&work, x, is_bytes);
     if (make_shape(&work.shape, height, width, channels, kernel, stride, filters) < 0)
         return PyErr_NoMemory();
     Shape *s = &work.shape;
     work.room_size = ((size_t)s->places * filters + (is_bytes ? s->size : 0)) * sizeof(float);
     size_t sums = ((size_t)s->kernel * s->run + 1) * filters * threads;
-    if (make_memory(&work, sums, threads) < 0) {
+    if (make_memory(&work, sums) < 0) {
         free_memory(&work);
         return PyErr_NoMemory();
     }
@@ -351,8 +392,8 @@ backward(PyObject *module, PyObject *args)
     memset(work.sums, 0, sums * sizeof(float));
     if (work.dx != NULL)
         pack_transposed(s, (const float *)weight, scale, work.panels);
-    run_all(backward_own, &work, threads);
-    write_sums(&work, threads, scale, (float *)dw, (float *)db);
+    run_all(backward_own, &work);
+    write_sums(&work, scale, (float *)dw, (float *)db);
     Py_END_ALLOW_THREADS
     free_memory(&work);
     Py_RETURN_NONE;
@@ -394,7 +435,7 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__convolution(void)
 {
-    dl_iterate_phdr(look_at, NULL);
+    find_threads();
     PyObject *made = PyModule_Create(&module), *names = instructions();
     if (made == NULL || names == NULL || PyModule_AddObjectRef(made, "instructions", names) < 0)
         Py_CLEAR(made);

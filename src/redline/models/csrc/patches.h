@@ -89,7 +89,8 @@ NAME(forward)(const Shape *s, const float *x, const float *panels, const float *
     for (int p = 0; p < s->filters; p += PANEL) {
         const float *panel = panels + (ptrdiff_t)p * s->kernel * s->run;
         for (int t = 0; t < tiles; t++) {
-            int first = s->places * t / tiles, count = s->places * (t + 1) / tiles - first;
+            int first = begin_of(t, tiles, s->places);
+            int count = begin_of(t + 1, tiles, s->places) - first;
             const float *rows[TILE];
             for (int r = 0; r < count; r++)
                 rows[r] = x + s->starts[first + r];
@@ -110,7 +111,8 @@ NAME(spread)(const Shape *s, const float *grad, const float *panels, float *dx)
         for (int p = 0; p < s->run; p += PANEL) {
             const float *panel = panels + (ptrdiff_t)(y * s->run + p) * s->filters;
             for (int t = 0; t < tiles; t++) {
-                int first = s->places * t / tiles, count = s->places * (t + 1) / tiles - first;
+                int first = begin_of(t, tiles, s->places);
+                int count = begin_of(t + 1, tiles, s->places) - first;
                 const float *grads[TILE];
                 float *to[TILE];
                 for (int r = 0; r < count; r++) {
@@ -162,7 +164,8 @@ NAME(gather)(const Shape *s, const float *x, const float *grad, float *dw)
 {
     int blocks = (s->places + BLOCK - 1) / BLOCK;
     for (int b = 0; b < blocks; b++) {
-        int first = s->places * b / blocks, count = s->places * (b + 1) / blocks - first;
+        int first = begin_of(b, blocks, s->places);
+        int count = begin_of(b + 1, blocks, s->places) - first;
         for (int p = 0; p < s->filters; p += PANEL) {
             const float *g = grad + (ptrdiff_t)first * s->filters + p;
             for (int y = 0; y < s->kernel; y++)
@@ -193,9 +196,9 @@ NAME(mask)(const Shape *s, const float *y, const float *grad, float *masked, flo
 }
 
 TARGET static void
-NAME(to_floats)(const uint8_t *from, float *to, int count)
+NAME(to_floats)(const uint8_t *from, float *to, ptrdiff_t count)
 {
-    for (int i = 0; i < count; i++)
+    for (ptrdiff_t i = 0; i < count; i++)
         to[i] = from[i];
 }
 
