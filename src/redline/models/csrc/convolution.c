@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LINE 64   /* bytes of a cache line */
 #define BLOCK 128 /* places whose gradients stay in the first cache */
 
 /* A convolution of one image, in floats. */
@@ -280,18 +281,27 @@ pack_transposed(const Shape *s, const float *weight, float scale, float *panels)
             }
 }
 
+/* The next multiple of a cache line, which a vector must not lie across. */
+static size_t
+whole_lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
 /* Take memory for the weights' panels, `sums` floats and a room for each thread. */
 static int
 make_memory(Work *work, size_t sums)
 {
     const Shape *s = &work->shape;
-    size_t weights = (size_t)s->kernel * s->run * s->filters;
-    float *memory = malloc((weights + sums) * sizeof(float) + work->threads * work->room_size);
+    size_t weights = whole_lines((size_t)s->kernel * s->run * s->filters * sizeof(float));
+    sums = whole_lines(sums * sizeof(float));
+    work->room_size = whole_lines(work->room_size);
+    char *memory = aligned_alloc(LINE, weights + sums + work->threads * work->room_size);
     if (memory == NULL)
         return -1;
-    work->panels = memory;
-    work->sums = memory + weights;
-    work->room = (char *)(work->sums + sums);
+    work->panels = (float *)memory;
+    work->sums = (float *)(memory + weights);
+    work->room = memory + weights + sums;
     return 0;
 }
 
