@@ -20,7 +20,7 @@ from gymnasium import spaces
 from redline.envs import atari
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
-from redline.envs.cpus import first_core_to_pin, usable_cpus
+from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
 from redline.envs.journal import ActionJournal
 from redline.envs.nested import Array, NestedArray
 from redline.envs.registry import check_registered
@@ -61,24 +61,25 @@ class AleBackend(Backend):
         protocol = atari.find_preset(settings.preset)
         self.num_envs, self.first_env_id, self.env_id = num_envs, first_env_id, settings.env_id
         threads = settings.num_threads or min(num_envs, usable_cpus())
-        self._games = AtariVectorEnv(
-            atari.rom_of(str(settings.env)),
-            num_envs,
-            num_threads=threads,
-            thread_affinity_offset=first_core_to_pin(threads),
-            max_num_frames_per_episode=atari.MAX_FRAMES,
-            repeat_action_probability=protocol.sticky_probability,
-            full_action_space=protocol.full_action_set,
-            img_height=atari.SIZE,
-            img_width=atari.SIZE,
-            stack_num=atari.FRAME_STACK,
-            frameskip=atari.FRAME_SKIP,
-            noop_max=protocol.max_noops,
-            use_fire_reset=protocol.fire_reset,
-            # Both would hide the score and the real end of the game.
-            reward_clipping=False,
-            episodic_life=False,
-        )
+        with patient_threads():
+            self._games = AtariVectorEnv(
+                atari.rom_of(str(settings.env)),
+                num_envs,
+                num_threads=threads,
+                thread_affinity_offset=first_core_to_pin(threads),
+                max_num_frames_per_episode=atari.MAX_FRAMES,
+                repeat_action_probability=protocol.sticky_probability,
+                full_action_space=protocol.full_action_set,
+                img_height=atari.SIZE,
+                img_width=atari.SIZE,
+                stack_num=atari.FRAME_STACK,
+                frameskip=atari.FRAME_SKIP,
+                noop_max=protocol.max_noops,
+                use_fire_reset=protocol.fire_reset,
+                # Both would hide the score and the real end of the game.
+                reward_clipping=False,
+                episodic_life=False,
+            )
         self.observation_space = self._games.single_observation_space
         action_space = self._games.single_action_space
         if not isinstance(action_space, spaces.Discrete):

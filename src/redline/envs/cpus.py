@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,6 +56,35 @@ def first_core_to_pin(num_threads: int) -> int:
     """
     everywhere = num_threads == os.cpu_count() and allowed_cpus() == list(range(num_threads))
     return 0 if everywhere else -1
+
+
+@contextlib.contextmanager
+def patient_threads() -> Iterator[None]:
+    """Threads that are made within do not push others off a core when they come awake (Linux).
+
+    Whoever sets a pool of threads off wakes one after the other. Plain ones take the core of the
+    thread that wakes them, and the last wait for its next turn: with two of EnvPool's every other
+    step was done by one of them. They get as much of a core as plain ones do.
+    """
+    # Threads are scheduled as the one is that makes them; it is this one that is asked.
+    if not _schedule_this_thread("SCHED_OTHER", "SCHED_BATCH"):
+        yield
+        return
+    try:
+        yield
+    finally:
+        _schedule_this_thread("SCHED_BATCH", "SCHED_OTHER")
+
+
+def _schedule_this_thread(usual: str, wanted: str) -> bool:
+    """Whether it is scheduled as `wanted` now; not if it was not as `usual`, or may not be."""
+    if not hasattr(os, wanted) or os.sched_getscheduler(0) != getattr(os, usual):
+        return False
+    try:
+        os.sched_setscheduler(0, getattr(os, wanted), os.sched_param(0))
+    except OSError:
+        return False
+    return True
 
 
 def worker_cpus(affinity: str, num_workers: int) -> list[tuple[int, ...]] | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from redline.envs import atari
 from redline.envs.actions import make_codec
 from redline.envs.backend import Backend, StepBuffers
-from redline.envs.cpus import first_core_to_pin, usable_cpus
+from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
 from redline.envs.nested import Array, NestedArray
 from redline.envs.next_step import FillerRows
 from redline.envs.registry import is_atari
@@ -108,9 +108,10 @@ class EnvPoolBackend(Backend):
         seeds = [env_seed(seed, self.first_env_id + i) for i in range(self.num_envs)]
         with _refusals(self._pool_id, self._options), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-            self._pool = self._envpool.make_gymnasium(
-                self._pool_id, num_envs=self.num_envs, seed=seeds, **self._options
-            )
+            with patient_threads():
+                self._pool = self._envpool.make_gymnasium(
+                    self._pool_id, num_envs=self.num_envs, seed=seeds, **self._options
+                )
             _ = self._pool.observation_space  # computed once, with the warning filtered here
 
     def reset(self, seed: int | None) -> None:

@@ -2,7 +2,7 @@
 
 The module itself can be called, so that `redline.train("ppo", env="CartPole-v1")` works
 although this room has the same name; the function is `redline.train.start.train`. Nothing
-heavy is imported before it is used.
+heavy is imported before it is used, and torch not before its idle threads are told to sleep.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from redline.train.idle_threads import let_idle_threads_sleep
 
 if TYPE_CHECKING:
     from redline.train.run import Run
@@ -25,4 +27,5 @@ class _CallableModule(ModuleType):
         return train(*args, **kwargs)
 
 
+let_idle_threads_sleep()
 sys.modules[__name__].__class__ = _CallableModule
