@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,25 @@ def test_pools_that_fill_the_machine_pin_their_threads(backend: str) -> None:
     if backend == "envpool":
         free = {"num_threads": len(cores), "env_kwargs": {"thread_affinity_offset": -1}}
         assert pinned_to(free) == []
+
+
+THREADS = "/proc/self/task"
+
+
+def policies(threads: Iterable[str]) -> set[int]:
+    return {os.sched_getscheduler(int(thread)) for thread in threads}
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="threads are scheduled one way here")
+@pytest.mark.parametrize("backend", ["envpool", "ale"])
+def test_threads_of_pools_do_not_push_off_who_wakes_them(backend: Any) -> None:
+    before = set(os.listdir(THREADS))
+    with make_vec("ALE/Breakout-v5", num_envs=2, num_threads=2, backend=backend) as env:
+        env.reset(0)
+        made = set(os.listdir(THREADS)) - before
+        assert len(made) >= 2
+        assert policies(made) == {os.SCHED_BATCH}
+    assert policies(before & set(os.listdir(THREADS))) == {os.SCHED_OTHER}
 
 
 def test_envpool_plays_atari_by_the_protocols() -> None:

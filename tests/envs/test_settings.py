@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import threading
 from pathlib import Path
 
 import cloudpickle
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from redline.envs import EnvSettings, cpus, make_vec
-from redline.envs.cpus import first_core_to_pin, usable_cpus
+from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
 from redline.envs.minatar import IDS
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from tests.envs.scripted import Counting
@@ -184,3 +186,39 @@ def test_threads_are_pinned_where_they_have_every_core_to_themselves(
     monkeypatch.setattr(cpus.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(cpus, "allowed_cpus", lambda: allowed)
     assert first_core_to_pin(threads) == first
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="threads are scheduled one way here")
+def test_threads_are_patient_where_nothing_else_was_asked_for() -> None:
+    """In a thread of its own: how it is scheduled is what this is about."""
+    seen: list[int] = []
+
+    def schedule() -> None:
+        with patient_threads():
+            seen.append(os.sched_getscheduler(0))
+            within = threading.Thread(target=lambda: seen.append(os.sched_getscheduler(0)))
+            within.start()
+            within.join()
+        seen.append(os.sched_getscheduler(0))
+
+    def schedule_idle() -> None:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        schedule()
+
+    for target in (schedule, schedule_idle):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert seen == [*[os.SCHED_BATCH] * 2, os.SCHED_OTHER, *[os.SCHED_IDLE] * 3]
+
+
+def test_threads_are_plain_where_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    with patient_threads():
+        pass
+    monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
+    with patient_threads():
+        pass
