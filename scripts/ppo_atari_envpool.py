@@ -392,10 +392,12 @@ def set_up(args: Args) -> None:
             f"--cudagraphs needs a CUDA device, and --device is {args.device}. Add --device cuda, "
             "or leave --cudagraphs out."
         )
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        # Minibatches in the memory of those before: mapping it anew takes a tenth of the time.
-        mallopt(-3, 2**25)  # of glibc: blocks of up to 32 MiB are not mapped one by one,
-        mallopt(-1, -1)  # and never given back
+    # Minibatches in the memory of those before: mapping it anew takes a tenth of the time. These
+    # are glibc's M_MMAP_THRESHOLD, up to which blocks are not mapped one by one, and
+    # M_TRIM_THRESHOLD, from which on memory is given back.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt and mallopt(-3, 2**25):
+        mallopt(-1, -1)
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)

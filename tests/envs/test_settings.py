@@ -188,12 +188,28 @@ def test_threads_are_pinned_where_they_have_every_core_to_themselves(
     assert first_core_to_pin(threads) == first
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="threads are scheduled one way here")
-def test_threads_are_patient_where_nothing_else_was_asked_for() -> None:
-    """In a thread of its own: how it is scheduled is what this is about."""
+def may_be_patient() -> bool:
+    """Whether this system lets plain threads be scheduled as a batch, found in one of its own."""
+    found: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: found.append(cpus._schedule_this_thread("SCHED_OTHER", "SCHED_BATCH"))
+    )
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+needs_batch = pytest.mark.skipif(not may_be_patient(), reason="threads are scheduled one way here")
+
+
+def policies(looks: str, monkeypatch: pytest.MonkeyPatch, before: str | None = None) -> list[int]:
+    """How a thread is scheduled within, one that it makes there, and it afterwards."""
     seen: list[int] = []
+    monkeypatch.setenv("GOMP_SPINCOUNT", looks)
 
     def schedule() -> None:
+        if before is not None:
+            os.sched_setscheduler(0, getattr(os, before), os.sched_param(0))
         with patient_threads():
             seen.append(os.sched_getscheduler(0))
             within = threading.Thread(target=lambda: seen.append(os.sched_getscheduler(0)))
@@ -201,24 +217,45 @@ def test_threads_are_patient_where_nothing_else_was_asked_for() -> None:
             within.join()
         seen.append(os.sched_getscheduler(0))
 
-    def schedule_idle() -> None:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        schedule()
-
-    for target in (schedule, schedule_idle):
-        thread = threading.Thread(target=target)
-        thread.start()
-        thread.join()
-    assert seen == [*[os.SCHED_BATCH] * 2, os.SCHED_OTHER, *[os.SCHED_IDLE] * 3]
+    thread = threading.Thread(target=schedule)
+    thread.start()
+    thread.join()
+    return seen
 
 
-def test_threads_are_plain_where_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_batch
+def test_threads_are_patient_where_nothing_else_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a thread of its own: how it is scheduled is what this is about."""
+    batch, other = os.SCHED_BATCH, os.SCHED_OTHER
+    assert policies("10000", monkeypatch) == [batch, batch, other]
+    assert policies("10000", monkeypatch, "SCHED_IDLE") == [os.SCHED_IDLE] * 3
+    # Beside idle threads that hold a core for long, patient ones would wait for them.
+    for looks in ("300000", "infinity", ""):
+        assert policies(looks, monkeypatch) == [other] * 3
+
+
+@needs_batch
+@pytest.mark.parametrize("name", ["sched_getscheduler", "sched_setscheduler"])
+def test_threads_are_plain_where_the_system_refuses(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    refused: list[str] = []
+
     def refuse(*arguments: object) -> None:
+        refused.append(name)
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
+    monkeypatch.setattr(os, name, refuse)
     with patient_threads():
         pass
+    assert refused == [name]
+
+
+def test_threads_are_plain_where_there_is_one_kind_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
     monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
     with patient_threads():
         pass

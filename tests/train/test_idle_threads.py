@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 SHOW = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
 
 
 def spin_count(command: list[str], **environment: str) -> str:
     """What a fresh process prints."""
-    own = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    inherited = {name: value for name, value in os.environ.items() if name not in own}
+    inherited = {name: value for name, value in os.environ.items() if name not in OWN}
     done = subprocess.run(
         [sys.executable, *command],
         env=inherited | environment,
@@ -28,6 +28,23 @@ def spin_count(command: list[str], **environment: str) -> str:
 
 def test_they_sleep_sooner_in_a_process_that_trains() -> None:
     assert spin_count(["-c", f"import redline; redline.train; {SHOW}"]) == "10000"
+
+
+def test_the_library_reads_it_on_the_way_to_training() -> None:
+    """Nothing loads the tensor library before it is told."""
+    inherited = {name: value for name, value in os.environ.items() if name not in OWN}
+    done = subprocess.run(
+        [sys.executable, "-c", "import redline.cli, redline.train.start"],
+        env=inherited | {"OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if "GOMP_" not in done.stderr:
+        pytest.skip("the tensor library has no threads of GNU's OpenMP here")
+    counts = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    assert counts
+    assert all("'10000'" in line for line in counts)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from redline.errors import ConfigError
 
 _CGROUP = Path("/sys/fs/cgroup")
+_FEW_LOOKS = 20_000  # for work, before an idle thread of OpenMP sleeps: some 0.3 ms
 
 
 def usable_cpus(cgroup: Path = _CGROUP) -> int:
@@ -60,14 +61,18 @@ def first_core_to_pin(num_threads: int) -> int:
 
 @contextlib.contextmanager
 def patient_threads() -> Iterator[None]:
-    """Threads that are made within do not push others off a core when they come awake (Linux).
+    """Threads that are made within wait for a core's turn when they come awake (Linux).
 
     Whoever sets a pool of threads off wakes one after the other. Plain ones take the core of the
-    thread that wakes them, and the last wait for its next turn: with two of EnvPool's every other
-    step was done by one of them. They get as much of a core as plain ones do.
+    thread that wakes them, and the last is not woken before its next turn: of two of EnvPool's one
+    then does most of a step. Their share of a core is the same.
+
+    Threads stay plain where OpenMP's idle threads may hold a core for milliseconds, which is what
+    they do unless `GOMP_SPINCOUNT` is small (see `train/idle_threads.py`): patient ones would wait
+    for those.
     """
     # Threads are scheduled as the one is that makes them; it is this one that is asked.
-    if not _schedule_this_thread("SCHED_OTHER", "SCHED_BATCH"):
+    if not (_idle_threads_sleep_soon() and _schedule_this_thread("SCHED_OTHER", "SCHED_BATCH")):
         yield
         return
     try:
@@ -76,11 +81,18 @@ def patient_threads() -> Iterator[None]:
         _schedule_this_thread("SCHED_BATCH", "SCHED_OTHER")
 
 
+def _idle_threads_sleep_soon() -> bool:
+    looks = os.environ.get("GOMP_SPINCOUNT", "")
+    return looks.isdecimal() and int(looks) <= _FEW_LOOKS
+
+
 def _schedule_this_thread(usual: str, wanted: str) -> bool:
     """Whether it is scheduled as `wanted` now; not if it was not as `usual`, or may not be."""
-    if not hasattr(os, wanted) or os.sched_getscheduler(0) != getattr(os, usual):
+    if not hasattr(os, wanted):
         return False
     try:
+        if os.sched_getscheduler(0) != getattr(os, usual):
+            return False
         os.sched_setscheduler(0, getattr(os, wanted), os.sched_param(0))
     except OSError:
         return False
