@@ -14,6 +14,9 @@ from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
 INSTRUCTIONS = "src/redline/models/csrc/instructions.h"
+THREADS = "src/redline/models/csrc/threads.h"
+# Where the tensor library's threads are looked for; other systems have no such library.
+DL = ["dl"] if sys.platform == "linux" else []
 FLAGS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
 
 setup(
@@ -53,17 +56,17 @@ setup(
         Extension(
             "redline.models._dense",
             sources=["src/redline/models/csrc/dense.c"],
-            depends=["src/redline/models/csrc/product.h", INSTRUCTIONS],
+            depends=["src/redline/models/csrc/product.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
+            libraries=DL,
             optional=True,
         ),
         Extension(
             "redline.models._convolution",
             sources=["src/redline/models/csrc/convolution.c"],
-            depends=["src/redline/models/csrc/patches.h", INSTRUCTIONS],
+            depends=["src/redline/models/csrc/patches.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
-            # Where the tensor library's threads are looked for; others have no such library.
-            libraries=["dl"] if sys.platform == "linux" else [],
+            libraries=DL,
             optional=True,
         ),
         Extension(

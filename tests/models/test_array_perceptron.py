@@ -24,7 +24,7 @@ def test_values_and_gradients_equal_autograds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not compiled:
-        monkeypatch.setattr("redline.models.array_perceptron._dense", None)
+        monkeypatch.setattr("redline.models.native_network._dense", None)
     torch.manual_seed(0)
     last = [activation()] if activate_output else []
     network = nn.Sequential(nn.Linear(5, 7), activation(), nn.Linear(7, 3), *last)
@@ -53,7 +53,7 @@ def test_outputs_can_be_written_to_memory_made_before(
 ) -> None:
     """Two passes through the same room, and one through its own, which nothing changes later."""
     if not compiled:
-        monkeypatch.setattr("redline.models.array_perceptron._dense", None)
+        monkeypatch.setattr("redline.models.native_network._dense", None)
     torch.manual_seed(0)
     perceptron = perceptron_of([nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)])
     assert perceptron is not None

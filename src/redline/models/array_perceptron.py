@@ -8,7 +8,6 @@ each; numpy's take 0.3 to 1 us, and its tanh is ten times faster (measured on an
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +15,7 @@ from threadpoolctl import ThreadpoolController
 
 from redline.data import Array
 from redline.models.mlp_gradients import Perceptron
-
-_dense: Any
-try:
-    from redline.models import _dense  # pyright: ignore[reportAttributeAccessIssue]
-except ImportError:  # installed without a C compiler
-    _dense = None
+from redline.models.native_network import native_network
 
 # Multiplications of the largest product up to which this is the quicker way: calls then outweigh
 # what other libraries gain on the arithmetic.
@@ -45,32 +39,6 @@ def give_numpy_one_thread() -> None:
     DQN's update took fifteen times as long. What goes through numpy here is too small to share.
     """
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
-
-
-def native_network(perceptron: Perceptron) -> Any:
-    """The same in C, on the same memory.
-
-    A pass is one call, and uses 512-bit units on every processor that has them, which numpy's
-    library does on Intel's only: on an AMD EPYC it takes half of numpy's time.
-
-    Returns:
-        None with tanh, of which numpy's is quick, with very many layers, if the extension was not
-        built, and on processors without AVX2.
-    """
-    if _dense is None or perceptron.tanh or _dense.instructions[0] == "plain":
-        return None
-    if len(perceptron.layers) > _dense.MOST_LAYERS:
-        return None
-    if any(layer.weight.numel() == 0 for layer in perceptron.layers):
-        return None
-    layers, learns = perceptron.layers, perceptron.layers[0].weight_grad.numel() > 0
-    return _dense.Network(
-        tuple(layer.weight.numpy() for layer in layers),
-        tuple(layer.bias.numpy() for layer in layers),
-        tuple(layer.weight_grad.numpy() for layer in layers) if learns else (),
-        tuple(layer.bias_grad.numpy() for layer in layers) if learns else (),
-        perceptron.activate_output,
-    )
 
 
 class ArrayPerceptron:

@@ -21,9 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from redline.models.ensemble import EnsembleMLP
+from redline.models.native_network import native_for_batches
 from redline.models.products import affine, matrix_product
 
 _SERVED = (nn.ReLU, nn.Tanh)
+_UNKNOWN = object()
 _FEW = 4  # times as many outputs as inputs: then turning the result costs less than it gains
 _ALIGNMENT = 16  # numbers; the beginning of a cache line
 
@@ -58,9 +60,23 @@ class Perceptron:
         self, layers: Sequence[Layer], *, tanh: bool, activate_output: bool = False
     ) -> None:
         self.layers, self.tanh, self.activate_output = list(layers), tanh, activate_output
+        self._native: Any = _UNKNOWN
+
+    def _in_c(self, x: Tensor) -> Any:
+        """What computes for this input in C; None: the tensor library does."""
+        if not x.is_cpu or torch.compiler.is_compiling():
+            return None
+        if self._native is _UNKNOWN:
+            self._native = native_for_batches(self)
+        return self._native if x.dtype == torch.float32 and x.stride(-1) == 1 else None
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The input and the output of every layer; [N, in] first, [N, out] last."""
+        native = self._in_c(x)
+        if native is not None:
+            kept = [x, *(x.new_empty(len(x), len(layer.bias)) for layer in self.layers)]
+            native.forward([part.numpy() for part in kept], torch.get_num_threads())
+            return kept
         kept = [x]
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
@@ -78,11 +94,14 @@ class Perceptron:
             kept: what `forward` returned.
             grad: [N, out] gradient of the loss with respect to the output.
             weights: whether the gradients of weights and biases are written.
-            columns: which of the inputs' gradients to return; None: none of them.
+            columns: which of the inputs' gradients to return, side by side; None: none of them.
 
         Returns:
             [N, columns], or None.
         """
+        native = self._in_c(kept[0])
+        if native is not None:
+            return self._backward_in_c(native, kept, grad, weights, columns)
         last = len(self.layers) - 1
         for i in range(last, -1, -1):
             layer = self.layers[i]
@@ -96,6 +115,22 @@ class Perceptron:
         if columns is None:
             return None
         return matrix_product(grad, self.layers[0].weight[columns].t())
+
+    def _backward_in_c(
+        self, native: Any, kept: list[Tensor], grad: Tensor, weights: bool, columns: slice | None
+    ) -> Tensor | None:
+        """It gives the gradients of the last inputs, however many."""
+        fan_in = kept[0].shape[1]
+        first, stop, _ = (columns or slice(fan_in, None)).indices(fan_in)
+        to_input = None if columns is None else grad.new_empty(len(grad), fan_in - first)
+        native.backward(
+            [part.numpy() for part in kept],
+            grad.numpy(),
+            torch.get_num_threads(),
+            weights,
+            None if to_input is None else to_input.numpy(),
+        )
+        return None if to_input is None else to_input[:, : stop - first]
 
     def _through_activation(self, grad: Tensor, output: Tensor) -> Tensor:
         if self.tanh:

@@ -17,12 +17,9 @@ import numpy as np
 from torch import Tensor
 
 from redline.data import Array
-from redline.models.array_perceptron import (
-    ArrayPerceptron,
-    give_numpy_one_thread,
-    native_network,
-)
+from redline.models.array_perceptron import ArrayPerceptron, give_numpy_one_thread
 from redline.models.mlp_gradients import Perceptron, perceptron_of
+from redline.models.native_network import native_network
 from redline.models.q_heads import ScalarHead
 from redline.policies.action_heads import CategoricalHead, GaussianHead
 from redline.policies.actor_critic import ActorCritic

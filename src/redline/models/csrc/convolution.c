@@ -13,15 +13,12 @@
 #define _GNU_SOURCE
 #endif
 #include <Python.h>
-#if defined(__linux__)
-#include <dlfcn.h>
-#include <limits.h>
-#include <link.h>
-#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "threads.h"
 
 #define LINE 64   /* bytes of a cache line */
 #define BLOCK 128 /* places whose gradients stay in the first cache */
@@ -34,13 +31,6 @@ typedef struct {
     ptrdiff_t size;        /* of an image */
     ptrdiff_t *starts;     /* [places] of each patch in the image */
 } Shape;
-
-/* Where the part of this number begins if a total is shared out evenly. */
-static inline int
-begin_of(int part, int parts, int total)
-{
-    return (int)((int64_t)total * part / parts); /* an int does not hold a product of places */
-}
 
 #if defined(__x86_64__)
 #define LANES 16
@@ -104,44 +94,6 @@ static const Kernels *kernels = &all_kernels[NUM_KERNELS - 1];
 
 #include "instructions.h"
 
-/* The tensor library's threads: of GNU's OpenMP, as it has loaded it; NULL where it has another. */
-static void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
-static int (*thread_number)(void);
-static int (*thread_count)(void);
-
-#if defined(__linux__)
-/* Keep the path if it is that library's; not opened in here, where the loader's lock is held. */
-static int
-keep_path(struct dl_phdr_info *info, size_t size, void *path)
-{
-    (void)size;
-    const char *file = strrchr(info->dlpi_name, '/');
-    if (file == NULL || strncmp(file, "/libgomp", 8) != 0 || strlen(info->dlpi_name) >= PATH_MAX)
-        return 0;
-    strcpy(path, info->dlpi_name);
-    return 1;
-}
-
-static void
-find_threads(void)
-{
-    char path[PATH_MAX];
-    void *library = dl_iterate_phdr(keep_path, path) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
-    if (library == NULL)
-        return;
-    *(void **)&parallel = dlsym(library, "GOMP_parallel");
-    *(void **)&thread_number = dlsym(library, "omp_get_thread_num");
-    *(void **)&thread_count = dlsym(library, "omp_get_num_threads");
-    if (thread_number == NULL || thread_count == NULL)
-        parallel = NULL;
-}
-#else
-static void
-find_threads(void)
-{
-}
-#endif
-
 /* What all threads work on. */
 typedef struct {
     Shape shape;
@@ -168,32 +120,12 @@ image_of(const Work *work, int image, float *room)
     return room;
 }
 
-static int
-is_shared(const Work *work)
-{
-    return work->threads > 1 && parallel != NULL;
-}
-
-static void
-own_images(const Work *work, int *thread, int *first, int *stop)
-{
-    int threads = 1;
-    *thread = 0;
-    if (is_shared(work)) {
-        threads = thread_count(); /* there may be fewer than were asked for */
-        *thread = thread_number();
-    }
-    *first = begin_of(*thread, threads, work->images);
-    *stop = begin_of(*thread + 1, threads, work->images);
-}
-
 static void
 forward_own(void *data)
 {
     const Work *work = data;
     const Shape *s = &work->shape;
-    int thread, first, stop;
-    own_images(work, &thread, &first, &stop);
+    int first, stop, thread = own_part(work->threads, work->images, &first, &stop);
     float *room = (float *)(work->room + thread * work->room_size);
     ptrdiff_t outputs = (ptrdiff_t)s->places * s->filters;
     for (int i = first; i < stop; i++)
@@ -206,8 +138,7 @@ backward_own(void *data)
 {
     const Work *work = data;
     const Shape *s = &work->shape;
-    int thread, first, stop;
-    own_images(work, &thread, &first, &stop);
+    int first, stop, thread = own_part(work->threads, work->images, &first, &stop);
     float *masked = (float *)(work->room + thread * work->room_size);
     ptrdiff_t outputs = (ptrdiff_t)s->places * s->filters;
     float *room = masked + outputs;
@@ -222,15 +153,6 @@ backward_own(void *data)
             kernels->spread(s, masked, work->panels, dx);
         }
     }
-}
-
-static void
-run_all(void (*function)(void *), Work *work)
-{
-    if (is_shared(work))
-        parallel(function, work, (unsigned)work->threads, 0);
-    else
-        function(work);
 }
 
 static int
@@ -346,7 +268,7 @@ forward(PyObject *module, PyObject *args)
     }
     Py_BEGIN_ALLOW_THREADS
     pack_weight(&work.shape, (const float *)weight, scale, work.panels);
-    run_all(forward_own, &work);
+    run_all(forward_own, &work, work.threads);
     Py_END_ALLOW_THREADS
     free_memory(&work);
     Py_RETURN_NONE;
@@ -402,7 +324,7 @@ backward(PyObject *module, PyObject *args)
     memset(work.sums, 0, sums * sizeof(float));
     if (work.dx != NULL)
         pack_transposed(s, (const float *)weight, scale, work.panels);
-    run_all(backward_own, &work);
+    run_all(backward_own, &work, work.threads);
     write_sums(&work, scale, (float *)dw, (float *)db);
     Py_END_ALLOW_THREADS
     free_memory(&work);

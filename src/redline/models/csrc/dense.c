@@ -1,16 +1,24 @@
-/* Small dense networks with ReLU between their layers: forward and backward on the CPU.
+/* Dense networks with ReLU between their layers: forward and backward on the CPU.
  *
  * For layers of some hundred units a call of a matrix library costs as much as its arithmetic,
  * and every bias, ReLU and sum of its own as much again. Here a network's pass is one call. The
  * formulas are those of models/mlp_gradients.py, the arrays float32; those of the parameters are
  * held as long as the network lives, and read and written where they lie.
+ *
+ * Threads share the rows of a batch, each of which goes through all layers in one thread, then the
+ * numbers of the weights' gradients: the results do not depend on how many there are.
  */
 #define PY_SSIZE_T_CLEAN
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "threads.h"
 
 #define MAX_LAYERS 16
 #define LONG_PASS 4000000 /* multiplications: some 50 us, in which other threads may run */
@@ -34,6 +42,12 @@ static Matrix
 transposed(const Matrix *m)
 {
     return (Matrix){m->data, m->columns, m->rows, m->column, m->row};
+}
+
+static Matrix
+rows_of(const Matrix *m, int first, int stop)
+{
+    return (Matrix){m->data + first * m->row, stop - first, m->columns, m->row, m->column};
 }
 
 #if defined(__x86_64__)
@@ -66,16 +80,17 @@ typedef struct {
     const char *name;
     void (*product)(const Matrix *, const Matrix *, float *, ptrdiff_t, const float *, int,
                     float *);
-    void (*rectify_and_sum)(const Matrix *, const Matrix *, float *);
+    void (*rectify)(const Matrix *, const Matrix *);
+    void (*sum_rows)(const Matrix *, float *);
     void (*row)(const Layer *, const float *, float *, int);
 } Kernels;
 
 static const Kernels all_kernels[] = {
 #if defined(__x86_64__)
-    {"avx512", product_avx512, rectify_and_sum_avx512, row_avx512},
-    {"avx2", product_avx2, rectify_and_sum_avx2, row_avx2},
+    {"avx512", product_avx512, rectify_avx512, sum_rows_avx512, row_avx512},
+    {"avx2", product_avx2, rectify_avx2, sum_rows_avx2, row_avx2},
 #endif
-    {"plain", product_plain, rectify_and_sum_plain, row_plain},
+    {"plain", product_plain, rectify_plain, sum_rows_plain, row_plain},
 };
 #define NUM_KERNELS (int)(sizeof(all_kernels) / sizeof(all_kernels[0]))
 
@@ -319,104 +334,214 @@ take_tape(const Network *self, PyObject *list, int writable, Tape *tape)
     return 0;
 }
 
+/* What all threads of a pass work on. */
+typedef struct {
+    const Network *network;
+    int rows, threads;
+    Matrix tape[MAX_LAYERS + 1]; /* the input and the outputs of all layers */
+    Matrix grad;                 /* that of the last output, as it was given */
+    Matrix grads[MAX_LAYERS];    /* those of all outputs, through ReLU */
+    Matrix to_input;             /* that of the last of the inputs; no data: nobody asked for it */
+    float *panels;               /* [threads, panel] */
+    size_t panel;
+} Pass;
+
+static void
+forward_own(void *data)
+{
+    const Pass *pass = data;
+    const Network *network = pass->network;
+    int first, stop, thread = own_part(pass->threads, pass->rows, &first, &stop);
+    for (int i = 0; i < network->count; i++) {
+        const Layer *layer = &network->layers[i];
+        Matrix x = rows_of(&pass->tape[i], first, stop);
+        Matrix y = rows_of(&pass->tape[i + 1], first, stop);
+        kernels->product(&x, &layer->weight, y.data, y.row, layer->bias,
+                         is_rectified(network, i), pass->panels + thread * pass->panel);
+    }
+}
+
+/* The gradients of the outputs of all layers, from the last to the first, and of the input. */
+static void
+backward_own_rows(void *data)
+{
+    const Pass *pass = data;
+    const Network *network = pass->network;
+    int first, stop, thread = own_part(pass->threads, pass->rows, &first, &stop);
+    float *packed = pass->panels + thread * pass->panel;
+    Matrix from = rows_of(&pass->grad, first, stop);
+    Matrix grad = rows_of(&pass->grads[network->count - 1], first, stop);
+    for (int n = 0; n < grad.rows; n++)
+        for (int j = 0; j < grad.columns; j++)
+            grad.data[n * grad.row + j] = from.data[n * from.row + j * from.column];
+    for (int i = network->count - 1; i >= 0; i--) {
+        Matrix y = rows_of(&pass->tape[i + 1], first, stop), into = pass->to_input;
+        if (is_rectified(network, i))
+            kernels->rectify(&grad, &y);
+        if (i > 0)
+            into = pass->grads[i - 1];
+        if (into.data == NULL)
+            continue;
+        const Matrix *weight = &network->layers[i].weight;
+        Matrix last = rows_of(weight, weight->rows - into.columns, weight->rows);
+        Matrix turned = transposed(&last);
+        into = rows_of(&into, first, stop);
+        kernels->product(&grad, &turned, into.data, into.row, NULL, 0, packed);
+        grad = into;
+    }
+}
+
+/* The gradients of this thread's part of the weights and biases. */
+static void
+backward_own_weights(void *data)
+{
+    const Pass *pass = data;
+    for (int i = 0; i < pass->network->count; i++) {
+        const Layer *layer = &pass->network->layers[i];
+        const Matrix *x = &pass->tape[i], *grad = &pass->grads[i], *into = &layer->weight_grad;
+        int turns = into->row == 1; /* it lies as [out, in] */
+        Matrix turned = transposed(turns ? grad : x);
+        ptrdiff_t step = turns ? into->column : into->row;
+        int first, stop, thread = own_part(pass->threads, turned.rows, &first, &stop);
+        Matrix own = rows_of(&turned, first, stop);
+        kernels->product(&own, turns ? x : grad, into->data + first * step, step, NULL, 0,
+                         pass->panels + thread * pass->panel);
+        own_part(pass->threads, grad->columns, &first, &stop);
+        Matrix columns = {grad->data + first, grad->rows, stop - first, grad->row, 1};
+        kernels->sum_rows(&columns, layer->bias_grad + first);
+    }
+}
+
+/* How many threads a pass of so many rows takes of those that it may. */
+static int
+threads_of(const Network *self, const Py_buffer *input, long threads)
+{
+    if (threads < 1 || !is_long_pass(self, input->shape[0]))
+        return 1;
+    return (int)(threads < input->shape[0] ? threads : input->shape[0]);
+}
+
+static Pass
+make_pass(const Network *self, const Tape *tape, int threads)
+{
+    Pass pass = {.network = self, .rows = (int)tape->views[0].shape[0], .threads = threads};
+    for (int i = 0; i <= self->count; i++)
+        pass.tape[i] = as_matrix(&tape->views[i]);
+    pass.panel = panel_floats(self, pass.rows);
+    return pass;
+}
+
+/* An optional number among the arguments; -1 with an error set if it is none. */
+static long
+number_at(PyObject *const *args, Py_ssize_t nargs, Py_ssize_t place)
+{
+    return place < nargs ? PyLong_AsLong(args[place]) : 1;
+}
+
 static PyObject *
-network_forward(Network *self, PyObject *list)
+network_forward(Network *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Tape tape;
-    if (take_tape(self, list, 1, &tape) < 0)
+    if (nargs < 1 || nargs > 2) {
+        PyErr_SetString(PyExc_TypeError, "forward(tape, threads=1)");
+        return NULL;
+    }
+    long threads = number_at(args, nargs, 1);
+    if (PyErr_Occurred() || take_tape(self, args[0], 1, &tape) < 0)
         return NULL;
     int is_long = is_long_pass(self, tape.views[0].shape[0]);
-    float *packed = begin_pass(self, panel_floats(self, 0), is_long);
-    if (packed != NULL) {
+    Pass pass = make_pass(self, &tape, threads_of(self, &tape.views[0], threads));
+    pass.panels = begin_pass(self, (size_t)pass.threads * pass.panel, is_long);
+    if (pass.panels != NULL) {
         PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
-        for (int i = 0; i < self->count; i++) {
-            Matrix x = as_matrix(&tape.views[i]), y = as_matrix(&tape.views[i + 1]);
-            const Layer *layer = &self->layers[i];
-            kernels->product(&x, &layer->weight, y.data, y.row, layer->bias,
-                             is_rectified(self, i), packed);
-        }
-        end_pass(packed, is_long, others);
+        run_all(forward_own, &pass, pass.threads);
+        end_pass(pass.panels, is_long, others);
     }
     release_tape(&tape);
-    return packed == NULL ? NULL : Py_NewRef(Py_None);
+    return pass.panels == NULL ? NULL : Py_NewRef(Py_None);
 }
 
-/* The gradient of one layer's weight, given its input and its output's gradient. */
-static void
-weight_grad(const Layer *layer, const Matrix *x, const Matrix *grad, float *packed)
+/* Memory for the gradients of all outputs; the panels come after it. */
+static int
+backward(Network *self, Pass *pass, int weights)
 {
-    const Matrix *into = &layer->weight_grad;
-    if (into->row == 1) { /* it lies as [out, in] */
-        Matrix turned = transposed(grad);
-        kernels->product(&turned, x, into->data, into->column, NULL, 0, packed);
-    } else {
-        Matrix turned = transposed(x);
-        kernels->product(&turned, grad, into->data, into->row, NULL, 0, packed);
+    size_t rows = (size_t)pass->rows, floats = (size_t)pass->threads * pass->panel, width = 0;
+    for (int i = 0; i < self->count; i++)
+        width += (size_t)self->layers[i].weight.columns;
+    int is_long = is_long_pass(self, (Py_ssize_t)rows);
+    float *memory = begin_pass(self, floats + rows * width, is_long), *next = memory;
+    if (memory == NULL)
+        return -1;
+    PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
+    for (int i = 0; i < self->count; i++) {
+        int columns = self->layers[i].weight.columns;
+        pass->grads[i] = (Matrix){next, pass->rows, columns, columns, 1};
+        next += rows * (size_t)columns;
     }
+    pass->panels = next;
+    run_all(backward_own_rows, pass, pass->threads);
+    if (weights)
+        run_all(backward_own_weights, pass, pass->threads);
+    end_pass(memory, is_long, others);
+    return 0;
 }
 
-static void
-backward(const Network *self, const Tape *tape, float *memory)
+/* The gradient of the last inputs [rows, some of them], to write to; 1 if there is none. */
+static int
+take_to_input(const Network *self, PyObject *object, Py_ssize_t rows, Py_buffer *view)
 {
-    int rows = (int)tape->views[0].shape[0];
-    float *space[2] = {memory, memory + (size_t)rows * self->widest};
-    float *packed = space[1] + (size_t)rows * self->widest;
-    for (int i = self->count - 1; i >= 0; i--) {
-        const Layer *layer = &self->layers[i];
-        Matrix x = as_matrix(&tape->views[i]), y = as_matrix(&tape->views[i + 1]);
-        Matrix grad = {space[0], rows, layer->weight.columns, layer->weight.columns, 1};
-        kernels->rectify_and_sum(&grad, is_rectified(self, i) ? &y : NULL, layer->bias_grad);
-        weight_grad(layer, &x, &grad, packed);
-        if (i > 0) {
-            Matrix turned = transposed(&layer->weight);
-            kernels->product(&grad, &turned, space[1], turned.columns, NULL, 0, packed);
-            float *next = space[1];
-            space[1] = space[0];
-            space[0] = next;
-        }
-    }
+    if (object == Py_None)
+        return 1;
+    if (get_floats(object, view, 2, 1, "to_input") < 0)
+        return -1;
+    if (view->shape[0] == rows && view->shape[1] <= self->layers[0].weight.rows &&
+        has_whole_rows(view))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "to_input should be [rows, some of the inputs]");
+    PyBuffer_Release(view);
+    return -1;
 }
 
 static PyObject *
 network_backward(Network *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "backward(tape, grad)");
+    if (nargs < 2 || nargs > 5) {
+        PyErr_SetString(PyExc_TypeError,
+                        "backward(tape, grad, threads=1, weights=1, to_input=None)");
         return NULL;
     }
-    if (!self->learns) {
+    long threads = number_at(args, nargs, 2), weights = number_at(args, nargs, 3);
+    if (PyErr_Occurred())
+        return NULL;
+    if (weights && !self->learns) {
         PyErr_SetString(PyExc_ValueError, "this network was made without gradients");
         return NULL;
     }
     Tape tape;
-    Py_buffer view;
+    Py_buffer grad, to_input;
     PyObject *result = NULL;
     if (take_tape(self, args[0], 0, &tape) < 0)
         return NULL;
-    if (get_floats(args[1], &view, 2, 0, "grad") < 0)
+    if (get_floats(args[1], &grad, 2, 0, "grad") < 0)
         goto no_grad;
     const Py_buffer *output = &tape.views[self->count];
-    if (view.shape[0] != output->shape[0] || view.shape[1] != output->shape[1]) {
+    if (grad.shape[0] != output->shape[0] || grad.shape[1] != output->shape[1]) {
         PyErr_SetString(PyExc_ValueError, "grad should be [rows, outputs]");
-        goto done;
+        goto no_input;
     }
-    size_t rows = (size_t)view.shape[0];
-    int is_long = is_long_pass(self, view.shape[0]);
-    size_t floats = 2 * rows * (size_t)self->widest + panel_floats(self, (int)rows);
-    float *memory = begin_pass(self, floats, is_long);
-    if (memory == NULL)
-        goto done;
-    Matrix grad = as_matrix(&view);
-    PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
-    for (int n = 0; n < grad.rows; n++)
-        for (int j = 0; j < grad.columns; j++)
-            memory[(size_t)n * (size_t)grad.columns + (size_t)j] =
-                grad.data[n * grad.row + j * grad.column];
-    backward(self, &tape, memory);
-    end_pass(memory, is_long, others);
-    result = Py_NewRef(Py_None);
-done:
-    PyBuffer_Release(&view);
+    int none = take_to_input(self, nargs > 4 ? args[4] : Py_None, grad.shape[0], &to_input);
+    if (none < 0)
+        goto no_input;
+    Pass pass = make_pass(self, &tape, threads_of(self, &tape.views[0], threads));
+    pass.grad = as_matrix(&grad);
+    if (!none)
+        pass.to_input = as_matrix(&to_input);
+    if (backward(self, &pass, weights != 0) == 0)
+        result = Py_NewRef(Py_None);
+    if (!none)
+        PyBuffer_Release(&to_input);
+no_input:
+    PyBuffer_Release(&grad);
 no_grad:
     release_tape(&tape);
     return result;
@@ -467,10 +592,12 @@ no_out:
 }
 
 static PyMethodDef network_methods[] = {
-    {"forward", (PyCFunction)(void (*)(void))network_forward, METH_O,
-     "forward(tape): write the outputs [rows, out] of all layers; the tape begins with the input."},
+    {"forward", (PyCFunction)(void (*)(void))network_forward, METH_FASTCALL,
+     "forward(tape, threads=1): write the outputs [rows, out] of all layers; the tape begins with "
+     "the input."},
     {"backward", (PyCFunction)(void (*)(void))network_backward, METH_FASTCALL,
-     "backward(tape, grad): write the gradients, given that of the output [rows, out]."},
+     "backward(tape, grad, threads=1, weights=1, to_input=None): write the gradients of weights and "
+     "biases, and of the last of the inputs, given that of the output [rows, out]."},
     {"row", (PyCFunction)(void (*)(void))network_row, METH_FASTCALL,
      "row(x, out): the outputs [out] of one input [in]."},
     {NULL, NULL, 0, NULL},
@@ -500,6 +627,7 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__dense(void)
 {
+    find_threads();
     PyObject *made = PyModule_Create(&module), *names = instructions();
     if (made == NULL || names == NULL || PyType_Ready(&network_type) < 0 ||
         PyModule_AddIntConstant(made, "MOST_LAYERS", MAX_LAYERS) < 0 ||

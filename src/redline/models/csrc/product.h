@@ -11,16 +11,27 @@ typedef int NAME(Mask) __attribute__((vector_size(4 * LANES), aligned(4), may_al
 
 #define PANEL (2 * LANES)
 
-/* Columns first .. first + width - 1 of b as [depth][PANEL], zeros beside them. */
+/* Columns first .. first + width - 1 of b as [depth][PANEL], zeros beside them.
+ *
+ * Columns that lie side by side in memory are read so, some numbers of each at a time: what is
+ * written meanwhile stays in the first cache.
+ */
 TARGET static void
 NAME(pack)(const Matrix *b, int first, int width, float *packed)
 {
     const float *from = b->data + first * b->column;
-    for (int k = 0; k < b->rows; k++, from += b->row, packed += PANEL) {
+    memset(packed, 0, width < PANEL ? (size_t)b->rows * PANEL * sizeof(float) : 0);
+    if (b->row != 1) {
+        for (int k = 0; k < b->rows; k++, from += b->row, packed += PANEL)
+            for (int j = 0; j < width; j++)
+                packed[j] = from[j * b->column];
+        return;
+    }
+    for (int top = 0; top < b->rows; top += LANES, packed += LANES * PANEL) {
+        int count = b->rows - top < LANES ? b->rows - top : LANES;
         for (int j = 0; j < width; j++)
-            packed[j] = from[j * b->column];
-        for (int j = width; j < PANEL; j++)
-            packed[j] = 0.0f;
+            for (int k = 0; k < count; k++)
+                packed[k * PANEL + j] = from[top + k + j * b->column];
     }
 }
 
@@ -82,21 +93,26 @@ NAME(product)(const Matrix *a, const Matrix *b, float *c, ptrdiff_t c_row, const
     }
 }
 
-/* The gradient through ReLU, given its output (NULL: there is none), and the sum of its rows. */
+/* A gradient through ReLU, given its output. */
 TARGET static void
-NAME(rectify_and_sum)(const Matrix *grad, const Matrix *output, float *sum)
+NAME(rectify)(const Matrix *grad, const Matrix *output)
 {
-    memset(sum, 0, (size_t)grad->columns * sizeof(float));
     for (int n = 0; n < grad->rows; n++) {
         float *g = grad->data + n * grad->row;
-        if (output != NULL) {
-            const float *y = output->data + n * output->row;
-            for (int j = 0; j < grad->columns; j++)
-                g[j] = y[j] <= 0.0f ? 0.0f : g[j];
-        }
+        const float *y = output->data + n * output->row;
         for (int j = 0; j < grad->columns; j++)
-            sum[j] += g[j];
+            g[j] = y[j] <= 0.0f ? 0.0f : g[j];
     }
+}
+
+/* The sum of the rows of a matrix whose rows have no gaps. */
+TARGET static void
+NAME(sum_rows)(const Matrix *m, float *sum)
+{
+    memset(sum, 0, (size_t)m->columns * sizeof(float));
+    for (int n = 0; n < m->rows; n++)
+        for (int j = 0; j < m->columns; j++)
+            sum[j] += m->data[n * m->row + j];
 }
 
 /* y = W x + bias for rows of W that lie side by side, rectified likewise.
