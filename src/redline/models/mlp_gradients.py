@@ -47,6 +47,14 @@ class Layer:
     bias_grad: Tensor
 
 
+class _ArrayTape(list[Tensor]):
+    """What `Perceptron.forward` returns, also as arrays of the same memory."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__(tensors)
+        self.arrays = [tensor.numpy() for tensor in tensors]
+
+
 class Perceptron:
     """Dense layers with ReLU or tanh between them.
 
@@ -60,6 +68,7 @@ class Perceptron:
         self, layers: Sequence[Layer], *, tanh: bool, activate_output: bool = False
     ) -> None:
         self.layers, self.tanh, self.activate_output = list(layers), tanh, activate_output
+        self._widths = [layer.weight.shape[1] for layer in self.layers]
         self._native: Any = _UNKNOWN
 
     def _in_c(self, x: Tensor) -> Any:
@@ -74,9 +83,9 @@ class Perceptron:
         """The input and the output of every layer; [N, in] first, [N, out] last."""
         native = self._in_c(x)
         if native is not None:
-            kept = [x, *(x.new_empty(len(x), len(layer.bias)) for layer in self.layers)]
-            native.forward([part.numpy() for part in kept], torch.get_num_threads())
-            return kept
+            tape = _ArrayTape([x, *(x.new_empty(len(x), width) for width in self._widths)])
+            native.forward(tape.arrays, torch.get_num_threads())
+            return tape
         kept = [x]
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
@@ -123,8 +132,9 @@ class Perceptron:
         fan_in = kept[0].shape[1]
         first, stop, _ = (columns or slice(fan_in, None)).indices(fan_in)
         to_input = None if columns is None else grad.new_empty(len(grad), fan_in - first)
+        tape = kept if isinstance(kept, _ArrayTape) else _ArrayTape(kept)
         native.backward(
-            [part.numpy() for part in kept],
+            tape.arrays,
             grad.numpy(),
             torch.get_num_threads(),
             weights,

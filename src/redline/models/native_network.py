@@ -51,9 +51,9 @@ def native_for_batches(perceptron: Perceptron) -> Any:
     """The same, where it is the quicker way for batches: None where the tensor library is.
 
     With layers of 256 units and 256 rows a pass takes what its multiplications take, of the
-    tensor library 12 to 45% more (an AMD EPYC with AVX-512, one thread and two). From 1,024 units on
-    they are level. Where the tensor library has products as quick as oneDNN, on Intel, nothing
-    was measured, and it does them.
+    tensor library 12 to 45% more (an AMD EPYC with AVX-512, one thread and two). From 1,024 units
+    on they are level. On Intel's processors, where the tensor library's own products are as quick
+    as any, nothing was measured, and it does them.
     """
     weights = [layer.weight for layer in perceptron.layers]
     if not all(weight.is_cpu and weight.dtype == torch.float32 for weight in weights):

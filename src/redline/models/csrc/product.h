@@ -21,6 +21,12 @@ NAME(pack)(const Matrix *b, int first, int width, float *packed)
 {
     const float *from = b->data + first * b->column;
     memset(packed, 0, width < PANEL ? (size_t)b->rows * PANEL * sizeof(float) : 0);
+    if (b->column == 1 && width == PANEL) {
+        for (int k = 0; k < b->rows; k++, from += b->row, packed += PANEL)
+            for (int j = 0; j < PANEL; j++)
+                packed[j] = from[j];
+        return;
+    }
     if (b->row != 1) {
         for (int k = 0; k < b->rows; k++, from += b->row, packed += PANEL)
             for (int j = 0; j < width; j++)
@@ -81,13 +87,19 @@ NAME(product)(const Matrix *a, const Matrix *b, float *c, ptrdiff_t c_row, const
             else
                 NAME(multiply)(rows, a->column, packed, b->rows, 2, sum);
             for (int r = 0; r < count; r++) {
+                float *into = c + (top + r) * c_row + first;
                 for (int v = 0; v < 2; v++) {
                     NAME(Vector) value = sum[r][v] + offset[v];
                     if (rectify)
                         value = (NAME(Vector))((NAME(Mask))value & ~(value <= zero));
                     sum[r][v] = value;
                 }
-                memcpy(c + (top + r) * c_row + first, sum[r], (size_t)width * sizeof(float));
+                if (width == PANEL) {
+                    ((NAME(Vector) *)into)[0] = sum[r][0];
+                    ((NAME(Vector) *)into)[1] = sum[r][1];
+                } else {
+                    memcpy(into, sum[r], (size_t)width * sizeof(float));
+                }
             }
         }
     }
