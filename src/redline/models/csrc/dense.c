@@ -82,7 +82,7 @@ typedef struct {
                     float *);
     void (*rectify)(const Matrix *, const Matrix *);
     void (*sum_rows)(const Matrix *, float *);
-    void (*row)(const Layer *, const float *, float *, int);
+    void (*row)(const Matrix *, const float *, const float *, ptrdiff_t, float *, ptrdiff_t, int);
 } Kernels;
 
 static const Kernels all_kernels[] = {
@@ -575,7 +575,8 @@ network_row(Network *self, PyObject *const *args, Py_ssize_t nargs)
         const Layer *layer = &self->layers[i];
         float *into = i + 1 < self->count ? space + (size_t)(i % 2) * width : out.buf;
         if (layer->weight.row == 1) {
-            kernels->row(layer, from, into, is_rectified(self, i));
+            Matrix turned = transposed(&layer->weight);
+            kernels->row(&turned, from, layer->bias, 1, into, 1, is_rectified(self, i));
         } else {
             Matrix one = {(float *)from, 1, layer->weight.rows, layer->weight.rows, 1};
             kernels->product(&one, &layer->weight, into, layer->weight.columns, layer->bias,

@@ -65,12 +65,79 @@ NAME(multiply)(const float *const *rows, ptrdiff_t step, const float *panel, int
     }
 }
 
+/* y = w x + bias for numbers of w's rows that lie side by side, rectified likewise.
+ *
+ * Whole vectors first, then fours, then single numbers: layers of a few inputs have no whole vector,
+ * and adding up a vector's lanes one after the other takes longer than its multiplications.
+ */
+TARGET static void
+NAME(row)(const Matrix *w, const float *x, const float *bias, ptrdiff_t bias_step, float *y,
+          ptrdiff_t y_step, int rectify)
+{
+    int inputs = w->columns, whole = inputs / LANES * LANES, fours = inputs / 4 * 4;
+    for (int first = 0; first < w->rows; first += 4) {
+        int count = w->rows - first < 4 ? w->rows - first : 4;
+        const float *rows[4];
+        for (int r = 0; r < 4; r++)
+            rows[r] = w->data + (first + (r < count ? r : 0)) * w->row;
+        NAME(Vector) total[4] = {{0.0f}};
+        for (int k = 0; k < whole; k += LANES) {
+            NAME(Vector) part = *(const NAME(Vector) *)(x + k);
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++)
+                total[r] += part * *(const NAME(Vector) *)(rows[r] + k);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) {
+            Four four = {0.0f};
+            if (whole > 0)
+                for (int part = 0; part < LANES / 4; part++)
+                    four += ((const Four *)&total[r])[part];
+            for (int k = whole; k < fours; k += 4)
+                four += *(const Four *)(x + k) * *(const Four *)(rows[r] + k);
+            float sum = bias[(first + (r < count ? r : 0)) * bias_step] + four[0] + four[2];
+            sum += four[1] + four[3];
+            for (int k = fours; k < inputs; k++)
+                sum += rows[r][k] * x[k];
+            if (r < count)
+                y[(first + r) * y_step] = rectify && sum <= 0.0f ? 0.0f : sum;
+        }
+    }
+}
+
+/* c = a b (+ bias) for one row a and numbers of b's rows that lie side by side, rectified likewise. */
+TARGET static void
+NAME(sum_of_rows)(const Matrix *a, const Matrix *b, float *c, const float *bias, int rectify)
+{
+    for (int j = 0; j < b->columns; j++)
+        c[j] = bias == NULL ? 0.0f : bias[j];
+    for (int k = 0; k < b->rows; k++) {
+        const float *from = b->data + k * b->row;
+        float factor = a->data[k * a->column];
+        for (int j = 0; j < b->columns; j++)
+            c[j] += factor * from[j];
+    }
+    for (int j = 0; rectify && j < b->columns; j++)
+        c[j] = c[j] <= 0.0f ? 0.0f : c[j];
+}
+
 /* c = a b (+ bias in every row) (negative results made 0, what is no number left as it is). */
 TARGET static void
 NAME(product)(const Matrix *a, const Matrix *b, float *c, ptrdiff_t c_row, const float *bias,
               int rectify, float *packed)
 {
     const NAME(Vector) zero = {0.0f};
+    if (b->columns == 1 && a->column == 1) {
+        const float none = 0.0f;
+        for (int k = 0; k < b->rows; k++)
+            packed[k] = b->data[k * b->row];
+        NAME(row)(a, packed, bias == NULL ? &none : bias, 0, c, c_row, rectify);
+        return;
+    }
+    if (a->rows == 1 && b->column == 1) {
+        NAME(sum_of_rows)(a, b, c, bias, rectify);
+        return;
+    }
     for (int first = 0; first < b->columns; first += PANEL) {
         int width = b->columns - first < PANEL ? b->columns - first : PANEL;
         NAME(Vector) offset[2] = {zero, zero}, sum[TILE][2];
@@ -125,45 +192,6 @@ NAME(sum_rows)(const Matrix *m, float *sum)
     for (int n = 0; n < m->rows; n++)
         for (int j = 0; j < m->columns; j++)
             sum[j] += m->data[n * m->row + j];
-}
-
-/* y = W x + bias for rows of W that lie side by side, rectified likewise.
- *
- * Whole vectors first, then fours, then single numbers: layers of a few inputs have no whole vector,
- * and adding up a vector's lanes one after the other takes longer than its multiplications.
- */
-TARGET static void
-NAME(row)(const Layer *layer, const float *x, float *y, int rectify)
-{
-    int inputs = layer->weight.rows, whole = inputs / LANES * LANES, fours = inputs / 4 * 4;
-    for (int first = 0; first < layer->weight.columns; first += 4) {
-        int count = layer->weight.columns - first < 4 ? layer->weight.columns - first : 4;
-        const float *w[4];
-        for (int r = 0; r < 4; r++)
-            w[r] = layer->weight.data + (first + (r < count ? r : 0)) * layer->weight.column;
-        NAME(Vector) total[4] = {{0.0f}};
-        for (int k = 0; k < whole; k += LANES) {
-            NAME(Vector) part = *(const NAME(Vector) *)(x + k);
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; r++)
-                total[r] += part * *(const NAME(Vector) *)(w[r] + k);
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; r++) {
-            Four four = {0.0f};
-            if (whole > 0)
-                for (int part = 0; part < LANES / 4; part++)
-                    four += ((const Four *)&total[r])[part];
-            for (int k = whole; k < fours; k += 4)
-                four += *(const Four *)(x + k) * *(const Four *)(w[r] + k);
-            float sum = layer->bias[first + (r < count ? r : 0)] + four[0] + four[2];
-            sum += four[1] + four[3];
-            for (int k = fours; k < inputs; k++)
-                sum += w[r][k] * x[k];
-            if (r < count)
-                y[first + r] = rectify && sum <= 0.0f ? 0.0f : sum;
-        }
-    }
 }
 
 #undef PANEL
