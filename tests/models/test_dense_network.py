@@ -53,8 +53,10 @@ class Case:
         """Memory for a forward pass."""
         return [x, *(np.full((len(x), len(b)), np.nan, np.float32) for b in self.biases)]
 
-    def expected(self, x: Array, grad: Array) -> tuple[list[Array], list[Array], list[Array]]:
-        """Outputs of all layers and gradients of all parameters, in float64."""
+    def expected(
+        self, x: Array, grad: Array
+    ) -> tuple[list[Array], list[Array], list[Array], Array]:
+        """Outputs of all layers, gradients of all parameters and of the input, in float64."""
         kept, last = [x.astype(np.float64)], len(self.weights) - 1
         for i, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
             y = kept[-1] @ w.astype(np.float64) + b
@@ -66,7 +68,7 @@ class Case:
             weights.insert(0, kept[i].T @ g)
             biases.insert(0, g.sum(0))
             g = g @ self.weights[i].T.astype(np.float64)
-        return kept[1:], weights, biases
+        return kept[1:], weights, biases, g
 
 
 @given(
@@ -76,9 +78,16 @@ class Case:
     turned=st.booleans(),
     activate=st.booleans(),
     instructions=st.sampled_from(dense.instructions),
+    last=st.integers(0, 200),
 )
 def test_values_and_gradients_equal_float64(
-    widths: list[int], rows: int, seed: int, turned: bool, activate: bool, instructions: str
+    widths: list[int],
+    rows: int,
+    seed: int,
+    turned: bool,
+    activate: bool,
+    instructions: str,
+    last: int,
 ) -> None:
     dense.use(instructions)
     case = Case(widths, seed=seed, turned=turned, activate=activate)
@@ -87,11 +96,14 @@ def test_values_and_gradients_equal_float64(
     tape = case.tape(x)
     case.network.forward(tape)
     # A unit close to 0 may fall on either side of it: such cases say nothing of the gradients.
-    outputs, weights, biases = case.expected(x, grad)
+    outputs, weights, biases, inputs = case.expected(x, grad)
     for found, wanted in zip(tape[1:], outputs, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
     if all(((f > 0) == (w > 0)).all() for f, w in zip(tape[1:], outputs, strict=True)):
-        case.network.backward(tape, grad)
+        last %= widths[0] + 1
+        to_input = np.full((rows, last), np.nan, np.float32)
+        case.network.backward(tape, grad, 1, 1, to_input)
+        np.testing.assert_allclose(to_input, inputs[:, widths[0] - last :], rtol=1e-3, atol=2e-4)
         for found, wanted in zip(case.weight_grads, weights, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-4)
         for found, wanted in zip(case.bias_grads, biases, strict=True):
@@ -118,6 +130,90 @@ def test_a_network_worked_by_hand() -> None:
     assert bias_grads[1].tolist() == [3.0]
     assert weight_grads[0].tolist() == [[6.0, 0.0], [12.0, 0.0]]  # 3 * 2 through the first unit
     assert bias_grads[0].tolist() == [6.0, 0.0]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("instructions", dense.instructions)
+def test_the_number_of_threads_changes_nothing(turned: bool, instructions: str) -> None:
+    """Rows, and numbers of a gradient, are computed as a whole by one thread each."""
+    dense.use(instructions)
+    case = Case([23, 200, 130, 1], seed=0, turned=turned, activate=False)
+    x = case.rng.standard_normal((333, 23)).astype(np.float32)
+    grad = case.rng.standard_normal((333, 1)).astype(np.float32)
+
+    def passes(threads: int) -> list[Array]:
+        for each in (*case.weight_grads, *case.bias_grads):
+            each[...] = np.nan
+        tape, to_input = case.tape(x), np.full((333, 6), np.nan, np.float32)
+        case.network.forward(tape, threads)
+        case.network.backward(tape, grad, threads, True, to_input)
+        grads = [each.copy() for each in (*case.weight_grads, *case.bias_grads)]
+        return [*tape, *grads, to_input]
+
+    wanted = passes(1)
+    assert not any(np.isnan(each).any() for each in wanted)
+    for threads in (2, 3, 7):
+        for found, each in zip(passes(threads), wanted, strict=True):
+            np.testing.assert_array_equal(found, each)
+
+
+@pytest.mark.parametrize("instructions", dense.instructions)
+def test_a_row_is_worth_the_same_alone(instructions: str) -> None:
+    dense.use(instructions)
+    for turned in (False, True):
+        case = Case([40, 33, 5, 1], seed=1, turned=turned, activate=False)
+        x = case.rng.standard_normal((20, 40)).astype(np.float32)
+        whole = case.tape(x)
+        case.network.forward(whole)
+        for i in range(20):
+            one = case.tape(x[i : i + 1])
+            case.network.forward(one)
+            for found, each in zip(one, whole, strict=True):
+                np.testing.assert_array_equal(found[0], each[i])
+
+
+def test_inputs_gradients_alone_need_no_memory_for_those_of_weights() -> None:
+    # dy/dx = 2 * 1 * (1, 0) through the first hidden unit, which alone is positive; see below
+    weights = (np.array([[1, -1], [0, 1]], np.float32), np.array([[2], [5]], np.float32))
+    biases = (np.array([0.5, -3], np.float32), np.array([1], np.float32))
+    network = dense.Network(weights, biases, (), (), False)
+    tape = [np.array([[1, 2]], np.float32), np.empty((1, 2), np.float32)]
+    tape.append(np.empty((1, 1), np.float32))
+    network.forward(tape)
+    to_input = np.empty((1, 2), np.float32)
+    network.backward(tape, np.array([[3]], np.float32), 1, False, to_input)
+    assert to_input.tolist() == [[6.0, 0.0]]
+    last = np.empty((1, 1), np.float32)
+    network.backward(tape, np.array([[3]], np.float32), 1, False, last)
+    assert last.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("zero", ["none", "half", "blocks", "all", "all but the last"])
+def test_rows_without_a_gradient_are_left_out(threads: int, zero: str) -> None:
+    """Of a minimum over critics each has one for its own rows only; the others' are zero."""
+    case = Case([12, 200, 130, 2], seed=3, turned=False, activate=False)
+    x = case.rng.standard_normal((300, 12)).astype(np.float32)
+    grad = case.rng.standard_normal((300, 2)).astype(np.float32)
+    rows = np.arange(300)
+    without = {
+        "none": rows < 0,
+        "half": case.rng.random(300) < 0.5,
+        "blocks": (rows // 40) % 2 == 0,
+        "all": rows >= 0,
+        "all but the last": rows < 299,
+    }[zero]
+    grad[without] = 0.0
+    grad[:, 0] *= rows % 3 > 0  # of a row with a gradient some may be zero
+    tape = case.tape(x)
+    case.network.forward(tape, threads)
+    to_input = np.full((300, 5), np.nan, np.float32)
+    case.network.backward(tape, grad, threads, 0, to_input)
+    whole = np.full((300, 5), np.nan, np.float32)
+    case.network.backward(tape, grad, threads, 1, whole)
+    np.testing.assert_array_equal(to_input, whole)
+    assert (to_input[without] == 0.0).all()
+    assert not np.isnan(to_input).any()
 
 
 def test_what_is_no_number_is_not_rectified_away() -> None:
@@ -148,8 +244,8 @@ def forward(tape: list[Any]) -> None:
     good().network.forward(tape)
 
 
-def backward(tape: list[Any], grad: Any) -> None:
-    good().network.backward(tape, grad)
+def backward(*arguments: Any) -> None:
+    good().network.backward(*arguments)
 
 
 ZEROS = {n: np.zeros((3, n), np.float32) for n in (2, 4, 8)}
@@ -165,6 +261,13 @@ TAPE = [ZEROS[4], ZEROS[8], ZEROS[2]]
         (lambda: forward([ZEROS[4][:2], *TAPE[1:]]), r"\[rows, 8\]"),
         (lambda: forward([np.zeros((4, 3), np.float32).T, *TAPE[1:]]), r"\[rows, 4\]"),
         (lambda: backward(TAPE, ZEROS[8]), r"\[rows, outputs\]"),
+        (lambda: backward(TAPE, ZEROS[2], 1, 1, ZEROS[8]), "some of the inputs"),
+        (lambda: backward(TAPE, ZEROS[2], 1, 1, ZEROS[4][:2]), "some of the inputs"),
+        (lambda: backward(TAPE, ZEROS[2], 1, 1, ZEROS[4].astype(int)), "to_input should be"),
+        (lambda: backward(TAPE, ZEROS[2], "two"), "integer"),
+        (lambda: backward(TAPE), r"backward\(tape, grad"),
+        (lambda: good().network.forward(), r"forward\(tape"),
+        (lambda: good().network.forward(TAPE, None), "integer"),
         (lambda: good().network.row(ZEROS[4][0, :3], np.zeros(2, np.float32)), r"\[inputs\]"),
         (lambda: good().network.row(ZEROS[4][0], np.zeros(3, np.float32)), r"\[outputs\]"),
         (lambda: dense.use("mmx"), "no instructions 'mmx'"),

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from redline.data import Array
 from redline.models.ensemble import EnsembleMLP
 from redline.models.native_network import native_for_batches
 from redline.models.products import affine, matrix_product
@@ -48,11 +49,11 @@ class Layer:
 
 
 class _ArrayTape(list[Tensor]):
-    """What `Perceptron.forward` returns, also as arrays of the same memory."""
+    """The input and the last output; and, as arrays, these and the outputs of all other layers."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__(tensors)
-        self.arrays = [tensor.numpy() for tensor in tensors]
+    def __init__(self, ends: list[Tensor], arrays: list[Array]) -> None:
+        super().__init__(ends)
+        self.arrays = arrays
 
 
 class Perceptron:
@@ -80,10 +81,13 @@ class Perceptron:
         return self._native if x.dtype == torch.float32 and x.stride(-1) == 1 else None
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """The input and the output of every layer; [N, in] first, [N, out] last."""
+        """What `backward` needs, for it alone, but the first, [N, in], and the last, [N, out]."""
         native = self._in_c(x)
         if native is not None:
-            tape = _ArrayTape([x, *(x.new_empty(len(x), width) for width in self._widths)])
+            rows = x.shape[0]
+            out = x.new_empty(rows, self._widths[-1])
+            between = [np.empty((rows, width), np.float32) for width in self._widths[:-1]]
+            tape = _ArrayTape([x, out], [x.numpy(), *between, out.numpy()])
             native.forward(tape.arrays, torch.get_num_threads())
             return tape
         kept = [x]
@@ -131,10 +135,10 @@ class Perceptron:
         """It gives the gradients of the last inputs, however many."""
         fan_in = kept[0].shape[1]
         first, stop, _ = (columns or slice(fan_in, None)).indices(fan_in)
-        to_input = None if columns is None else grad.new_empty(len(grad), fan_in - first)
-        tape = kept if isinstance(kept, _ArrayTape) else _ArrayTape(kept)
+        to_input = None if columns is None else grad.new_empty(grad.shape[0], fan_in - first)
+        arrays = kept.arrays if isinstance(kept, _ArrayTape) else [part.numpy() for part in kept]
         native.backward(
-            tape.arrays,
+            arrays,
             grad.numpy(),
             torch.get_num_threads(),
             weights,

@@ -342,6 +342,7 @@ typedef struct {
     Matrix grad;                 /* that of the last output, as it was given */
     Matrix grads[MAX_LAYERS];    /* those of all outputs, through ReLU */
     Matrix to_input;             /* that of the last of the inputs; no data: nobody asked for it */
+    int *active;                 /* [rows] where each thread's rows with gradients lie, or NULL */
     float *panels;               /* [threads, panel] */
     size_t panel;
 } Pass;
@@ -361,6 +362,43 @@ forward_own(void *data)
     }
 }
 
+/* Copy the gradient of the last output; how many rows, without those left out that are all zero.
+ *
+ * Where two critics are asked and the lesser value counts, each has a gradient for half of the rows.
+ * Their numbers go to `active`; without it all rows are taken.
+ */
+static int
+take_rows(const Matrix *from, const Matrix *into, int *active)
+{
+    int taken = 0;
+    for (int n = 0; n < from->rows; n++) {
+        int is_zero = active != NULL;
+        for (int j = 0; j < into->columns; j++) {
+            float value = from->data[n * from->row + j * from->column];
+            into->data[taken * into->row + j] = value;
+            is_zero = is_zero && value == 0.0f;
+        }
+        if (active != NULL)
+            active[taken] = n;
+        taken += !is_zero;
+    }
+    return taken;
+}
+
+/* Rows side by side to where they belong, from the last on; zeros between them. */
+static void
+spread_rows(const Matrix *rows, const int *active, int taken)
+{
+    size_t size = (size_t)rows->columns * sizeof(float);
+    for (int n = rows->rows - 1; n >= 0; n--) {
+        float *into = rows->data + n * rows->row;
+        if (taken > 0 && active[taken - 1] == n)
+            memmove(into, rows->data + --taken * rows->row, size);
+        else
+            memset(into, 0, size);
+    }
+}
+
 /* The gradients of the outputs of all layers, from the last to the first, and of the input. */
 static void
 backward_own_rows(void *data)
@@ -368,16 +406,19 @@ backward_own_rows(void *data)
     const Pass *pass = data;
     const Network *network = pass->network;
     int first, stop, thread = own_part(pass->threads, pass->rows, &first, &stop);
+    int *active = pass->active == NULL ? NULL : pass->active + first;
     float *packed = pass->panels + thread * pass->panel;
     Matrix from = rows_of(&pass->grad, first, stop);
     Matrix grad = rows_of(&pass->grads[network->count - 1], first, stop);
-    for (int n = 0; n < grad.rows; n++)
-        for (int j = 0; j < grad.columns; j++)
-            grad.data[n * grad.row + j] = from.data[n * from.row + j * from.column];
+    int taken = take_rows(&from, &grad, active);
+    grad.rows = taken;
     for (int i = network->count - 1; i >= 0; i--) {
-        Matrix y = rows_of(&pass->tape[i + 1], first, stop), into = pass->to_input;
-        if (is_rectified(network, i))
-            kernels->rectify(&grad, &y);
+        Matrix into = pass->to_input;
+        for (int n = 0; is_rectified(network, i) && n < taken; n++) {
+            int row = first + (active == NULL ? n : active[n]);
+            Matrix one = rows_of(&grad, n, n + 1), y = rows_of(&pass->tape[i + 1], row, row + 1);
+            kernels->rectify(&one, &y);
+        }
         if (i > 0)
             into = pass->grads[i - 1];
         if (into.data == NULL)
@@ -388,6 +429,11 @@ backward_own_rows(void *data)
         into = rows_of(&into, first, stop);
         kernels->product(&grad, &turned, into.data, into.row, NULL, 0, packed);
         grad = into;
+        grad.rows = taken;
+    }
+    if (active != NULL && pass->to_input.data != NULL) {
+        grad.rows = stop - first;
+        spread_rows(&grad, active, taken);
     }
 }
 
@@ -469,7 +515,9 @@ backward(Network *self, Pass *pass, int weights)
     for (int i = 0; i < self->count; i++)
         width += (size_t)self->layers[i].weight.columns;
     int is_long = is_long_pass(self, (Py_ssize_t)rows);
-    float *memory = begin_pass(self, floats + rows * width, is_long), *next = memory;
+    /* A gradient that is zero leaves nothing out where those of weights are wanted. */
+    size_t numbers = weights ? 0 : rows;
+    float *memory = begin_pass(self, floats + rows * width + numbers, is_long), *next = memory;
     if (memory == NULL)
         return -1;
     PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
@@ -479,6 +527,7 @@ backward(Network *self, Pass *pass, int weights)
         next += rows * (size_t)columns;
     }
     pass->panels = next;
+    pass->active = weights ? NULL : (int *)(next + floats);
     run_all(backward_own_rows, pass, pass->threads);
     if (weights)
         run_all(backward_own_weights, pass, pass->threads);

@@ -105,18 +105,22 @@ NAME(row)(const Matrix *w, const float *x, const float *bias, ptrdiff_t bias_ste
     }
 }
 
-/* c = a b (+ bias) for one row a and numbers of b's rows that lie side by side, rectified likewise. */
+/* c = a b (+ bias) for one row a and numbers of b's rows that lie side by side, rectified likewise.
+ *
+ * What is added up comes in the same order as in `product`: so a row is worth the same alone.
+ */
 TARGET static void
 NAME(sum_of_rows)(const Matrix *a, const Matrix *b, float *c, const float *bias, int rectify)
 {
-    for (int j = 0; j < b->columns; j++)
-        c[j] = bias == NULL ? 0.0f : bias[j];
+    memset(c, 0, (size_t)b->columns * sizeof(float));
     for (int k = 0; k < b->rows; k++) {
         const float *from = b->data + k * b->row;
         float factor = a->data[k * a->column];
         for (int j = 0; j < b->columns; j++)
             c[j] += factor * from[j];
     }
+    for (int j = 0; bias != NULL && j < b->columns; j++)
+        c[j] += bias[j];
     for (int j = 0; rectify && j < b->columns; j++)
         c[j] = c[j] <= 0.0f ? 0.0f : c[j];
 }
