@@ -1,4 +1,4 @@
-"""Perceptrons with hand-derived gradients, in plain tensor operations.
+"""Perceptrons with hand-derived gradients, in plain tensor operations or in C.
 
 For layers y_l = f(y_{l-1} W_l + b_l) with y_0 the input, and g_l the gradient of the loss with
 respect to y_l (Rumelhart et al. 1986):
