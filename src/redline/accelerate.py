@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -256,9 +257,7 @@ def choose_mode(algorithm: Any, requested: str) -> tuple[str, str]:
             return "derived", "the networks are plain perceptrons on a CPU"
         return "eager", "on a CPU large layers dominate, and compiling them gains nothing"
     if requested not in MODES:
-        raise ConfigError(
-            f"accelerate={requested!r} is not known. Use auto or one of {', '.join(MODES)}."
-        )
+        raise _unknown(requested)
     if "cudagraph" in requested and device.type != "cuda":
         raise ConfigError(
             f"accelerate={requested!r} captures CUDA graphs, and the learner's device is "
@@ -274,6 +273,10 @@ def choose_mode(algorithm: Any, requested: str) -> tuple[str, str]:
     return requested, "as asked for"
 
 
+def _unknown(mode: str) -> ConfigError:
+    return ConfigError(f"accelerate={mode!r} is not known. Use auto or one of {', '.join(MODES)}.")
+
+
 def _set_hooks(algorithm: Any, by_hand: Any, mode: str) -> None:
     """Let an on-policy algorithm prepare its rollouts, and make its passes, as a mode wants."""
     if hasattr(algorithm, "prepare"):
@@ -283,22 +286,55 @@ def _set_hooks(algorithm: Any, by_hand: Any, mode: str) -> None:
         algorithm.accelerated_passes = passes if mode == "derived" else None
 
 
-def accelerate(algorithm: Any, mode: str, *, backend: str = "inductor") -> Any:
-    """Make an algorithm's update faster, in place.
+def accelerate(update: Any, mode: str, *, backend: str = "inductor") -> Any:
+    """Make an update faster.
 
     Args:
-        algorithm: the learner; its `step` is replaced.
-        mode: one of `MODES`.
+        update: a learner, or its `update`: the learner's `step` is replaced, in place. Or a
+            function of one's own, of tensors and flags in the structures that `describe` looks
+            into; to be captured it must not read from the device, nor draw what changes from call
+            to call by anything but torch's own generator.
+        mode: one of `MODES`, or "auto". Of a function nothing is known: it has no derived
+            gradients, and "auto" leaves it as it is.
         backend: of torch.compile.
 
     Returns:
-        The new `step`; a `CompiledStep` says what compiling cost.
+        Of a learner the new `step`; a `CompiledStep` says what compiling cost. Of its `update` the
+        same method. Of a function what to call in its place.
 
     Raises:
-        ConfigError: if the mode cannot serve the device or the networks.
+        ConfigError: if the mode cannot serve the device, the networks or the function.
     """
+    learner = getattr(update, "__self__", update)
+    learner = getattr(learner, "learner", learner)
+    if not (hasattr(learner, "step") and hasattr(learner, "update")):
+        return _accelerated_function(update, mode, backend)
+    step = _accelerated_step(learner, mode, backend)
+    return update if inspect.ismethod(update) else step
+
+
+def _accelerated_function(function: Callable[..., Any], mode: str, backend: str) -> Any:
+    if mode not in (*MODES, "auto"):
+        raise _unknown(mode)
+    if mode == "derived":
+        raise ConfigError(
+            f"accelerate='derived' is for learners whose gradients Redline has by hand, and "
+            f"{function!r} is a function. Use 'compile', or 'cudagraph' on CUDA."
+        )
+    if "cudagraph" in mode and not torch.cuda.is_available():
+        raise ConfigError(
+            f"accelerate={mode!r} captures CUDA graphs, and there is no CUDA device. Use "
+            f"{'compile' if 'compile' in mode else 'eager'!r}."
+        )
+    if "compile" in mode:
+        function = CompiledStep(function, whole=False, backend=backend)
+    if "cudagraph" in mode:
+        function = CapturedStep(function, torch.device("cuda", torch.cuda.current_device()))
+    return function
+
+
+def _accelerated_step(algorithm: Any, mode: str, backend: str) -> Any:
     mode, _ = choose_mode(algorithm, mode)
-    algorithm = getattr(algorithm, "learner", algorithm)
     step, by_hand = algorithm.step, None if mode == "eager" else derived(algorithm)
     _set_hooks(algorithm, by_hand, mode)
     if mode == "eager":

@@ -219,6 +219,44 @@ def test_a_mode_that_cannot_serve_is_refused() -> None:
         accelerate(make("sac"), "fast")
 
 
+def test_an_update_is_given_back_faster() -> None:
+    """The same as `accelerate(learner, mode)`, by the function that one calls."""
+    eager, by_hand = make("sac"), make("sac")
+    start, step = parameters(eager), by_hand.step
+    update = accelerate(by_hand.update, "derived")
+    assert update == by_hand.update
+    assert by_hand.step != step
+    assert accelerate(eager.update, "eager") == eager.update
+    for seed in range(10):
+        data = batch("sac", eager, seed)
+        eager.update(data)
+        update(data)
+    wanted = parameters(eager)
+    assert distance(parameters(by_hand), wanted) < 0.01 * distance(start, wanted)
+
+
+def test_functions_of_ones_own_are_accelerated() -> None:
+    """y = sum(w x) - 3: with w = (1, 2) and x = (3, 4) that is 8."""
+
+    def update(x: Tensor) -> dict[str, Tensor]:
+        return {"loss": (torch.tensor([1.0, 2.0]) * x).sum() - 3.0}
+
+    assert accelerate(update, "eager") is update
+    assert accelerate(update, "auto") is update
+    compiled = accelerate(update, "compile", backend="aot_eager")
+    assert compiled(torch.tensor([3.0, 4.0]))["loss"].item() == 8.0
+    assert (compiled.graphs, compiled.graph_breaks) == (1, 0)
+    optimizer = torch.optim.SGD([torch.zeros(1)])  # has a `step`, and is no learner
+    assert accelerate(optimizer.step, "eager") == optimizer.step
+    with pytest.raises(ConfigError, match="has by hand"):
+        accelerate(update, "derived")
+    with pytest.raises(ConfigError, match="is not known"):
+        accelerate(update, "fast")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match=r"no CUDA device\. Use 'compile'"):
+            accelerate(update, "compile+cudagraph")
+
+
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "cudagraph" in mode])
 @pytest.mark.parametrize("name", ["sac", "ppo-box", "dqn"])
 def test_captured_updates_follow_eager_ones(name: str, mode: str) -> None:
