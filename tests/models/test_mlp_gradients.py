@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -212,3 +216,25 @@ def test_both_ways_agree(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for parameter in module.parameters():
         assert parameter.grad is not None
         close(gradients[parameter], parameter.grad)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copy_computes_on_its_own_memory(used: bool, copied: Any) -> None:
+    network, x = chain(), torch.ones(1, 3)
+    if used:
+        network.forward(x)
+    other = copied(network)
+    for layer in other.layers:
+        layer.weight.zero_()
+        layer.bias.fill_(2.0)
+    assert other.forward(x)[-1].tolist() == [[2.0, 2.0]]
+    assert network.forward(x)[-1].tolist() != [[2.0, 2.0]]
+
+
+def test_what_numpy_cannot_see_is_left_to_the_tensor_library() -> None:
+    network = chain()
+    x = torch.randn(2, 3)
+    wanted = network.forward(x)[-1]
+    close(network.forward(x.clone().requires_grad_())[-1].detach(), wanted)
+    close(network.forward(x.repeat(5_000, 1))[-1][:2], wanted)  # many rows

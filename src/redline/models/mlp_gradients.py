@@ -26,7 +26,7 @@ from redline.models.native_network import native_for_batches
 from redline.models.products import affine, matrix_product
 
 _SERVED = (nn.ReLU, nn.Tanh)
-_UNKNOWN = object()
+_MOST_ROWS = 4096  # for which a pass in C was measured to be the quicker one
 _FEW = 4  # times as many outputs as inputs: then turning the result costs less than it gains
 _ALIGNMENT = 16  # numbers; the beginning of a cache line
 
@@ -70,15 +70,27 @@ class Perceptron:
     ) -> None:
         self.layers, self.tanh, self.activate_output = list(layers), tanh, activate_output
         self._widths = [layer.weight.shape[1] for layer in self.layers]
-        self._native: Any = _UNKNOWN
+        self._native: Any = None
+        self._has_native = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has memory of its own, and looks for what computes on that by itself."""
+        return self.__dict__ | {"_native": None, "_has_native": False}
 
     def _in_c(self, x: Tensor) -> Any:
         """What computes for this input in C; None: the tensor library does."""
-        if not x.is_cpu or torch.compiler.is_compiling():
+        if not x.is_cpu or torch.compiler.is_compiling() or x.shape[0] > _MOST_ROWS:
             return None
-        if self._native is _UNKNOWN:
-            self._native = native_for_batches(self)
-        return self._native if x.dtype == torch.float32 and x.stride(-1) == 1 else None
+        if x.dtype != torch.float32 or x.stride(-1) != 1:
+            return None
+        if x.requires_grad and torch.is_grad_enabled():
+            return None
+        return self._made_native()
+
+    def _made_native(self) -> Any:
+        if not self._has_native:
+            self._native, self._has_native = native_for_batches(self), True
+        return self._native
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """What `backward` needs, for it alone, but the first, [N, in], and the last, [N, out]."""
@@ -112,9 +124,8 @@ class Perceptron:
         Returns:
             [N, columns], or None.
         """
-        native = self._in_c(kept[0])
-        if native is not None:
-            return self._backward_in_c(native, kept, grad, weights, columns)
+        if isinstance(kept, _ArrayTape):
+            return self._backward_in_c(kept, grad, weights, columns)
         last = len(self.layers) - 1
         for i in range(last, -1, -1):
             layer = self.layers[i]
@@ -130,15 +141,14 @@ class Perceptron:
         return matrix_product(grad, self.layers[0].weight[columns].t())
 
     def _backward_in_c(
-        self, native: Any, kept: list[Tensor], grad: Tensor, weights: bool, columns: slice | None
+        self, tape: _ArrayTape, grad: Tensor, weights: bool, columns: slice | None
     ) -> Tensor | None:
         """It gives the gradients of the last inputs, however many."""
-        fan_in = kept[0].shape[1]
+        fan_in = tape[0].shape[1]
         first, stop, _ = (columns or slice(fan_in, None)).indices(fan_in)
         to_input = None if columns is None else grad.new_empty(grad.shape[0], fan_in - first)
-        arrays = kept.arrays if isinstance(kept, _ArrayTape) else [part.numpy() for part in kept]
-        native.backward(
-            arrays,
+        self._made_native().backward(
+            tape.arrays,
             grad.numpy(),
             torch.get_num_threads(),
             weights,

@@ -365,7 +365,8 @@ forward_own(void *data)
 /* Copy the gradient of the last output; how many rows, without those left out that are all zero.
  *
  * Where two critics are asked and the lesser value counts, each has a gradient for half of the rows.
- * Their numbers go to `active`; without it all rows are taken.
+ * Their numbers go to `active`; without it all rows are taken. (What is left out would be no number
+ * where a weight is none.)
  */
 static int
 take_rows(const Matrix *from, const Matrix *into, int *active)
@@ -467,13 +468,14 @@ threads_of(const Network *self, const Py_buffer *input, long threads)
     return (int)(threads < input->shape[0] ? threads : input->shape[0]);
 }
 
+/* With room for panels of that many rows, where products are taken over these. */
 static Pass
-make_pass(const Network *self, const Tape *tape, int threads)
+make_pass(const Network *self, const Tape *tape, int threads, int depth)
 {
     Pass pass = {.network = self, .rows = (int)tape->views[0].shape[0], .threads = threads};
     for (int i = 0; i <= self->count; i++)
         pass.tape[i] = as_matrix(&tape->views[i]);
-    pass.panel = panel_floats(self, pass.rows);
+    pass.panel = panel_floats(self, depth);
     return pass;
 }
 
@@ -496,15 +498,17 @@ network_forward(Network *self, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred() || take_tape(self, args[0], 1, &tape) < 0)
         return NULL;
     int is_long = is_long_pass(self, tape.views[0].shape[0]);
-    Pass pass = make_pass(self, &tape, threads_of(self, &tape.views[0], threads));
+    Pass pass = make_pass(self, &tape, threads_of(self, &tape.views[0], threads), 0);
+    PyObject *result = NULL;
     pass.panels = begin_pass(self, (size_t)pass.threads * pass.panel, is_long);
     if (pass.panels != NULL) {
         PyThreadState *others = is_long ? PyEval_SaveThread() : NULL;
         run_all(forward_own, &pass, pass.threads);
         end_pass(pass.panels, is_long, others);
+        result = Py_NewRef(Py_None);
     }
     release_tape(&tape);
-    return pass.panels == NULL ? NULL : Py_NewRef(Py_None);
+    return result;
 }
 
 /* Memory for the gradients of all outputs; the panels come after it. */
@@ -581,7 +585,8 @@ network_backward(Network *self, PyObject *const *args, Py_ssize_t nargs)
     int none = take_to_input(self, nargs > 4 ? args[4] : Py_None, grad.shape[0], &to_input);
     if (none < 0)
         goto no_input;
-    Pass pass = make_pass(self, &tape, threads_of(self, &tape.views[0], threads));
+    int rows = (int)tape.views[0].shape[0], own = threads_of(self, &tape.views[0], threads);
+    Pass pass = make_pass(self, &tape, own, rows);
     pass.grad = as_matrix(&grad);
     if (!none)
         pass.to_input = as_matrix(&to_input);
