@@ -1,4 +1,4 @@
-"""Small ReLU networks in C beside the same arithmetic in float64."""
+"""ReLU networks in C beside the same arithmetic in float64."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def close(got: Tensor, wanted: Tensor) -> None:
 def test_a_chain_has_the_gradients_of_autograd(
     activation: type[nn.Module], rows: int, activate_output: bool
 ) -> None:
-    """200 rows of 96 units are large enough for the other library of products, where it is used."""
+    """200 rows of 96 units are enough for the other library of products, where C does not serve."""
     torch.manual_seed(0)
     chain = [nn.Linear(5, 96), activation(), nn.Linear(96, 96), activation(), nn.Linear(96, 3)]
     chain += [activation()] if activate_output else []

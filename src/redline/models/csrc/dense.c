@@ -675,7 +675,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_dense", "Small dense networks on the CPU.", -1, methods, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_dense", "Dense networks with ReLU on the CPU.", -1, methods, NULL, NULL,
     NULL, NULL,
 };
 
