@@ -158,10 +158,16 @@ report()
 
 
 def test_a_process_waits_only_while_all_its_threads_wait(profiled: Any) -> None:
+    """The learner begins when the first thread has long reached `join`.
+
+    Before, each new name is written to a file, which gives the GIL away: where files are slow, the
+    first thread took it and then waited for it, in Python, for all that the learner spun.
+    """
     check(
         profiled,
         """
 def run():
+    wait(50 * MS)
     with profile.operation("learner"):
         stretch("learner", "simulator", mujoco.spin, 30 * MS)
 
