@@ -11,6 +11,39 @@ typedef int NAME(Mask) __attribute__((vector_size(4 * LANES), aligned(4), may_al
 
 #define PANEL (2 * LANES)
 
+#if !defined(__clang__) /* which has no `__builtin_shuffle` */
+/* LANES columns' first LANES numbers as rows of a panel: into[k * PANEL + j] = from[k + j * column].
+ *
+ * The first half of the columns is shuffled into the second half as cards are; as often as LANES
+ * can be halved, and numbers and columns have changed places.
+ */
+TARGET static inline __attribute__((always_inline)) void
+NAME(turn)(const float *from, ptrdiff_t column, float *into)
+{
+    NAME(Vector) cards[2][LANES];
+    NAME(Mask) lower, upper;
+    for (int j = 0; j < LANES; j++) {
+        lower[j] = j / 2 + (j % 2) * LANES;
+        upper[j] = lower[j] + LANES / 2;
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < LANES; j++)
+        cards[0][j] = *(const NAME(Vector) *)(from + j * column);
+    int now = 0;
+#pragma GCC unroll 4
+    for (int pass = 1; pass < LANES; pass *= 2, now = 1 - now)
+#pragma GCC unroll 8
+        for (int j = 0; j < LANES / 2; j++) {
+            NAME(Vector) one = cards[now][j], other = cards[now][j + LANES / 2];
+            cards[1 - now][2 * j] = __builtin_shuffle(one, other, lower);
+            cards[1 - now][2 * j + 1] = __builtin_shuffle(one, other, upper);
+        }
+#pragma GCC unroll 16
+    for (int k = 0; k < LANES; k++)
+        *(NAME(Vector) *)(into + k * PANEL) = cards[now][k];
+}
+#endif
+
 /* Columns first .. first + width - 1 of b as [depth][PANEL], zeros beside them.
  *
  * Columns that lie side by side in memory are read so, some numbers of each at a time: what is
@@ -35,6 +68,13 @@ NAME(pack)(const Matrix *b, int first, int width, float *packed)
     }
     for (int top = 0; top < b->rows; top += LANES, packed += LANES * PANEL) {
         int count = b->rows - top < LANES ? b->rows - top : LANES;
+#if !defined(__clang__)
+        if (count == LANES && width == PANEL) {
+            NAME(turn)(from + top, b->column, packed);
+            NAME(turn)(from + top + LANES * b->column, b->column, packed + LANES);
+            continue;
+        }
+#endif
         for (int j = 0; j < width; j++)
             for (int k = 0; k < count; k++)
                 packed[k * PANEL + j] = from[top + k + j * b->column];
