@@ -2,8 +2,8 @@
 
 They are optional: where no C compiler is found the package still installs. Then marks do
 nothing, starting a profile says that the extension is missing, a priority tree is searched by
-tensor code, which gives the same results, small perceptrons are computed by numpy, and Adam and
-convolutions are torch's.
+tensor code, which gives the same results, small perceptrons are computed by numpy, and Adam,
+target networks' moves and convolutions are torch's.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ setup(
             optional=True,
         ),
         Extension(
-            "redline.algos._adam",
-            sources=["src/redline/algos/csrc/adam.c"],
-            depends=[INSTRUCTIONS],
+            "redline.algos._parameters",
+            sources=["src/redline/algos/csrc/parameters.c"],
+            depends=[INSTRUCTIONS, THREADS],
             # All instructions must round alike, and a vector's root sets no errno.
             extra_compile_args=[*FLAGS, "-ffp-contract=off", "-fno-math-errno"],
-            libraries=["m"],
+            libraries=["m", *DL],
             optional=True,
         ),
     ]

@@ -13,9 +13,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.algos.configs.ddpg import DDPGConfig
-from redline.algos.critics import bootstrapped, critic_loss, make_critic, move_towards
+from redline.algos.critics import bootstrapped, critic_loss, make_critic
 from redline.algos.ddpg import DDPG, actor_loss
 from redline.algos.networks import network_settings
+from redline.algos.optimizers import move_towards
 from redline.errors import ConfigError, SpaceError
 from redline.policies import make_actor
 from redline.policies.continuous_actor import DeterministicActor

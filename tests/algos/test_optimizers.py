@@ -39,7 +39,7 @@ def test_steps_and_step_sizes_are_those_of_torch(
 ) -> None:
     """To rounding in C, and bit for bit with torch's kernel."""
     if kernel == "torch":
-        monkeypatch.setattr("redline.algos.optimizers._adam", None)
+        monkeypatch.setattr("redline.algos.optimizers._parameters", None)
     ours, theirs = parameters(), [p.requires_grad_() for p in parameters()]
     adam, reference = (
         Adam(ours, 1e-2, eps=1e-5),

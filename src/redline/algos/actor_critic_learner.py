@@ -52,6 +52,7 @@ class ActorCriticLearner(ABC):
         )
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self.updates = 0
+        self._conditions: tuple[Any, dict[str, Tensor]] = None, {}
         zero = torch.zeros((), device=self.device)
         self.actor_metrics = dict.fromkeys(self.actor_metric_names, zero)
 
@@ -124,11 +125,17 @@ class ActorCriticLearner(ABC):
     ) -> dict[str, Tensor]:
         """Uniform actions until learning starts, then noise: "random" and "noise_scale" [B]."""
         random = env_steps < self.config.learning_starts
-        noise = self.config.exploration_noise
-        return {
-            "random": torch.full((num_envs,), random, device=self.device),
-            "noise_scale": torch.full((num_envs,), noise, device=self.device),
-        }
+        return self._same_for_all(
+            num_envs, random=random, noise_scale=self.config.exploration_noise
+        )
+
+    def _same_for_all(self, num_envs: int, **values: float) -> dict[str, Tensor]:
+        """Name -> [B] of one value; the same tensors as long as nothing changes."""
+        key = (num_envs, values)
+        if key != self._conditions[0]:
+            made = {n: torch.full((num_envs,), v, device=self.device) for n, v in values.items()}
+            self._conditions = key, made
+        return self._conditions[1]
 
     def initial_priorities(self, rollout: Rollout) -> Tensor | None:
         """None: new transitions get the highest priority that replay has seen."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -140,9 +139,3 @@ def critic_loss(values: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor,
 def frozen_copy(module: ModuleT) -> ModuleT:
     """A target network: equal at the start, and never differentiated."""
     return copy.deepcopy(module).requires_grad_(False)
-
-
-@torch.no_grad()
-def move_towards(targets: Sequence[Tensor], online: Sequence[Tensor], tau: float) -> None:
-    """In place, target += tau * (online - target), in one call for all parameters."""
-    torch._foreach_lerp_(targets, online, tau)  # pyright: ignore

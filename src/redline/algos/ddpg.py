@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.configs.ddpg import DDPGConfig
-from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy, move_towards
+from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
+from redline.algos.optimizers import move_towards
 from redline.policies import DeterministicActor
 
 

@@ -1,9 +1,9 @@
-"""Optimisers of the updates: few calls for all parameters, gradients from wherever they are.
+"""Optimisers of the updates, and moves of target networks: few calls for all parameters.
 
 They differ from `torch.optim`'s in what they leave out: hooks, parameter groups and the gathering
 of lists at every step, which on a CPU cost more than a small network's arithmetic; and in what
-they take: gradients may be given. The step size is a tensor, so that a captured or compiled
-update sees it change.
+they take: gradients may be given, from wherever they are. The step size is a tensor, so that a
+captured or compiled update sees it change.
 """
 
 # The kernels for many tensors at once have no other names.
@@ -19,24 +19,25 @@ from torch.autograd.graph import increment_version
 
 _BETAS = (0.9, 0.999)
 # Up to so many parameters C takes the step. With one thread torch's kernel takes twice as long at
-# this size, with two as long and below it longer; with more it wins beyond (on an AMD EPYC).
+# this size, with two longer; beyond it nothing was measured (on an AMD EPYC).
 _MOST_NUMBERS = 200_000
 
 
 def _extension() -> Any:
-    """Adam's step in C; None without a C compiler, or if tensors do not tell C where they lie."""
+    """The steps in C; None without a C compiler, or if tensors do not tell C where they lie."""
     try:
-        from redline.algos import _adam  # pyright: ignore[reportAttributeAccessIssue]
+        # It looks for the threads of the tensor library, which is loaded by now.
+        from redline.algos import _parameters  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         return None
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     try:
-        return _adam if table is not None and _adam.connect(table) else None
+        return _parameters if table is not None and _parameters.connect(table) else None
     except ValueError:  # a table of another kind
         return None
 
 
-_adam = _extension()
+_parameters = _extension()
 
 
 class Optimizer:
@@ -146,10 +147,10 @@ class Adam(Optimizer):
         Served are up to 256 tensors of float32 in main memory without gaps, each laid out as its
         gradient and moments are.
         """
-        if _adam is None or not self._is_small:
+        if _parameters is None or not self._is_small:
             return False
         changed = _those(self.parameters, chosen)
-        done = _adam.step(
+        done = _parameters.step(
             changed,
             list(gradients),
             _those(self._first, chosen),
@@ -158,6 +159,7 @@ class Adam(Optimizer):
             self._learning_rate,
             *_BETAS,
             self._eps,
+            torch.get_num_threads(),
         )
         if done:
             increment_version(changed)  # as tensor operations do, for autograd's checks
@@ -281,3 +283,24 @@ class RMSprop(Optimizer):
                 square.zero_()
             else:
                 square.copy_(saved["square_avg"])
+
+
+@torch.no_grad()
+def move_towards(targets: Sequence[Tensor], online: Sequence[Tensor], tau: float) -> None:
+    """In place, target += tau * (online - target), in one call for all parameters.
+
+    By torch's kernel, or by C, where that serves these tensors: the two agree to rounding.
+    """
+    behind, ahead = list(targets), list(online)
+    if torch.compiler.is_compiling() or not _native_move(behind, ahead, tau):
+        torch._foreach_lerp_(behind, ahead, tau)
+
+
+def _native_move(targets: list[Tensor], online: list[Tensor], tau: float) -> bool:
+    """The move in C; False, and nothing is done, if it does not serve these tensors."""
+    if _parameters is None:
+        return False
+    done = _parameters.move_towards(targets, online, tau, torch.get_num_threads())
+    if done:
+        increment_version(targets)
+    return done

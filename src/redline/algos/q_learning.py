@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from redline.algos.configs.q_learning import QLearningConfig
+from redline.algos.optimizers import move_towards
 from redline.errors import ConfigError
 from redline.models import make_core
 from redline.models.noisy import NoisyLinear
@@ -243,7 +244,7 @@ class TargetNetwork:
         if self._tau == 1.0:
             torch._foreach_copy_(self._target, self._online)  # pyright: ignore
         else:
-            torch._foreach_lerp_(self._target, self._online, self._tau)  # pyright: ignore
+            move_towards(self._target, self._online, self._tau)
         for online, target in self._buffers:
             target.copy_(online)
 

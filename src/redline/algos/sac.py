@@ -36,9 +36,9 @@ from torch import Tensor
 
 from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.configs.sac import SACConfig
-from redline.algos.critics import Critic, bootstrapped, critic_loss, move_towards
+from redline.algos.critics import Critic, bootstrapped, critic_loss
 from redline.algos.networks import network_settings
-from redline.algos.optimizers import Adam
+from redline.algos.optimizers import Adam, move_towards
 from redline.data import NestedTensor
 from redline.errors import SpaceError
 from redline.policies import CategoricalActor, SquashedGaussianActor, make_actor
@@ -159,8 +159,7 @@ class SAC(ActorCriticLearner):
         self, env_steps: int, total_env_steps: int, num_envs: int
     ) -> dict[str, Tensor]:
         """Uniform actions until learning starts: "random" [B] bool."""
-        random = env_steps < self.config.learning_starts
-        return {"random": torch.full((num_envs,), random, device=self.device)}
+        return self._same_for_all(num_envs, random=env_steps < self.config.learning_starts)
 
     def alpha(self) -> Tensor:
         """[] the present temperature, without gradient."""

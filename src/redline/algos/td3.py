@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.configs.td3 import TD3Config
-from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy, move_towards
+from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
 from redline.algos.ddpg import actor_loss
+from redline.algos.optimizers import move_towards
 from redline.policies import DeterministicActor
 
 

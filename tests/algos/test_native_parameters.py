@@ -1,9 +1,10 @@
-"""Adam's step in C beside `torch.optim.Adam` in float64, and where torch's kernel takes over."""
+"""Steps in C beside torch's in float64, and where torch's kernels take over."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from redline.algos import optimizers
-from redline.algos.optimizers import Adam
+from redline.algos.optimizers import Adam, move_towards
 
-native = pytest.importorskip("redline.algos._adam", reason="built where there is a C compiler")
-if optimizers._adam is None:
+native = pytest.importorskip(
+    "redline.algos._parameters", reason="built where there is a C compiler"
+)
+if optimizers._parameters is None:
     pytest.skip("this torch does not tell C where tensors lie", allow_module_level=True)
 
 SHAPES = st.lists(
@@ -41,7 +44,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             answers.append(native.step(*args))
             return answers[-1]
 
-    monkeypatch.setattr(optimizers, "_adam", Listener())
+    monkeypatch.setattr(optimizers, "_parameters", Listener())
     return answers
 
 
@@ -109,6 +112,78 @@ def test_instructions_and_places_in_memory_do_not_change_a_bit() -> None:
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+SHARED = ((3, 50, 301), (301, 103), (7,), (2, 0, 5))  # some 76,000 numbers
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_threads_do_not_change_a_bit(
+    set_threads: Callable[[int], None], served: list[bool]
+) -> None:
+    """Matrices are shared one by one; borders fall within vectors and rows."""
+    results = []
+    for threads in (1, 2, 5):
+        set_threads(threads)
+        parameters = [randn(*shape, seed=i) for i, shape in enumerate(SHARED)]
+        targets = [randn(*shape, seed=10 + i) for i, shape in enumerate(SHARED)]
+        adam = Adam(parameters, 1e-2)
+        for step in range(3):
+            adam.step([randn(*shape, seed=step) for shape in SHARED])
+            assert native.move_towards(targets, parameters, 0.1, threads) is True
+        results.append([*parameters, *targets])
+    for other in results[1:]:
+        assert all(map(torch.equal, other, results[0]))
+    assert served == [True] * 9
+
+
+def test_very_many_numbers_move_while_other_threads_run() -> None:
+    """A quarter of the way from 1 to 5 is 2."""
+    target, online = torch.ones(1_100_000), torch.full((1_100_000,), 5.0)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda part: move_towards([part], [online[: len(part)]], 0.25), [target]))
+    assert bool((target == 2.0).all())
+
+
+@settings(deadline=None)
+@given(
+    shapes=SHAPES,
+    tau=st.one_of(st.floats(0.0, 1.0), st.just(1.0)),
+    seed=st.integers(0, 2**16),
+    instructions=st.sampled_from(native.instructions),
+)
+def test_targets_move_as_torchs_do_in_float64(
+    shapes: list[list[int]], tau: float, seed: int, instructions: str
+) -> None:
+    native.use(instructions)
+    targets = [randn(*shape, seed=seed + i) for i, shape in enumerate(shapes)]
+    online = [randn(*shape, seed=seed - i) for i, shape in enumerate(shapes)]
+    wanted = [torch.lerp(a.double(), b.double(), tau) for a, b in zip(targets, online, strict=True)]
+    apart = [target.clone() for target in targets]
+    assert native.move_towards(apart, online, tau, 1) is True
+    versions = [target._version for target in targets]
+    move_towards(targets, online, tau)
+    assert all(map(torch.equal, targets, apart))
+    for target, exact, version in zip(targets, wanted, versions, strict=True):
+        torch.testing.assert_close(target.double(), exact, rtol=1e-6, atol=1e-6)
+        assert target._version > version  # as autograd's checks expect
+    if tau == 1.0:
+        assert all(map(torch.equal, targets, online))
+
+
+def test_targets_that_c_does_not_serve_move_all_the_same() -> None:
+    """(1, 3) moves a quarter of the way to (5, 3): (2, 3)."""
+    for dtype, wide in ((torch.float64, False), (torch.float32, True)):
+        target = torch.tensor([[1.0, 0.0], [3.0, 0.0]], dtype=dtype)
+        target = target[:, 0] if wide else target[:, 0].clone()
+        move_towards([target], [torch.tensor([5.0, 3.0], dtype=dtype)], 0.25)
+        assert target.tolist() == [2.0, 3.0]
+
+
 @pytest.mark.parametrize(
     "turned",
     [
@@ -163,7 +238,7 @@ def test_what_is_not_served_is_left_alone(parameter: Tensor, gradient: Any) -> N
     moments = [[torch.ones(3), like(parameter)] for _ in range(2)]
     rate = torch.tensor(0.1, dtype=torch.float64)
     lists = ([good, parameter], [torch.ones(3), gradient], *moments)
-    assert native.step(*lists, count, rate, 0.9, 0.999, 1e-8) is False
+    assert native.step(*lists, count, rate, 0.9, 0.999, 1e-8, 1) is False
     assert count.item() == 4.0
     assert torch.equal(good, torch.ones(3))
     assert not parameter.any()
@@ -179,7 +254,7 @@ def test_what_is_not_served_is_left_alone(parameter: Tensor, gradient: Any) -> N
 )
 def test_a_count_or_step_size_of_another_kind_is_not_served(count: Tensor, rate: Tensor) -> None:
     ones = [torch.ones(3)]
-    assert native.step(ones, ones, ones, ones, count, rate, 0.9, 0.999, 1e-8) is False
+    assert native.step(ones, ones, ones, ones, count, rate, 0.9, 0.999, 1e-8, 1) is False
 
 
 @pytest.mark.parametrize(
@@ -276,10 +351,14 @@ ONES = [torch.ones(3)]
 @pytest.mark.parametrize(
     ("what", "error", "message"),
     [
-        (lambda: native.step(ONES, ONES), TypeError, "9 arguments, not 2"),
-        (lambda: native.step(ONES, [], ONES, ONES, *[0.0] * 5), TypeError, "four lists"),
-        (lambda: native.step(ONES, (ONES[0],), ONES, ONES, *[0.0] * 5), TypeError, "four lists"),
-        (lambda: native.step(*[ONES] * 4, 0, 0, "b", 0, 0), TypeError, "real number"),
+        (lambda: native.step(ONES, ONES), TypeError, "10 arguments, not 2"),
+        (lambda: native.step(ONES, [], ONES, ONES, *[0.0] * 5, 1), TypeError, "four lists"),
+        (lambda: native.step(ONES, (ONES[0],), ONES, ONES, *[0.0] * 5, 1), TypeError, "four lists"),
+        (lambda: native.step(*[ONES] * 4, 0, 0, "b", 0, 0, 1), TypeError, "real number"),
+        (lambda: native.step(*[ONES] * 4, 0, 0, 0.9, 0.999, 0, "c"), TypeError, "integer"),
+        (lambda: native.move_towards(ONES), TypeError, "4 arguments, not 1"),
+        (lambda: native.move_towards(ONES, [], 0.5, 1), TypeError, "two lists"),
+        (lambda: native.move_towards(ONES, ONES, "tau", 1), TypeError, "real number"),
         (lambda: native.connect(3), ValueError, "PyCapsule"),
         (lambda: native.use("mmx"), ValueError, "no instructions 'mmx'"),
     ],
