@@ -29,13 +29,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from redline.algos.derived import derived
+from redline.algos.derived.own_step import OwnStep
 from redline.errors import ConfigError
 
 MODES = ("eager", "derived", "compile", "cudagraph", "compile+cudagraph")
 _WARMUP_CALLS = 3  # before a capture: libraries choose their algorithms and get their memory
 
 
-class CompiledStep:
+class CompiledStep(OwnStep):
     """A step through torch.compile, which counts what that cost.
 
     Args:
@@ -104,7 +105,7 @@ def keep_compiled_code() -> None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(directory)
 
 
-class CapturedStep:
+class CapturedStep(OwnStep):
     """A step as CUDA graphs, one for each set of flags, with input buffers of their own.
 
     The first calls run eagerly on a side stream, as capturing asks for; they are real steps.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from redline.models import EnsembleMLP, native_network, products
+from redline.models import EnsembleMLP, products
 from redline.models.mlp_gradients import (
     Gradients,
     Layer,
@@ -57,7 +53,7 @@ def close(got: Tensor, wanted: Tensor) -> None:
 def test_a_chain_has_the_gradients_of_autograd(
     activation: type[nn.Module], rows: int, activate_output: bool
 ) -> None:
-    """200 rows of 96 units are enough for the other library of products, where C does not serve."""
+    """200 rows of 96 units are enough for the other library of products."""
     torch.manual_seed(0)
     chain = [nn.Linear(5, 96), activation(), nn.Linear(96, 96), activation(), nn.Linear(96, 3)]
     chain += [activation()] if activate_output else []
@@ -171,70 +167,3 @@ def test_both_libraries_multiply_right(monkeypatch: pytest.MonkeyPatch, onednn: 
         assert torch.equal(out, wanted)
         assert torch.equal(products.affine(left, right, bias), wanted + bias)
         assert torch.equal(products.affine(left, right, bias, relu=True), (wanted + bias).relu())
-
-
-def chain(width: int = 8, activation: type[nn.Module] = nn.ReLU) -> Perceptron:
-    made = perceptron_of([nn.Linear(3, width), activation(), nn.Linear(width, 2)])
-    assert made is not None
-    return made
-
-
-def test_c_computes_where_it_was_measured_to_be_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("redline.models._dense", reason="built where there is a C compiler")
-    monkeypatch.setattr(native_network, "prefers_onednn", lambda: True)
-    if native_network._dense.instructions[0] == "plain":
-        pytest.skip("this processor has no AVX2")
-    assert native_network.native_for_batches(chain()) is not None
-    assert native_network.native_for_batches(chain(activation=nn.Tanh)) is None
-    assert native_network.native_for_batches(chain(400_000)) is None  # 3 * 400,000 > 2^20
-    monkeypatch.setattr(native_network, "prefers_onednn", lambda: False)
-    assert native_network.native_for_batches(chain()) is None
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_both_ways_agree(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this processor prefers: in C, and by the tensor library, with any strides."""
-    monkeypatch.setattr(native_network, "prefers_onednn", lambda: native)
-    torch.manual_seed(2)
-    module = nn.Sequential(nn.Linear(9, 70), nn.ReLU(), nn.Linear(70, 30), nn.ReLU())
-    gradients = Gradients(list(module.parameters()))
-    network = perceptron_of([module], gradients)
-    assert network is not None
-    x = torch.randn(9, 40).t().requires_grad_()
-    grad = torch.randn(30, 40).t()
-    wanted = module(x)
-    wanted.backward(grad)
-    assert x.grad is not None
-    with torch.no_grad():
-        for given in (x, x.contiguous()):
-            kept = network.forward(given)
-            close(kept[-1], wanted.detach())
-            for columns in (slice(None), slice(2, 5), slice(-4, None), slice(0)):
-                got = network.backward(kept, grad, columns=columns)
-                assert got is not None
-                close(got, x.grad[:, columns])
-    for parameter in module.parameters():
-        assert parameter.grad is not None
-        close(gradients[parameter], parameter.grad)
-
-
-@pytest.mark.parametrize("used", [False, True])
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_a_copy_computes_on_its_own_memory(used: bool, copied: Any) -> None:
-    network, x = chain(), torch.ones(1, 3)
-    if used:
-        network.forward(x)
-    other = copied(network)
-    for layer in other.layers:
-        layer.weight.zero_()
-        layer.bias.fill_(2.0)
-    assert other.forward(x)[-1].tolist() == [[2.0, 2.0]]
-    assert network.forward(x)[-1].tolist() != [[2.0, 2.0]]
-
-
-def test_what_numpy_cannot_see_is_left_to_the_tensor_library() -> None:
-    network = chain()
-    x = torch.randn(2, 3)
-    wanted = network.forward(x)[-1]
-    close(network.forward(x.clone().requires_grad_())[-1].detach(), wanted)
-    close(network.forward(x.repeat(5_000, 1))[-1][:2], wanted)  # many rows

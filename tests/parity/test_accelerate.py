@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from redline.accelerate import (
     describe,
 )
 from redline.algos.derived import derived
-from redline.errors import ConfigError
+from redline.errors import ConfigError, RedlineError
 from tests.parity.learners import LEARNERS, ON_POLICY, batch, make, parameters
 
 SERVED = (
@@ -98,6 +100,15 @@ def test_one_derived_step_of_dqn_in_tensor_operations_has_the_gradients_of_autog
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redline.algos.derived.dqn.suits_arrays", lambda *_: False)
+    test_one_derived_step_has_the_gradients_of_autograd(name)
+
+
+@pytest.mark.parametrize("name", ["sac", "sac-fixed-alpha", "td3", "ddpg"])
+def test_one_derived_step_of_actors_in_tensor_operations_has_the_gradients_of_autograd(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sac", "box_actors"):
+        monkeypatch.setattr(f"redline.algos.derived.{module}.all_suit_arrays", lambda *_: False)
     test_one_derived_step_has_the_gradients_of_autograd(name)
 
 
@@ -217,6 +228,18 @@ def test_a_mode_that_cannot_serve_is_refused() -> None:
             accelerate(make("sac"), mode)
     with pytest.raises(ConfigError, match="is not known"):
         accelerate(make("sac"), "fast")
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "ppo-box", "a2c"])
+@pytest.mark.parametrize("mode", ["derived", "compile"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_an_accelerated_learner_is_not_copied(name: str, mode: str, copied: Any) -> None:
+    """The copy's step would change the parameters of the original, or none that anybody sees."""
+    learner = make(name)
+    accelerate(learner, mode)
+    with pytest.raises(RedlineError, match=r"cannot be copied .* state_dict"):
+        copied(learner)
+    copied(learner.policy)
 
 
 def test_an_update_is_given_back_faster() -> None:

@@ -24,7 +24,7 @@ from redline.collect.actor import Actor
 from redline.collect.buffer import RolloutBuffer, pinned_zeros, zeros
 from redline.collect.collector import Collector, ResetMode
 from redline.collect.rows import in_order
-from redline.data import Array, Rollout, map_leaves, to_tensor
+from redline.data import Array, NestedTensor, Rollout, map_leaves, to_tensor
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError, RedlineError, WorkerError
 from redline.policies.policy import Policy
@@ -118,14 +118,18 @@ class LocalCollector(Collector):
                 name: torch.cat([part.initial_state[name] for part in parts])
                 for name in parts[0].initial_state
             },
-            last_obs=map_leaves(
-                lambda *leaves: torch.cat(leaves),
-                *[to_tensor(actor.last_obs) for actor in self._actors],
-            ),
+            last_obs=self._last_obs(),
             episodes=in_order(parts),
             version=self._acting_version,
             num_running=sum(part.num_running for part in parts),
         )
+
+    def _last_obs(self) -> NestedTensor:
+        """A copy of what all groups see now."""
+        if len(self._actors) == 1:
+            return to_tensor(map_leaves(np.copy, self._actors[0].last_obs))
+        groups = [to_tensor(actor.last_obs) for actor in self._actors]
+        return map_leaves(lambda *leaves: torch.cat(leaves), *groups)
 
     def _step_in_turn(self) -> None:
         """Step every group to the end of the rollout."""

@@ -1,8 +1,9 @@
-"""Perceptrons with hand-derived gradients in numpy or C, for small ones in main memory.
+"""Perceptrons with hand-derived gradients in numpy or C, in main memory.
 
 The formulas are those of `mlp_gradients`, on the same parameters and gradients. For layers of 64
 units and minibatches of 64 rows nearly all the time of tensor operations is their calls, some 2 us
-each; numpy's take 0.3 to 1 us, and its tanh is ten times faster (measured on an AMD EPYC).
+each; numpy's take 0.3 to 1 us, and its tanh is ten times faster (measured on an AMD EPYC). Larger
+ones are as quick as their multiplications in C, where that serves them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from threadpoolctl import ThreadpoolController
 
 from redline.data import Array
 from redline.models.mlp_gradients import Perceptron
-from redline.models.native_network import native_network
+from redline.models.native_network import is_quick_in_c, native_network
 
-# Multiplications of the largest product up to which this is the quicker way: calls then outweigh
-# what other libraries gain on the arithmetic.
+# Multiplications of the largest product up to which this is the quicker way without C: calls then
+# outweigh what other libraries gain on the arithmetic.
 _MOST_MULTIPLICATIONS = 3_000_000
 
 
@@ -28,7 +29,7 @@ def suits_arrays(perceptron: Perceptron, rows: int) -> bool:
     if not first.is_cpu or first.dtype != torch.float32:
         return False
     largest = max(layer.weight.numel() for layer in perceptron.layers)
-    return rows * largest <= _MOST_MULTIPLICATIONS
+    return rows * largest <= _MOST_MULTIPLICATIONS or is_quick_in_c(perceptron, rows)
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def give_numpy_one_thread() -> None:
 
 
 class ArrayPerceptron:
-    """A `Perceptron` in main memory, computed by numpy.
+    """A `Perceptron` in main memory, computed in C or by numpy.
 
     Args:
         perceptron: float32 on the CPU; its parameters and gradients are used where they lie, so
@@ -61,9 +62,19 @@ class ArrayPerceptron:
         self._widths = [len(bias) for bias in self._biases]
         self._native = native_network(perceptron)
 
-    def room(self, rows: int) -> list[Array]:
-        """Memory for the outputs of every layer, [rows, width] each."""
-        return [np.empty((rows, width), np.float32) for width in self._widths]
+    def room(self, rows: int, like: list[Array] | None = None) -> list[Array]:
+        """Memory for the outputs of every layer, [rows, width] each.
+
+        Args:
+            rows: of the batches.
+            like: a room of so many rows. All layers but the last share its memory where they have
+                the same widths: the sooner memory is used again, the less often it has left the
+                cache.
+        """
+        made = [np.empty((rows, width), np.float32) for width in self._widths]
+        if like is not None and [len(each.T) for each in like[:-1]] == self._widths[:-1]:
+            made[:-1] = like[:-1]
+        return made
 
     def forward(self, x: Array, room: list[Array] | None = None) -> list[Array]:
         """The input and the output of every layer; [N, in] first, [N, out] last.
@@ -72,9 +83,11 @@ class ArrayPerceptron:
             x: [N, in].
             room: what `room` gave for N rows, to write the outputs to; None makes it.
         """
+        if x.strides[-1] != x.itemsize:  # an encoder's view of every other column, say
+            x = np.ascontiguousarray(x)
         if self._native is not None:
             kept = [x, *(self.room(len(x)) if room is None else room)]
-            self._native.forward(kept)
+            self._native.forward(kept, torch.get_num_threads())
             return kept
         kept = [x]
         last = len(self._weights) - 1
@@ -97,7 +110,7 @@ class ArrayPerceptron:
             grad: [N, out] gradient of the loss with respect to the output.
         """
         if self._native is not None:
-            self._native.backward(kept, grad)
+            self._native.backward(kept, grad, torch.get_num_threads())
             return
         ones = np.ones(len(grad), np.float32)
         last = len(self._weights) - 1
@@ -108,6 +121,26 @@ class ArrayPerceptron:
             np.dot(ones, grad, out=self._bias_grads[i])
             if i > 0:
                 grad = np.dot(grad, self._weights[i].T)
+
+    def input_gradient(self, kept: list[Array], grad: Array, size: int) -> Array:
+        """The gradient [N, size] of the last inputs; those of weights are left as they are.
+
+        Args:
+            kept: what `forward` returned.
+            grad: [N, out] gradient of the loss with respect to the output.
+            size: how many inputs.
+        """
+        if self._native is not None:
+            out = np.empty((len(grad), size), np.float32)
+            self._native.backward(kept, grad, torch.get_num_threads(), 0, out)
+            return out
+        last = len(self._weights) - 1
+        for i in range(last, -1, -1):
+            if i < last or self._activate_output:
+                grad = self._through_activation(grad, kept[i + 1])
+            weight = self._weights[i]
+            grad = np.dot(grad, (weight if i > 0 else weight[len(weight) - size :]).T)
+        return grad
 
     def _through_activation(self, grad: Array, output: Array) -> Array:
         if not self._tanh:

@@ -1,4 +1,4 @@
-"""Perceptrons with hand-derived gradients, in plain tensor operations or in C.
+"""Perceptrons with hand-derived gradients, in plain tensor operations.
 
 For layers y_l = f(y_{l-1} W_l + b_l) with y_0 the input, and g_l the gradient of the loss with
 respect to y_l (Rumelhart et al. 1986):
@@ -20,13 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from redline.data import Array
 from redline.models.ensemble import EnsembleMLP
-from redline.models.native_network import native_for_batches
 from redline.models.products import affine, matrix_product
 
 _SERVED = (nn.ReLU, nn.Tanh)
-_MOST_ROWS = 4096  # for which a pass in C was measured to be the quicker one
 _FEW = 4  # times as many outputs as inputs: then turning the result costs less than it gains
 _ALIGNMENT = 16  # numbers; the beginning of a cache line
 
@@ -48,14 +45,6 @@ class Layer:
     bias_grad: Tensor
 
 
-class _ArrayTape(list[Tensor]):
-    """The input and the last output; and, as arrays, these and the outputs of all other layers."""
-
-    def __init__(self, ends: list[Tensor], arrays: list[Array]) -> None:
-        super().__init__(ends)
-        self.arrays = arrays
-
-
 class Perceptron:
     """Dense layers with ReLU or tanh between them.
 
@@ -69,39 +58,9 @@ class Perceptron:
         self, layers: Sequence[Layer], *, tanh: bool, activate_output: bool = False
     ) -> None:
         self.layers, self.tanh, self.activate_output = list(layers), tanh, activate_output
-        self._widths = [layer.weight.shape[1] for layer in self.layers]
-        self._native: Any = None
-        self._has_native = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy has memory of its own, and looks for what computes on that by itself."""
-        return self.__dict__ | {"_native": None, "_has_native": False}
-
-    def _in_c(self, x: Tensor) -> Any:
-        """What computes for this input in C; None: the tensor library does."""
-        if not x.is_cpu or torch.compiler.is_compiling() or x.shape[0] > _MOST_ROWS:
-            return None
-        if x.dtype != torch.float32 or x.stride(-1) != 1:
-            return None
-        if x.requires_grad and torch.is_grad_enabled():
-            return None
-        return self._made_native()
-
-    def _made_native(self) -> Any:
-        if not self._has_native:
-            self._native, self._has_native = native_for_batches(self), True
-        return self._native
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """What `backward` needs, for it alone, but the first, [N, in], and the last, [N, out]."""
-        native = self._in_c(x)
-        if native is not None:
-            rows = x.shape[0]
-            out = x.new_empty(rows, self._widths[-1])
-            between = [np.empty((rows, width), np.float32) for width in self._widths[:-1]]
-            tape = _ArrayTape([x, out], [x.numpy(), *between, out.numpy()])
-            native.forward(tape.arrays, torch.get_num_threads())
-            return tape
+        """The input [N, in] and the output of every layer; [N, out] last."""
         kept = [x]
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
@@ -124,8 +83,6 @@ class Perceptron:
         Returns:
             [N, columns], or None.
         """
-        if isinstance(kept, _ArrayTape):
-            return self._backward_in_c(kept, grad, weights, columns)
         last = len(self.layers) - 1
         for i in range(last, -1, -1):
             layer = self.layers[i]
@@ -139,22 +96,6 @@ class Perceptron:
         if columns is None:
             return None
         return matrix_product(grad, self.layers[0].weight[columns].t())
-
-    def _backward_in_c(
-        self, tape: _ArrayTape, grad: Tensor, weights: bool, columns: slice | None
-    ) -> Tensor | None:
-        """It gives the gradients of the last inputs, however many."""
-        fan_in = tape[0].shape[1]
-        first, stop, _ = (columns or slice(fan_in, None)).indices(fan_in)
-        to_input = None if columns is None else grad.new_empty(grad.shape[0], fan_in - first)
-        self._made_native().backward(
-            tape.arrays,
-            grad.numpy(),
-            torch.get_num_threads(),
-            weights,
-            None if to_input is None else to_input.numpy(),
-        )
-        return None if to_input is None else to_input[:, : stop - first]
 
     def _through_activation(self, grad: Tensor, output: Tensor) -> Tensor:
         if self.tanh:

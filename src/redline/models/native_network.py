@@ -19,23 +19,29 @@ except ImportError:  # installed without a C compiler
     _dense = None
 
 _MOST_NUMBERS = 2**20  # in a layer's weight
+_MOST_ROWS = 4096  # in batches, for which the passes were measured
+
+
+def is_served(perceptron: Perceptron) -> bool:
+    """Whether there is a `native_network` of it.
+
+    There is none with tanh, of which numpy's is quick, with very many layers, if the extension was
+    not built, and on processors without AVX2.
+    """
+    if _dense is None or perceptron.tanh or _dense.instructions[0] == "plain":
+        return False
+    if len(perceptron.layers) > _dense.MOST_LAYERS:
+        return False
+    return all(layer.weight.numel() > 0 for layer in perceptron.layers)
 
 
 def native_network(perceptron: Perceptron) -> Any:
-    """The same in C, on the same memory.
+    """The same in C, on the same memory; None if it is not served.
 
     A pass is one call, and uses 512-bit units on every processor that has them, which numpy's
     library does on Intel's only: on an AMD EPYC it takes half of numpy's time.
-
-    Returns:
-        None with tanh, of which numpy's is quick, with very many layers, if the extension was not
-        built, and on processors without AVX2.
     """
-    if _dense is None or perceptron.tanh or _dense.instructions[0] == "plain":
-        return None
-    if len(perceptron.layers) > _dense.MOST_LAYERS:
-        return None
-    if any(layer.weight.numel() == 0 for layer in perceptron.layers):
+    if not is_served(perceptron):
         return None
     layers, learns = perceptron.layers, perceptron.layers[0].weight_grad.numel() > 0
     return _dense.Network(
@@ -47,8 +53,8 @@ def native_network(perceptron: Perceptron) -> Any:
     )
 
 
-def native_for_batches(perceptron: Perceptron) -> Any:
-    """The same, where it is the quicker way for batches: None where the tensor library is.
+def is_quick_in_c(perceptron: Perceptron, rows: int) -> bool:
+    """Whether C is the quicker way for batches of so many rows, and not the tensor library.
 
     With layers of 256 units and 256 rows a pass takes what its multiplications take, of the
     tensor library 12 to 45% more (an AMD EPYC with AVX-512, one thread and two). From 1,024 units
@@ -57,7 +63,7 @@ def native_for_batches(perceptron: Perceptron) -> Any:
     """
     weights = [layer.weight for layer in perceptron.layers]
     if not all(weight.is_cpu and weight.dtype == torch.float32 for weight in weights):
-        return None
-    if max(weight.numel() for weight in weights) > _MOST_NUMBERS or not prefers_onednn():
-        return None
-    return native_network(perceptron)
+        return False
+    if rows > _MOST_ROWS or max(weight.numel() for weight in weights) > _MOST_NUMBERS:
+        return False
+    return is_served(perceptron) and prefers_onednn()

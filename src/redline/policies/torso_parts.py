@@ -22,13 +22,16 @@ def is_fixed(encoder: nn.Module) -> bool:
     return next(encoder.parameters(), None) is None
 
 
-def is_identity(encoder: nn.Module, observation_space: spaces.Space[Any]) -> bool:
-    """Whether an encoder gives observations as they are: one vector of float32, not scaled."""
+def is_vector(encoder: nn.Module, observation_space: spaces.Space[Any]) -> bool:
+    """Whether an encoder gives observations of one vector as they are, but for their dtype."""
     if not isinstance(encoder, ObservationEncoder) or len(encoder.leaves) != 1:
         return False
     if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
         return False
-    if observation_space.dtype != np.float32:
-        return False
     leaf = encoder.leaves[0]
     return isinstance(leaf, FlatLeaf) and leaf.scale == 1.0
+
+
+def is_identity(encoder: nn.Module, observation_space: spaces.Space[Any]) -> bool:
+    """Whether an encoder gives observations as they are: one vector of float32, not scaled."""
+    return observation_space.dtype == np.float32 and is_vector(encoder, observation_space)

@@ -1,4 +1,4 @@
-"""`DerivedActorCritic` in numpy, for small perceptrons on a CPU.
+"""`DerivedActorCritic` in numpy and C, for perceptrons on a CPU.
 
 The formulas are those of `actor_critic` beside this file. Of some hundred rows an update is a
 hundred short operations, whose calls through the tensor library cost several times their

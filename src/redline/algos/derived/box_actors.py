@@ -14,11 +14,14 @@ from torch import Tensor
 
 from redline.algos.critics import bootstrapped
 from redline.algos.ddpg import DDPG
+from redline.algos.derived.array_networks import addresses, all_suit_arrays
+from redline.algos.derived.box_actor_arrays import ArrayBoxActor
 from redline.algos.derived.networks import DerivedActor, DerivedCritic
+from redline.algos.derived.own_step import OwnStep
 from redline.algos.td3 import TD3, smoothed
 
 
-class DerivedBoxActor:
+class DerivedBoxActor(OwnStep):
     """`step` in place of that of `DDPG` and of `TD3`.
 
     Args:
@@ -41,6 +44,8 @@ class DerivedBoxActor:
         self._actor, self._critic = actor, critic
         self._target_actor, self._target = target_actor, target
         self._size = algorithm.policy.action_size
+        self._arrays: ArrayBoxActor | None = None
+        self._of: Any = None
 
     @classmethod
     def of(cls, algorithm: DDPG | TD3) -> Any:
@@ -57,6 +62,9 @@ class DerivedBoxActor:
         self, batch: Any, noise: Tensor | None, actor_learns: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """As `TD3.step`; without noise it is that of `DDPG`."""
+        arrays = self._in_arrays(len(batch["reward"]))
+        if arrays is not None:
+            return arrays.step(batch, noise, actor_learns)
         algorithm = self.algorithm
         following = batch["next_obs"]
         action = torch.tanh(self._output(self._target_actor, following)[-1])
@@ -78,6 +86,19 @@ class DerivedBoxActor:
             algorithm.move_targets()
         return {"critic_loss": loss, "q_value": q_value, "priority": priority}, actor_metrics
 
+    def _in_arrays(self, rows: int) -> ArrayBoxActor | None:
+        """The same in numpy and C; None where that is not the quicker way."""
+        if torch.compiler.is_compiling():
+            return None
+        actors, critics = (self._actor, self._target_actor), (self._critic, self._target)
+        networks = *actors, *critics
+        present = rows, addresses(networks)
+        if present != self._of:
+            suit = all_suit_arrays(networks, rows)
+            self._arrays = ArrayBoxActor(self.algorithm, actors, critics, rows) if suit else None
+            self._of = present
+        return self._arrays
+
     def _learn_actor(self, obs: Any, features: Tensor) -> Tensor:
         """One step of the actor by the first critic; its loss []."""
         algorithm, member = self.algorithm, self._critic.members[0]
@@ -95,4 +116,4 @@ class DerivedBoxActor:
         return -value.mean()
 
     def _output(self, actor: DerivedActor, obs: Any) -> list[Tensor]:
-        return actor.perceptron.forward(actor.encode(obs))
+        return actor.perceptron.forward(actor.encoder(obs))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from redline.algos.derived.dqn_arrays import ArrayDQN
+from redline.algos.derived.own_step import OwnStep
 from redline.algos.dqn import DQN, Fractions
 from redline.algos.q_learning import huber_loss
 from redline.models.array_perceptron import suits_arrays
@@ -22,7 +23,7 @@ from redline.policies.q_policy import QPolicy
 from redline.policies.torso_parts import is_fixed, is_identity, split_torso
 
 
-class DerivedDQN:
+class DerivedDQN(OwnStep):
     """`step` in place of that of `DQN`.
 
     Args:

@@ -1,4 +1,4 @@
-"""`DerivedDQN` in numpy, for small perceptrons on a CPU; the formulas are there.
+"""`DerivedDQN` in numpy and C, for perceptrons on a CPU; the formulas are there.
 
 Of some hundred rows an update is twenty short operations, whose calls cost several times their
 arithmetic: memory and views that can stay are made once for batches of one size.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from redline.algos.critics import Critic
 from redline.algos.optimizers import Adam
@@ -23,13 +23,13 @@ class DerivedActor:
     """An actor's encoder and perceptron.
 
     Args:
-        encode: observations to features, which have no parameters.
+        encoder: observations to features, which have no parameters.
         perceptron: from there to what an action is made of.
         gradients: of the parameters, in their order.
     """
 
-    def __init__(self, encode: Any, perceptron: Perceptron, gradients: list[Tensor]) -> None:
-        self.encode, self.perceptron, self.gradients = encode, perceptron, gradients
+    def __init__(self, encoder: nn.Module, perceptron: Perceptron, gradients: list[Tensor]) -> None:
+        self.encoder, self.perceptron, self.gradients = encoder, perceptron, gradients
 
     @classmethod
     def of(cls, actor: Actor, optimizer: Adam | None = None) -> DerivedActor | None:
@@ -48,13 +48,14 @@ class DerivedCritic:
     """A critic's encoder and its members.
 
     Args:
-        encode: observations to features, which have no parameters.
+        critic: observations to features, which have no parameters, by its `encode`.
         members: one perceptron for each Q-function.
         gradients: of the parameters, in their order.
     """
 
-    def __init__(self, encode: Any, members: list[Perceptron], gradients: list[Tensor]) -> None:
-        self.encode, self.members, self.gradients = encode, members, gradients
+    def __init__(self, critic: Critic, members: list[Perceptron], gradients: list[Tensor]) -> None:
+        self.encode, self.encoder = critic.encode, critic.encoder
+        self.members, self.gradients = members, gradients
 
     @classmethod
     def of(cls, critic: Critic, optimizer: Adam | None = None) -> DerivedCritic | None:
@@ -65,7 +66,7 @@ class DerivedCritic:
         members = perceptrons_of(critic.ensemble, grads)
         if members is None:
             return None
-        return cls(critic.encode, members, grads.views if grads else [])
+        return cls(critic, members, grads.views if grads else [])
 
     def values(self, inputs: Tensor) -> list[Tensor]:
         """Q [N] of each member for [features, action] [N, F + k]."""

@@ -15,12 +15,13 @@ from torch import Tensor
 from redline.algos.algorithm import explained_variance, normalized
 from redline.algos.derived.actor_critic import DerivedActorCritic
 from redline.algos.derived.array_actor_critic import ArrayActorCritic
+from redline.algos.derived.own_step import OwnStep
 from redline.algos.policy_gradient import PolicyGradient
 from redline.data import Rollout, map_leaves
 from redline.policies.policy import ReplayOutput
 
 
-class DerivedPolicyGradient:
+class DerivedPolicyGradient(OwnStep):
     """`step` in place of that of `PolicyGradient`.
 
     Args:
@@ -31,7 +32,7 @@ class DerivedPolicyGradient:
     def __init__(self, algorithm: PolicyGradient, networks: DerivedActorCritic) -> None:
         self.algorithm, self._networks = algorithm, networks
         rows = algorithm.config.num_envs * algorithm.config.rollout_length
-        suits = ArrayActorCritic.suits(networks, rows) and not torch.compiler.is_compiling()
+        suits = not torch.compiler.is_compiling() and ArrayActorCritic.suits(networks, rows)
         self._arrays = ArrayActorCritic(networks) if suits else None
 
     @classmethod

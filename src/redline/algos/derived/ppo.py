@@ -14,11 +14,12 @@ from torch import Tensor
 
 from redline.algos.derived.actor_critic import DerivedActorCritic
 from redline.algos.derived.array_actor_critic import ArrayActorCritic
+from redline.algos.derived.own_step import OwnStep
 from redline.algos.derived.ppo_arrays import ArrayPPO
 from redline.algos.ppo import PPO, Minibatch
 
 
-class DerivedPPO:
+class DerivedPPO(OwnStep):
     """`step` in place of that of `PPO`.
 
     Args:
@@ -33,8 +34,8 @@ class DerivedPPO:
         self.prepare = networks.inputs
         config = algorithm.config
         rows = config.num_envs * config.rollout_length // config.num_minibatches
-        # Of small networks all passes go faster in numpy.
-        plain = ArrayActorCritic.suits(networks, rows) and not torch.compiler.is_compiling()
+        # Where they suit it all passes go faster in numpy and C.
+        plain = not torch.compiler.is_compiling() and ArrayActorCritic.suits(networks, rows)
         self.passes = ArrayPPO(algorithm, networks).passes if plain else None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""All of PPO's passes over a rollout with hand-derived gradients in numpy, for small perceptrons.
+"""All of PPO's passes over a rollout with hand-derived gradients in numpy and C.
 
 The formulas are those of `ppo` beside this file, the losses those of `algos/ppo.py`.
 """

@@ -1,0 +1,173 @@
+"""The networks of DDPG, TD3 and SAC in numpy or C, for perceptrons on a CPU.
+
+The formulas are those of `networks`, `box_actors` and `sac` beside this file. Beside its matrix
+products an update is some sixty short operations on a few numbers per row, whose calls through the
+tensor library cost several times their arithmetic. What networks read and write stays where it is
+for batches of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.algos.derived.networks import DerivedActor, DerivedCritic
+from redline.algos.optimizers import Adam
+from redline.data import Array
+from redline.models.array_perceptron import ArrayPerceptron, suits_arrays
+from redline.models.mlp_gradients import Perceptron
+from redline.policies.torso_parts import is_vector
+
+
+def all_suit_arrays(networks: Sequence[DerivedActor | DerivedCritic], rows: int) -> bool:
+    """Whether this is the quicker way for all of them and batches of so many rows."""
+    return all(suits_arrays(part, rows) for network in networks for part in _parts(network))
+
+
+def addresses(networks: Sequence[DerivedActor | DerivedCritic]) -> list[int]:
+    """Where the networks' parameters lie: arrays do not follow them when they are moved.
+
+    `share_memory_` moves all of a module's; one of each network tells.
+    """
+    return [_parts(network)[0].layers[0].weight.data_ptr() for network in networks]
+
+
+def _parts(network: DerivedActor | DerivedCritic) -> list[Perceptron]:
+    return network.members if isinstance(network, DerivedCritic) else [network.perceptron]
+
+
+class Inputs:
+    """What networks see of N observations, and actions beside it: inputs of the critics.
+
+    Args:
+        policy: whose observations they are.
+        actor: of the policy.
+        critic: any of the critics.
+        rows: N.
+
+    Attributes:
+        both: [N, F + k] features and actions.
+        action: [N, k] of them.
+    """
+
+    def __init__(self, policy: Any, actor: DerivedActor, critic: DerivedCritic, rows: int) -> None:
+        size, width = policy.action_size, critic.members[0].layers[0].weight.shape[0]
+        self.both = np.empty((rows, width), np.float32)
+        self._features, self.action = self.both[:, :-size], self.both[:, -size:]
+        self._are_alike = all(
+            is_vector(each.encoder, policy.observation_space) for each in (actor, critic)
+        )
+
+    def take(self, obs: Any, critic: DerivedCritic) -> None:
+        """Write what a critic sees of observations."""
+        # As it is where encoders do nothing but to convert, which writing does as well.
+        seen = obs if self._are_alike else critic.encode(obs)
+        self._features[:] = seen.numpy().reshape(self._features.shape)
+
+    def of_actor(self, obs: Any, actor: DerivedActor) -> Array:
+        """[N, F'] what an actor sees of the observations taken last."""
+        return self._features if self._are_alike else actor.encoder(obs).numpy()
+
+
+class ArrayActor:
+    """An actor's perceptron.
+
+    Args:
+        actor: the same in tensors; parameters and gradients are used where they lie.
+        rows: N, of the batches.
+        like: another's room, to be used when that one is not; then it cannot `learn` if the other
+            is used in between.
+    """
+
+    def __init__(self, actor: DerivedActor, rows: int, like: list[Array] | None = None) -> None:
+        self._perceptron, self._gradients = ArrayPerceptron(actor.perceptron), actor.gradients
+        self._room = self._perceptron.room(rows, like)
+
+    def forward(self, x: Array) -> Array:
+        """[N, out] what actions are made of."""
+        self._tape = self._perceptron.forward(x, self._room)
+        return self._tape[-1]
+
+    def learn(self, grad: Array, optimizer: Adam) -> None:
+        """One step, given the gradient [N, out] of what the last `forward` gave."""
+        self._perceptron.backward(self._tape, grad)
+        optimizer.step(self._gradients)
+
+
+class ArrayCritic:
+    """A critic's members.
+
+    Args:
+        critic: the same in tensors; parameters and gradients are used where they lie.
+        rows: N, of the batches.
+        like: another's room, for all members, which then cannot be asked for gradients of actions.
+            It must not be in use.
+
+    Attributes:
+        room: that of the first member.
+    """
+
+    def __init__(self, critic: DerivedCritic, rows: int, like: list[Array] | None = None) -> None:
+        self._members = [ArrayPerceptron(member) for member in critic.members]
+        self._gradients = critic.gradients
+        self._values = np.empty((len(self._members), rows, 1), np.float32)
+        self._rooms = [
+            [*member.room(rows, like)[:-1], value]
+            for member, value in zip(self._members, self._values, strict=True)
+        ]
+        self._alone = [
+            [*member.room(rows, self._rooms[0])[:-1], room[-1]]
+            for member, room in zip(self._members, self._rooms, strict=True)
+        ]
+        self.room = self._rooms[0]
+        self._errors = np.empty((len(self._members), rows), np.float32)
+
+    def values(self, inputs: Array, members: slice = slice(None)) -> Array:
+        """Q [E, N] of the members for [features, action] [N, F + k]; overwritten by the next."""
+        self._asked = self._members[members]
+        self._tapes = [
+            member.forward(inputs, room)
+            for member, room in zip(self._asked, self._rooms[members], strict=True)
+        ]
+        return self._values[members, :, 0]
+
+    def learn(
+        self, inputs: Array, target: Array, weight: Array, optimizer: Adam
+    ) -> tuple[Any, Any, Array]:
+        """As `DerivedCritic.learn`."""
+        count = np.float32(len(target))
+        share, errors = weight / count, self._errors
+        # One after the other: what a member keeps stays in the cache.
+        for member, room, error in zip(self._members, self._alone, errors, strict=True):
+            tape = member.forward(inputs, room)
+            np.subtract(tape[-1][:, 0], target, out=error)
+            member.backward(tape, (share * error)[:, None])
+        optimizer.step(self._gradients)
+        loss = np.float32(0.5) * share.dot(np.add.reduce(errors * errors, 0))
+        q_value = (np.add.reduce(errors, None) / len(errors) + np.add.reduce(target)) / count
+        priority = np.add.reduce(np.abs(errors), 0)
+        priority /= len(errors)
+        return loss, q_value, priority
+
+    def action_gradient(self, grads: Array, size: int) -> Array:
+        """[N, size] the gradient of the action, summed over members.
+
+        Args:
+            grads: [E, N] those of what `values` gave, the last thing that was asked.
+            size: k.
+        """
+        total: Any = None
+        for member, tape, grad in zip(self._asked, self._tapes, grads, strict=True):
+            part = member.input_gradient(tape, grad[:, None], size)
+            total = part if total is None else np.add(total, part, out=total)
+        return total
+
+
+def as_metrics(**values: Any) -> dict[str, Tensor]:
+    """Name -> [] of each number."""
+    numbers = torch.from_numpy(np.array(list(values.values()), np.float32))
+    return dict(zip(values, numbers.unbind(), strict=True))
