@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from redline.accelerate import accelerate
 from redline.algos.configs import DDPGConfig, SACConfig, TD3Config
 from redline.algos.ddpg import DDPG
+from redline.algos.derived import array_networks
 from redline.algos.sac import SAC
 from redline.algos.td3 import TD3
 from redline.models import native_network
@@ -65,7 +66,7 @@ def batch(space: spaces.Space[Any], seed: int, rows: int = 7) -> TensorDict:
 
 def arrays_of(learner: Any) -> Any:
     """What computes in arrays."""
-    return learner.step.__self__._arrays
+    return learner.step.__self__._arrays._made
 
 
 def assert_alike(one: Any, other: Any) -> None:
@@ -134,8 +135,7 @@ def test_features_may_lie_apart(name: str, compiled: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", list(KINDS))
 def test_batches_may_change_their_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of 3 rows go through the tensor library here."""
-    module = f"redline.algos.derived.{'sac' if name == 'sac' else 'box_actors'}"
-    monkeypatch.setattr(f"{module}.all_suit_arrays", lambda networks, rows: rows != 3)
+    monkeypatch.setattr(array_networks, "_all_suit", lambda networks, rows: rows != 3)
     eager, by_hand = make(name), make(name)
     accelerate(by_hand, "derived")
     for seed, rows in enumerate((7, 3, 7, 1, 40)):

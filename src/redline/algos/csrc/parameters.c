@@ -343,12 +343,11 @@ step(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_Format(PyExc_TypeError, "step takes 10 arguments, not %zd", nargs);
         return NULL;
     }
-    if (!are_lists(args, 4, "step takes four lists of as many tensors each"))
-        return NULL;
     double beta1 = PyFloat_AsDouble(args[6]), beta2 = PyFloat_AsDouble(args[7]);
     double eps = PyFloat_AsDouble(args[8]);
     long threads = PyLong_AsLong(args[9]);
-    if (PyErr_Occurred())
+    /* The lists last: a number of somebody else's kind may run Python, which may change them. */
+    if (PyErr_Occurred() || !are_lists(args, 4, "step takes four lists of as many tensors each"))
         return NULL;
     Part parts[MOST_TENSORS];
     float *count = number_of(args[4], 32);
@@ -378,11 +377,10 @@ move_towards(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_Format(PyExc_TypeError, "move_towards takes 4 arguments, not %zd", nargs);
         return NULL;
     }
-    if (!are_lists(args, 2, "move_towards takes two lists of as many tensors each"))
-        return NULL;
     double tau = PyFloat_AsDouble(args[2]);
     long threads = PyLong_AsLong(args[3]);
-    if (PyErr_Occurred())
+    if (PyErr_Occurred() ||
+        !are_lists(args, 2, "move_towards takes two lists of as many tensors each"))
         return NULL;
     Part parts[MOST_TENSORS];
     int num_parts = make_parts(args, 2, parts);

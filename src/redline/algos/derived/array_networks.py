@@ -8,7 +8,7 @@ for batches of one size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,39 @@ from redline.models.mlp_gradients import Perceptron
 from redline.policies.torso_parts import is_vector
 
 
-def all_suit_arrays(networks: Sequence[DerivedActor | DerivedCritic], rows: int) -> bool:
-    """Whether this is the quicker way for all of them and batches of so many rows."""
-    return all(suits_arrays(part, rows) for network in networks for part in _parts(network))
+class InArrays:
+    """A step in arrays, made anew when its memory would not do any more.
 
-
-def addresses(networks: Sequence[DerivedActor | DerivedCritic]) -> list[int]:
-    """Where the networks' parameters lie: arrays do not follow them when they are moved.
-
-    `share_memory_` moves all of a module's; one of each network tells.
+    Args:
+        networks: all that it computes.
+        make: from the number of a batch's rows.
     """
-    return [_parts(network)[0].layers[0].weight.data_ptr() for network in networks]
+
+    def __init__(
+        self, networks: Sequence[DerivedActor | DerivedCritic], make: Callable[[int], Any]
+    ) -> None:
+        self._networks, self._make = networks, make
+        self._made: Any = None
+        self._for: Any = None
+
+    def step_for(self, rows: int) -> Any:
+        """The step for batches of so many rows; None where the tensor library is quicker.
+
+        Arrays do not follow parameters that are moved, as `share_memory_` does with all of a
+        module: one of each network tells.
+        """
+        if torch.compiler.is_compiling():
+            return None
+        first = [_parts(network)[0].layers[0].weight for network in self._networks]
+        present = rows, [weight.data_ptr() for weight in first]
+        if present != self._for:
+            self._made = self._make(rows) if _all_suit(self._networks, rows) else None
+            self._for = present
+        return self._made
+
+
+def _all_suit(networks: Sequence[DerivedActor | DerivedCritic], rows: int) -> bool:
+    return all(suits_arrays(part, rows) for network in networks for part in _parts(network))
 
 
 def _parts(network: DerivedActor | DerivedCritic) -> list[Perceptron]:

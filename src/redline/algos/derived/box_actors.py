@@ -14,7 +14,7 @@ from torch import Tensor
 
 from redline.algos.critics import bootstrapped
 from redline.algos.ddpg import DDPG
-from redline.algos.derived.array_networks import addresses, all_suit_arrays
+from redline.algos.derived.array_networks import InArrays
 from redline.algos.derived.box_actor_arrays import ArrayBoxActor
 from redline.algos.derived.networks import DerivedActor, DerivedCritic
 from redline.algos.derived.own_step import OwnStep
@@ -44,8 +44,10 @@ class DerivedBoxActor(OwnStep):
         self._actor, self._critic = actor, critic
         self._target_actor, self._target = target_actor, target
         self._size = algorithm.policy.action_size
-        self._arrays: ArrayBoxActor | None = None
-        self._of: Any = None
+        actors, critics = (actor, target_actor), (critic, target)
+        self._arrays = InArrays(
+            (*actors, *critics), lambda rows: ArrayBoxActor(algorithm, actors, critics, rows)
+        )
 
     @classmethod
     def of(cls, algorithm: DDPG | TD3) -> Any:
@@ -62,7 +64,7 @@ class DerivedBoxActor(OwnStep):
         self, batch: Any, noise: Tensor | None, actor_learns: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """As `TD3.step`; without noise it is that of `DDPG`."""
-        arrays = self._in_arrays(len(batch["reward"]))
+        arrays = self._arrays.step_for(len(batch["reward"]))
         if arrays is not None:
             return arrays.step(batch, noise, actor_learns)
         algorithm = self.algorithm
@@ -85,19 +87,6 @@ class DerivedBoxActor(OwnStep):
             actor_metrics["actor_loss"] = self._learn_actor(batch["obs"], features)
             algorithm.move_targets()
         return {"critic_loss": loss, "q_value": q_value, "priority": priority}, actor_metrics
-
-    def _in_arrays(self, rows: int) -> ArrayBoxActor | None:
-        """The same in numpy and C; None where that is not the quicker way."""
-        if torch.compiler.is_compiling():
-            return None
-        actors, critics = (self._actor, self._target_actor), (self._critic, self._target)
-        networks = *actors, *critics
-        present = rows, addresses(networks)
-        if present != self._of:
-            suit = all_suit_arrays(networks, rows)
-            self._arrays = ArrayBoxActor(self.algorithm, actors, critics, rows) if suit else None
-            self._of = present
-        return self._arrays
 
     def _learn_actor(self, obs: Any, features: Tensor) -> Tensor:
         """One step of the actor by the first critic; its loss []."""

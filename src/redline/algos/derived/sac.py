@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from redline.algos.critics import bootstrapped
-from redline.algos.derived.array_networks import addresses, all_suit_arrays
+from redline.algos.derived.array_networks import InArrays
 from redline.algos.derived.networks import DerivedActor, DerivedCritic
 from redline.algos.derived.own_step import OwnStep
 from redline.algos.derived.sac_arrays import ArraySAC
@@ -42,8 +42,8 @@ class DerivedSAC(OwnStep):
         self._actor, self._critic, self._target = actor, critic, target
         self._size = algorithm.policy.action_size
         self._log_std_range = algorithm.policy.log_std_range
-        self._arrays: ArraySAC | None = None
-        self._of: Any = None
+        networks = actor, critic, target
+        self._arrays = InArrays(networks, lambda rows: ArraySAC(algorithm, *networks, rows))
 
     @classmethod
     def of(cls, algorithm: SAC) -> DerivedSAC | None:
@@ -59,7 +59,7 @@ class DerivedSAC(OwnStep):
         self, batch: Any, drawn: Draws, moves: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """As `SAC.step`."""
-        arrays = self._in_arrays(len(drawn.noise[0]))
+        arrays = self._arrays.step_for(len(drawn.noise[0]))
         if arrays is not None:
             return arrays.step(batch, drawn, moves)
         algorithm, alpha, noise = self.algorithm, self.algorithm.alpha(), drawn.noise
@@ -80,18 +80,6 @@ class DerivedSAC(OwnStep):
             algorithm.move_target()
         metrics = {"critic_loss": loss, "q_value": q_value, "priority": priority, "alpha": alpha}
         return metrics, actor_metrics
-
-    def _in_arrays(self, rows: int) -> ArraySAC | None:
-        """The same in numpy and C; None where that is not the quicker way."""
-        if torch.compiler.is_compiling():
-            return None
-        networks = self._actor, self._critic, self._target
-        present = rows, addresses(networks)
-        if present != self._of:
-            suit = all_suit_arrays(networks, rows)
-            self._arrays = ArraySAC(self.algorithm, *networks, rows) if suit else None
-            self._of = present
-        return self._arrays
 
     def _sample(self, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor, Any]:
         """Actions [N, k], their log-density [N], and what backpropagation needs."""
