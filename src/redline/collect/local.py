@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from redline.data import Array, NestedTensor, Rollout, map_leaves, to_tensor
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError, RedlineError, WorkerError
 from redline.policies.policy import Policy
+
+_COPY = operator.methodcaller("copy")
 
 
 class LocalCollector(Collector):
@@ -127,7 +130,7 @@ class LocalCollector(Collector):
     def _last_obs(self) -> NestedTensor:
         """A copy of what all groups see now."""
         if len(self._actors) == 1:
-            return to_tensor(map_leaves(np.copy, self._actors[0].last_obs))
+            return to_tensor(map_leaves(_COPY, self._actors[0].last_obs))
         groups = [to_tensor(actor.last_obs) for actor in self._actors]
         return map_leaves(lambda *leaves: torch.cat(leaves), *groups)
 

@@ -195,16 +195,19 @@ class SingleQActor(SingleActor):
     def __init__(self, network: Perceptron) -> None:
         self._network = SinglePerceptron(network)
         self._num_actions = len(network.layers[-1].bias)
+        self._steps = np.arange(0)
 
     def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
         """See `SingleActor`."""
         super().begin(conditioning, noise)
+        if len(noise) != len(self._steps):
+            self._steps = np.arange(len(noise))
         self._values = np.empty((len(noise), self._num_actions), np.float32)
         self._rows = list(self._values)
         self._random: list[int | None] = [None] * len(noise)
         if "epsilon" in self._conditions:
             chance, place = noise[:, 0, 0], noise[:, 0, 1] * np.float32(self._num_actions)
-            for t in np.flatnonzero(chance < np.float32(self._conditions["epsilon"])).tolist():
+            for t in (chance < np.float32(self._conditions["epsilon"])).nonzero()[0].tolist():
                 self._random[t] = min(int(place[t]), self._num_actions - 1)
 
     def act(self, t: int, obs: Array, action: Array) -> None:
@@ -217,8 +220,8 @@ class SingleQActor(SingleActor):
     def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
         """See `SingleActor`."""
         values = self._values[: len(obs)]
-        extras["q_taken"][:] = np.take_along_axis(values, action, 1)
-        extras["q_max"][:, 0] = values.max(1)
+        extras["q_taken"][:, 0] = values[self._steps[: len(obs)], action[:, 0]]
+        np.maximum.reduce(values, 1, out=extras["q_max"][:, 0])
 
 
 class SingleActorCritic(SingleActor):

@@ -6,10 +6,10 @@ one: looking their tensors up and checking them is worth doing once, but an entr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tensordict import TensorDictBase
-from torch import Tensor
 
 
 class Entries:
@@ -25,35 +25,39 @@ class Entries:
     """
 
     def __init__(self, tree: TensorDictBase, keys: Iterable[str] | None = None) -> None:
-        self._trees: list[tuple[TensorDictBase, str, TensorDictBase]] = []
-        self._tensors: list[tuple[TensorDictBase, str, Tensor, int]] = []
-        self._sizes: list[tuple[TensorDictBase, int]] = []
+        self._trees: list[tuple[TensorDictBase, list[tuple[str, Any, int | None]], int | None]] = []
         self._remember(tree, keys)
 
     def _remember(self, tree: TensorDictBase, keys: Iterable[str] | None) -> None:
+        size = None
         if keys is None:
             keys = list(tree.keys())
-            self._sizes.append((tree, len(keys)))
+            size = len(keys)
+        entries: list[tuple[str, Any, int | None]] = []
+        self._trees.append((tree, entries, size))
         for key in keys:
             value = tree[key]
             if isinstance(value, TensorDictBase):
-                self._trees.append((tree, key, value))
+                entries.append((key, value, None))
                 self._remember(value, None)
             else:
-                self._tensors.append((tree, key, value, value.data_ptr()))
+                entries.append((key, value, value.data_ptr()))
 
     def are_held(self) -> bool:
         """Whether every entry is the one it was, where it was: `share_memory_` moves it."""
-        for tree, num_keys in self._sizes:
-            if len(tree.keys()) != num_keys:
+        for tree, entries, size in self._trees:
+            held = _mapping(tree)
+            if size is not None and len(held) != size:
                 return False
-        try:
-            for tree, key, tensor, address in self._tensors:  # `get` takes three times as long
-                if tree[key] is not tensor or tensor.data_ptr() != address:
+            for key, value, address in entries:
+                if held.get(key) is not value:
                     return False
-            for tree, key, value in self._trees:
-                if tree[key] is not value:
+                if address is not None and value.data_ptr() != address:
                     return False
-        except KeyError:
-            return False
         return True
+
+
+def _mapping(tree: TensorDictBase) -> Mapping[str, Any]:
+    """What a TensorDict holds: by its own dict, where it has one, in a fifteenth of the time."""
+    own = getattr(tree, "_tensordict", None)
+    return own if isinstance(own, dict) else dict(tree.items())

@@ -400,6 +400,22 @@ spread_rows(const Matrix *rows, const int *active, int taken)
     }
 }
 
+/* Gradients through ReLU, given the outputs from this row on, or the rows in `active` after it. */
+static void
+rectify_rows(const Matrix *grad, const Matrix *outputs, int first, const int *active)
+{
+    if (active == NULL) {
+        Matrix own = rows_of(outputs, first, first + grad->rows);
+        kernels->rectify(grad, &own);
+        return;
+    }
+    for (int n = 0; n < grad->rows; n++) {
+        Matrix one = rows_of(grad, n, n + 1);
+        Matrix y = rows_of(outputs, first + active[n], first + active[n] + 1);
+        kernels->rectify(&one, &y);
+    }
+}
+
 /* The gradients of the outputs of all layers, from the last to the first, and of the input. */
 static void
 backward_own_rows(void *data)
@@ -415,11 +431,8 @@ backward_own_rows(void *data)
     grad.rows = taken;
     for (int i = network->count - 1; i >= 0; i--) {
         Matrix into = pass->to_input;
-        for (int n = 0; is_rectified(network, i) && n < taken; n++) {
-            int row = first + (active == NULL ? n : active[n]);
-            Matrix one = rows_of(&grad, n, n + 1), y = rows_of(&pass->tape[i + 1], row, row + 1);
-            kernels->rectify(&one, &y);
-        }
+        if (is_rectified(network, i))
+            rectify_rows(&grad, &pass->tape[i + 1], first, active);
         if (i > 0)
             into = pass->grads[i - 1];
         if (into.data == NULL)
