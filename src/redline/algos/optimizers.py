@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 _BETAS = (0.9, 0.999)
-# Up to so many parameters C takes the step. With one thread torch's kernel takes twice as long at
-# this size, with two longer; beyond it nothing was measured (on an AMD EPYC).
+# Up to so many parameters C takes the step. Torch's kernel takes 1.1 to 2 times as long at this
+# size with one thread, 1.5 times with two (two kinds of AMD EPYC); beyond nothing was measured.
 _MOST_NUMBERS = 200_000
 
 
