@@ -69,6 +69,16 @@ def arrays_of(learner: Any) -> Any:
     return learner.step.__self__._arrays._made
 
 
+def assert_follows(eager: Any, by_hand: Any) -> None:
+    """Two updates from equal states."""
+    accelerate(by_hand, "derived")
+    for seed in range(2):
+        data = batch(VECTOR, seed)
+        eager.update(data)
+        by_hand.update(data)
+    assert_alike(eager, by_hand)
+
+
 def assert_alike(one: Any, other: Any) -> None:
     moved = parameters(other)
     for key, value in parameters(one).items():
@@ -202,12 +212,7 @@ def test_no_gradient_where_the_log_standard_deviation_is_cut_off() -> None:
         with torch.no_grad():
             head.weight[4:].zero_()
             head.bias[4:] = torch.tensor([3.0, -25.0, 2.0, 0.5])
-    accelerate(by_hand, "derived")
-    for seed in range(2):
-        data = batch(VECTOR, seed)
-        eager.update(data)
-        by_hand.update(data)
-    assert_alike(eager, by_hand)
+    assert_follows(eager, by_hand)
 
 
 def test_equal_values_share_the_gradient() -> None:
@@ -217,12 +222,7 @@ def test_equal_values_share_the_gradient() -> None:
         with torch.no_grad():
             for parameter in learner.critic.ensemble.parameters():
                 parameter[1] = parameter[0]
-    accelerate(by_hand, "derived")
-    for seed in range(2):
-        data = batch(VECTOR, seed)
-        eager.update(data)
-        by_hand.update(data)
-    assert_alike(eager, by_hand)
+    assert_follows(eager, by_hand)
 
 
 @pytest.mark.parametrize("name", list(KINDS))

@@ -134,8 +134,8 @@ class ArrayCritic:
     """
 
     def __init__(self, critic: DerivedCritic, rows: int, like: list[Array] | None = None) -> None:
+        self._critic = critic
         self._members = [ArrayPerceptron(member) for member in critic.members]
-        self._gradients = critic.gradients
         self._values = np.empty((len(self._members), rows, 1), np.float32)
         self._rooms = [
             [*member.room(rows, like)[:-1], value]
@@ -158,9 +158,32 @@ class ArrayCritic:
         return self._values[members, :, 0]
 
     def learn(
+        self, batch: Any, inputs: Inputs, next_value: Array, optimizer: Adam
+    ) -> dict[str, Tensor]:
+        """One step towards R + discount * V(s'); see `bootstrapped` and `DerivedCritic.learn`.
+
+        Args:
+            batch: [N] transitions; what was seen and done in them is left in `inputs`.
+            inputs: where critics see it.
+            next_value: [N] V(s'), overwritten.
+            optimizer: of the critic.
+
+        Returns:
+            The critic's metrics and "priority" [N].
+        """
+        next_value *= batch["discount"].numpy()
+        next_value += batch["reward"].numpy()
+        inputs.take(batch["obs"], self._critic)
+        inputs.action[:] = batch["action"].numpy().reshape(inputs.action.shape)
+        loss, q_value, priority = self._step(
+            inputs.both, next_value, batch["weight"].numpy(), optimizer
+        )
+        metrics = as_metrics(critic_loss=loss, q_value=q_value)
+        return metrics | {"priority": torch.from_numpy(priority)}
+
+    def _step(
         self, inputs: Array, target: Array, weight: Array, optimizer: Adam
     ) -> tuple[Any, Any, Array]:
-        """As `DerivedCritic.learn`."""
         count = np.float32(len(target))
         share, errors = weight / count, self._errors
         # One after the other: what a member keeps stays in the cache.
@@ -168,7 +191,7 @@ class ArrayCritic:
             tape = member.forward(inputs, room)
             np.subtract(tape[-1][:, 0], target, out=error)
             member.backward(tape, (share * error)[:, None])
-        optimizer.step(self._gradients)
+        optimizer.step(self._critic.gradients)
         loss = np.float32(0.5) * share.dot(np.add.reduce(errors * errors, 0))
         q_value = (np.add.reduce(errors, None) / len(errors) + np.add.reduce(target)) / count
         priority = np.add.reduce(np.abs(errors), 0)

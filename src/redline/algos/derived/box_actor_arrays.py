@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from redline.algos.derived.array_networks import ArrayActor, ArrayCritic, Inputs, as_metrics
@@ -32,7 +31,7 @@ class ArrayBoxActor:
         critics: tuple[DerivedCritic, DerivedCritic],
         rows: int,
     ) -> None:
-        self._algorithm, self._networks = algorithm, (*actors, *critics)
+        self._algorithm, self._networks = algorithm, (*actors, critics[1])
         self._size = algorithm.policy.action_size
         self._inputs = Inputs(algorithm.policy, actors[0], critics[0], rows)
         self._critic, self._actor = ArrayCritic(critics[0], rows), ArrayActor(actors[0], rows)
@@ -47,26 +46,19 @@ class ArrayBoxActor:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """As `DerivedBoxActor.step`."""
         algorithm, inputs = self._algorithm, self._inputs
-        actor, target_actor, critic, target_critic = self._networks
+        actor, target_actor, target_critic = self._networks
         inputs.take(batch["next_obs"], target_critic)
         x = inputs.of_actor(batch["next_obs"], target_actor)
         np.tanh(self._target_actor.forward(x), out=inputs.action)
         if noise is not None:
             self._smooth(noise.numpy())
         value = np.minimum.reduce(self._target.values(inputs.both), 0)
-        value *= batch["discount"].numpy()
-        value += batch["reward"].numpy()
-        inputs.take(batch["obs"], critic)
-        inputs.action[:] = batch["action"].numpy().reshape(inputs.action.shape)
-        loss, q_value, priority = self._critic.learn(
-            inputs.both, value, batch["weight"].numpy(), algorithm.critic_optimizer
-        )
+        metrics = self._critic.learn(batch, inputs, value, algorithm.critic_optimizer)
         actor_metrics: dict[str, Tensor] = {}
         if actor_learns:
             actor_metrics = self._learn_actor(inputs.of_actor(batch["obs"], actor))
             algorithm.move_targets()
-        metrics = as_metrics(critic_loss=loss, q_value=q_value)
-        return metrics | {"priority": torch.from_numpy(priority)}, actor_metrics
+        return metrics, actor_metrics
 
     def _smooth(self, noise: Array) -> None:
         """As `td3.smoothed`, of the actions among the inputs."""

@@ -37,7 +37,7 @@ class ArraySAC:
         target: DerivedCritic,
         rows: int,
     ) -> None:
-        self._algorithm, self._networks = algorithm, (actor, critic, target)
+        self._algorithm, self._networks = algorithm, (actor, target)
         self._size = algorithm.policy.action_size
         self._lowest, self._highest = map(np.float32, algorithm.policy.log_std_range)
         self._inputs = Inputs(algorithm.policy, actor, critic, rows)
@@ -52,7 +52,7 @@ class ArraySAC:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """As `SAC.step`."""
         algorithm, inputs = self._algorithm, self._inputs
-        actor, critic, target_critic = self._networks
+        actor, target_critic = self._networks
         temperature = algorithm.alpha()
         alpha, noise = temperature.numpy()[()], [each.numpy() for each in drawn.noise]
         inputs.take(batch["next_obs"], target_critic)
@@ -60,22 +60,14 @@ class ArraySAC:
         value = np.minimum.reduce(self._target.values(inputs.both), 0)
         log_prob *= alpha
         value -= log_prob
-        value *= batch["discount"].numpy()
-        value += batch["reward"].numpy()
-        inputs.take(batch["obs"], critic)
-        inputs.action[:] = batch["action"].numpy().reshape(inputs.action.shape)
-        loss, q_value, priority = self._critic.learn(
-            inputs.both, value, batch["weight"].numpy(), algorithm.critic_optimizer
-        )
+        metrics = self._critic.learn(batch, inputs, value, algorithm.critic_optimizer)
         actor_metrics: dict[str, Tensor] = {}
         if len(noise) > 1:
             x = inputs.of_actor(batch["obs"], actor)
             actor_metrics = self._learn_actor(x, noise[1], alpha)
         if moves:
             algorithm.move_target()
-        metrics = as_metrics(critic_loss=loss, q_value=q_value)
-        metrics |= {"priority": torch.from_numpy(priority), "alpha": temperature}
-        return metrics, actor_metrics
+        return metrics | {"alpha": temperature}, actor_metrics
 
     def _sample(self, x: Array, noise: Array) -> tuple[Array, Array, Array]:
         """Put actions among the inputs; [N] their log-density.
