@@ -148,7 +148,8 @@ class _Room:
     """
 
     def __init__(self, count: int, online: ArrayPerceptron, target: ArrayPerceptron) -> None:
-        self.online, self.target = online.room(count), target.room(count)
+        self.online = online.room(count)
+        self.target = target.room(count, like=self.online)  # of it only the values are kept
         outputs, values = self.online[-1], self.target[-1]
         self.grad = np.zeros_like(outputs)  # [N, A] of the loss with respect to Q(s, .)
         self.online_entries, self.target_entries = outputs.reshape(-1), values.reshape(-1)
