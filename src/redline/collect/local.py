@@ -111,8 +111,7 @@ class LocalCollector(Collector):
 
     def _finish(self) -> Rollout:
         with torch.inference_mode():
-            for actor, rows in zip(self._actors, self._columns, strict=True):
-                actor.begin(conditioning_of(rows, self._conditioning))
+            self._begin()
             self._step_in_turn()
             parts = [actor.end() for actor in self._actors]
         return Rollout(
@@ -126,6 +125,13 @@ class LocalCollector(Collector):
             version=self._acting_version,
             num_running=sum(part.num_running for part in parts),
         )
+
+    def _begin(self) -> None:
+        if len(self._actors) == 1:  # takes it as it is: a slice costs more than a single act
+            self._actors[0].begin(self._conditioning)
+            return
+        for actor, rows in zip(self._actors, self._columns, strict=True):
+            actor.begin(conditioning_of(rows, self._conditioning))
 
     def _last_obs(self) -> NestedTensor:
         """A copy of what all groups see now."""

@@ -23,6 +23,7 @@
 #define MAX_LAYERS 16
 #define LONG_PASS 4000000 /* multiplications: some 50 us, in which other threads may run */
 #define WIDEST_PANEL 32
+#define FEW 2 /* columns: so many are quicker one by one than as a panel */
 
 /* A matrix of any strides, in floats. */
 typedef struct {

@@ -171,11 +171,13 @@ NAME(product)(const Matrix *a, const Matrix *b, float *c, ptrdiff_t c_row, const
               int rectify, float *packed)
 {
     const NAME(Vector) zero = {0.0f};
-    if (b->columns == 1 && a->column == 1) {
+    if (b->columns <= FEW && a->column == 1) { /* a panel would be zeros for the most part */
         const float none = 0.0f;
-        for (int k = 0; k < b->rows; k++)
-            packed[k] = b->data[k * b->row];
-        NAME(row)(a, packed, bias == NULL ? &none : bias, 0, c, c_row, rectify);
+        for (int j = 0; j < b->columns; j++) {
+            for (int k = 0; k < b->rows; k++)
+                packed[k] = b->data[k * b->row + j * b->column];
+            NAME(row)(a, packed, bias == NULL ? &none : bias + j, 0, c + j, c_row, rectify);
+        }
         return;
     }
     if (a->rows == 1 && b->column == 1) {
