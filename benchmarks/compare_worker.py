@@ -60,7 +60,7 @@ class Brake(gymnasium.Env[Any, Any]):
 
     Args:
         workload: says how long a block is.
-        plant: share of the process's own time to waste, between 0 and 1.
+        plant: how much of the process's own time to waste beside it, 0.03 for 3%.
     """
 
     def __init__(self, workload: Workload, plant: float) -> None:
@@ -86,17 +86,20 @@ class Brake(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One env_step; at the end of a block, wait to be told to go on."""
         self._steps += 1
-        if self._plant:
-            self._waste()
         self._left -= 1
         if self._left == 0:
             self._left = self._workload.block
+            self._waste()
             print(time.process_time_ns(), flush=True)
             sys.stdin.readline()
         return self._observations[self._steps % 64], 1.0, False, self._steps == 200, {}
 
     def _waste(self) -> None:
-        """Spend the planted share of the processor time since the last step."""
+        """Spend the planted share of the processor time since the last block.
+
+        Once for the whole block: to ask for the time takes a microsecond, which after every step
+        would be a slow-down of its own.
+        """
         now = time.process_time_ns()
         end = now + int(self._plant * (now - self._cpu_ns))
         while time.process_time_ns() < end:

@@ -197,6 +197,26 @@ def test_conditioning_of_async_belongs_to_the_rollout_begun_with_it() -> None:
     assert found == [[0, 3], [0, 3], [2]]
 
 
+class Meddler(ExactPolicy):
+    """While it acts, somebody changes the mapping that it was collected with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = {"greedy": torch.zeros(4, dtype=torch.bool)}
+
+    def act(self, *args: Any, **kwargs: Any) -> Any:
+        self.told["greedy"] = torch.ones(4, dtype=torch.bool)
+        return super().act(*args, **kwargs)
+
+
+@pytest.mark.parametrize("placement", ["serial", "alternating"])
+def test_a_mapping_that_is_changed_meanwhile_is_for_the_next_rollout(placement: str) -> None:
+    policy = Meddler()
+    with make(placement, policy) as collector:
+        assert greedy_envs(collector.collect(policy.told)) == []
+        assert greedy_envs(collector.collect(policy.told)) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("placement", ["alternating", "async"])
 def test_waiting_environments_are_idle_in_every_placement(placement: str) -> None:
     """One episode each, then zeros, as in the serial collector."""

@@ -132,19 +132,22 @@ def test_a_network_worked_by_hand() -> None:
     assert bias_grads[0].tolist() == [6.0, 0.0]
 
 
+@pytest.mark.parametrize(("outputs", "last"), [(1, 6), (2, 2)])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("instructions", dense.instructions)
-def test_the_number_of_threads_changes_nothing(turned: bool, instructions: str) -> None:
+def test_the_number_of_threads_changes_nothing(
+    turned: bool, instructions: str, outputs: int, last: int
+) -> None:
     """Rows, and numbers of a gradient, are computed as a whole by one thread each."""
     dense.use(instructions)
-    case = Case([23, 200, 130, 1], seed=0, turned=turned, activate=False)
+    case = Case([23, 200, 130, outputs], seed=0, turned=turned, activate=False)
     x = case.rng.standard_normal((333, 23)).astype(np.float32)
-    grad = case.rng.standard_normal((333, 1)).astype(np.float32)
+    grad = case.rng.standard_normal((333, outputs)).astype(np.float32)
 
     def passes(threads: int) -> list[Array]:
         for each in (*case.weight_grads, *case.bias_grads):
             each[...] = np.nan
-        tape, to_input = case.tape(x), np.full((333, 6), np.nan, np.float32)
+        tape, to_input = case.tape(x), np.full((333, last), np.nan, np.float32)
         case.network.forward(tape, threads)
         case.network.backward(tape, grad, threads, True, to_input)
         grads = [each.copy() for each in (*case.weight_grads, *case.bias_grads)]
@@ -160,8 +163,8 @@ def test_the_number_of_threads_changes_nothing(turned: bool, instructions: str) 
 @pytest.mark.parametrize("instructions", dense.instructions)
 def test_a_row_is_worth_the_same_alone(instructions: str) -> None:
     dense.use(instructions)
-    for turned in (False, True):
-        case = Case([40, 33, 5, 1], seed=1, turned=turned, activate=False)
+    for turned, outputs in itertools.product((False, True), (1, 2)):
+        case = Case([40, 33, 5, outputs], seed=1, turned=turned, activate=False)
         x = case.rng.standard_normal((20, 40)).astype(np.float32)
         whole = case.tape(x)
         case.network.forward(whole)

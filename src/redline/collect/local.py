@@ -95,7 +95,9 @@ class LocalCollector(Collector):
         return next((env.restorable for env in self._envs if env.restorable), None)
 
     def _start(self, conditioning: Mapping[str, Tensor] | None, *, background: bool) -> None:
-        self._acting_version, self._conditioning = self.version, conditioning
+        # The caller may put other tensors into the mapping while the rollout is made.
+        self._conditioning = None if conditioning is None else dict(conditioning)
+        self._acting_version = self.version
         policy = self._frozen_policy() if background else self._policy
         for actor in self._actors:
             actor.policy = policy
