@@ -13,8 +13,8 @@ import sys
 from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
-INSTRUCTIONS = "src/redline/models/csrc/instructions.h"
-THREADS = "src/redline/models/csrc/threads.h"
+INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
+THREADS = "src/redline/engines/cpu/csrc/threads.h"
 # Where the tensor library's threads are looked for; other systems have no such library.
 DL = ["dl"] if sys.platform == "linux" else []
 FLAGS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
@@ -54,24 +54,24 @@ setup(
             optional=True,
         ),
         Extension(
-            "redline.models._dense",
-            sources=["src/redline/models/csrc/dense.c"],
-            depends=["src/redline/models/csrc/product.h", THREADS, INSTRUCTIONS],
+            "redline.engines.cpu._dense",
+            sources=["src/redline/engines/cpu/csrc/dense.c"],
+            depends=["src/redline/engines/cpu/csrc/product.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
             libraries=DL,
             optional=True,
         ),
         Extension(
-            "redline.models._convolution",
-            sources=["src/redline/models/csrc/convolution.c"],
-            depends=["src/redline/models/csrc/patches.h", THREADS, INSTRUCTIONS],
+            "redline.engines.cpu._convolution",
+            sources=["src/redline/engines/cpu/csrc/convolution.c"],
+            depends=["src/redline/engines/cpu/csrc/patches.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
             libraries=DL,
             optional=True,
         ),
         Extension(
-            "redline.algos._parameters",
-            sources=["src/redline/algos/csrc/parameters.c"],
+            "redline.engines.cpu._parameters",
+            sources=["src/redline/engines/cpu/csrc/parameters.c"],
             depends=[INSTRUCTIONS, THREADS],
             # All instructions must round alike, and a vector's root sets no errno.
             extra_compile_args=[*FLAGS, "-ffp-contract=off", "-fno-math-errno"],

@@ -31,7 +31,7 @@ from redline.collect import SerialCollector, WorkersCollector
 from redline.data import Rollout
 from redline.envs import EnvSettings
 from redline.policies import make_policy
-from redline.policies.policy import ActOutput, Policy, ReplayOutput, State
+from redline.policies.policy import ActionEvaluation, ActOutput, Policy, State
 
 RESULTS = Path(__file__).parent / "results"
 ACTIONS = 256  # drawn beforehand, used in turn
@@ -64,7 +64,7 @@ class FreePolicy(Policy):
         """Zero."""
         return torch.zeros(len(obs))
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         """Not asked for."""
         raise NotImplementedError
 

@@ -32,8 +32,8 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.machine import as_markdown, describe
 from redline.envs import make_vec
-from redline.envs.device.ids import GAMES, ORIGINALS
-from redline.envs.device.native import NativeEnv, make_game
+from redline.envs.games.ids import GAMES, ORIGINALS
+from redline.envs.games.native import NativeEnv, make_game
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (64, 256, 1024, 4096, 16_384, 65_536)

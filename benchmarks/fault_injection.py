@@ -34,7 +34,7 @@ import gymnasium
 
 import redline
 from benchmarks.machine import as_markdown, describe
-from redline.train.checkpoint_store import CheckpointStore
+from redline.train.checkpoint.store import CheckpointStore
 
 RESULTS = Path(__file__).parent / "results"
 PLACEMENTS = ("central", "alternating", "workers", "async")

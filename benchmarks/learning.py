@@ -159,7 +159,7 @@ def verdict(suite: Suite, rows: list[dict[str, Any]]) -> tuple[bool, str]:
 
 def write_results(name: str, suite: Suite, rows: list[dict[str, Any]], runs: list[Path]) -> bool:
     """Table, figures and curves of one suite; true if it succeeded."""
-    from redline.train.curves import plot_runs
+    from redline.train.progress.curves import plot_runs
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     succeeded, sentence = verdict(suite, rows)

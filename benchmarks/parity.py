@@ -29,7 +29,7 @@ def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
     from tests.parity.learners import batch, make, parameters
     from tests.parity.test_accelerate import distance
 
-    from redline.accelerate import CompiledStep, accelerate
+    from redline.engines.accelerate import CompiledStep, accelerate
 
     eager, other = make(name), make(name)
     start = parameters(eager)

@@ -216,7 +216,7 @@ def thinned(curve: list[tuple[int, float]], total: int) -> list[tuple[int, float
 
 def summary(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
     """Mean over the seeds with its 95% bootstrap interval."""
-    from redline.train.statistics import bootstrap_interval
+    from redline.train.progress.statistics import bootstrap_interval
 
     values = [row["return_mean"] for row in rows]
     low, high = bootstrap_interval(values)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import redline
-from redline.train.curves import plot_runs
+from redline.train.progress.curves import plot_runs
 
 OUT = Path("demo-run")
 

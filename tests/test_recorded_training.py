@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from redline.cli import main
-from redline.train.operation_shares import COLUMNS
+from redline.train.progress.operation_shares import COLUMNS
 
 ARGUMENTS = shlex.split(
     "train dqn --env CartPole-v1 --preset default --num-envs 2 --rollout-length 8 "

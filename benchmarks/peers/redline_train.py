@@ -37,7 +37,7 @@ def main() -> None:
     stopwatch = Stopwatch(arguments.warmup, arguments.measured)
 
     import redline
-    from redline.train.loop import TrainLoop
+    from redline.train.loops.loop import TrainLoop
 
     iterate = TrainLoop._iterate
     first_iteration_s: list[float] = []

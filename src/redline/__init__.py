@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from redline.data import Rollout
     from redline.envs import make_vec
     from redline.policies import make_policy
-    from redline.train.run import Run
-    from redline.train.run import load_run as load
-    from redline.train.start import train
+    from redline.train.runs.run import Run
+    from redline.train.runs.run import load_run as load
+    from redline.train.runs.start import train
 
 __version__ = "0.1.0"
 
@@ -35,8 +35,8 @@ __all__ = ["Rollout", "Run", "__version__", "load", "make_policy", "make_vec", "
 
 _HOMES = {
     "Rollout": ("redline.data", "Rollout"),
-    "Run": ("redline.train.run", "Run"),
-    "load": ("redline.train.run", "load_run"),
+    "Run": ("redline.train.runs.run", "Run"),
+    "load": ("redline.train.runs.run", "load_run"),
     "make_policy": ("redline.policies", "make_policy"),
     "make_vec": ("redline.envs", "make_vec"),
 }

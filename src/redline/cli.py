@@ -141,7 +141,7 @@ def _train(arguments: list[str]) -> int:
     if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
         return _resume(arguments, recording)
     config = parse_train_arguments(arguments)
-    from redline.train.start import start_run
+    from redline.train.runs.start import start_run
 
     return start_run(config, recording=recording).exit_code
 
@@ -193,7 +193,7 @@ def _resume(arguments: list[str], recording: Any) -> int:
     if not arguments[0].startswith("-"):
         algorithm, arguments = check_algorithm(arguments[0]), arguments[1:]
     parsed = _parse(ResumeArguments, arguments, "train")
-    from redline.train.start import resume_run
+    from redline.train.runs.start import resume_run
 
     run = resume_run(
         parsed.resume,
@@ -217,7 +217,7 @@ def parse_train_arguments(arguments: list[str]) -> RunConfig:
     """
     from dataclasses import make_dataclass
 
-    from redline.train.presets import preset_config
+    from redline.train.presets.presets import preset_config
     from redline.train.settings import RunConfig, check_algorithm
 
     algorithm = check_algorithm(arguments[0])
@@ -335,8 +335,8 @@ def _eval(arguments: list[str]) -> None:
     parsed = _parse(EvalArguments, arguments, "eval")
     if parsed.greedy and parsed.stochastic:
         raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
-    from redline.train.run import load_run
-    from redline.train.video import require_video
+    from redline.train.runs.run import load_run
+    from redline.train.runs.video import require_video
 
     run = load_run(parsed.run_dir, env=parsed.env)
     if parsed.video:
@@ -352,14 +352,14 @@ def _eval(arguments: list[str]) -> None:
 
 def _inspect(arguments: list[str]) -> None:
     parsed = _parse(InspectArguments, arguments, "inspect")
-    from redline.train.run import load_run
+    from redline.train.runs.run import load_run
 
     _print_json(load_run(parsed.run_dir).inspect())
 
 
 def _plot(arguments: list[str]) -> None:
     parsed = _parse(PlotArguments, arguments, "plot")
-    from redline.train.curves import plot_runs
+    from redline.train.progress.curves import plot_runs
 
     plot_runs(
         list(parsed.run_dirs),
@@ -374,7 +374,7 @@ def _plot(arguments: list[str]) -> None:
 
 def _export(arguments: list[str]) -> None:
     parsed = _parse(ExportArguments, arguments, "export")
-    from redline.train.run import load_run
+    from redline.train.runs.run import load_run
 
     run = load_run(parsed.run_dir, env=parsed.env)
     path = run.export(parsed.out, format=parsed.format, which=parsed.which)

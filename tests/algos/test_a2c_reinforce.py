@@ -16,7 +16,7 @@ from redline.algos.policy_gradient import policy_gradient_loss
 from redline.algos.reinforce import Reinforce
 from redline.data import Rollout
 from redline.errors import ConfigError
-from redline.policies.policy import ActOutput, Policy, ReplayOutput, State
+from redline.policies.policy import ActionEvaluation, ActOutput, Policy, State
 
 
 class TwoNumberPolicy(Policy):
@@ -46,13 +46,13 @@ class TwoNumberPolicy(Policy):
     def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         return self.baseline.expand(len(obs))
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         sign = rollout["action"].float() * 2 - 1
         log_prob = torch.nn.functional.logsigmoid(self.logit * sign)
         p = torch.sigmoid(self.logit)
         entropy = -(p * p.log() + (1 - p) * (1 - p).log())
         shape = log_prob.shape
-        return ReplayOutput(log_prob, entropy.expand(shape), self.baseline.expand(shape), {})
+        return ActionEvaluation(log_prob, entropy.expand(shape), self.baseline.expand(shape), {})
 
 
 def rollout_of(

@@ -11,13 +11,12 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.accelerate import accelerate
 from redline.algos.configs import DDPGConfig, SACConfig, TD3Config
 from redline.algos.ddpg import DDPG
-from redline.algos.derived import array_networks
 from redline.algos.sac import SAC
 from redline.algos.td3 import TD3
-from redline.models import native_network
+from redline.engines.accelerate import accelerate
+from redline.engines.cpu import array_networks, native_network
 from tests.parity.learners import parameters
 
 ACTIONS = spaces.Box(-2.0, 1.0, (2, 2), np.float32)

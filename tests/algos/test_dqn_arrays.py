@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
-from redline.accelerate import accelerate
 from redline.algos.configs.dqn import DQNConfig
-from redline.algos.derived.dqn_arrays import ArrayDQN
 from redline.algos.dqn import DQN
+from redline.engines.accelerate import accelerate
+from redline.engines.cpu.dqn_arrays import ArrayDQN
 from tests.algos.q_networks import transitions
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)

@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 import redline
+from redline.engines.cpu.single_acting import single_actor
 from redline.envs import make_vec
 from redline.policies import SquashedGaussianActor
 from redline.policies.make import make_actor, make_policy
-from redline.policies.single_acting import single_actor
 
 SPACES = [
     pytest.param(spaces.Box(-1, 1, (4,), np.float32), id="float32"),

@@ -9,7 +9,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from redline.accelerate import accelerate
 from redline.algos.a2c import A2C
 from redline.algos.appo import APPO
 from redline.algos.configs import A2CConfig, APPOConfig, ImpalaConfig, PPOConfig, ReinforceConfig
@@ -17,6 +16,7 @@ from redline.algos.impala import Impala
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
 from redline.data import Rollout
+from redline.engines.accelerate import accelerate
 from redline.policies import make_policy
 from tests.policies.rollouts import act_out
 

@@ -17,7 +17,7 @@ from redline.algos import optimizers
 from redline.algos.optimizers import Adam, move_towards
 
 native = pytest.importorskip(
-    "redline.algos._parameters", reason="built where there is a C compiler"
+    "redline.engines.cpu._parameters", reason="built where there is a C compiler"
 )
 if optimizers._parameters is None:
     pytest.skip("this torch does not tell C where tensors lie", allow_module_level=True)

@@ -125,7 +125,7 @@ def acted_rollout(
 def test_first_minibatch_has_ratio_one() -> None:
     """Before any step the policy is the one that acted: no ratio is clipped, the KL is 0."""
     ppo, rollout = made_rollout()
-    output = ppo.policy.replay(rollout)
+    output = ppo.policy.evaluate_rollout(rollout)
     torch.testing.assert_close(output.log_prob.detach(), rollout["log_prob"])
     torch.testing.assert_close(output.value.detach(), rollout["value"])
 

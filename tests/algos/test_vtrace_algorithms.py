@@ -60,7 +60,7 @@ def test_stale_targets_by_hand() -> None:
     """
     policy, rollout = TwoNumberPolicy(logit=0.0, value=2.0), stale_rollout()
     config = ImpalaConfig(num_envs=1, rollout_length=2, gamma=0.5)
-    result, metrics = corrected(policy, rollout, policy.replay(rollout), config)
+    result, metrics = corrected(policy, rollout, policy.evaluate_rollout(rollout), config)
     assert result.target.squeeze(1).tolist() == [2.5, 4.0]
     assert result.advantage.squeeze(1).tolist() == [0.5, 2.0]
     assert metrics["rho"].item() == pytest.approx(0.75)
@@ -72,7 +72,7 @@ def test_a_truncated_last_row_keeps_the_value_of_its_own_successor() -> None:
     policy, rollout = TwoNumberPolicy(logit=0.0, value=2.0), stale_rollout()
     rollout["truncated"][1] = True
     config = ImpalaConfig(num_envs=1, rollout_length=2, gamma=0.5)
-    result, _ = corrected(policy, rollout, policy.replay(rollout), config)
+    result, _ = corrected(policy, rollout, policy.evaluate_rollout(rollout), config)
     assert result.target[1].item() == 47.0
 
 
@@ -120,7 +120,7 @@ def fresh_rollout(policy: Any) -> Rollout:
     steps = rollout.steps
     steps["reward"] = torch.randn(8, 4).masked_fill(~rollout.valid, 0.0)
     bootstrap = torch.randn(8, 4).masked_fill(~steps["truncated"], 0.0)
-    state = policy.replay(rollout).state
+    state = policy.evaluate_rollout(rollout).state
     last: Tensor = policy.value(rollout.last_obs, state)
     steps["bootstrap_value"] = bootstrap
     steps["bootstrap_value"][-1] = torch.where(steps["truncated"][-1], bootstrap[-1], last)

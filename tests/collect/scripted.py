@@ -11,7 +11,7 @@ from torch import Tensor
 
 from redline.data import Array, EpisodeRecord, Rollout
 from redline.envs.vec_env import EnvStep, VecEnv
-from redline.policies.policy import ActOutput, Policy, ReplayOutput, State
+from redline.policies.policy import ActionEvaluation, ActOutput, Policy, State
 
 CHOICE_OF_TWO = spaces.Discrete(2)
 
@@ -132,7 +132,7 @@ class CountingPolicy(Policy):
     def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         return obs[:, 0] + 1000 * state["steps"][:, 0]
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         raise NotImplementedError
 
 
@@ -174,5 +174,5 @@ class ExactPolicy(Policy):
     def value(self, obs: Any, state: State, conditioning: Any = None) -> Tensor:
         return state["steps"][:, 0] + self.weight
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         raise NotImplementedError

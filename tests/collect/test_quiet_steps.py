@@ -13,8 +13,8 @@ import torch
 
 from redline.collect import SerialCollector
 from redline.envs import make_vec
+from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.batched import BatchedEnv
-from redline.envs.env_loop import EnvLoop
 from redline.envs.vec_env import VecEnv
 from redline.errors import ActionError, EnvDataError
 from redline.policies import make_policy

@@ -9,9 +9,9 @@ from gymnasium import spaces
 
 from redline.collect import SerialCollector
 from redline.data import Array, Rollout
+from redline.engines.cpu.packed import PackedNetwork
 from redline.errors import ConfigError
 from redline.models import NatureCNN
-from redline.models.packed import PackedNetwork
 from redline.policies import make_policy
 from tests.collect.scripted import CountingPolicy, ScriptedEnv
 

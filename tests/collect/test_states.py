@@ -41,7 +41,7 @@ def test_states_are_the_same_in_one_process_and_in_several() -> None:
                 assert made["terminated"].any()
                 assert made["skill"][-1].tolist() == skills
                 with torch.no_grad():
-                    log_prob = policy.replay(made).log_prob
+                    log_prob = policy.evaluate_rollout(made).log_prob
                 torch.testing.assert_close(log_prob, made["log_prob"], rtol=1e-4, atol=1e-5)
             assert torch.equal(rollout["action"], expected["action"])
             for name, leaf in expected.initial_state.items():

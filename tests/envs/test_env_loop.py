@@ -10,8 +10,8 @@ import pytest
 
 from redline.data import EpisodeRecord
 from redline.envs import make_vec
+from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.batched import BatchedEnv
-from redline.envs.env_loop import EnvLoop
 from redline.errors import ConfigError, EnvDataError, EnvError
 from tests.envs.scripted import Counting, Faulty, Lives
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from redline.envs import make_vec
-from redline.envs.processes import split_evenly
-from redline.envs.shared_memory import Layout, SharedBlock, spec_of
-from redline.envs.supervisor import WorkerGroup
+from redline.envs.backends.processes import split_evenly
+from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
+from redline.envs.workers.supervisor import WorkerGroup
 from redline.errors import ConfigError, EnvDataError, EnvError, WorkerError
 from tests.envs.recording import record
 from tests.envs.scripted import Counting, Echo, Faulty, Walk
@@ -187,7 +187,7 @@ def test_a_worker_that_stands_still_is_found_though_starting_may_take_long(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two minutes are allowed for these, but not without any work done."""
-    monkeypatch.setattr("redline.envs.supervisor._LEAST_STANDSTILL_S", 4.0)
+    monkeypatch.setattr("redline.envs.workers.supervisor._LEAST_STANDSTILL_S", 4.0)
     begin = time.monotonic()
     with pytest.raises(WorkerError) as caught:  # noqa: PT012 (which call fails is the case)
         env = make_vec(

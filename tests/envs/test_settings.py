@@ -14,7 +14,7 @@ import pytest
 
 from redline.envs import EnvSettings, cpus, make_vec
 from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
-from redline.envs.minatar import IDS
+from redline.envs.games.minatar import IDS
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from tests.envs.scripted import Counting
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from redline.envs import watch
+from redline.envs.workers import watch
 
 
 class Clock:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from redline.models import native_network
-from redline.models.array_perceptron import ArrayPerceptron, suits_arrays
-from redline.models.mlp_gradients import Gradients, Perceptron, perceptron_of
+from redline.engines.cpu import native_network
+from redline.engines.cpu.array_mlp import ArrayPerceptron, suits_arrays
+from redline.engines.cpu.mlp_gradients import Gradients, Perceptron, perceptron_of
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
@@ -25,7 +25,7 @@ def test_values_and_gradients_equal_autograds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not compiled:
-        monkeypatch.setattr("redline.models.native_network._dense", None)
+        monkeypatch.setattr("redline.engines.cpu.native_network._dense", None)
     torch.manual_seed(0)
     last = [activation()] if activate_output else []
     network = nn.Sequential(nn.Linear(5, 7), activation(), nn.Linear(7, 3), *last)
@@ -60,7 +60,7 @@ def test_outputs_can_be_written_to_memory_made_before(
 ) -> None:
     """Two passes through the same room, and one through its own, which nothing changes later."""
     if not compiled:
-        monkeypatch.setattr("redline.models.native_network._dense", None)
+        monkeypatch.setattr("redline.engines.cpu.native_network._dense", None)
     torch.manual_seed(0)
     perceptron = perceptron_of([nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)])
     assert perceptron is not None
@@ -127,7 +127,7 @@ def test_numpy_gets_one_thread() -> None:
     """With as many as the tensor library has, the two kept each other from working."""
     program = (
         "from threadpoolctl import threadpool_info\n"
-        "from redline.models.array_perceptron import give_numpy_one_thread\n"
+        "from redline.engines.cpu.array_mlp import give_numpy_one_thread\n"
         "give_numpy_one_thread()\n"
         "print([i['num_threads'] for i in threadpool_info() if i['internal_api'] == 'openblas'])\n"
     )

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from redline.data import Array
 
-dense = pytest.importorskip("redline.models._dense", reason="built where there is a C compiler")
+dense = pytest.importorskip(
+    "redline.engines.cpu._dense", reason="built where there is a C compiler"
+)
 
 WIDTHS = st.lists(st.sampled_from([1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 65, 120]), min_size=2,
                   max_size=4)  # fmt: skip

@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from redline.models import EnsembleMLP, products
-from redline.models.mlp_gradients import (
+from redline.engines.cpu import products
+from redline.engines.cpu.mlp_gradients import (
     Gradients,
     Layer,
     Perceptron,
     perceptron_of,
     perceptrons_of,
 )
+from redline.models import EnsembleMLP
 
 
 def test_two_layers_by_hand() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from redline.models import NatureCNN, packed
-from redline.models.packed import Packing
+from redline.engines.cpu import packed
+from redline.engines.cpu.packed import Packing
+from redline.models import NatureCNN
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from redline.engines.cpu.rectified import rectified, serves
 from redline.models import ImpalaResNet, NatureCNN, convolution
 from redline.models.convolution import ConvolutionalNetwork, Pixels, ScaledConv2d
-from redline.models.rectified import rectified, serves
 
 native = pytest.importorskip(
-    "redline.models._convolution", reason="built where there is a C compiler"
+    "redline.engines.cpu._convolution", reason="built where there is a C compiler"
 )
 
 INSTRUCTIONS: list[str] = native.instructions

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from redline.accelerate import (
+from redline.engines.accelerate import (
     MODES,
     CompiledStep,
     StaticInputs,
@@ -19,7 +19,7 @@ from redline.accelerate import (
     choose_mode,
     describe,
 )
-from redline.algos.derived import derived
+from redline.engines.cpu.derive import derived
 from redline.errors import ConfigError, RedlineError
 from tests.parity.learners import LEARNERS, ON_POLICY, batch, make, parameters
 
@@ -90,7 +90,7 @@ def test_one_derived_step_in_tensor_operations_has_the_gradients_of_autograd(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As larger networks have it, and other devices than the CPU."""
-    module = "redline.algos.derived.array_actor_critic"
+    module = "redline.engines.cpu.array_actor_critic"
     monkeypatch.setattr(f"{module}.suits_arrays", lambda *_: False)
     test_one_derived_step_has_the_gradients_of_autograd(name)
 
@@ -99,7 +99,7 @@ def test_one_derived_step_in_tensor_operations_has_the_gradients_of_autograd(
 def test_one_derived_step_of_dqn_in_tensor_operations_has_the_gradients_of_autograd(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redline.algos.derived.dqn.suits_arrays", lambda *_: False)
+    monkeypatch.setattr("redline.engines.cpu.dqn.suits_arrays", lambda *_: False)
     test_one_derived_step_has_the_gradients_of_autograd(name)
 
 
@@ -107,7 +107,7 @@ def test_one_derived_step_of_dqn_in_tensor_operations_has_the_gradients_of_autog
 def test_one_derived_step_of_actors_in_tensor_operations_has_the_gradients_of_autograd(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redline.algos.derived.array_networks._all_suit", lambda *_: False)
+    monkeypatch.setattr("redline.engines.cpu.array_networks._all_suit", lambda *_: False)
     test_one_derived_step_has_the_gradients_of_autograd(name)
 
 

@@ -36,7 +36,7 @@ ACTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def assert_replay_equals_acting(policy: ActorCritic, rollout: Rollout) -> None:
     with torch.no_grad():
-        output = policy.replay(rollout)
+        output = policy.evaluate_rollout(rollout)
     valid = rollout.valid
     for got, acted in ((output.log_prob, rollout["log_prob"]), (output.value, rollout["value"])):
         assert got.shape == valid.shape
@@ -132,8 +132,8 @@ def test_any_subset_of_the_environments_replays_alike(core: str) -> None:
         initial_state={name: leaf[index] for name, leaf in rollout.initial_state.items()},
         last_obs=map_leaves(lambda leaf: leaf[index], rollout.last_obs),
     )
-    *whole, whole_state = policy.replay(rollout)
-    *own, own_state = policy.replay(part)
+    *whole, whole_state = policy.evaluate_rollout(rollout)
+    *own, own_state = policy.evaluate_rollout(part)
     for every, some in zip(whole, own, strict=True):
         torch.testing.assert_close(every[:, index], some)
     for name, leaf in own_state.items():
@@ -157,7 +157,7 @@ def test_a_bad_row_does_not_reach_the_next_episode() -> None:
     rollout = act_out(policy, VECTOR, 4, 1)
     rollout.steps["valid"] = torch.tensor([[1], [0], [1], [1]]) > 0
     rollout.steps["obs"][1] = torch.nan
-    output = policy.replay(rollout)
+    output = policy.evaluate_rollout(rollout)
     assert torch.isfinite(output.value[2:]).all()
     assert torch.isfinite(output.log_prob[2:]).all()
 
@@ -169,7 +169,7 @@ def test_evaluate_actions_takes_rows_in_any_order() -> None:
     flat = rollout.steps.reshape(12)[order]
     with torch.no_grad():
         rows = policy.evaluate_actions(flat["obs"], flat["action"])
-        whole = policy.replay(rollout)
+        whole = policy.evaluate_rollout(rollout)
     for row, all_of_it in zip(rows[:3], whole[:3], strict=True):
         torch.testing.assert_close(row, all_of_it.flatten()[order])
 
@@ -259,7 +259,7 @@ def test_every_parameter_gets_a_gradient() -> None:
         ("none", {"shared_encoder": True}),
     ):
         policy = make_policy(VECTOR, ACTIONS["nested"][0], core=core, **options)
-        output = policy.replay(act_out(policy, VECTOR, 4, 3))
+        output = policy.evaluate_rollout(act_out(policy, VECTOR, 4, 3))
         (output.log_prob.sum() + output.entropy.sum() + output.value.sum()).backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters())
 

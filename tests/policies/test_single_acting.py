@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from redline.algos.configs import DQNConfig
 from redline.algos.dqn import DQN
+from redline.engines.cpu.single_acting import single_actor
 from redline.policies import DeterministicActor, SquashedGaussianActor, make_actor, make_policy
 from redline.policies.policy import Policy
-from redline.policies.single_acting import single_actor
 
 VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
 BOX = spaces.Box(-2.0, 3.0, (2, 2), np.float32)

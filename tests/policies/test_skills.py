@@ -60,7 +60,7 @@ def test_skill_and_greed_may_change_at_every_collection(core: str, reset_mode: A
         expected = skill.expand(6, 4).float()
         assert torch.equal(rollout["skill"], torch.where(valid, expected, 0.0))
         with torch.no_grad():
-            output = policy.replay(rollout)
+            output = policy.evaluate_rollout(rollout)
         for got, acted in ((output.log_prob, "log_prob"), (output.value, "value")):
             torch.testing.assert_close(got[valid], rollout[acted][valid], rtol=1e-4, atol=1e-5)
         policy.update_normalizer(rollout)

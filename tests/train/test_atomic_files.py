@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from redline.errors import ConfigError, RunDirectoryError
-from redline.train.atomic_files import (
+from redline.train.checkpoint.atomic_files import (
     atomic_directory,
     atomic_file,
     remove_directory,

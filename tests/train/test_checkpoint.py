@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.torch import load_file
 
 from redline.errors import CheckpointError, CorruptCheckpointError, IncompatibleCheckpointError
-from redline.train.checkpoint import load_checkpoint, save_checkpoint
-from redline.train.checkpoint_files import params_sha256
-from redline.train.checkpoint_tree import decode_tree, encode_tree
+from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
+from redline.train.checkpoint.files import params_sha256
+from redline.train.checkpoint.tree import decode_tree, encode_tree
 
 
 def same(left: Any, right: Any) -> bool:

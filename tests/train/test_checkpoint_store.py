@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from redline.errors import ConfigError, CorruptCheckpointError, UnknownNameError
-from redline.train.checkpoint import load_checkpoint
-from redline.train.checkpoint_store import CheckpointStore, SnapshotMode
+from redline.train.checkpoint.checkpoint import load_checkpoint
+from redline.train.checkpoint.store import CheckpointStore, SnapshotMode
 
 
 def steps(store: CheckpointStore) -> list[int]:
@@ -163,7 +163,7 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
 
 SAVING = """
 import sys, torch
-from redline.train.checkpoint_store import CheckpointStore
+from redline.train.checkpoint.store import CheckpointStore
 store = CheckpointStore(sys.argv[1], sys.argv[2], gap=3)
 latest = store.latest(lambda problem: sys.exit("corrupt: " + problem))
 step = 0 if latest is None else latest.step

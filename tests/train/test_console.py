@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from redline.train.console import Console, duration
+from redline.train.progress.console import Console, duration
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from redline.errors import ConfigError, RunDirectoryError
-from redline.train.curves import (
+from redline.train.progress.curves import (
     learning_curves,
     load_progress,
     load_setting,

@@ -14,11 +14,11 @@ import torch
 
 import redline
 from redline.errors import ConfigError, DeviceError, IncompatibleCheckpointError
-from redline.train.building import env_settings
-from redline.train.presets import family, preset_config
-from redline.train.progress import TIME_COLUMNS
-from redline.train.recording import EpisodeFrames
-from redline.train.run import Run
+from redline.train.presets.presets import family, preset_config
+from redline.train.progress.progress import TIME_COLUMNS
+from redline.train.runs.building import env_settings
+from redline.train.runs.episode_frames import EpisodeFrames
+from redline.train.runs.run import Run
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SMALL: dict[str, Any] = {

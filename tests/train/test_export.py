@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
-from redline.train.export import export_policy
+from redline.train.runs.export import export_policy
 
 
 class Network(nn.Module):

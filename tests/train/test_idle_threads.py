@@ -34,7 +34,7 @@ def test_the_library_reads_it_on_the_way_to_training() -> None:
     """Nothing loads the tensor library before it is told."""
     inherited = {name: value for name, value in os.environ.items() if name not in OWN}
     done = subprocess.run(
-        [sys.executable, "-c", "import redline.cli, redline.train.start"],
+        [sys.executable, "-c", "import redline.cli, redline.train.runs.start"],
         env=inherited | {"OMP_DISPLAY_ENV": "verbose"},
         capture_output=True,
         text=True,

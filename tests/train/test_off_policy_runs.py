@@ -19,12 +19,12 @@ from redline.algos.configs import DQNConfig
 from redline.algos.dqn import DQN
 from redline.cli import main
 from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
-from redline.train.algorithms import trainable_parts
-from redline.train.checkpoint import load_checkpoint
-from redline.train.checkpoint_files import params_sha256
-from redline.train.off_policy_loop import OffPolicyLoop
-from redline.train.progress import BASE_COLUMNS, TIME_COLUMNS
-from redline.train.run import Run
+from redline.train.checkpoint.checkpoint import load_checkpoint
+from redline.train.checkpoint.files import params_sha256
+from redline.train.loops.off_policy_loop import OffPolicyLoop
+from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
+from redline.train.runs.algorithms import trainable_parts
+from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {
     "total_env_steps": 240,

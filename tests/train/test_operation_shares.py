@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redline.profile import _native, marks
-from redline.train.operation_shares import COLUMNS, OPERATIONS, OperationShares
+from redline.train.progress.operation_shares import COLUMNS, OPERATIONS, OperationShares
 
 MARKS = 1
 

@@ -18,8 +18,8 @@ from redline.algos.configs import CONFIGS
 from redline.cli import main
 from redline.envs.cpus import allowed_cpus, worker_cpus
 from redline.errors import ConfigError
-from redline.train.progress import TIME_COLUMNS
-from redline.train.run import Run
+from redline.train.progress.progress import TIME_COLUMNS
+from redline.train.runs.run import Run
 
 TINY: dict[str, Any] = {
     "total_env_steps": 96,

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError, MissingExtraError, RunDirectoryError, UnknownNameError
-from redline.train.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
+from redline.train.progress.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
 
 
 def episode(return_: float, length: int) -> EpisodeRecord:

@@ -33,8 +33,8 @@ from redline.errors import (
     SpaceError,
     UnknownNameError,
 )
-from redline.train.progress import BASE_COLUMNS, TIME_COLUMNS
-from redline.train.run import Run
+from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
+from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {
     "total_env_steps": 1024,
@@ -290,7 +290,7 @@ def test_a_stop_loses_nothing_in_any_checkpoint_mode(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the stopping iteration is one that would have asked the mode for a checkpoint."""
-    from redline.train.on_policy_loop import OnPolicyLoop
+    from redline.train.loops.on_policy_loop import OnPolicyLoop
 
     iterate = OnPolicyLoop._iterate
 
@@ -451,7 +451,7 @@ def test_a_run_without_a_checkpoint_cannot_be_evaluated_yet(tmp_path: Path) -> N
 
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:
-    from redline.train.run_directory import RunLock
+    from redline.train.runs.run_directory import RunLock
 
     run = small(tmp_path / "run", total_env_steps=128)
     with RunLock(run.out), pytest.raises(RunDirectoryError, match="in use by another process"):

@@ -9,9 +9,9 @@ from tensordict import TensorDict
 
 from redline.algos.configs import PPOConfig
 from redline.data import Rollout
-from redline.train.loop import MetricMeans
-from redline.train.reward_scaling import RewardScaler
-from redline.train.schedules import are_constant, scheduled, scheduled_hyperparameters
+from redline.train.loops.loop import MetricMeans
+from redline.train.loops.reward_scaling import RewardScaler
+from redline.train.loops.schedules import are_constant, scheduled, scheduled_hyperparameters
 
 
 def test_linear_schedule_by_hand() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from redline.errors import ConfigError
-from redline.train.statistics import bootstrap_interval, interquartile_mean
+from redline.train.progress.statistics import bootstrap_interval, interquartile_mean
 
 
 def test_interquartile_mean_by_hand() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from redline.errors import ConfigError, MissingExtraError
-from redline.train.video import write_video
+from redline.train.runs.video import write_video
 
 
 def frames(count: int, height: int, width: int) -> Iterator[np.ndarray]:

@@ -22,7 +22,7 @@ from redline.algos.configs import A2CConfig
 from redline.algos.optimizers import Adam, Optimizer, RMSprop
 from redline.algos.policy_gradient import PolicyGradient
 from redline.data import Rollout
-from redline.policies.policy import Policy, ReplayOutput
+from redline.policies.policy import ActionEvaluation, Policy
 from redline.returns import gae
 
 
@@ -48,7 +48,7 @@ class A2C(PolicyGradient):
         return RMSprop(self.parameters, config.learning_rate, eps=config.optimizer_eps)
 
     def estimate(
-        self, rollout: Rollout, output: ReplayOutput
+        self, rollout: Rollout, output: ActionEvaluation
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """A and R of a rollout that the present weights collected, and no further metrics."""
         del output

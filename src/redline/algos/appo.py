@@ -63,7 +63,7 @@ class APPO(PPO):
             name -> [] means over the optimiser steps taken.
         """
         with torch.no_grad():
-            output = self.policy.replay(rollout)
+            output = self.policy.evaluate_rollout(rollout)
         result, metrics = corrected(self.policy, rollout, output, self.config)
         steps = rollout.steps.copy()
         # Copies: a policy may give views of its parameters, which are about to change.

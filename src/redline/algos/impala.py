@@ -29,20 +29,20 @@ from torch import Tensor
 from redline.algos.a2c import A2C
 from redline.algos.configs import APPOConfig, ImpalaConfig
 from redline.data import Rollout, masked_mean
-from redline.policies.policy import Policy, ReplayOutput
+from redline.policies.policy import ActionEvaluation, Policy
 from redline.returns import VTrace, vtrace
 
 
 @torch.no_grad()
 def corrected(
-    policy: Policy, rollout: Rollout, output: ReplayOutput, config: ImpalaConfig | APPOConfig
+    policy: Policy, rollout: Rollout, output: ActionEvaluation, config: ImpalaConfig | APPOConfig
 ) -> tuple[VTrace, dict[str, Tensor]]:
     """V-trace of a rollout under the learner's present weights.
 
     Args:
         policy: the learner's.
         rollout: [T, B] with the extra `log_prob`, of the weights that collected.
-        output: what `policy.replay` gives for it now.
+        output: what `policy.evaluate_rollout` gives for it now.
         config: gamma, gae_lambda and the two bounds.
 
     Returns:
@@ -92,7 +92,7 @@ class Impala(A2C):
         super().__init__(policy, config, seed)
 
     def estimate(
-        self, rollout: Rollout, output: ReplayOutput
+        self, rollout: Rollout, output: ActionEvaluation
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """A and v by V-trace, with what it says of the rollout's age."""
         result, metrics = corrected(self.policy, rollout, output, self.config)

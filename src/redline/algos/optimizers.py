@@ -27,7 +27,7 @@ def _extension() -> Any:
     """The steps in C; None without a C compiler, or if tensors do not tell C where they lie."""
     try:
         # It looks for the threads of the tensor library, which is loaded by now.
-        from redline.algos import _parameters  # pyright: ignore[reportAttributeAccessIssue]
+        from redline.engines.cpu import _parameters  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         return None
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)

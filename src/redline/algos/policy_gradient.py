@@ -22,7 +22,7 @@ from redline.algos.algorithm import clip_gradients, explained_variance, normaliz
 from redline.algos.configs import A2CConfig, ReinforceConfig
 from redline.algos.optimizers import Optimizer
 from redline.data import Rollout, masked_mean
-from redline.policies.policy import Policy, ReplayOutput
+from redline.policies.policy import ActionEvaluation, Policy
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
@@ -63,13 +63,13 @@ class PolicyGradient:
         raise NotImplementedError
 
     def estimate(
-        self, rollout: Rollout, output: ReplayOutput
+        self, rollout: Rollout, output: ActionEvaluation
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Advantages and value targets, constants [T, B], and further metrics [].
 
         Args:
             rollout: [T, B].
-            output: what `policy.replay` gives for it now.
+            output: what `policy.evaluate_rollout` gives for it now.
         """
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class PolicyGradient:
     def step(self, rollout: Rollout) -> dict[str, Tensor]:
         """The update; nothing here depends on counts."""
         config, valid = self.config, rollout["valid"]
-        output = self.policy.replay(rollout)
+        output = self.policy.evaluate_rollout(rollout)
         advantage, target, metrics = self.estimate(rollout, output)
         variance = explained_variance(output.value.detach(), target, valid)
         if config.normalize_advantage:

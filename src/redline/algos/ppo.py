@@ -35,7 +35,7 @@ from redline.algos.optimizers import Adam
 from redline.data import Rollout, map_leaves, masked_mean
 from redline.errors import ConfigError
 from redline.models.observation_encoder import image_layout
-from redline.policies.policy import Policy, ReplayOutput
+from redline.policies.policy import ActionEvaluation, Policy
 from redline.returns import gae
 
 
@@ -274,7 +274,7 @@ class PPO:
     def step(self, batch: Minibatch, stopped: Tensor) -> dict[str, Tensor]:
         """One optimiser step, which the device skips where `stopped` is 1."""
         if batch.sequences is not None:
-            output = self.policy.replay(batch.sequences)
+            output = self.policy.evaluate_rollout(batch.sequences)
         else:
             output = self.policy.evaluate_actions(batch.obs, batch.action)
         loss, metrics = self._loss(output, batch)
@@ -287,7 +287,7 @@ class PPO:
             self.optimizer.step(skip=stopped)
         return metrics
 
-    def _loss(self, output: ReplayOutput, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _loss(self, output: ActionEvaluation, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
         config, valid, advantage = self.config, batch.valid, batch.advantage
         if config.normalize_advantage:
             advantage = normalized(advantage, valid)

@@ -26,7 +26,7 @@ from redline.algos.configs import ReinforceConfig
 from redline.algos.optimizers import Adam, Optimizer
 from redline.algos.policy_gradient import PolicyGradient
 from redline.data import Rollout
-from redline.policies.policy import Policy, ReplayOutput
+from redline.policies.policy import ActionEvaluation, Policy
 from redline.returns import discounted_return
 
 
@@ -49,7 +49,7 @@ class Reinforce(PolicyGradient):
         return Adam(self.parameters, self.config.learning_rate, eps=self.config.adam_eps)
 
     def estimate(
-        self, rollout: Rollout, output: ReplayOutput
+        self, rollout: Rollout, output: ActionEvaluation
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """A and G of whole episodes, and no further metrics."""
         del output

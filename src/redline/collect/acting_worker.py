@@ -17,9 +17,9 @@ from redline.collect.collector import ResetMode
 from redline.collect.rows import Collected
 from redline.data import Array, NestedArray, map_leaves, to_numpy
 from redline.envs.settings import EnvSettings
-from redline.envs.shared_memory import Layout
-from redline.envs.supervisor import WorkerLink
 from redline.envs.vec_env import VecEnv
+from redline.envs.workers.shared_memory import Layout
+from redline.envs.workers.supervisor import WorkerLink
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
 

@@ -15,11 +15,11 @@ from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import ResetMode
 from redline.collect.rows import BufferRows, Collected, copy_arrays, copy_tensors
 from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_tensor
+from redline.engines.cpu.packed import Packing
+from redline.engines.cpu.single_acting import SingleActor, single_actor
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
-from redline.models.packed import Packing
 from redline.policies.policy import Policy, State, reset_state
-from redline.policies.single_acting import SingleActor, single_actor
 from redline.profile.marks import operation
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from redline.collect.collector import ResetMode
 from redline.collect.local import LocalCollector
-from redline.envs.processes import split_evenly
+from redline.envs.backends.processes import split_evenly
 from redline.envs.settings import THREADED, EnvSettings
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError

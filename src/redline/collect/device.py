@@ -20,8 +20,8 @@ from redline.collect.collector import Collector, ResetMode
 from redline.collect.device_memory import DeviceMemory, write
 from redline.collect.device_noise import DeviceNoise, HostNoise, NoiseSource
 from redline.data import Array, NestedTensor, Rollout, map_leaves
-from redline.envs.device.game import exact_device
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
+from redline.envs.games.game import exact_device
 from redline.errors import ConfigError, EnvError, RedlineError
 from redline.policies.device_check import DeviceCheck
 from redline.policies.policy import Policy, State, reset_state

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redline.envs.device.randomness import (
+from redline.envs.games.randomness import (
     draw_words,
     open_uniforms,
     stream_keys,

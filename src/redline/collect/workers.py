@@ -34,11 +34,11 @@ from redline.collect.local import conditioning_of
 from redline.collect.made_ahead import MadeAhead
 from redline.collect.rows import in_order
 from redline.data import Array, Rollout, map_leaves, to_tensor
+from redline.envs.backends.processes import split_evenly
 from redline.envs.cpus import threads_each
-from redline.envs.processes import split_evenly
 from redline.envs.settings import EnvSettings
-from redline.envs.shared_memory import Layout, SharedBlock, spec_of
-from redline.envs.supervisor import WorkerGroup
+from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
+from redline.envs.workers.supervisor import WorkerGroup
 from redline.errors import ConfigError, RedlineError
 from redline.policies.policy import Policy
 

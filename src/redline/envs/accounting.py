@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from redline.data import EpisodeRecord
-from redline.envs.backend import StepBuffers
-from redline.envs.nested import Array, copy_rows
+from redline.envs.backends.backend import StepBuffers
+from redline.envs.spaces.nested import Array, copy_rows
 from redline.envs.vec_env import EnvStep
 from redline.errors import EnvError
 

@@ -27,8 +27,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.envs.nested import Array
 from redline.envs.simulator_state import restore_ale, save_ale
+from redline.envs.spaces.nested import Array
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 
 FRAME_SKIP = 4

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from redline.envs.accounting import EpisodeBook
-from redline.envs.backend import Backend
+from redline.envs.backends.backend import Backend
+from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.checks import DataChecker
-from redline.envs.env_loop import EnvLoop
-from redline.envs.nested import Array, NestedArray
+from redline.envs.spaces.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, EnvError
 

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from redline.envs.backend import StepBuffers
-from redline.envs.nested import Array, leaves
-from redline.envs.spaces import Label
+from redline.envs.backends.backend import StepBuffers
+from redline.envs.spaces.layout import Label
+from redline.envs.spaces.nested import Array, leaves
 from redline.errors import EnvDataError
 
 

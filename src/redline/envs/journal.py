@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from redline.envs.nested import Array
+from redline.envs.spaces.nested import Array
 
 _GROWTH = 1024
 

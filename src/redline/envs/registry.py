@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing
 
-from redline.envs import atari, minatar, partially_observed, t_maze
-from redline.envs.device import ids
+from redline.envs import atari
+from redline.envs.games import ids, minatar, partially_observed, t_maze
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.

@@ -10,10 +10,10 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from redline.envs import atari
-from redline.envs.backend import Backend
+from redline.envs.backends.backend import Backend
+from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.batched import BatchedEnv
-from redline.envs.device import ids
-from redline.envs.env_loop import EnvLoop
+from redline.envs.games import ids
 from redline.envs.registry import (
     SingleEnv,
     find_single,
@@ -162,7 +162,7 @@ class EnvSettings:
             ConfigError: if the number does not fit.
             DeviceError: if the device is not there.
         """
-        from redline.envs.device.native import NativeEnv, make_game, require_device
+        from redline.envs.games.native import NativeEnv, make_game, require_device
 
         require_device(device)
         if self.backend == "device":
@@ -179,26 +179,26 @@ class EnvSettings:
 
     def _make_backend(self, num_envs: int, first_env_id: int) -> Backend:
         if self.backend == "device":
-            from redline.envs.device.backend import DeviceBackend
-            from redline.envs.device.native import NativeEnv, make_game
+            from redline.envs.backends.native import DeviceBackend
+            from redline.envs.games.native import NativeEnv, make_game
 
             game = make_game(str(self.env), "cpu", self.env_kwargs)
             return DeviceBackend(NativeEnv(game, num_envs, first_env_id=first_env_id))
         if isinstance(self.env, VectorEnv):
-            from redline.envs.vector_adapter import VectorBackend
+            from redline.envs.backends.vector_env import VectorBackend
 
             return VectorBackend(self.env, num_envs, first_env_id)
         if self.backend == "ale":
-            from redline.envs.ale_adapter import AleBackend
+            from redline.envs.backends.ale import AleBackend
 
             return AleBackend(self, num_envs, first_env_id)
         if self.backend == "envpool":
-            from redline.envs.envpool_adapter import EnvPoolBackend
+            from redline.envs.backends.envpool import EnvPoolBackend
 
             return EnvPoolBackend(self, num_envs, first_env_id)
         single = self.single()
         if self.backend == "processes":
-            from redline.envs.processes import ProcessBackend
+            from redline.envs.backends.processes import ProcessBackend
 
             return ProcessBackend(
                 single,

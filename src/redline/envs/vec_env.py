@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from redline.envs.nested import Array, NestedArray
+from redline.envs.spaces.nested import Array, NestedArray
 
 if TYPE_CHECKING:
     from redline.data import EpisodeRecord

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from redline.engines.cpu.dense import Dense, is_traced
+from redline.engines.cpu.rectified import rectified, serves
 from redline.errors import SpaceError
-from redline.models.dense import Dense, is_traced
 from redline.models.initialization import orthogonal_
-from redline.models.rectified import rectified, serves
 
 PIXEL_SCALE = 1.0 / 255.0
 _FEW_PLANES = 16

@@ -8,10 +8,10 @@ from redline.policies.device_check import DeviceCheck
 from redline.policies.make import make_actor, make_policy
 from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import (
+    ActionEvaluation,
     ActOutput,
     Conditioning,
     Policy,
-    ReplayOutput,
     State,
     reset_state,
 )
@@ -20,6 +20,7 @@ from redline.policies.skills import SkillPolicy, with_skill
 
 __all__ = [
     "ActOutput",
+    "ActionEvaluation",
     "ActionHead",
     "ActionValues",
     "ActorCritic",
@@ -30,7 +31,6 @@ __all__ = [
     "ObservationNormalizer",
     "Policy",
     "QPolicy",
-    "ReplayOutput",
     "SkillPolicy",
     "SquashedGaussianActor",
     "State",

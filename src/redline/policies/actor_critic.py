@@ -27,7 +27,7 @@ from redline.policies.distributions import Distribution
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
-from redline.policies.policy import ActOutput, Conditioning, Policy, ReplayOutput, State
+from redline.policies.policy import ActionEvaluation, ActOutput, Conditioning, Policy, State
 
 
 class Evaluation(NamedTuple):
@@ -182,7 +182,7 @@ class ActorCritic(Policy):
         shared = None if self.critic_torso is not None else self._features(inputs, state)[0]
         return self._value(inputs, shared)
 
-    def evaluate_actions(self, obs: NestedTensor, action: NestedTensor) -> ReplayOutput:
+    def evaluate_actions(self, obs: NestedTensor, action: NestedTensor) -> ActionEvaluation:
         """Evaluate N rows on their own, for minibatches of a policy without state.
 
         Args:
@@ -201,9 +201,9 @@ class ActorCritic(Policy):
                 "Use replay on a rollout of whole sequences."
             )
         distribution, value, _ = self.evaluate(obs, {})
-        return ReplayOutput(distribution.log_prob(action), distribution.entropy(), value, {})
+        return ActionEvaluation(distribution.log_prob(action), distribution.entropy(), value, {})
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         """Run the same module over [T, B] with the same state resets as acting had.
 
         Args:
@@ -227,13 +227,13 @@ class ActorCritic(Policy):
             )
             features = features.flatten(0, 1)
             distribution = self.action_head.distribution(self.policy_head(features), mask)
-            output = ReplayOutput(
+            output = ActionEvaluation(
                 distribution.log_prob(action),
                 distribution.entropy(),
                 self._value(inputs, features),
                 state,
             )
-        return ReplayOutput(
+        return ActionEvaluation(
             output.log_prob.unflatten(0, (length, num_envs)),
             output.entropy.unflatten(0, (length, num_envs)),
             output.value.unflatten(0, (length, num_envs)),

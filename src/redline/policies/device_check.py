@@ -18,7 +18,7 @@ from torch import Tensor
 from redline.data import NestedTensor
 from redline.errors import PlacementError
 from redline.policies.policy import ActOutput, Conditioning, Policy, State
-from redline.policies.policy_around import PolicyAround
+from redline.policies.policy_wrapper import PolicyWrapper
 
 
 class _Leaf(NamedTuple):
@@ -28,7 +28,7 @@ class _Leaf(NamedTuple):
     dtype: torch.dtype | None
 
 
-class DeviceCheck(PolicyAround):
+class DeviceCheck(PolicyWrapper):
     """Wraps a policy and checks what goes in and comes out of `act` and `value`.
 
     Args:

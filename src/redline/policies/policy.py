@@ -41,7 +41,7 @@ class ActOutput(NamedTuple):
     state: State
 
 
-class ReplayOutput(NamedTuple):
+class ActionEvaluation(NamedTuple):
     """What replaying a rollout gives, with gradient.
 
     Attributes:
@@ -142,7 +142,7 @@ class Policy(nn.Module, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no value")
 
-    def evaluate_actions(self, obs: NestedTensor, action: NestedTensor) -> ReplayOutput:
+    def evaluate_actions(self, obs: NestedTensor, action: NestedTensor) -> ActionEvaluation:
         """Evaluate N rows on their own, for minibatches of a policy that is not recurrent.
 
         Args:
@@ -159,15 +159,15 @@ class Policy(nn.Module, ABC):
             for name, tree in (("obs", obs), ("action", action))
         }
         steps = TensorDict(rows, batch_size=list(shape))
-        output = self.replay(Rollout(steps=steps, initial_state={}, last_obs={}))
-        return ReplayOutput(
+        output = self.evaluate_rollout(Rollout(steps=steps, initial_state={}, last_obs={}))
+        return ActionEvaluation(
             output.log_prob.squeeze(0),
             output.entropy.squeeze(0),
             output.value.squeeze(0),
             output.state,
         )
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         """Run the same module over [T, B] with the same state resets as acting had.
 
         The state before t = 0 is the rollout's own; it is reset after every step that ended

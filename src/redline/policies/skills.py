@@ -19,8 +19,8 @@ from torch import Tensor
 
 from redline.data import NestedTensor, Rollout, as_tensordict, map_leaves
 from redline.errors import ConfigError, SpaceError
-from redline.policies.policy import ActOutput, Conditioning, Policy, ReplayOutput, State
-from redline.policies.policy_around import PolicyAround
+from redline.policies.policy import ActionEvaluation, ActOutput, Conditioning, Policy, State
+from redline.policies.policy_wrapper import PolicyWrapper
 
 SKILL = "skill"
 _PLAIN = "observation"  # the entry of an observation that is not a Dict itself
@@ -61,7 +61,7 @@ def joined(obs: NestedTensor, skill: Tensor, nested: bool) -> dict[str, Any]:
     return {_PLAIN: map_leaves(lambda leaf: leaf, obs), SKILL: skill}
 
 
-class SkillPolicy(PolicyAround):
+class SkillPolicy(PolicyWrapper):
     """A policy that acts with the skill it is told; without being told it refuses to act.
 
     Args:
@@ -117,9 +117,9 @@ class SkillPolicy(PolicyAround):
         skill, others = self._split(conditioning)
         return self.policy.value(joined(obs, skill, self._nested), state, others)
 
-    def replay(self, rollout: Rollout) -> ReplayOutput:
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         """Replay with the skills that the rollout was collected with."""
-        return self.policy.replay(self._joined(rollout))
+        return self.policy.evaluate_rollout(self._joined(rollout))
 
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the valid observations into the statistics of the policy inside."""

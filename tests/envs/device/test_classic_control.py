@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from redline.envs.device.game import Game, pick_state
-from redline.envs.device.native import make_game
+from redline.envs.games.game import Game, pick_state
+from redline.envs.games.native import make_game
 
 B, STEPS = 8, 400
 # Name of our state's parts in the order of the original's state; and the absolute tolerance,

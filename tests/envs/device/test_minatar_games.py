@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from redline.envs.device.game import Game, pick_state
-from redline.envs.device.native import make_game
+from redline.envs.games.game import Game, pick_state
+from redline.envs.games.native import make_game
 from redline.errors import ConfigError
 from tests.envs.device.minatar_twins import ORIGINAL_NAMES, Twin
 

@@ -11,10 +11,10 @@ from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from redline.envs import EnvSettings, make_device_vec, make_vec
-from redline.envs.device.game import Game, GameState
-from redline.envs.device.ids import GAMES, ORIGINALS
-from redline.envs.device.native import NativeEnv, make_game
-from redline.envs.device.randomness import draw_words, stream_keys, uniforms, word_offsets
+from redline.envs.games.game import Game, GameState
+from redline.envs.games.ids import GAMES, ORIGINALS
+from redline.envs.games.native import NativeEnv, make_game
+from redline.envs.games.randomness import draw_words, stream_keys, uniforms, word_offsets
 from redline.errors import (
     ActionError,
     ConfigError,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from redline.envs.device.game import whole_number
-from redline.envs.device.randomness import (
+from redline.envs.games.game import whole_number
+from redline.envs.games.randomness import (
     draw_words,
     open_uniforms,
     stream_keys,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from redline.data import NestedTensor, map_leaves, to_numpy
-from redline.envs.device.game import exact_device
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
-from redline.envs.nested import Array, NestedArray
+from redline.envs.games.game import exact_device
+from redline.envs.spaces.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import EnvError
 

@@ -1,0 +1,1 @@
+"""How an update and acting are run: eager, compiled, captured, or by kernels for the CPU."""

@@ -1,0 +1,1 @@
+"""Back ends: what steps environments, each behind the same contract."""

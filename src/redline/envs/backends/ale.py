@@ -1,0 +1,223 @@
+"""ALE's own vector environment, whose games run in C++ threads.
+
+It resets on the next step or in the same one, and gives the true last observation in
+neither case together with control over seeds. Here it is told to reset on the next step,
+and the games that ended are reset right away with a seed of their own, so that
+
+- the last observation of a game and the first of the next are both at hand, without
+  filler steps;
+- every game depends on (seed, environment, number of the game) and its actions alone, and
+  is restored bit for bit by replaying them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from redline.envs import atari
+from redline.envs.backends.backend import Backend, StepBuffers
+from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
+from redline.envs.journal import ActionJournal
+from redline.envs.registry import check_registered
+from redline.envs.seeding import episode_seed, fresh_seed
+from redline.envs.spaces.actions import make_codec
+from redline.envs.spaces.nested import Array, NestedArray
+from redline.errors import ConfigError, EnvError
+
+if TYPE_CHECKING:
+    from redline.envs.settings import EnvSettings
+
+
+class AleBackend(Backend):
+    """B Atari games under a protocol.
+
+    Args:
+        settings: what to make; its env is an `ALE/*-v5` id.
+        num_envs: B.
+        first_env_id: index of the first of them in the whole batch.
+
+    Raises:
+        ConfigError: if `env_kwargs` are given: the protocol fixes everything.
+        UnknownNameError: if there is no such game.
+        MissingExtraError: if ale-py is not installed.
+    """
+
+    name = "ale"
+    frame_skip = atari.FRAME_SKIP
+
+    def __init__(self, settings: EnvSettings, num_envs: int, first_env_id: int) -> None:
+        atari.register_games()
+        from ale_py.vector_env import AtariVectorEnv
+
+        check_registered(str(settings.env))
+        if settings.env_kwargs:
+            raise ConfigError(
+                f"env_kwargs {sorted(settings.env_kwargs)} cannot be given to the ale back end. "
+                f"Use backend='gymnasium' to set a mode or difficulty."
+            )
+        protocol = atari.find_preset(settings.preset)
+        self.num_envs, self.first_env_id, self.env_id = num_envs, first_env_id, settings.env_id
+        threads = settings.num_threads or min(num_envs, usable_cpus())
+        with patient_threads():
+            self._games = AtariVectorEnv(
+                atari.rom_of(str(settings.env)),
+                num_envs,
+                num_threads=threads,
+                thread_affinity_offset=first_core_to_pin(threads),
+                max_num_frames_per_episode=atari.MAX_FRAMES,
+                repeat_action_probability=protocol.sticky_probability,
+                full_action_space=protocol.full_action_set,
+                img_height=atari.SIZE,
+                img_width=atari.SIZE,
+                stack_num=atari.FRAME_STACK,
+                frameskip=atari.FRAME_SKIP,
+                noop_max=protocol.max_noops,
+                use_fire_reset=protocol.fire_reset,
+                # Both would hide the score and the real end of the game.
+                reward_clipping=False,
+                episodic_life=False,
+            )
+        self.observation_space = self._games.single_observation_space
+        action_space = self._games.single_action_space
+        if not isinstance(action_space, spaces.Discrete):
+            raise EnvError(f"{self.env_id}: ALE gave the action space {action_space}.")
+        self.codec = make_codec(action_space, num_envs, self._label)
+        self.buffers = StepBuffers.allocate(self.observation_space, num_envs)
+        self._journal = ActionJournal(num_envs)
+        self._seed: int | None = None
+        self._num_resets = np.zeros(num_envs, dtype=np.int64)
+        self._episode_seeds = np.zeros(num_envs, dtype=np.int64)
+
+    def reset(self, seed: int | None) -> None:
+        """Start new games everywhere."""
+        if seed is not None or self._seed is None:
+            self._seed = fresh_seed() if seed is None else seed
+            self._num_resets[...] = 0
+        self.buffers.clear_flags()
+        self._reset_rows(np.ones(self.num_envs, dtype=np.bool_))
+
+    def _reset_rows(self, mask: Array) -> None:
+        if self._seed is None:
+            raise EnvError(f"{self.env_id}: games were reset before reset(seed).")
+        rows = np.flatnonzero(mask)
+        for i in rows.tolist():
+            self._episode_seeds[i] = episode_seed(
+                self._seed, self.first_env_id + i, int(self._num_resets[i])
+            )
+        self._num_resets[rows] += 1
+        self._journal.begin(rows)
+        self._reset_games(mask, self._episode_seeds[rows])
+
+    def _reset_games(self, mask: Array, seeds: Array) -> None:
+        obs, info = self._games.reset(seed=seeds, options={"reset_mask": mask})
+        _array(self.buffers.obs)[mask] = obs[mask] if len(obs) == self.num_envs else obs
+        lives = info["lives"]
+        self.buffers.lives[mask] = lives[mask] if len(lives) == self.num_envs else lives
+
+    def step(self, action: NestedArray, active: Array | None) -> bool:
+        """Step all games, and reset those that ended."""
+        self.begin_step(action, active)
+        return self.finish_step()
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """Set ALE's threads off."""
+        del active  # it cannot leave any out, and nobody asks for that
+        action = _array(action)
+        self._journal.record(action)
+        self._games.send(action)
+
+    def finish_step(self) -> bool:
+        """Wait for its threads; see `step`."""
+        buffers = self.buffers
+        obs, reward, terminated, truncated, info = self._games.recv()
+        buffers.reward[...] = reward
+        buffers.terminated[...] = terminated
+        buffers.truncated[...] = truncated
+        buffers.lives[...] = info["lives"]
+        np.copyto(_array(buffers.obs), obs)
+        ended = buffers.terminated | buffers.truncated
+        if not ended.any():
+            return False
+        _array(buffers.final_obs)[ended] = obs[ended]
+        self._reset_rows(ended)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each game's seed and actions, and the observation that they led to."""
+        return {
+            "seed": self._seed,
+            "num_resets": self._num_resets.copy(),
+            "episode_seeds": self._episode_seeds.copy(),
+            "journal": self._journal.state_dict(),
+            "obs": _array(self.buffers.obs).copy(),
+            "lives": self.buffers.lives.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replay each running game from its seed."""
+        if len(state["num_resets"]) != self.num_envs:
+            raise EnvError(
+                f"the saved state is of {len(state['num_resets'])} environments, this batch has "
+                f"{self.num_envs}. Resume with the same num_envs."
+            )
+        self._seed = None if state["seed"] is None else int(state["seed"])
+        self._num_resets[...] = state["num_resets"]
+        self._episode_seeds[...] = state["episode_seeds"]
+        self._journal.load_state_dict(state["journal"])
+        self._replay(
+            np.asarray(state["journal"]["length"]), np.asarray(state["journal"]["actions"])
+        )
+        obs = _array(self.buffers.obs)
+        same = (obs == state["obs"]).reshape(self.num_envs, -1).all(axis=1)
+        if not same.all():
+            index = int(np.flatnonzero(~same)[0])
+            raise EnvError(
+                f"{self._label(index)}: replaying the game's actions did not reproduce the saved "
+                f"observation. Resume with the version of ale-py that the run was started with."
+            )
+        self.buffers.lives[...] = state["lives"]
+
+    def _replay(self, length: Array, actions: Array) -> None:
+        """Bring each game to the end of its own journal, the longest first.
+
+        All step together, so a game begins (is reset) when as many steps are left as it needs.
+        """
+        self.buffers.clear_flags()
+        everyone = np.ones(self.num_envs, dtype=np.bool_)
+        self._reset_games(everyone, self._episode_seeds)
+        longest = int(length.max())
+        for t in range(longest):
+            start = longest - length  # step at which each game begins
+            begins = (start == t) & (t > 0)
+            if begins.any():
+                self._reset_games(begins, self._episode_seeds[begins])
+            played = t >= start
+            column = np.where(played, t - start, 0)
+            action = np.where(played, actions[np.arange(self.num_envs), column], 0)
+            obs, _, terminated, truncated, info = self._games.step(action.astype(np.int64))
+            early = (terminated | truncated) & ~played
+            if early.any():  # a game that only waits must not be left ended
+                self._games.reset(
+                    seed=self._episode_seeds[early], options={"reset_mask": early.copy()}
+                )
+            np.copyto(_array(self.buffers.obs), obs)
+            self.buffers.lives[...] = info["lives"]
+        begins = length == 0
+        if longest and begins.any():
+            self._reset_games(begins, self._episode_seeds[begins])
+
+    def close(self) -> None:
+        """End the threads."""
+        self._games.close()
+
+    def _label(self, index: int) -> str:
+        return f"{self.env_id}, environment {self.first_env_id + index}"
+
+
+def _array(tree: NestedArray) -> Array:
+    if not isinstance(tree, np.ndarray):
+        raise EnvError("Atari observations and actions are single arrays.")
+    return tree

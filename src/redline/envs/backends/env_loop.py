@@ -1,0 +1,270 @@
+"""Single Gymnasium environments stepped one after the other, straight into fixed buffers.
+
+The same loop serves the in-process back end and each worker process. An episode that
+ends is reset at once, in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+
+from redline.envs.backends.backend import Backend, StepBuffers
+from redline.envs.seeding import env_seed
+from redline.envs.snapshot import Snapshotter
+from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
+from redline.envs.spaces.actions import make_codec
+from redline.envs.spaces.layout import carried_space, make_writer
+from redline.envs.spaces.nested import Array, NestedArray, leaves
+from redline.errors import EnvDataError, EnvError
+
+
+class EnvLoop(Backend):
+    """B single environments in this process.
+
+    Args:
+        make_env: makes one environment; called B times.
+        num_envs: B.
+        env_id: what to call them in messages.
+        first_env_id: index of the first of them in the whole batch.
+        frame_skip: simulator frames per step.
+    """
+
+    name = "gymnasium"
+    can_idle = True
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env[Any, Any]],
+        num_envs: int,
+        *,
+        env_id: str,
+        first_env_id: int = 0,
+        frame_skip: int = 1,
+    ) -> None:
+        self.num_envs, self.env_id, self.first_env_id = num_envs, env_id, first_env_id
+        self.frame_skip = frame_skip
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+        try:
+            for _ in range(num_envs):
+                self._envs.append(_checked_env(make_env(), env_id))
+            self._add_action_masks(make_env)
+        except BaseException:
+            self.close()
+            raise
+        env = self._envs[0]
+        self._native_space = env.observation_space
+        self.observation_space = carried_space(env.observation_space)
+        self.native_action_space = env.action_space
+        self.codec = make_codec(env.action_space, num_envs, self._label)
+        self._snapshots = [Snapshotter(env) for env in self._envs]
+        self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]
+        self._keeps_journals = any(journal is not None for journal in self._journals)
+        self._left_over: tuple[Any, ...] | None = None
+        self.use_buffers(StepBuffers.allocate(self.observation_space, num_envs))
+
+    @property
+    def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """None if every environment can be restored bit for bit, else the reason why not."""
+        return next((snap.reason for snap in self._snapshots if snap.reason), None)
+
+    def use_buffers(self, buffers: StepBuffers) -> None:
+        """Write into `buffers` from now on, which may be shared memory."""
+        self.buffers = buffers
+        self._write_obs = make_writer(self._native_space, buffers.obs, self._label)
+        self._write_final_obs = make_writer(self._native_space, buffers.final_obs, self._label)
+
+    def reset(self, seed: int | None) -> None:
+        """Start new episodes everywhere; environment i is seeded from (seed, i) alone."""
+        self.buffers.clear_flags()
+        self._left_over = None
+        for i in range(self.num_envs):
+            one = None if seed is None else env_seed(seed, self.first_env_id + i)
+            self._reset_one(i, one)
+
+    def _reset_one(self, i: int, seed: int | None) -> None:
+        journal = self._journals[i]
+        if journal is not None:
+            journal.before_reset(seed)
+        obs, info = self._envs[i].reset(seed=seed)
+        self._write_obs(i, obs)
+        self.buffers.lives[i] = info.get("lives", 0)
+
+    def step(self, action: NestedArray, active: Array | None) -> bool:
+        """Step all, or those in `active`."""
+        rows = self.codec.rows(action)
+        if self._keeps_journals:
+            self._record(rows, active)
+        if active is not None:
+            return self._step_some(rows, active.tolist())
+        return self._write(map(_step, self._envs, rows))
+
+    def step_one(self, action: NestedArray) -> float | None:
+        """Step the only environment, and write its observation if nothing else happened.
+
+        Args:
+            action: as for `ActionCodec.encode`.
+
+        Returns:
+            The raw reward. None if an episode ended, or there are lives to be counted: then
+            nothing is written yet, and `finish_step` does so.
+        """
+        self._left_over = None
+        row = self.codec.only_row(action)
+        if self._keeps_journals:
+            self._record([row], None)
+        made = self._envs[0].step(row)
+        obs, reward, terminated, truncated, info = made
+        if terminated or truncated or "lives" in info or not isinstance(reward, (float, int)):
+            self._left_over = made
+            return None
+        self._write_obs(0, obs)
+        return reward
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """See `Backend.begin_step`; a step that was left over and never finished is forgotten."""
+        self._left_over = None
+        super().begin_step(action, active)
+
+    def finish_step(self) -> bool:
+        """Step, or write what `step_one` left over."""
+        if self._left_over is None:
+            return super().finish_step()
+        made, self._left_over = self._left_over, None
+        return self._write(iter([made]))
+
+    def _write(self, made: Iterator[tuple[Any, ...]]) -> bool:
+        """Write what the environments' steps gave, one after the other."""
+        any_ended = False
+        write_obs, buffers = self._write_obs, self.buffers
+        rewards, terminations, truncations = [], [], []
+        lives = buffers.lives
+        for i, (obs, reward, terminated, truncated, info) in enumerate(made):
+            rewards.append(reward)
+            terminations.append(terminated)
+            truncations.append(truncated)
+            if terminated or truncated:
+                any_ended = True
+                self._write_final_obs(i, obs)
+                self._reset_one(i, None)
+            else:
+                write_obs(i, obs)
+                if "lives" in info:
+                    lives[i] = info["lives"]
+        try:
+            buffers.reward[:] = rewards
+            if any_ended:
+                buffers.terminated[:] = terminations
+                buffers.truncated[:] = truncations
+            else:
+                buffers.terminated.fill(False)
+                buffers.truncated.fill(False)
+        except (TypeError, ValueError) as error:
+            raise self._odd_scalars(rewards, terminations, truncations) from error
+        buffers.valid[:] = True
+        return any_ended
+
+    def _step_some(self, rows: list[Any], active: list[bool]) -> bool:
+        buffers, any_ended = self.buffers, False
+        buffers.clear_flags()
+        for i, env in enumerate(self._envs):
+            if not active[i]:
+                buffers.valid[i] = False
+                continue
+            obs, reward, terminated, truncated, info = env.step(rows[i])
+            try:
+                buffers.reward[i] = reward
+                buffers.terminated[i], buffers.truncated[i] = terminated, truncated
+            except (TypeError, ValueError) as error:
+                raise self._odd_scalars([reward], [terminated], [truncated]) from error
+            if terminated or truncated:
+                any_ended = True
+                self._write_final_obs(i, obs)
+                self._reset_one(i, None)
+            else:
+                self._write_obs(i, obs)
+                if "lives" in info:
+                    buffers.lives[i] = info["lives"]
+        return any_ended
+
+    def _record(self, rows: list[Any], active: Array | None) -> None:
+        for i, journal in enumerate(self._journals):
+            if journal is not None and (active is None or active[i]):
+                journal.before_step(rows[i])
+
+    def _odd_scalars(self, *columns: list[Any]) -> EnvDataError:
+        names = ("reward", "terminated", "truncated")
+        for name, column in zip(names, columns, strict=True):
+            for i, value in enumerate(column):
+                if getattr(value, "shape", ()) != () or not hasattr(value, "__float__"):
+                    return EnvDataError(
+                        f"{self._label(i)}: {name} is {value!r} of type {type(value).__name__}. "
+                        f"step() must return one plain number or bool for it."
+                    )
+        return EnvDataError(f"{self.env_id}: reward, terminated or truncated is not a number.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each environment and the observation to act on."""
+        return {
+            "envs": [snap.save() for snap in self._snapshots],
+            "obs": {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)},
+            "lives": self.buffers.lives.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore each environment; see `Snapshotter.restore`."""
+        if len(state["envs"]) != self.num_envs:
+            raise EnvError(
+                f"the saved state is of {len(state['envs'])} environments, this batch has "
+                f"{self.num_envs}. Resume with the same num_envs."
+            )
+        self.buffers.clear_flags()
+        self._left_over = None
+        for i, (snap, saved) in enumerate(zip(self._snapshots, state["envs"], strict=True)):
+            replayed = snap.restore(saved, self._label(i))
+            if replayed is not None:
+                self._write_obs(i, replayed[0])
+                self._compare(i, state["obs"])
+        for key, leaf in leaves(self.buffers.obs):
+            leaf[...] = state["obs"][key]
+        self.buffers.lives[...] = state["lives"]
+
+    def _compare(self, i: int, saved: dict[str, Array]) -> None:
+        for key, leaf in leaves(self.buffers.obs):
+            if leaf[i].tobytes() != saved[key][i].tobytes():
+                part = f" (key {key!r})" if key else ""
+                raise EnvError(
+                    f"{self._label(i)}: replaying the episode's actions did not reproduce the "
+                    f"saved observation{part}, so its state cannot be restored. Give the "
+                    f"environment get_state() and set_state(state), or draw all its randomness "
+                    f"from self.np_random."
+                )
+
+    def close(self) -> None:
+        """Close every environment."""
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+    def _add_action_masks(self, make_env: Callable[[], gymnasium.Env[Any, Any]]) -> None:
+        space = find_mask_space(self._envs[0], make_env)
+        if space is not None:
+            self._envs = [with_action_mask(env, space) for env in self._envs]
+
+    def _label(self, index: int) -> str:
+        return f"{self.env_id}, environment {self.first_env_id + index}"
+
+
+def _step(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, ...]:
+    return env.step(action)
+
+
+def _checked_env(env: Any, env_id: str) -> gymnasium.Env[Any, Any]:
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(
+            f"{env_id}: the callable returned {type(env).__name__}, not a gymnasium.Env. "
+            f"Return one environment that derives from gymnasium.Env."
+        )
+    return env

@@ -1,0 +1,240 @@
+"""Environments in worker processes, their data in memory shared with this one.
+
+Each worker steps a contiguous share of the batch with the loop of the in-process back end,
+so the same seed gives the same steps whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from gymnasium import Space
+
+from redline.envs.backends.backend import Backend, StepBuffers
+from redline.envs.backends.env_loop import EnvLoop
+from redline.envs.cpus import usable_cpus
+from redline.envs.registry import SingleEnv
+from redline.envs.spaces.actions import make_codec
+from redline.envs.spaces.nested import Array, NestedArray, copy_all, leaves, map_leaves
+from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
+from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
+from redline.errors import ConfigError, EnvError
+
+_STEP_ALL, _STEP_ACTIVE = 0, 1
+_SLOW_COMMAND_S = 120.0  # restoring may replay whole episodes
+
+
+class ProcessBackend(Backend):
+    """B single environments in worker processes.
+
+    Args:
+        single: how to make one environment.
+        num_envs: B.
+        first_env_id: index of the first of them in the whole batch.
+        num_workers: W; None is one per environment, at most the usable cores.
+        timeout_s: seconds after which a silent worker has failed.
+        cpus: the cores that each worker may run on; None: those of this process.
+
+    Raises:
+        ConfigError: if there are more workers than environments.
+        WorkerError: if a worker fails to start.
+    """
+
+    name = "processes"
+    can_idle = True
+
+    def __init__(
+        self,
+        single: SingleEnv,
+        num_envs: int,
+        *,
+        first_env_id: int = 0,
+        num_workers: int | None = None,
+        timeout_s: float = 8.0,
+        cpus: Sequence[Collection[int]] | None = None,
+    ) -> None:
+        workers = min(num_envs, usable_cpus()) if num_workers is None else num_workers
+        if workers > num_envs:
+            raise ConfigError(
+                f"num_workers={workers} is more than num_envs={num_envs}: a worker without an "
+                f"environment has nothing to do. Use at most {num_envs}."
+            )
+        self.num_envs, self.first_env_id = num_envs, first_env_id
+        self.env_id, self.frame_skip = single.env_id, single.frame_skip
+        self._shares = split_evenly(num_envs, workers)
+        self._memory = SharedBlock()
+        try:
+            self._group = WorkerGroup(
+                [
+                    _Factory(single, first_env_id + begin, end - begin)
+                    for begin, end in self._shares
+                ],
+                titles=[self._title(begin, end) for begin, end in self._shares],
+                memory=self._memory,
+                timeout_s=timeout_s,
+                cpus=cpus,
+            )
+        except BaseException:
+            self._memory.close()
+            raise
+        try:
+            self._share_buffers()
+        except BaseException:
+            self.close()
+            raise
+
+    def _share_buffers(self) -> None:
+        described = cloudpickle.loads(self._group.call("describe")[0])
+        self.observation_space = described["observation_space"]
+        self.codec = make_codec(described["action_space"], self.num_envs, self._label)
+        buffers = StepBuffers.allocate(self.observation_space, self.num_envs)
+        arrays = {
+            "buffers": {part.name: getattr(buffers, part.name) for part in fields(buffers)},
+            "action": self.codec.zeros(),
+            "active": np.ones(self.num_envs, dtype=np.bool_),
+        }
+        layout = Layout.of(spec_of(arrays))
+        self._memory.resize(layout.nbytes)
+        shared = self._memory.arrays(layout)
+        self.buffers = StepBuffers(**shared["buffers"])
+        self._action, self._active = shared["action"], shared["active"]
+        self._group.call("attach", [(layout, begin, end) for begin, end in self._shares])
+
+    @property
+    def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """None if every environment can be restored bit for bit, else the reason why not."""
+        return next((reason for reason in self._group.call("restorable") if reason), None)
+
+    def reset(self, seed: int | None) -> None:
+        """Start new episodes everywhere; environment i is seeded from (seed, i) alone."""
+        self._group.call("reset", [seed] * self._group.num_workers, _SLOW_COMMAND_S)
+
+    def step(self, action: NestedArray, active: Array | None) -> bool:
+        """Step all, or those in `active`."""
+        self.begin_step(action, active)
+        return self.finish_step()
+
+    def begin_step(self, action: NestedArray, active: Array | None) -> None:
+        """Give the workers their actions and wake them."""
+        copy_all(self._action, action)
+        if active is not None:
+            self._active[...] = active
+        self._group.ring(_STEP_ALL if active is None else _STEP_ACTIVE)
+
+    def finish_step(self) -> bool:
+        """Wait for all workers."""
+        return any(self._group.await_rings())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each environment and the observation to act on."""
+        parts = self._group.call("state", timeout_s=_SLOW_COMMAND_S)
+        return {
+            "envs": [env for part in parts for env in part["envs"]],
+            "obs": {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)},
+            "lives": self.buffers.lives.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore each environment, whatever the number of workers it was saved with."""
+        if len(state["envs"]) != self.num_envs:
+            raise EnvError(
+                f"the saved state is of {len(state['envs'])} environments, this batch has "
+                f"{self.num_envs}. Resume with the same num_envs."
+            )
+        parts = [
+            {
+                "envs": state["envs"][begin:end],
+                "obs": {key: leaf[begin:end] for key, leaf in state["obs"].items()},
+                "lives": state["lives"][begin:end],
+            }
+            for begin, end in self._shares
+        ]
+        self._group.call("load", parts, _SLOW_COMMAND_S)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._group.close()
+        self._memory.close()
+
+    def _title(self, begin: int, end: int) -> str:
+        first, last = self.first_env_id + begin, self.first_env_id + end - 1
+        which = f"environment {first}" if first == last else f"environments {first} .. {last}"
+        return f"{which} of {self.env_id}"
+
+    def _label(self, index: int) -> str:
+        return f"{self.env_id}, environment {self.first_env_id + index}"
+
+
+def split_evenly(total: int, parts: int) -> list[tuple[int, int]]:
+    """Contiguous (begin, end) shares of 0 .. total - 1 whose sizes differ by at most 1."""
+    bounds = [total * part // parts for part in range(parts + 1)]
+    return list(pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Factory:
+    single: SingleEnv
+    first_env_id: int
+    num_envs: int
+
+    def __call__(self, link: WorkerLink) -> _LoopHandler:
+        loop = EnvLoop(
+            self.single.make,
+            self.num_envs,
+            env_id=self.single.env_id,
+            first_env_id=self.first_env_id,
+            frame_skip=self.single.frame_skip,
+        )
+        return _LoopHandler(loop, link)
+
+
+class _LoopHandler:
+    """The worker's side: one loop, writing into its rows of the shared buffers."""
+
+    def __init__(self, loop: EnvLoop, link: WorkerLink) -> None:
+        self._loop, self._link = loop, link
+        self._action: NestedArray = np.zeros(0)
+        self._active: Array = np.zeros(0, dtype=np.bool_)
+
+    def handle(self, command: str, payload: Any) -> Any:
+        return getattr(self, f"_{command}")(payload)
+
+    def step(self, code: int) -> int:
+        active = self._active if code == _STEP_ACTIVE else None
+        return self._loop.step(map_leaves(np.array, self._action), active)
+
+    def _describe(self, _: None) -> bytes:
+        spaces: dict[str, Space[Any]] = {
+            "observation_space": self._loop.observation_space,
+            "action_space": self._loop.native_action_space,
+        }
+        return cloudpickle.dumps(spaces)
+
+    def _attach(self, payload: tuple[Layout, int, int]) -> None:
+        layout, begin, end = payload
+        if self._link.memory is None:
+            raise EnvError("a worker of the processes back end was started without memory.")
+        shared = self._link.memory.arrays(layout)
+        self._loop.use_buffers(StepBuffers(**shared["buffers"]).rows(begin, end))
+        self._action = map_leaves(lambda leaf: leaf[begin:end], shared["action"])
+        self._active = shared["active"][begin:end]
+
+    def _restorable(self, _: None) -> str | None:
+        return self._loop.restorable
+
+    def _reset(self, seed: int | None) -> None:
+        self._loop.reset(seed)
+
+    def _state(self, _: None) -> dict[str, Any]:
+        return self._loop.state_dict()
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._loop.load_state_dict(state)
+
+    def close(self) -> None:
+        self._loop.close()

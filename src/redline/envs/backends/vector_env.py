@@ -1,0 +1,210 @@
+"""A user's own `gymnasium.vector.VectorEnv`, in any of Gymnasium's autoreset modes.
+
+| mode | what is done |
+|---|---|
+| SAME_STEP | last observations are taken from `info["final_obs"]` |
+| NEXT_STEP | the step that only resets is a filler row, not valid |
+| DISABLED | ended environments are reset at once with `options={"reset_mask": ...}` |
+
+Its state cannot be saved, since it cannot be known what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from redline.envs.backends.backend import Backend, StepBuffers
+from redline.envs.backends.next_step import FillerRows
+from redline.envs.registry import name_of
+from redline.envs.seeding import env_seed
+from redline.envs.spaces.action_mask import KEY, flat_mask
+from redline.envs.spaces.actions import make_codec
+from redline.envs.spaces.layout import batch_to_carried, carried_space, make_writer
+from redline.envs.spaces.nested import Array, NestedArray, copy_rows, leaves
+from redline.errors import ConfigError, EnvDataError, EnvError
+
+
+class VectorBackend(Backend):
+    """A ready vector environment.
+
+    Args:
+        env: owned from now on, and closed with this object.
+        num_envs: must be its own number.
+        first_env_id: index of its first environment in the whole batch.
+
+    Raises:
+        ConfigError: if the number differs, or it does not say how it resets.
+    """
+
+    name = "vector"
+    restorable = "a vector environment of one's own offers no way to save its state"
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], num_envs: int, first_env_id: int) -> None:
+        self._env, self.env_id, self.first_env_id = env, name_of(env), first_env_id
+        if env.num_envs != num_envs:
+            raise ConfigError(
+                f"num_envs={num_envs}, but the given {self.env_id} has {env.num_envs}. Set "
+                f"num_envs={env.num_envs}."
+            )
+        self.num_envs = num_envs
+        self._mode = _autoreset_mode(env)
+        self._native_space = env.single_observation_space
+        self.observation_space = carried_space(self._native_space)
+        self._has_mask = self._find_mask()
+        self._native_action_space = env.single_action_space
+        self.codec = make_codec(self._native_action_space, num_envs, self._label)
+        self.buffers = StepBuffers.allocate(self.observation_space, num_envs)
+        self._fillers = FillerRows(self.buffers)
+        final = _part(self.buffers.final_obs, "obs") if self._has_mask else self.buffers.final_obs
+        self._write_final = make_writer(self._native_space, final, self._label)
+
+    def _find_mask(self) -> bool:
+        """Look for action masks in `info` and, if there are any, widen the observation."""
+        if isinstance(self._native_space, spaces.Dict) and KEY in self._native_space.spaces:
+            return False
+        _, info = self._env.reset()
+        if KEY not in info:
+            return False
+        mask = spaces.Box(0, 1, shape=flat_mask(info[KEY][0]).shape, dtype=np.int8)
+        self.observation_space = spaces.Dict({"obs": self.observation_space, KEY: mask})
+        return True
+
+    def reset(self, seed: int | None) -> None:
+        """Start new episodes everywhere.
+
+        Gymnasium's own vector environments take a seed per environment; others take one
+        number and derive the rest in their own way.
+        """
+        obs, info = self._env.reset(seed=self._seed_argument(seed))
+        self.buffers.clear_flags()
+        self._fillers.begin()
+        self._write(self.buffers.obs, obs, info)
+
+    def _seed_argument(self, seed: int | None) -> Any:
+        if seed is None:
+            return None
+        if isinstance(self._env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+            return [env_seed(seed, self.first_env_id + i) for i in range(self.num_envs)]
+        return env_seed(seed, self.first_env_id)
+
+    def step(self, action: NestedArray, active: Array | None) -> bool:
+        """Step all."""
+        buffers = self.buffers
+        native = _as_tuples(self._native_action_space, action)
+        obs, reward, terminated, truncated, info = self._env.step(native)
+        for name, target, value in (
+            ("reward", buffers.reward, reward),
+            ("terminated", buffers.terminated, terminated),
+            ("truncated", buffers.truncated, truncated),
+        ):
+            if np.shape(value) != target.shape:
+                raise EnvDataError(
+                    f"{self.env_id}: {name} has shape {np.shape(value)}, not {target.shape}. "
+                    f"Return one number per environment."
+                )
+            target[...] = value
+        self._write(buffers.obs, obs, info)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            return self._fillers.mark()
+        ended = buffers.terminated | buffers.truncated
+        if not ended.any():
+            return False
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._take_final(ended, info)
+        else:
+            self._reset_ended(ended)
+        return True
+
+    def _take_final(self, ended: Array, info: Mapping[str, Any]) -> None:
+        if "final_obs" not in info:
+            raise EnvDataError(
+                f"{self.env_id}: an episode ended in the autoreset mode SAME_STEP, but info has no "
+                f"'final_obs'. Report the last observation there, or use another mode."
+            )
+        final, rows = info["final_obs"], np.flatnonzero(ended)
+        for i in rows.tolist():
+            self._write_final(i, _row(final, i))
+        if self._has_mask:
+            masks = info.get("final_info", {}).get(KEY)
+            # Nobody acts on a last observation, so without a mask everything is allowed.
+            for i in rows.tolist():
+                _part(self.buffers.final_obs, KEY)[i] = 1 if masks is None else flat_mask(masks[i])
+
+    def _reset_ended(self, ended: Array) -> None:
+        copy_rows(self.buffers.final_obs, self.buffers.obs, ended)
+        kept = {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)}
+        obs, info = self._env.reset(options={"reset_mask": ended.copy()})
+        self._write(self.buffers.obs, obs, info, rows=ended)
+        for key, leaf in leaves(self.buffers.obs):
+            leaf[~ended] = kept[key][~ended]
+
+    def _write(
+        self,
+        target: NestedArray,
+        obs: Any,
+        info: Mapping[str, Any],
+        rows: Array | None = None,
+    ) -> None:
+        if not self._has_mask:
+            batch_to_carried(self._native_space, target, obs, self.env_id)
+            return
+        batch_to_carried(self._native_space, _part(target, "obs"), obs, self.env_id)
+        if KEY not in info:
+            raise EnvDataError(
+                f"{self.env_id}: info had an {KEY!r} after the first reset but not now. Return it "
+                f"from every reset and step."
+            )
+        for i in range(self.num_envs):
+            if rows is None or rows[i]:
+                _part(target, KEY)[i] = flat_mask(info[KEY][i])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Refused: see `restorable`."""
+        raise EnvError(f"{self.env_id}: {self.restorable}.")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Refused: see `restorable`."""
+        raise EnvError(f"{self.env_id}: {self.restorable}.")
+
+    def close(self) -> None:
+        """Leave it open: it belongs to whoever made it, who may evaluate in it afterwards."""
+
+    def _label(self, index: int) -> str:
+        return f"{self.env_id}, environment {self.first_env_id + index}"
+
+
+def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    mode = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        raise ConfigError(
+            f"{name_of(env)} does not say how it resets: metadata['autoreset_mode'] is {mode!r}. "
+            f"Set it to a gymnasium.vector.AutoresetMode."
+        ) from error
+
+
+def _row(tree: Any, i: int) -> Any:
+    """Environment i's part of final observations, one object each or batched."""
+    if isinstance(tree, Mapping):
+        return {key: _row(part, i) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_row(part, i) for part in tree)
+    return tree[i]
+
+
+def _part(tree: Any, key: str) -> Any:
+    return tree[key]
+
+
+def _as_tuples(space: Space[Any], action: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _as_tuples(sub, action[key]) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_as_tuples(sub, action[str(n)]) for n, sub in enumerate(space.spaces))
+    return action

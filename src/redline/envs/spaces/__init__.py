@@ -1,0 +1,1 @@
+"""How values of Gymnasium spaces are carried, checked and split."""

@@ -1,0 +1,1 @@
+"""Worker processes, and what they share with their parent."""

@@ -1,0 +1,1 @@
+"""Checkpoints: written whole, verified when they are read, never executed."""

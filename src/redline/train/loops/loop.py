@@ -1,0 +1,405 @@
+"""The training loop: collect, learn, log, save, until enough env_steps are taken.
+
+`TrainLoop` holds what every run does; `OnPolicyLoop` and `OffPolicyLoop` say how to learn.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
+from redline.collect import Collector
+from redline.data import Rollout
+from redline.profile import marks
+from redline.replay import Replay
+from redline.train.checkpoint.store import Checkpoint, CheckpointStore
+from redline.train.loops.evaluate import Evaluation, evaluation_seed
+from redline.train.loops.evaluate_beside import EvaluationBeside
+from redline.train.loops.randomness import rng_state, set_rng_state
+from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
+from redline.train.progress.console import Console
+from redline.train.progress.operation_shares import COLUMNS, PREFIX, OperationShares
+from redline.train.progress.progress import EpisodeStatistics, ProgressLogger
+from redline.train.settings import RunConfig
+
+_COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
+_EVALUATION, _CHECKPOINT = marks.operation("evaluation"), marks.operation("checkpoint")
+
+
+@dataclass(slots=True)
+class Counters:
+    """Where a run stands.
+
+    Attributes:
+        iteration: collections finished, with their updates.
+        env_steps: decisions taken, summed over environments.
+        wall_time_s: time spent training, summed over the run's sessions.
+    """
+
+    iteration: int = 0
+    env_steps: int = 0
+    wall_time_s: float = 0.0
+
+
+@dataclass(slots=True)
+class MetricMeans:
+    """Means of the updates' metrics since the last row.
+
+    Of another device they stay tensors until the row is written: to look would wait.
+    """
+
+    totals: dict[str, Tensor | float] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, metrics: Mapping[str, Tensor | float]) -> None:
+        """Take in one update's metrics, each [] or a number."""
+        totals = self.totals
+        for name, value in metrics.items():
+            number = value
+            if isinstance(value, Tensor):
+                number = value.item() if value.is_cpu else value.double()
+            totals[name] = totals[name] + number if name in totals else number
+        self.count += 1
+
+    def take(self) -> dict[str, float]:
+        """The means, and start anew. Waits for the device."""
+        means = {name: float(total) / self.count for name, total in self.totals.items()}
+        self.totals, self.count = {}, 0
+        return means
+
+
+class StopSignal:
+    """Remembers Ctrl-C and SIGTERM until the iteration is over; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+class TrainLoop(ABC):
+    """One run of an algorithm.
+
+    Args:
+        config: all settings of the run.
+        algorithm: learns.
+        collector: gathers.
+        logger: writes progress rows.
+        store: keeps checkpoints.
+        console: shows progress and messages.
+        frame_skip: simulator frames per env_step.
+        evaluate: salt -> Evaluation on separate environments; None: no evaluation.
+        beside: evaluates in another process instead; None: none does.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        algorithm: OnPolicyAlgorithm | OffPolicyAlgorithm,
+        collector: Collector,
+        logger: ProgressLogger,
+        store: CheckpointStore,
+        console: Console,
+        frame_skip: int,
+        evaluate: Callable[[int], Evaluation] | None = None,
+        beside: EvaluationBeside | None = None,
+    ) -> None:
+        self.config, self.algorithm, self.collector = config, algorithm, collector
+        self.counters = Counters()
+        self._logger, self._store, self._console = logger, store, console
+        self._frame_skip, self._evaluate, self._beside = frame_skip, evaluate, beside
+        self._metrics = MetricMeans()
+        self._episodes = EpisodeStatistics()
+        self._last_evaluation: dict[str, float] = {}
+        self._row_env_steps = 0
+        self._row_wall_time_s = 0.0
+        self._session_start_s = 0.0
+        self._saved_at = -1
+        self._hyperparameters: dict[str, float] = {}
+        self._schedules_are_constant = are_constant(config.algo)
+        # The first row fixes the columns, and it may come before the first update.
+        self._metric_names: tuple[str, ...] = ()
+        self._replay: Replay | None = None
+        self._shares: OperationShares | None = None
+        self._staleness: list[int] = []
+
+    # -- the loop -------------------------------------------------------------------------
+
+    def run(self) -> int | None:
+        """Train until total_env_steps, or until a stop signal.
+
+        Returns:
+            The number of the signal that stopped the run; None if it is complete.
+        """
+        total = self.config.run.total_env_steps
+        self._session_start_s = time.monotonic() - self.counters.wall_time_s
+        self._shares = self._begin_shares()
+        with StopSignal() as stop:
+            while self.counters.env_steps < total and stop.number is None:
+                before = self.counters.env_steps
+                self._iterate()
+                self._maybe_evaluate(before)
+                complete = self.counters.env_steps >= total
+                if complete:
+                    self._take_evaluation(wait=True)
+                if complete or self._crossed(before, self.config.run.log_interval):
+                    self._write_row()
+                if complete or self._crossed(before, self.config.run.checkpoint_interval):
+                    self.save(final=complete)
+            if stop.number is not None and self._saved_at != self.counters.env_steps:
+                self.save(final=True)
+        return stop.number if self.counters.env_steps < total else None
+
+    def _begin_shares(self) -> OperationShares | None:
+        """The shares of operations, if the profiler records this run."""
+        shares = OperationShares()
+        if not shares.recording:
+            return None
+        columns = self._logger.columns
+        if columns and COLUMNS[0] not in columns:
+            self._console.message(
+                "progress.csv was begun without shares of operations: they are shown, not logged"
+            )
+        return shares
+
+    def _iterate(self) -> None:
+        """One collection, the updates that follow it, and the counting."""
+        marks.step()
+        with _COLLECTION:
+            rollout = self.collector.collect(self._conditioning())
+        self._staleness.append(self.counters.iteration - rollout.version)
+        collected = rollout.num_valid()
+        self.counters.env_steps += collected
+        self.counters.iteration += 1
+        self._episodes.add(rollout.episodes)
+        self._learn(rollout, collected)
+        self.collector.update_weights(self.counters.iteration)
+        self.counters.wall_time_s = time.monotonic() - self._session_start_s
+        if self._console.is_drawing:
+            elapsed_s = max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9)
+            self._console.update(
+                self.counters.env_steps,
+                sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
+                mean_return=self._episodes.moving_mean,
+            )
+
+    @abstractmethod
+    def _learn(self, rollout: Rollout, collected: int) -> None:
+        """Learn from what was collected; metrics go to `self._metrics`.
+
+        Args:
+            rollout: where the collector left it.
+            collected: its env_steps, which are counted already.
+        """
+
+    def _set_hyperparameters(self, env_steps: int) -> None:
+        """Give the algorithm what the schedules say after so many env_steps."""
+        if self._hyperparameters and self._schedules_are_constant:
+            return
+        self._hyperparameters = scheduled_hyperparameters(
+            self.config.algo, env_steps, self.config.run.total_env_steps
+        )
+        self.algorithm.set_hyperparameters(self._hyperparameters)
+
+    def _conditioning(self) -> dict[str, Tensor] | None:
+        """Per-environment inputs of the policy for the next collection."""
+        return None
+
+    def _crossed(self, before: int, interval: int | None) -> bool:
+        """Whether the last iteration reached a multiple of `interval`."""
+        return bool(interval) and self.counters.env_steps // interval > before // interval
+
+    def _maybe_evaluate(self, before: int) -> None:
+        self._take_evaluation()
+        if not self._crossed(before, self.config.run.eval_interval):
+            return
+        env_steps = self.counters.env_steps
+        if self._beside is not None:
+            self._take_evaluation(wait=True)
+            self._beside.start(env_steps, evaluation_seed(self.config.run.seed, env_steps))
+        elif self._evaluate is not None:
+            with _EVALUATION:
+                result = self._evaluate(env_steps)
+            self._note_evaluation(result, env_steps)
+
+    def _take_evaluation(self, *, wait: bool = False) -> None:
+        """Take what another process has found, if it has, or when it has."""
+        if self._beside is None or self._beside.running is None:
+            return
+        env_steps = self._beside.running
+        with _EVALUATION:
+            result = self._beside.wait() if wait else self._beside.poll()
+        if result is not None:
+            self._note_evaluation(result, env_steps)
+
+    def _note_evaluation(self, result: Evaluation, env_steps: int) -> None:
+        self._last_evaluation = {
+            "eval_return_mean": result.return_mean,
+            "eval_return_std": result.return_std,
+            "eval_episode_length_mean": result.length_mean,
+        }
+        self._console.message(
+            f"evaluation at {env_steps:,} env_steps: return "
+            f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
+        )
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the most recent episodes; None before the first has ended."""
+        return self._episodes.moving_mean
+
+    # -- rows and checkpoints -------------------------------------------------------------
+
+    @_LOGGING
+    def _write_row(self) -> None:
+        counters = self.counters
+        elapsed_s = counters.wall_time_s - self._row_wall_time_s
+        row: dict[str, float | int | None] = {
+            "iteration": counters.iteration,
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps * self._frame_skip,
+            "optimizer_steps": self.algorithm.optimizer_steps(),
+            "wall_time_s": counters.wall_time_s,
+            "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
+            **self._episodes.take_row(),
+            **dict.fromkeys(self._metric_names),
+            **self._metrics.take(),
+        }
+        row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
+        if self._evaluate is not None or self._beside is not None:
+            names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
+            row |= {name: self._last_evaluation.get(name) for name in names}
+        shares = self._shares.take() if self._shares is not None else {}
+        if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
+            row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
+        self._console.row(self._logger.write(row), shares)
+        self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
+
+    def _staleness_columns(self) -> dict[str, float | None]:
+        """How many versions the rollouts since the last row were behind, if they may be."""
+        staleness, self._staleness = self._staleness, []
+        if self.collector.max_staleness == 0:
+            return {}
+        if not staleness:
+            return {"staleness_mean": None, "staleness_max": None}
+        return {
+            "staleness_mean": sum(staleness) / len(staleness),
+            "staleness_max": max(staleness),
+        }
+
+    def _own_columns(self) -> dict[str, float | None]:
+        """Further columns of a row."""
+        return {}
+
+    def save(self, *, final: bool = False) -> None:
+        """Write a checkpoint of everything the next iteration depends on, if the mode wants one."""
+        if not self._store.wants(self.counters.env_steps, final=final):
+            return
+        self._take_evaluation(wait=True)  # what is under way could not be saved
+        score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
+        self._saved_at = self.counters.env_steps
+        with _CHECKPOINT:
+            path = self._store.save(
+                self.counters.env_steps,
+                self.state_dict(),
+                self._metadata(),
+                score=score,
+                final=final,
+                replay=self._replay,
+            )
+        if path is not None and final:
+            self._console.message(f"checkpoint: {path}")
+
+    def _metadata(self) -> dict[str, Any]:
+        """What `redline inspect` shows without loading a policy."""
+        return {
+            "algorithm": self.config.algorithm,
+            "env": self.config.run.env,
+            "env_steps": self.counters.env_steps,
+            "frames": self.counters.env_steps * self._frame_skip,
+            "iteration": self.counters.iteration,
+            "optimizer_steps": self.algorithm.optimizer_steps(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next iteration depends on, as plain data and tensors."""
+        return {
+            "counters": {
+                "iteration": self.counters.iteration,
+                "env_steps": self.counters.env_steps,
+                "wall_time_s": self.counters.wall_time_s,
+                "row_env_steps": self._row_env_steps,
+                "row_wall_time_s": self._row_wall_time_s,
+            },
+            "algorithm": self.algorithm.state_dict(),
+            "collector": self.collector.state_dict(),
+            "logger": self._logger.state_dict(),
+            "episodes": self._episodes.state_dict(),
+            "metrics": {"totals": dict(self._metrics.totals), "count": self._metrics.count},
+            "learning": self._learning_state(),
+            "last_evaluation": dict(self._last_evaluation),
+            "staleness": list(self._staleness),
+            "rng": rng_state(),
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, bit for bit where the environments can be saved."""
+        state = checkpoint.state
+        counters = state["counters"]
+        self.counters = Counters(
+            counters["iteration"], counters["env_steps"], counters["wall_time_s"]
+        )
+        self._row_env_steps = counters["row_env_steps"]
+        self._row_wall_time_s = counters["row_wall_time_s"]
+        self.algorithm.load_state_dict(state["algorithm"])
+        began_anew = self.collector.load_state_dict(state["collector"])
+        self.collector.update_weights(self.counters.iteration)
+        self._logger.load_state_dict(state["logger"])
+        self._episodes.load_state_dict(state["episodes"])
+        self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
+        self._restore_learning(checkpoint)
+        self._last_evaluation = dict(state["last_evaluation"])
+        self._staleness = list(state["staleness"])
+        set_rng_state(state["rng"])
+        if began_anew is not None:
+            self._begin_fresh_episodes()
+            self._console.warning(
+                f"the environments begin fresh episodes: {began_anew}. The run goes on from the "
+                f"same weights, but not bit for bit."
+            )
+
+    @abstractmethod
+    def _learning_state(self) -> dict[str, Any]:
+        """What learning depends on beside the algorithm's own state."""
+
+    @abstractmethod
+    def _restore_learning(self, checkpoint: Checkpoint) -> None:
+        """Go on from what `_learning_state` and the replay saved."""
+
+    @abstractmethod
+    def _begin_fresh_episodes(self) -> None:
+        """The environments could not be restored: they start new episodes."""

@@ -1,0 +1,195 @@
+"""The off-policy loop: what is collected goes into replay, updates draw from there.
+
+Updates per iteration follow the replay ratio:
+
+    updates owed += replay_ratio * env_steps collected / samples per update
+
+Whole updates are made at once, the remainder is carried to the next iteration, so that the
+ratio holds exactly over a run whatever T, B and the batch size are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from redline.algos.algorithm import OffPolicyAlgorithm
+from redline.algos.configs.off_policy import OffPolicyConfig
+from redline.data import Rollout, SequenceBatch
+from redline.errors import CorruptCheckpointError
+from redline.profile import marks
+from redline.replay import Replay
+from redline.train.checkpoint.store import Checkpoint
+from redline.train.loops.loop import TrainLoop
+from redline.train.loops.schedules import scheduled_hyperparameters
+from redline.train.settings import RunConfig
+
+_REPLAY, _LEARNING = marks.operation("replay"), marks.operation("learning")
+_REPLAY_STREAM = 3  # keeps what is drawn from replay apart from the run's other streams
+
+
+class OffPolicyLoop(TrainLoop):
+    """One run of an off-policy algorithm; further arguments as for `TrainLoop`.
+
+    Args:
+        config: all settings of the run.
+        replay: what was collected; the loop fills it.
+    """
+
+    algorithm: OffPolicyAlgorithm
+
+    def __init__(self, config: RunConfig, *, replay: Replay, **parts: Any) -> None:
+        super().__init__(config, **parts)
+        self._algo: OffPolicyConfig = config.algo  # type: ignore[assignment]
+        self._replay: Replay = replay
+        self._metric_names = self.algorithm.metric_names
+        self._replay_is_near = replay.device.type == config.run.device
+        self._generator = _ReplayGenerator(config.run.seed, replay.device)
+        self._batch: TensorDict | SequenceBatch | None = None
+        self._updates_owed = 0.0
+        self._samples_used = 0
+        self._samples_collected = 0
+        self._conditions: dict[str, Tensor] = {}
+
+    def _conditioning(self) -> dict[str, Tensor]:
+        self._conditions = self.algorithm.conditioning(
+            self.counters.env_steps, self.config.run.total_env_steps, self.collector.num_envs
+        )
+        return self._conditions
+
+    def _learn(self, rollout: Rollout, collected: int) -> None:
+        priorities = self.algorithm.initial_priorities(rollout) if self._algo.prioritized else None
+        with _REPLAY:
+            self._replay.add(rollout, priorities)
+        if self.counters.env_steps < self._algo.learning_starts or len(self._replay) == 0:
+            return
+        self._samples_collected += collected
+        self._updates_owed += collected * self._algo.replay_ratio / self._algo.samples_per_update
+        updates = int(self._updates_owed)
+        self._updates_owed -= updates
+        self._samples_used += updates * self._algo.samples_per_update
+        if updates == 0:
+            return
+        self._set_hyperparameters(self.counters.env_steps - collected)
+        for _ in range(updates):
+            self._update()
+
+    def _update(self) -> None:
+        """Draw a batch, learn from it, and give its priorities back."""
+        with _REPLAY:
+            self._batch = self._replay.sample(
+                self._algo.batch_size,
+                self._generator.generator,
+                beta=self._beta(),
+                out=self._batch,  # type: ignore[arg-type]
+            )
+        device = self.config.run.device
+        batch = self._batch if self._replay_is_near else _moved(self._batch, device)
+        with _LEARNING:
+            metrics = dict(self.algorithm.update(batch))  # a captured update returns the same one
+        priority = metrics.pop("priority")
+        if self._algo.prioritized:
+            with _REPLAY:
+                priority = priority.to(self._replay.device)
+                self._replay.update_priorities(_index(self._batch), priority)
+        self._metrics.add(metrics)
+
+    def _beta(self) -> float:
+        """The exponent of the importance weights, which rises to 1 over the run."""
+        progress = min(1.0, self.counters.env_steps / self.config.run.total_env_steps)
+        return self._algo.priority_beta + (1.0 - self._algo.priority_beta) * progress
+
+    def _own_columns(self) -> dict[str, float | None]:
+        """The schedules, what exploration was like, and the ratio that was achieved."""
+        columns: dict[str, float | None] = dict(
+            scheduled_hyperparameters(
+                self.config.algo, self.counters.env_steps, self.config.run.total_env_steps
+            )
+        )
+        for name, value in self._conditions.items():
+            if value.is_floating_point():
+                columns[name] = float(value.mean())
+        if self._algo.prioritized:
+            columns["priority_beta"] = self._beta()
+        achieved = self._samples_used / max(self._samples_collected, 1)
+        return columns | {"replay_ratio": achieved}
+
+    def _learning_state(self) -> dict[str, Any]:
+        return {
+            "generator": self._generator.state(),
+            "updates_owed": self._updates_owed,
+            "samples_used": self._samples_used,
+            "samples_collected": self._samples_collected,
+            "conditions": dict(self._conditions),
+        }
+
+    def _restore_learning(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state["learning"]
+        self._generator.restore(state["generator"])
+        self._updates_owed = state["updates_owed"]
+        self._samples_used = state["samples_used"]
+        self._samples_collected = state["samples_collected"]
+        self._conditions = dict(state["conditions"])
+        directory = checkpoint.replay
+        if directory is None:
+            raise CorruptCheckpointError(
+                f"{checkpoint.path} holds no replay, though an off-policy run saves one. Use an "
+                f"earlier checkpoint: remove this one."
+            )
+        self._replay.load(directory)
+
+    def _begin_fresh_episodes(self) -> None:
+        self._replay.break_chain()
+
+
+class _ReplayGenerator:
+    """Chooses what is drawn: on the host, or on the device if the replay lies there.
+
+    Args:
+        seed: of the run.
+        device: where the replay lies.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        sequence = np.random.SeedSequence([seed, _REPLAY_STREAM])
+        self.generator: np.random.Generator | torch.Generator
+        if device.type == "cpu":
+            self.generator = np.random.default_rng(sequence)
+        else:
+            self.generator = torch.Generator(device)
+            self.generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
+
+    def state(self) -> Any:
+        """Plain data or a tensor."""
+        if isinstance(self.generator, np.random.Generator):
+            return self.generator.bit_generator.state
+        return self.generator.get_state()
+
+    def restore(self, state: Mapping[str, Any] | Tensor) -> None:
+        """Go on from what `state` gave."""
+        if isinstance(self.generator, np.random.Generator):
+            self.generator.bit_generator.state = state  # type: ignore[assignment]
+        else:
+            self.generator.set_state(state)  # type: ignore[arg-type]
+
+
+def _index(batch: TensorDict | SequenceBatch) -> Tensor:
+    """[N] what to give priorities back with."""
+    return batch.index if isinstance(batch, SequenceBatch) else batch["index"]
+
+
+def _moved(batch: TensorDict | SequenceBatch, device: str) -> TensorDict | SequenceBatch:
+    """The batch where the learner is."""
+    if isinstance(batch, SequenceBatch):
+        return SequenceBatch(
+            steps=batch.steps.to(device),
+            initial_state={name: leaf.to(device) for name, leaf in batch.initial_state.items()},
+            index=batch.index.to(device),
+            weight=batch.weight.to(device),
+        )
+    return batch.to(device)

@@ -1,0 +1,50 @@
+"""The on-policy loop: each rollout is learned from once, then thrown away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redline.algos.algorithm import OnPolicyAlgorithm
+from redline.algos.configs import OnPolicyConfig
+from redline.data import Rollout
+from redline.profile import marks
+from redline.train.checkpoint.store import Checkpoint
+from redline.train.loops.loop import TrainLoop
+from redline.train.loops.reward_scaling import RewardScaler
+from redline.train.settings import RunConfig
+
+_LEARNING = marks.operation("learning")
+
+
+class OnPolicyLoop(TrainLoop):
+    """One run of an on-policy algorithm; arguments as for `TrainLoop`."""
+
+    algorithm: OnPolicyAlgorithm
+
+    def __init__(self, config: RunConfig, **parts: Any) -> None:
+        super().__init__(config, **parts)
+        algo: OnPolicyConfig = config.algo  # type: ignore[assignment]
+        self._scaler = (
+            RewardScaler(self.collector.num_envs, algo.gamma) if algo.scale_reward else None
+        )
+
+    def _learn(self, rollout: Rollout, collected: int) -> None:
+        if self._scaler is not None:
+            self._scaler.scale(rollout)
+        rollout = rollout.to(self.config.run.device)
+        self._set_hyperparameters(self.counters.env_steps - collected)
+        with _LEARNING:
+            self._metrics.add(self.algorithm.update(rollout))
+        # Only now: acting and the replay in the update must see the same statistics.
+        self.algorithm.policy.update_normalizer(rollout)
+
+    def _learning_state(self) -> dict[str, Any]:
+        return {"reward_scaler": self._scaler.state_dict() if self._scaler else None}
+
+    def _restore_learning(self, checkpoint: Checkpoint) -> None:
+        if self._scaler is not None:
+            self._scaler.load_state_dict(checkpoint.state["learning"]["reward_scaler"])
+
+    def _begin_fresh_episodes(self) -> None:
+        if self._scaler is not None:
+            self._scaler.begin_episodes()

@@ -1,0 +1,1 @@
+"""What a run reports: rows, curves, the console."""

@@ -1,0 +1,370 @@
+"""Learning curves from run directories: one line per setting, several seeds as an interval."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from redline.errors import ConfigError, RunDirectoryError
+from redline.train.checkpoint.atomic_files import atomic_file
+from redline.train.progress.statistics import bootstrap_interval, interquartile_mean
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+SUFFIXES = (".png", ".pdf", ".svg")
+_GRID_POINTS = 400
+_CONFIDENCE = 0.95
+
+# What differs between runs of one setting, or does not bear on what is learned.
+_NOT_SETTINGS = {"seed", "out", "name", "quiet", "tensorboard", "jsonl", "wandb"}
+# These name a setting best, so labels try them first.
+_TELLING = ("algorithm", "env", "preset")
+
+_AXIS_LABELS = {
+    "env_steps": "environment steps",
+    "frames": "frames",
+    "iteration": "iteration",
+    "optimizer_steps": "optimizer steps",
+    "wall_time_s": "wall time (s)",
+    "sps": "environment steps per second",
+    "return_mean": "episode return",
+    "episode_length_mean": "episode length (environment steps)",
+}
+
+# Okabe and Ito's palette: told apart with any kind of colour vision.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_LINE_STYLES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line of the plot.
+
+    Attributes:
+        label: what tells its setting from the others.
+        num_runs: how many runs it sums up.
+        x: [n] rising.
+        y: [n] mean or interquartile mean over the runs.
+        low: [n] lower end of the 95% bootstrap interval; equal to y for one run.
+        high: [n] its upper end.
+    """
+
+    label: str
+    num_runs: int
+    x: Array
+    y: Array
+    low: Array
+    high: Array
+
+
+def load_progress(run_dir: Path | str) -> dict[str, Array]:
+    """The columns of a run's progress.csv.
+
+    Returns:
+        Column -> [rows] float64, NaN where the cell is empty. A last line that is still
+        being written is left out.
+
+    Raises:
+        RunDirectoryError: if there is no progress.csv, or no row in it.
+    """
+    path = Path(run_dir) / "progress.csv"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{run_dir} has no progress.csv that can be read ({error.strerror}). Give the "
+            f"directory of a run, such as runs/ppo-CartPole-v1-seed1."
+        ) from error
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    table = list(csv.reader(lines))
+    if len(table) < 2:
+        raise RunDirectoryError(
+            f"{path} has no rows yet. Wait for the first, which comes after log_interval "
+            f"env_steps, or leave this run out."
+        )
+    header, rows = table[0], table[1:]
+    try:
+        cells = [[float(cell) if cell else math.nan for cell in row] for row in rows]
+        columns = np.array(cells, dtype=np.float64).reshape(len(rows), len(header)).T
+    except ValueError as error:
+        raise RunDirectoryError(
+            f"{path} is damaged: {error}. Resume the run to repair it, or leave it out."
+        ) from error
+    return dict(zip(header, columns, strict=True))
+
+
+def load_setting(run_dir: Path | str) -> dict[str, Any]:
+    """A run's config without what tells seeds of one setting apart.
+
+    Returns:
+        Dotted name -> value, such as {"algorithm": "ppo", "run.env": "CartPole-v1", ...}.
+
+    Raises:
+        RunDirectoryError: if there is no config.json, or it is not JSON.
+    """
+    path = Path(run_dir) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(
+            f"{run_dir} is not a run directory: its config.json cannot be read ({error})."
+        ) from error
+    return dict(_flatten(config, ""))
+
+
+def _flatten(value: Any, name: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        return [(name, value)]
+    pairs: list[tuple[str, Any]] = []
+    for key, item in value.items():
+        if key not in _NOT_SETTINGS:
+            pairs += _flatten(item, f"{name}.{key}" if name else str(key))
+    return pairs
+
+
+def learning_curves(
+    run_dirs: Sequence[Path | str],
+    *,
+    x: str = "env_steps",
+    y: str = "return_mean",
+    smooth: int = 1,
+    statistic: Literal["mean", "iqm"] = "mean",
+) -> list[Curve]:
+    """One curve per setting, in the order in which the settings first occur.
+
+    Several runs of a setting are interpolated to a common grid over the range that all of
+    them cover. The interval is a bootstrap over runs with a fixed seed.
+
+    Args:
+        run_dirs: run directories.
+        x: column of the horizontal axis.
+        y: column of the vertical axis; rows without a value are left out.
+        smooth: rows over which each run's y is averaged, backwards; 1 leaves it as it is.
+        statistic: over the runs, mean or interquartile mean.
+
+    Raises:
+        ConfigError: if a column is unknown, or the runs of a setting share no range of x.
+        RunDirectoryError: if a run has no progress or config.
+    """
+    if not run_dirs:
+        raise ConfigError("there are no runs to plot. Give at least one run directory.")
+    if smooth < 1:
+        raise ConfigError(f"smooth={smooth} must be at least 1 row.")
+    if statistic not in ("mean", "iqm"):
+        raise ConfigError(f"statistic={statistic!r} is unknown. Choose mean or iqm.")
+    groups: dict[str, list[Path]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run_dir in run_dirs:
+        setting = load_setting(run_dir)
+        key = json.dumps(setting, sort_keys=True)
+        settings[key] = setting
+        groups.setdefault(key, []).append(Path(run_dir))
+    labels = setting_labels(list(settings.values()))
+    return [
+        _curve(label, [_points(run, x, y, smooth) for run in runs], statistic)
+        for label, runs in zip(labels, groups.values(), strict=True)
+    ]
+
+
+def setting_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A short label for each of several different settings, from what tells them apart.
+
+    Algorithm, env and preset are tried first, then the others by name; one that tells no
+    further settings apart is not named. A single setting is labelled by algorithm and env.
+    """
+    names = sorted({name for setting in settings for name in setting}, key=_by_telling)
+    chosen: list[str] = []
+    classes = 1
+    for name in names:
+        split = len({_identity(setting, [*chosen, name]) for setting in settings})
+        if split > classes:
+            chosen.append(name)
+            classes = split
+    if not chosen:
+        chosen = [name for name in names if _leaf(name) in ("algorithm", "env")]
+    return [
+        ", ".join(_describe(name, setting[name]) for name in chosen if name in setting) or "run"
+        for setting in settings
+    ]
+
+
+def _by_telling(name: str) -> tuple[int, str]:
+    leaf = _leaf(name)
+    return (_TELLING.index(leaf) if leaf in _TELLING else len(_TELLING), name)
+
+
+def _leaf(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _identity(setting: Mapping[str, Any], names: Sequence[str]) -> str:
+    return json.dumps([setting.get(name, "absent") for name in names])
+
+
+def _describe(name: str, value: Any) -> str:
+    return str(value) if _leaf(name) in ("algorithm", "env") else f"{_leaf(name)}={value}"
+
+
+def _points(run_dir: Path, x: str, y: str, smooth: int) -> tuple[Array, Array]:
+    """The rows of a run that have a value, smoothed."""
+    columns = load_progress(run_dir)
+    for name in (x, y):
+        if name not in columns:
+            raise ConfigError(
+                f"{run_dir / 'progress.csv'} has no column {name!r}. Choose one of: "
+                f"{', '.join(columns)}."
+            )
+    has_value = np.isfinite(columns[x]) & np.isfinite(columns[y])
+    if not has_value.any():
+        raise RunDirectoryError(
+            f"{run_dir / 'progress.csv'} has no value of {y} yet: no episode has ended. Wait, or "
+            f"leave this run out."
+        )
+    values = columns[y][has_value]
+    total = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - smooth)
+    averaged = values if smooth == 1 else (total[ends] - total[starts]) / (ends - starts)
+    return columns[x][has_value], averaged
+
+
+def _curve(label: str, runs: list[tuple[Array, Array]], statistic: str) -> Curve:
+    if len(runs) == 1:
+        x, y = runs[0]
+        return Curve(label=label, num_runs=1, x=x, y=y, low=y, high=y)
+    first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
+    if first > last:
+        raise ConfigError(
+            f"the {len(runs)} runs of {label} share no range: one begins at {first:g} and one ends "
+            f"at {last:g}. Leave out the one that has hardly begun."
+        )
+    grid = np.linspace(first, last, _GRID_POINTS)
+    values = np.stack([np.interp(grid, x, y) for x, y in runs])
+    summarize = interquartile_mean if statistic == "iqm" else np.mean
+    low, high = bootstrap_interval(values, statistic=summarize, confidence=_CONFIDENCE)
+    middle = np.asarray(summarize(values, axis=0))
+    return Curve(label=label, num_runs=len(runs), x=grid, y=middle, low=low, high=high)
+
+
+def plot_runs(
+    run_dirs: Sequence[Path | str],
+    out: Path | str,
+    *,
+    x: str = "env_steps",
+    y: str = "return_mean",
+    smooth: int = 1,
+    statistic: Literal["mean", "iqm"] = "mean",
+    title: str | None = None,
+) -> Path:
+    """Draw learning curves; the same runs always give the same picture.
+
+    Args:
+        run_dirs: run directories; those that differ in nothing but the seed form one line.
+        out: file to write, ending in .png, .pdf or .svg.
+        x: column of the horizontal axis.
+        y: column of the vertical axis.
+        smooth: rows over which each run's y is averaged, backwards; 1 leaves it as it is.
+        statistic: over several runs of a setting, mean or interquartile mean.
+        title: above the plot; None names algorithm and environment where all share them.
+
+    Returns:
+        Where the picture lies.
+
+    Raises:
+        ConfigError: if the suffix or a column is unknown.
+        RunDirectoryError: if a run has no progress, or `out` cannot be written.
+    """
+    out = Path(out)
+    if out.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"out={str(out)!r} ends in {out.suffix!r}. Curves are drawn as {', '.join(SUFFIXES)}."
+        )
+    curves = learning_curves(run_dirs, x=x, y=y, smooth=smooth, statistic=statistic)
+    if title is None:
+        title = _shared_title([load_setting(run_dir) for run_dir in run_dirs])
+    import matplotlib
+
+    style: Any = {"svg.hashsalt": "redline", "font.size": 10, "axes.titlesize": 11}
+    with matplotlib.rc_context(style):
+        figure = _draw(curves, x, y, statistic, title)
+        with atomic_file(out) as temporary:
+            # No date inside, so that equal runs give equal files.
+            metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+            figure.savefig(temporary, dpi=160, metadata=metadata.get(out.suffix.lower()))
+    return out
+
+
+def _shared_title(settings: Sequence[Mapping[str, Any]]) -> str:
+    shared: list[str] = []
+    for wanted in ("algorithm", "env"):
+        values = {str(v) for s in settings for name, v in s.items() if _leaf(name) == wanted}
+        if len(values) == 1:
+            shared.append(values.pop())
+    return " on ".join(shared) if len(shared) == 2 else "".join(shared)
+
+
+def _draw(curves: list[Curve], x: str, y: str, statistic: str, title: str) -> Any:
+    # Figure rather than pyplot: no global state, no window system, Agg for pixels.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for index, curve in enumerate(curves):
+        color = _COLORS[index % len(_COLORS)]
+        line_style = _LINE_STYLES[index // len(_COLORS) % len(_LINE_STYLES)]
+        runs = f" ({curve.num_runs} runs)" if curve.num_runs > 1 else ""
+        marker = "o" if len(curve.x) == 1 else None
+        axes.plot(
+            curve.x,
+            curve.y,
+            color=color,
+            linestyle=line_style,
+            linewidth=1.8,
+            marker=marker,
+            label=f"{curve.label}{runs}",
+        )
+        if curve.num_runs > 1:
+            axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
+    axes.set_xlabel(_AXIS_LABELS.get(x, x))
+    axes.set_ylabel(_AXIS_LABELS.get(y, y))
+    if x != "wall_time_s":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.margins(x=0.01)
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, loc="left")
+    _add_legend(axes, curves, statistic)
+    return figure
+
+
+def _add_legend(axes: Any, curves: list[Curve], statistic: str) -> None:
+    several = any(curve.num_runs > 1 for curve in curves)
+    if len(curves) == 1 and not several:
+        return
+    name = "interquartile mean" if statistic == "iqm" else "mean"
+    note = f"{name}, 95% bootstrap interval" if several else None
+    if len(curves) <= 6:
+        axes.legend(frameon=False, title=note, alignment="left", fontsize=9, title_fontsize=9)
+    else:
+        # Beside the plot: so many would hide the curves.
+        axes.legend(
+            frameon=False,
+            title=note,
+            alignment="left",
+            fontsize=8,
+            title_fontsize=8,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+        )

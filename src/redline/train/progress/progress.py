@@ -1,0 +1,257 @@
+"""The rows of a run: episode statistics, and `progress.csv` with its companions.
+
+One row per logging interval. `progress.csv` is what resuming, plots and tests rely on: its
+columns are fixed by the first row, floats are written so that they read back exactly, and
+an interrupted run that is resumed ends with the same rows as one that never stopped, but
+for the columns in `TIME_COLUMNS` and the shares of time of a profiled run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from redline.data import EpisodeRecord
+from redline.errors import ConfigError, RunDirectoryError, UnknownNameError
+from redline.train.progress.writers import WRITERS, RowWriter, open_writer, require_writer
+
+Number: TypeAlias = "int | float"
+
+BASE_COLUMNS = (
+    "iteration",
+    "env_steps",
+    "frames",
+    "optimizer_steps",
+    "wall_time_s",
+    "sps",
+    "return_mean",
+    "return_std",
+    "return_min",
+    "return_max",
+    "episode_length_mean",
+    "episodes",
+)
+TIME_COLUMNS = ("wall_time_s", "sps")
+
+
+class EpisodeStatistics:
+    """Statistics of the episodes that ended since the last row, and a moving mean.
+
+    Args:
+        window: episodes that the moving mean covers.
+    """
+
+    def __init__(self, window: int = 100) -> None:
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+        self._recent: deque[float] = deque(maxlen=window)
+
+    def add(self, episodes: Iterable[EpisodeRecord]) -> None:
+        """Take finished episodes in."""
+        for episode in episodes:
+            self._returns.append(float(episode.return_))
+            self._lengths.append(int(episode.length))
+            self._recent.append(float(episode.return_))
+
+    @property
+    def moving_mean(self) -> float | None:
+        """Mean return of the last `window` episodes; None before the first."""
+        return math.fsum(self._recent) / len(self._recent) if self._recent else None
+
+    def take_row(self) -> dict[str, Number | None]:
+        """The columns from return_mean to episodes, and a new beginning.
+
+        The standard deviation is the population's. All but `episodes`, their number since
+        the last row, are None if none ended.
+        """
+        returns, lengths = self._returns, self._lengths
+        self._returns, self._lengths = [], []
+        count = len(returns)
+        if count == 0:
+            empty = ("return_mean", "return_std", "return_min", "return_max", "episode_length_mean")
+            return {**dict.fromkeys(empty), "episodes": 0}
+        mean = math.fsum(returns) / count
+        variance = math.fsum((value - mean) ** 2 for value in returns) / count
+        return {
+            "return_mean": mean,
+            "return_std": math.sqrt(variance),
+            "return_min": min(returns),
+            "return_max": max(returns),
+            "episode_length_mean": sum(lengths) / count,
+            "episodes": count,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has gathered since the last row, and the moving mean's window."""
+        return {
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "recent": list(self._recent),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._returns = list(state["returns"])
+        self._lengths = list(state["lengths"])
+        self._recent = deque(state["recent"], maxlen=self._recent.maxlen)
+
+
+class ProgressLogger:
+    """Writes rows to `progress.csv` and to the other writers chosen.
+
+    Nothing is touched before the first row or `load_state_dict`. A logger without a loaded
+    state begins the files anew.
+
+    Args:
+        run_dir: the run directory.
+        writers: besides "csv", which is always there: "tensorboard", "jsonl", "wandb".
+        wandb_settings: further arguments of `wandb.init`, such as project and config.
+
+    Raises:
+        UnknownNameError: if there is no such writer.
+        MissingExtraError: if one needs a package that is not installed.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path | str,
+        *,
+        writers: Sequence[str] = ("csv", "tensorboard"),
+        wandb_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name in writers:
+            if name not in WRITERS:
+                raise UnknownNameError(
+                    f"there is no progress writer {name!r}. Choose from: {', '.join(WRITERS)}."
+                )
+            require_writer(name)
+        self._run_dir = Path(run_dir)
+        self._names = ["csv", *(name for name in writers if name != "csv")]
+        self._wandb_settings = dict(wandb_settings or {})
+        self._writers: list[RowWriter] = []
+        self._columns: tuple[str, ...] = ()
+        self._last_env_steps = -1
+        self.rows = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns; empty before the first row."""
+        return self._columns
+
+    def write(self, row: Mapping[str, Any]) -> dict[str, Number | None]:
+        """Write a row and flush it.
+
+        Args:
+            row: column -> number, None where there is no value; 0-d tensors and numpy scalars
+                are read here. The first row fixes the columns: `BASE_COLUMNS`, then its others
+                in their order. A base column that is not given has no value.
+
+        Returns:
+            The row as written.
+
+        Raises:
+            ConfigError: if a key is not among the columns, or a value is not a number.
+            RunDirectoryError: if a file cannot be written.
+        """
+        if not self._columns:
+            self._columns = _columns_of(row)
+        unknown = [name for name in row if name not in self._columns]
+        if unknown:
+            raise ConfigError(
+                f"progress row {self.rows + 1} has the new column {unknown[0]!r}. The first row "
+                f"fixes the columns: give it there, as None if it has no value yet."
+            )
+        numbers = {name: _number(name, row.get(name)) for name in self._columns}
+        if numbers["env_steps"] is None:
+            raise ConfigError(f"progress row {self.rows + 1} has no env_steps. Give it a number.")
+        try:
+            self._open()
+            for writer in self._writers:
+                writer.write(numbers)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot write progress in {self._run_dir}: {error.strerror or error}. Check that "
+                f"it is writable and that the disk has room."
+            ) from error
+        self.rows += 1
+        self._last_env_steps = int(numbers["env_steps"])
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the files go. What it counts is on disk when this returns."""
+        for writer in self._writers:
+            writer.sync()
+        return {
+            "rows": self.rows,
+            "columns": list(self._columns),
+            "last_env_steps": self._last_env_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Cut the files back to the rows that `state` counts, and go on from there.
+
+        Raises:
+            RunDirectoryError: if a file has fewer rows, or other columns.
+        """
+        self.close()
+        self.rows = int(state["rows"])
+        self._columns = tuple(state["columns"])
+        self._last_env_steps = int(state["last_env_steps"])
+        self._open()
+
+    def close(self) -> None:
+        """Close all files. Calling it twice does no harm."""
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.close()
+
+    def __enter__(self) -> ProgressLogger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        if self._writers or not self._columns:
+            return
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        for name in self._names:
+            writer = open_writer(
+                name,
+                self._run_dir,
+                columns=self._columns,
+                rows=self.rows,
+                last_env_steps=self._last_env_steps,
+                wandb_settings=self._wandb_settings,
+            )
+            self._writers.append(writer)
+
+
+def _columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    own = tuple(name for name in row if name not in BASE_COLUMNS)
+    for name in own:
+        if not name or not name.isprintable() or "," in name or '"' in name:
+            raise ConfigError(
+                f"the metric {name!r} cannot name a column of progress.csv. Use letters, digits, "
+                f"'_' and '/'."
+            )
+    return (*BASE_COLUMNS, *own)
+
+
+def _number(name: str, value: Any) -> Number | None:
+    """A plain number; reading a tensor waits for its device."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, (int, float)):
+        return value
+    raise ConfigError(
+        f"{name}={value!r} cannot be logged: it is a {type(value).__name__}, not a number. Log a "
+        f"number, a 0-d tensor or None."
+    )

@@ -1,0 +1,209 @@
+"""Where the rows of a run go: CSV, JSON lines, TensorBoard, Weights & Biases.
+
+Each writer is opened with the number of rows to keep from before and goes on after them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from redline.errors import MissingExtraError, RunDirectoryError
+from redline.train.checkpoint.atomic_files import atomic_file, write_json_atomic
+
+Row: TypeAlias = "Mapping[str, int | float | None]"
+
+WRITERS = ("csv", "tensorboard", "jsonl", "wandb")
+CSV_NAME = "progress.csv"
+JSONL_NAME = "progress.jsonl"
+TENSORBOARD_NAME = "tensorboard"
+_WANDB_NAME = "wandb_run.json"
+
+
+class RowWriter(ABC):
+    """One place that rows go to."""
+
+    @abstractmethod
+    def write(self, row: Row) -> None:
+        """Append a row; it is out of this process when this returns."""
+
+    def sync(self) -> None:  # noqa: B027 (only files need it)
+        """Make what was written survive a loss of power, where a resume relies on it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+
+def require_writer(name: str) -> None:
+    """Check that a writer's package is there.
+
+    Raises:
+        MissingExtraError: if it is not.
+    """
+    if name == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases")
+
+
+def open_writer(
+    name: str,
+    run_dir: Path,
+    *,
+    columns: Sequence[str],
+    rows: int,
+    last_env_steps: int,
+    wandb_settings: Mapping[str, Any],
+) -> RowWriter:
+    """Open a writer so that it goes on after `rows` rows.
+
+    Args:
+        name: one of `WRITERS`.
+        run_dir: the run directory.
+        columns: of progress.csv.
+        rows: to keep; what was written after them is cut off.
+        last_env_steps: of the last of those rows; -1 if there are none.
+        wandb_settings: arguments of `wandb.init`.
+
+    Raises:
+        RunDirectoryError: if there are fewer rows, or other columns.
+    """
+    if name == "csv":
+        return _CsvWriter(run_dir / CSV_NAME, columns, rows)
+    if name == "jsonl":
+        return _JsonLinesWriter(run_dir / JSONL_NAME, rows)
+    if name == "tensorboard":
+        return _TensorBoardWriter(run_dir / TENSORBOARD_NAME, last_env_steps + 1)
+    return _WandbWriter(run_dir, rows, wandb_settings)
+
+
+class _LineWriter(RowWriter):
+    """A text file with one line per row."""
+
+    def __init__(self, path: Path, header: str | None, rows: int) -> None:
+        _cut_lines(path, header, rows)
+        self._file: IO[str] = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+
+    def _append(self, line: str) -> None:
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _CsvWriter(_LineWriter):
+    def __init__(self, path: Path, columns: Sequence[str], rows: int) -> None:
+        super().__init__(path, ",".join(columns), rows)
+
+    def write(self, row: Row) -> None:
+        self._append(",".join("" if value is None else repr(value) for value in row.values()))
+
+
+class _JsonLinesWriter(_LineWriter):
+    def __init__(self, path: Path, rows: int) -> None:
+        super().__init__(path, None, rows)
+
+    def write(self, row: Row) -> None:
+        # JSON knows neither NaN nor infinity.
+        finite = {
+            name: value if value is not None and math.isfinite(value) else None
+            for name, value in row.items()
+        }
+        self._append(json.dumps(finite, allow_nan=False))
+
+
+class _TensorBoardWriter(RowWriter):
+    """Scalars over env_steps; what an earlier session wrote from `purge_step` on is hidden."""
+
+    def __init__(self, directory: Path, purge_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        began_before = directory.is_dir() and any(directory.iterdir())
+        self._writer = SummaryWriter(
+            str(directory), purge_step=purge_step if began_before else None
+        )
+
+    def write(self, row: Row) -> None:
+        step = row["env_steps"]
+        for name, value in row.items():
+            if value is not None and name != "env_steps":
+                tag = name if "/" in name else f"progress/{name}"
+                self._writer.add_scalar(tag, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _WandbWriter(RowWriter):
+    """A W&B run whose id is kept in the run directory, so that resuming goes on with it."""
+
+    def __init__(self, run_dir: Path, rows: int, settings: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from error
+        id_file = run_dir / _WANDB_NAME
+        if rows > 0 and id_file.is_file():
+            run_id = json.loads(id_file.read_text(encoding="utf-8"))["id"]
+        else:
+            run_id = uuid.uuid4().hex
+            write_json_atomic(id_file, {"id": run_id})
+        given = {"project": "redline", "name": run_dir.name, **settings}
+        self._run = wandb.init(**given, dir=str(run_dir), id=run_id, resume="allow")
+        # W&B's own step counter must rise by ones and cannot be cut back; env_steps can.
+        self._run.define_metric("env_steps")
+        self._run.define_metric("*", step_metric="env_steps")
+
+    def write(self, row: Row) -> None:
+        self._run.log({name: value for name, value in row.items() if value is not None})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _cut_lines(path: Path, header: str | None, rows: int) -> None:
+    """Leave the header and the first `rows` whole lines of a file, replacing it at once.
+
+    Raises:
+        RunDirectoryError: if it has fewer, or another header.
+    """
+    kept: list[bytes] = [] if header is None else [header.encode() + b"\n"]
+    if rows > 0:
+        kept += _first_rows(path, header, rows)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(b"".join(kept))
+
+
+def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
+    if not path.is_file():
+        raise RunDirectoryError(
+            f"{path} is missing, but the checkpoint to resume from counts {rows} rows in it. "
+            f"Restore the file, or start a new run."
+        )
+    lines = path.read_bytes().splitlines(keepends=True)
+    if header is not None:
+        found = lines.pop(0).decode(errors="replace").rstrip("\n") if lines else ""
+        if found != header:
+            raise RunDirectoryError(
+                f"{path} begins with the columns {found!r}, but the checkpoint to resume from "
+                f"has {header!r}. Restore the file, or start a new run."
+            )
+    # A line without its end was torn by a kill in the middle of a write.
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if len(whole) < rows:
+        raise RunDirectoryError(
+            f"{path} has {len(whole)} rows, but the checkpoint to resume from counts {rows}. "
+            f"Restore the file, or start a new run."
+        )
+    return whole[:rows]

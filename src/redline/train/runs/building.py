@@ -1,0 +1,292 @@
+"""From settings to objects: environments, policy, collector, logger, store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+import torch
+
+from redline.collect import (
+    AlternatingCollector,
+    AsyncCollector,
+    CentralCollector,
+    Collector,
+    DeviceCollector,
+    SerialCollector,
+    WorkersCollector,
+)
+from redline.envs import EnvSettings, VecEnv
+from redline.envs.cpus import threads_each, worker_cpus
+from redline.envs.device.mirrored import MirroredEnv
+from redline.envs.registry import is_atari, is_native
+from redline.envs.settings import THREADED
+from redline.errors import ConfigError, DeviceError
+from redline.policies import Policy
+from redline.train.checkpoint.store import CheckpointStore
+from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.loops.evaluate_beside import EvaluationBeside
+from redline.train.progress.progress import ProgressLogger
+from redline.train.settings import RunConfig, RunSettings
+
+EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
+"""What a user may give as an environment."""
+NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
+"""Observation space -> module from observations to features; see `policies.make_policy`."""
+
+STEPPING_WORKERS = ("central", "alternating")
+"""Collectors whose workers only step."""
+ACTING_WORKERS = ("workers", "async")
+"""Collectors whose workers act, too."""
+_PYTHON_ENV = "python:"  # marks an environment that only the calling program can make
+
+
+def describe_env(env: EnvArgument) -> str:
+    """What `config.json` says of an environment."""
+    if isinstance(env, str):
+        return env
+    name = getattr(env, "__qualname__", type(env).__qualname__)
+    return f"{_PYTHON_ENV}{getattr(env, '__module__', type(env).__module__)}.{name}"
+
+
+def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettings:
+    """How to make the run's environments.
+
+    Raises:
+        ConfigError: if the environment can only be made by the program that started the run.
+    """
+    run = config.run
+    if env is None:
+        if not run.env:
+            raise ConfigError(
+                "env is missing: there is nothing to train on. Give a Gymnasium id, such as "
+                "--env CartPole-v1."
+            )
+        if ":" in run.env and not run.env.startswith(_PYTHON_ENV):
+            raise ConfigError(
+                f"the environment of this run, {run.env!r}, is made by a Python module, and a run "
+                f"directory alone must not decide what is imported. If you trust it, name it "
+                f"again: --env {run.env}"
+            )
+        if run.env.startswith(_PYTHON_ENV):
+            raise ConfigError(
+                f"the environment of this run was given as a Python object ({run.env}), which no "
+                f"file can hold. Call redline.train(resume=..., env=...) or redline.load(..., "
+                f"env=...) with the same object."
+            )
+        env = run.env
+    if run.collector in ACTING_WORKERS and run.env_backend == "processes":
+        raise ConfigError(
+            f"collector={run.collector!r} and env_backend='processes' would start processes inside "
+            f"of processes. Use one of them: the workers step their environments themselves."
+        )
+    if isinstance(env, gymnasium.vector.VectorEnv) and (
+        run.collector != "serial" or run.eval_interval
+    ):
+        serial = run.collector == "serial"
+        what = "eval_interval" if serial else f"collector={run.collector!r}"
+        raise ConfigError(
+            f"{what} needs environments beside those that train, and a VectorEnv object is only "
+            f"one. Give an id, or a callable that makes one gymnasium.Env."
+        )
+    backend: str = run.env_backend
+    if run.collector in STEPPING_WORKERS and not (
+        run.collector == "alternating" and backend in THREADED
+    ):
+        if backend not in ("auto", "gymnasium", "processes"):
+            raise ConfigError(
+                f"env_backend={backend!r} steps its environments by itself, and "
+                f"collector={run.collector!r} steps them in worker processes. Use "
+                f"env_backend='gymnasium', or collector='serial'."
+            )
+        if is_native(env):
+            raise ConfigError(
+                f"{env} steps its whole batch in tensor operations, and collector="
+                f"{run.collector!r} steps single environments in worker processes. Use "
+                f"collector='serial', or 'workers' or 'async', whose workers step a batch each."
+            )
+        backend = "gymnasium"  # what a worker, and evaluation, steps them with
+    return EnvSettings(
+        env=env,
+        backend=backend,
+        preset=run.atari_preset if is_atari(env) else None,
+        env_kwargs=run.parsed_env_kwargs(),
+        num_workers=run.num_workers,
+        worker_timeout_s=run.worker_timeout_s,
+    )
+
+
+def check_devices(run: RunSettings) -> None:
+    """Refuse devices that are not there, or that the collector cannot use.
+
+    Raises:
+        DeviceError: naming the reason and the fix.
+        ConfigError: if environments or acting are placed where the collector has no say.
+    """
+    for name in ("device", "policy_device", "env_device"):
+        device = getattr(run, name)
+        if device == "cuda" and not torch.cuda.is_available():
+            build = (
+                "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
+            )
+            raise DeviceError(
+                f"{name}='cuda' was asked for, but no CUDA device can be used ({build}). Use "
+                f"--{name.replace('_', '-')} cpu, or install a CUDA build of torch on a machine "
+                f"with an NVIDIA GPU."
+            )
+        if name != "device" and device is not None and run.collector != "serial":
+            raise ConfigError(
+                f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
+                f"places environments and acting itself. Leave {name} out."
+            )
+
+
+def resolve(config: RunConfig, env: VecEnv) -> RunConfig:
+    """Put numbers in place of settings left to be chosen, so that `config.json` has all."""
+    run = config.run
+    total = run.total_env_steps
+    images = any(
+        space.dtype == "uint8" and len(space.shape or ()) == 3
+        for space in _leaf_spaces(env.observation_space)
+    )
+    reset_mode = run.reset_mode
+    if reset_mode == "auto":
+        waits = config.algorithm == "reinforce" and env.can_idle
+        reset_mode = "wait" if waits else "immediate"
+    # While the async collector's workers act, the learner learns.
+    num_processes = run.num_workers + 1 if run.collector == "async" else 1
+    return config.replace(
+        log_interval=run.log_interval or max(1, total // 100),
+        checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
+        checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
+        num_threads=run.num_threads or (threads_each(num_processes) if images else 1),
+        reset_mode=reset_mode,
+    )
+
+
+def _leaf_spaces(space: gymnasium.Space[Any]) -> list[gymnasium.Space[Any]]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return [leaf for sub in space.spaces.values() for leaf in _leaf_spaces(sub)]
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return [leaf for sub in space.spaces for leaf in _leaf_spaces(sub)]
+    return [space]
+
+
+def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:
+    """Environments beside those that train: fewer, so fewer worker processes too.
+
+    A ready VectorEnv always gives all of its own.
+    """
+    if isinstance(settings.env, gymnasium.vector.VectorEnv):
+        return settings.make(settings.env.num_envs)
+    if settings.num_workers is not None and settings.num_workers > num_envs:
+        settings = dataclasses.replace(settings, num_workers=num_envs)
+    return settings.make(num_envs)
+
+
+def make_collector(
+    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
+) -> Collector:
+    """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
+    run = config.run
+    if _lives_on_devices(run, settings):
+        return _make_device_collector(config, settings, env, policy)
+    shared: dict[str, Any] = {
+        "rollout_length": config.algo.rollout_length,
+        "seed": run.seed,
+        "reset_mode": run.reset_mode,
+    }
+    if run.collector == "serial":
+        return SerialCollector(env, policy, **shared)
+    env.close()
+    shared |= {
+        "num_envs": config.algo.num_envs,
+        "num_workers": run.num_workers,
+        "timeout_s": run.worker_timeout_s,
+        "cpus": worker_cpus(run.cpu_affinity, run.num_workers),
+    }
+    if run.collector == "central":
+        return CentralCollector(settings, policy, **shared)
+    if run.collector == "alternating":
+        return AlternatingCollector(
+            settings, policy, num_groups=run.num_groups, overlap=run.overlap_groups, **shared
+        )
+    if run.collector == "async":
+        return AsyncCollector(settings, policy, max_staleness=run.max_staleness, **shared)
+    return WorkersCollector(settings, policy, **shared)
+
+
+def _lives_on_devices(run: RunSettings, settings: EnvSettings) -> bool:
+    """Whether data are tensors on the way from the environments to the policy."""
+    placed = run.env_device is not None or run.policy_device is not None
+    return run.collector == "serial" and (placed or settings.backend == "device")
+
+
+def _make_device_collector(
+    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
+) -> DeviceCollector:
+    run = config.run
+    policy_device = run.policy_device or run.device
+    if settings.backend == "device":
+        env.close()  # the numpy view; the games themselves are wanted
+        on_device = settings.make_on_device(config.algo.num_envs, run.env_device or policy_device)
+    else:
+        on_device = MirroredEnv(env, run.env_device or "cpu")
+    return DeviceCollector(
+        on_device,
+        policy,
+        rollout_length=config.algo.rollout_length,
+        seed=run.seed,
+        reset_mode=run.reset_mode,  # type: ignore[arg-type]
+        policy_device=policy_device,
+    )
+
+
+def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
+    """Writes progress.csv and whatever else was asked for."""
+    writers = ["csv"]
+    writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
+    name = f"{config.algorithm}-{config.run.env}-seed{config.run.seed}"
+    return ProgressLogger(
+        out, writers=writers, wandb_settings={"name": name, "config": config.to_json()}
+    )
+
+
+def make_store(config: RunConfig, out: Path) -> CheckpointStore:
+    """Keeps the run's checkpoints."""
+    return CheckpointStore(
+        out / "checkpoints", mode=config.run.checkpoints, gap=config.run.checkpoint_gap
+    )
+
+
+def make_evaluation_beside(
+    config: RunConfig, settings: EnvSettings, policy: Policy
+) -> EvaluationBeside:
+    """Evaluates the learner's policy in another process."""
+    if settings.backend == "processes":
+        settings = dataclasses.replace(settings, backend="gymnasium")  # it is in a process already
+    return EvaluationBeside(
+        settings,
+        policy,
+        episodes=config.run.eval_episodes,
+        timeout_s=config.run.worker_timeout_s,
+    )
+
+
+def make_evaluator(
+    config: RunConfig, settings: EnvSettings, policy: Policy
+) -> Callable[[int], Evaluation]:
+    """Evaluates the learner's policy on separate environments; each salt has its own seeds."""
+
+    def evaluator(salt: int) -> Evaluation:
+        return evaluate(
+            lambda num_envs: make_some(settings, num_envs),
+            policy,
+            episodes=config.run.eval_episodes,
+            seed=evaluation_seed(config.run.seed, salt),
+        )
+
+    return evaluator

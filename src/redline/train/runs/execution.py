@@ -1,0 +1,166 @@
+"""One stretch of training: build what the settings say, train, close everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from redline.engines.accelerate import accelerate, choose_mode, compiled_step
+from redline.errors import IncompatibleCheckpointError, RedlineError
+from redline.train.runs.algorithms import OFF_POLICY, build_algorithm, build_replay
+from redline.train.checkpoint.atomic_files import write_json_atomic
+from redline.train.runs.building import (
+    EnvArgument,
+    NetworkFactory,
+    check_devices,
+    env_settings,
+    make_collector,
+    make_evaluation_beside,
+    make_evaluator,
+    make_logger,
+    make_store,
+    resolve,
+)
+from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.train.progress.console import Console, duration
+from redline.train.freed_memory import keep_freed_memory
+from redline.train.loops.loop import TrainLoop
+from redline.train.loops.off_policy_loop import OffPolicyLoop
+from redline.train.loops.on_policy_loop import OnPolicyLoop
+from redline.train.progress.writers import require_writer
+from redline.train.loops.randomness import seed_global_generators
+from redline.train.runs.run_directory import CONFIG_FILE, RunLock
+from redline.train.settings import RunConfig, RunSettings
+
+Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+
+
+def execute(
+    config: RunConfig,
+    out: Path,
+    *,
+    env: EnvArgument | None,
+    network: NetworkFactory | None,
+    checkpoint: Checkpoint | None,
+    recording: Recording | None,
+) -> tuple[RunConfig, int | None]:
+    """Build everything, train, and close everything whatever happens.
+
+    Args:
+        config: all settings.
+        out: run directory.
+        env: the environment, by id or as a Python object; None: as the config says.
+        network: the network factory, if there is one.
+        checkpoint: what to go on from.
+        recording: run directory -> context in which the training takes place.
+
+    Returns:
+        The settings with what was chosen, and the number of the signal that stopped the run,
+        None if it is complete.
+
+    Raises:
+        RedlineError: if a setting is wrong; nothing has been written then.
+    """
+    check_devices(config.run)
+    for name in ("tensorboard", "jsonl", "wandb"):
+        if getattr(config.run, name):
+            require_writer(name)
+    settings = env_settings(config, env or None)
+    with ExitStack() as closing:
+        if recording is not None:
+            # Around everything, so that worker processes are recorded from their start to their
+            # end. It writes into the run directory, which otherwise is left alone until the
+            # settings have proved right.
+            closing.enter_context(RunLock(out))
+            closing.enter_context(recording(out))
+        serial = config.run.collector == "serial"
+        probe = settings.make(config.algo.num_envs if serial else 1)
+        closing.callback(probe.close)
+        config = resolve(config, probe)
+        _set_up_process(config.run)
+        algorithm = build_algorithm(config, probe, network)
+        mode, reason = choose_mode(algorithm, config.run.accelerate)
+        accelerate(algorithm, mode)
+        config = config.replace(accelerate=mode)
+        learning: dict[str, Any] = {}
+        if config.algorithm in OFF_POLICY:
+            learning["replay"] = build_replay(config, probe, algorithm.policy, out)
+        collector = make_collector(config, settings, probe, algorithm.policy)
+        closing.callback(collector.close)
+        if recording is None:
+            closing.enter_context(RunLock(out))
+        write_json_atomic(out / CONFIG_FILE, config.to_json())
+        console = closing.enter_context(
+            Console(
+                config.run.total_env_steps,
+                title=f"{config.algorithm} {config.run.env}",
+                quiet=config.run.quiet,
+            )
+        )
+        logger = closing.enter_context(make_logger(config, out))
+        evaluator = beside = None
+        if config.run.eval_interval and config.run.eval_async:
+            beside = make_evaluation_beside(config, settings, algorithm.policy)
+            closing.callback(beside.close)
+        elif config.run.eval_interval:
+            evaluator = make_evaluator(config, settings, algorithm.policy)
+        kind = OffPolicyLoop if learning else OnPolicyLoop
+        loop: TrainLoop = kind(
+            config,
+            **learning,
+            algorithm=algorithm,
+            collector=collector,
+            logger=logger,
+            store=make_store(config, out),
+            console=console,
+            frame_skip=probe.frame_skip,
+            evaluate=evaluator,
+            beside=beside,
+        )
+        console.message(
+            f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "
+            f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
+        )
+        console.message(f"updates: {mode} ({reason})")
+        if checkpoint is not None:
+            _restore(loop, checkpoint)
+        stopped_by = loop.run()
+        console.close()
+        console.message(_summary(loop))
+        if stopped_by is not None:
+            console.message(f"stopped; go on with: redline train --resume {out}")
+    return config, stopped_by
+
+
+def _set_up_process(run: RunSettings) -> None:
+    """Threads, memory and global random numbers, which are this process's own."""
+    torch.set_num_threads(run.num_threads or 1)
+    if run.keep_freed_memory:
+        keep_freed_memory()
+    seed_global_generators(run.seed)
+
+
+def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
+    try:
+        loop.restore(checkpoint)
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, RedlineError):
+            raise
+        raise IncompatibleCheckpointError(
+            f"{checkpoint.path} does not fit the run's settings ({error}). Resume with the network "
+            f"and the {CONFIG_FILE} that it was trained with."
+        ) from error
+
+
+def _summary(loop: TrainLoop) -> str:
+    counters = loop.counters
+    text = f"{counters.env_steps:,} env_steps in {duration(counters.wall_time_s)}"
+    text += f" ({counters.env_steps / max(counters.wall_time_s, 1e-9):,.0f} SPS)"
+    if loop.mean_return is not None:
+        text += f", mean return of recent episodes {loop.mean_return:,.1f}"
+    compiled = compiled_step(loop.algorithm)
+    return text if compiled is None else f"{text}; updates: {compiled}"

@@ -1,0 +1,231 @@
+"""A run: made from a config, resumed from its directory, evaluated, inspected, exported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+
+from redline.algos.configs.checks import require_not_negative
+from redline.errors import (
+    CheckpointError,
+    IncompatibleCheckpointError,
+    RunDirectoryError,
+)
+from redline.policies import Policy
+from redline.train.runs.algorithms import (
+    build_policy,
+    trainable_parts,
+)
+from redline.train.runs.building import (
+    EnvArgument,
+    NetworkFactory,
+    env_settings,
+    make_some,
+)
+from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.train.checkpoint.files import params_sha256
+from redline.train.checkpoint.store import CheckpointStore
+from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.runs.export import export_policy
+from redline.train.runs.episode_frames import EpisodeFrames
+from redline.train.runs.run_directory import (
+    read_config,
+)
+from redline.train.settings import RunConfig
+from redline.train.runs.video import write_video
+
+Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+
+
+class Run:
+    """A run in a directory, finished or not.
+
+    Attributes:
+        out: the run directory.
+        config: all its settings.
+        exit_code: 0, or 128 + the number of the signal that stopped it.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        config: RunConfig,
+        *,
+        env: EnvArgument | None = None,
+        network: NetworkFactory | None = None,
+        exit_code: int = 0,
+    ) -> None:
+        self.out, self.config, self.exit_code = out, config, exit_code
+        self._env, self._network = env, network
+
+    @staticmethod
+    def load(
+        out: str | Path, *, env: EnvArgument | None = None, network: NetworkFactory | None = None
+    ) -> Run:
+        """The run in a directory; see `load_run`."""
+        return load_run(out, env=env, network=network)
+
+    def checkpoint(self, which: str = "latest") -> Checkpoint:
+        """The newest checkpoint that is whole, or the best one.
+
+        Args:
+            which: "latest" or "best".
+
+        Raises:
+            CheckpointError: if there is none.
+        """
+        store = CheckpointStore(self.out / "checkpoints")
+        found = store.best() if which == "best" else store.latest(_warn)
+        if found is None:
+            raise CheckpointError(
+                f"{self.out} has no {which} checkpoint yet. Train it first: "
+                f"redline train --resume {self.out}"
+            )
+        return found
+
+    def policy(self, which: str = "latest") -> Policy:
+        """The trained policy, on the CPU."""
+        with make_some(env_settings(self.config, self._env), 1) as env:
+            policy = build_policy(self.config, env, self._network)
+        load_policy(policy, self.checkpoint(which))
+        return policy
+
+    def evaluate(
+        self,
+        episodes: int = 10,
+        *,
+        seed: int | None = None,
+        greedy: bool = True,
+        which: str = "latest",
+    ) -> Evaluation:
+        """Run exactly `episodes` whole episodes on environments of their own.
+
+        Args:
+            episodes: how many.
+            seed: of environments and action noise; None: one that training never uses.
+            greedy: act with the mode of the action distribution.
+            which: "latest" or "best" checkpoint.
+        """
+        settings = env_settings(self.config, self._env)
+        ready = self._env if isinstance(self._env, gymnasium.vector.VectorEnv) else None
+        return evaluate(
+            lambda num_envs: make_some(settings, num_envs),
+            self.policy(which),
+            episodes=episodes,
+            seed=self._seed(seed),
+            greedy=greedy,
+            num_envs=None if ready is None else ready.num_envs,
+        )
+
+    def _seed(self, seed: int | None) -> int:
+        """The seed given, or one that training never uses."""
+        if seed is None:
+            return evaluation_seed(self.config.run.seed)
+        require_not_negative(seed=seed)
+        return seed
+
+    def inspect(self) -> dict[str, Any]:
+        """What the newest checkpoint holds, as plain data."""
+        checkpoint = self.checkpoint()
+        names = ("algorithm", "env", "env_steps", "frames", "iteration", "optimizer_steps")
+        return {
+            **{name: checkpoint.metadata[name] for name in names},
+            "params_sha256": params_sha256(trainable_parts(checkpoint.state["algorithm"])),
+            "checkpoint": str(checkpoint.path),
+        }
+
+    def record_video(
+        self,
+        out: str | Path | None = None,
+        *,
+        seed: int | None = None,
+        greedy: bool = True,
+        which: str = "latest",
+    ) -> Path:
+        """Write a video of one episode.
+
+        Args:
+            out: .mp4 or .gif file; None: videos/step_<env_steps>.mp4 in the run directory.
+            seed: of environment and action noise; None: one that training never uses.
+            greedy: act with the mode of the action distribution.
+            which: "latest" or "best" checkpoint.
+
+        Returns:
+            Where the video lies.
+        """
+        step = self.checkpoint(which).step
+        path = Path(out) if out else self.out / "videos" / f"step_{step:012d}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames = EpisodeFrames(
+            env_settings(self.config, self._env),
+            self.policy(which),
+            seed=self._seed(seed),
+            greedy=greedy,
+        )
+        return write_video(frames, path, fps=frames.fps)
+
+    def export(self, out: str | Path, *, format: str = "onnx", which: str = "latest") -> Path:
+        """Write the greedy policy, normalisation included, for use without Redline.
+
+        Args:
+            out: file to write.
+            format: "onnx", or "torch" for a `torch.export` program.
+            which: "latest" or "best" checkpoint.
+
+        Returns:
+            Where the file lies.
+        """
+        module = self.policy(which).export_module()
+        return export_policy(module, module.example_inputs(), out, format=format)
+
+
+def _warn(message: str) -> None:
+    sys.stderr.write(f"warning: {message}\n")
+
+
+def load_policy(policy: Policy, checkpoint: Checkpoint) -> None:
+    """Put a checkpoint's parameters into a policy.
+
+    Raises:
+        IncompatibleCheckpointError: if they do not fit.
+    """
+    try:
+        policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
+    except (RuntimeError, KeyError) as error:
+        raise IncompatibleCheckpointError(
+            f"the parameters in {checkpoint.path} do not fit this policy ({error}). The "
+            f"environment or the network differs from the one that was trained: give the same."
+        ) from error
+
+
+def load_run(
+    out: str | Path,
+    *,
+    env: EnvArgument | None = None,
+    network: NetworkFactory | None = None,
+) -> Run:
+    """The run in a directory.
+
+    Args:
+        out: run directory.
+        env: the environment, if it was given as a Python object.
+        network: the network factory, if there was one.
+
+    Raises:
+        RunDirectoryError: if the directory holds no run.
+    """
+    path = Path(out)
+    if not path.is_dir():
+        raise RunDirectoryError(f"{path} does not exist. Give a run directory.")
+    config = read_config(path)
+    if env is not None and isinstance(env, str) and env != config.run.env:
+        raise IncompatibleCheckpointError(
+            f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "
+            f"give the same."
+        )
+    return Run(path, config, env=env, network=network)

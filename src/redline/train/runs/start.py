@@ -1,0 +1,219 @@
+"""Beginning a run, and going on with one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from redline.algos.configs import OffPolicyConfig
+from redline.algos.configs.checks import require_positive
+from redline.errors import ConfigError, IncompatibleCheckpointError
+from redline.train.runs.building import EnvArgument, NetworkFactory, describe_env
+from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.train.checkpoint.store import CheckpointStore
+from redline.train.progress.console import Console
+from redline.train.runs.execution import Recording, execute
+from redline.train.presets.presets import preset_config
+from redline.train.runs.run import Run
+from redline.train.runs.run_directory import (
+    CONFIG_FILE,
+    check_new_run_directory,
+    default_run_directory,
+    read_config,
+)
+from redline.train.settings import RunConfig
+
+
+def train(
+    algorithm: str | None = None,
+    *,
+    env: EnvArgument | None = None,
+    network: NetworkFactory | None = None,
+    resume: str | Path | None = None,
+    preset: str = "auto",
+    **settings: Any,
+) -> Run:
+    """Train an agent, or go on with a run.
+
+    Args:
+        algorithm: its name, such as "ppo" or "sac"; None with `resume`.
+        env: a Gymnasium id, a callable that makes a `gymnasium.Env`, or a
+            `gymnasium.vector.VectorEnv`.
+        network: observation space -> module from observations to features, in place of the
+            built-in encoders.
+        resume: run directory to go on with.
+        preset: named hyperparameters to start from.
+        settings: any setting of the run, the policy or the algorithm by its name, such as
+            `total_env_steps`, `seed`, `out`, `num_envs`, `learning_rate`, `core`.
+
+    Returns:
+        The run; `run.evaluate(episodes=20)` tests its agent.
+
+    Raises:
+        RedlineError: if a setting is wrong; nothing has been written then.
+    """
+    if resume is not None:
+        allowed = {"total_env_steps", "quiet"}
+        if unknown := set(settings) - allowed:
+            raise ConfigError(
+                f"{', '.join(sorted(unknown))} cannot be changed when a run is resumed: it would "
+                f"not be the same run. Only {' and '.join(sorted(allowed))} can."
+            )
+        return resume_run(Path(resume), env=env, network=network, algorithm=algorithm, **settings)
+    if algorithm is None:
+        raise ConfigError("algorithm is missing. Give one, such as redline.train('ppo', ...).")
+    if env is None:
+        raise ConfigError("env is missing. Give one, such as env='CartPole-v1'.")
+    name = describe_env(env)
+    if "out" in settings and settings["out"] is not None:
+        settings["out"] = str(settings["out"])
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        settings.setdefault("num_envs", env.num_envs)
+    if isinstance(settings.get("env_kwargs"), Mapping):
+        settings["env_kwargs"] = json.dumps(settings["env_kwargs"])
+    config = preset_config(algorithm, name, preset).replace(env=name, **settings)
+    return start_run(config, env=None if isinstance(env, str) else env, network=network)
+
+
+def start_run(
+    config: RunConfig,
+    *,
+    env: EnvArgument | None = None,
+    network: NetworkFactory | None = None,
+    recording: Recording | None = None,
+) -> Run:
+    """Begin a run in a new directory and train until it is complete or stopped.
+
+    Args:
+        config: all settings.
+        env: the environment, if it is a Python object.
+        network: the network factory, if there is one.
+        recording: run directory -> context in which the training takes place.
+
+    Raises:
+        RedlineError: if a setting is wrong; nothing has been written then.
+    """
+    out = Path(config.run.out) if config.run.out else default_run_directory(config)
+    check_new_run_directory(out)
+    _check_updates(config)
+    # Named by the caller, not by a file: its module may be imported.
+    return _executed(config, out, env or config.run.env, network, None, recording)
+
+
+def resume_run(
+    out: Path,
+    *,
+    env: EnvArgument | None = None,
+    network: NetworkFactory | None = None,
+    algorithm: str | None = None,
+    total_env_steps: int | None = None,
+    quiet: bool = False,
+    recording: Recording | None = None,
+) -> Run:
+    """Go on with a run from its newest whole checkpoint.
+
+    Args:
+        out: run directory.
+        env: the same environment again, if it was given as a Python object; a different id
+            is refused.
+        network: the same network factory again, if there was one.
+        algorithm: None, or the run's own.
+        total_env_steps: new length of the run; None: as it was.
+        quiet: leave out the progress bar and messages.
+        recording: run directory -> context in which the training takes place.
+
+    Raises:
+        RedlineError: if the directory holds no run, or a different one.
+    """
+    if total_env_steps is not None:
+        require_positive(total_env_steps=total_env_steps)
+    config = read_config(out)
+    if algorithm is not None and algorithm != config.algorithm:
+        raise ConfigError(
+            f"{out} is a run of {config.algorithm}, not of {algorithm}. Leave the algorithm out, "
+            f"or give another run directory."
+        )
+    if env is not None and describe_env(env) != config.run.env:
+        raise IncompatibleCheckpointError(
+            f"{out} was trained on {config.run.env}, not on {describe_env(env)}. Resume it with "
+            f"the same environment, or start a new run."
+        )
+    total = total_env_steps or config.run.total_env_steps
+    console = Console(total, quiet=quiet)
+    checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
+    if checkpoint is not None:
+        _check_same_env(config, checkpoint)
+        if checkpoint.metadata["env_steps"] >= total:
+            console.message(
+                f"{out} is already complete: {checkpoint.metadata['env_steps']:,} of {total:,} "
+                f"env_steps. To train longer, give a larger --total-env-steps."
+            )
+            return Run(out, config, env=env, network=network)
+    if checkpoint is not None and (change := _stretched_schedules(config, total)):
+        console.warning(change)
+    config = config.replace(total_env_steps=total, quiet=quiet)
+    return _executed(config, out, env, network, checkpoint, recording)
+
+
+def _executed(
+    config: RunConfig,
+    out: Path,
+    env: EnvArgument | None,
+    network: NetworkFactory | None,
+    checkpoint: Checkpoint | None,
+    recording: Recording | None,
+) -> Run:
+    config, stopped_by = execute(
+        config, out, env=env, network=network, checkpoint=checkpoint, recording=recording
+    )
+    exit_code = 0 if stopped_by is None else 128 + stopped_by
+    return Run(out, config, env=env, network=network, exit_code=exit_code)
+
+
+def _check_updates(config: RunConfig) -> None:
+    """Refuse a run that would end without having learned anything.
+
+    Raises:
+        ConfigError: with the arithmetic.
+    """
+    algo, total = config.algo, config.run.total_env_steps
+    if not isinstance(algo, OffPolicyConfig) or algo.expected_updates(total) >= 1.0:
+        return
+    raise ConfigError(
+        f"total_env_steps={total} ends before the first update: learning_starts="
+        f"{algo.learning_starts} env_steps come first, then replay_ratio={algo.replay_ratio:g} / "
+        f"{algo.samples_per_update} samples per update makes "
+        f"{algo.replay_ratio / algo.samples_per_update:.3g} updates per env_step. Train longer, "
+        f"or give a smaller learning_starts or a larger replay_ratio."
+    )
+
+
+def _stretched_schedules(config: RunConfig, total: int) -> str | None:
+    """What a new length of the run does to its schedules; None if nothing."""
+    old = config.run.total_env_steps
+    names = [
+        name
+        for name in type(config.algo).__dataclass_fields__
+        if name.endswith("_schedule") and getattr(config.algo, name) == "linear"
+    ]
+    if getattr(config.algo, "prioritized", False):
+        names.append("priority_beta")
+    if total == old or not names:
+        return None
+    return (
+        f"{', '.join(names)}: schedules of the run now reach their end at {total:,} instead of "
+        f"{old:,} env_steps, so their present values change."
+    )
+
+
+def _check_same_env(config: RunConfig, checkpoint: Checkpoint) -> None:
+    if checkpoint.metadata["env"] != config.run.env:
+        raise IncompatibleCheckpointError(
+            f"{checkpoint.path} was trained on {checkpoint.metadata['env']}, but the run's "
+            f"{CONFIG_FILE} says {config.run.env}. Put {checkpoint.metadata['env']} back into "
+            f"{CONFIG_FILE}."
+        )

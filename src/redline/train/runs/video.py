@@ -1,0 +1,103 @@
+"""Videos of a trained agent, as MP4 or GIF."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from redline.errors import ConfigError, MissingExtraError
+from redline.train.checkpoint.atomic_files import atomic_file
+
+SUFFIXES = (".mp4", ".gif")
+
+
+def write_video(frames: Iterable[npt.NDArray[Any]], path: Path | str, *, fps: float = 30) -> Path:
+    """Encode frames as they come; they are never all in memory for an MP4.
+
+    Args:
+        frames: each [height, width, 3] uint8 RGB, all of one size. For MP4 an odd height or
+            width is made even by repeating the last row or column, as H.264 demands.
+        path: file to write, ending in .mp4 or .gif.
+        fps: frames per second, > 0. GIF rounds the time of a frame to 10 ms.
+
+    Returns:
+        Where the video lies.
+
+    Raises:
+        ConfigError: if the suffix or fps is wrong, there is no frame, or a frame is no picture.
+        MissingExtraError: if imageio, or for MP4 its ffmpeg, is not installed.
+        RunDirectoryError: if the file cannot be written.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ConfigError(
+            f"video {str(path)!r} ends in {path.suffix!r}. Videos are written as "
+            f"{' or '.join(SUFFIXES)}."
+        )
+    if not fps > 0:
+        raise ConfigError(f"fps={fps} must be greater than 0 frames per second.")
+    imageio = _imageio(suffix)
+    options: dict[str, Any]
+    if suffix == ".mp4":
+        # macro_block_size 1: otherwise frames are resized to multiples of 16.
+        options = {"format": "FFMPEG", "fps": fps, "macro_block_size": 1}
+    else:
+        options = {"format": "GIF", "duration": 1000.0 / fps, "loop": 0}
+    shape: tuple[int, ...] | None = None
+    # closing: the writer's own exit leaves ffmpeg running when the block raises.
+    with atomic_file(path) as temporary, closing(imageio.get_writer(temporary, **options)) as file:
+        for index, frame in enumerate(frames):
+            shape = shape or frame.shape
+            _check_frame(frame, index, shape)
+            file.append_data(_even(frame) if suffix == ".mp4" else frame)
+        if shape is None:
+            raise ConfigError(f"there are no frames to write to {path}. Give at least one.")
+    return path
+
+
+def require_video(suffix: str) -> None:
+    """Refuse now what `write_video` would only find out after the work.
+
+    Raises:
+        MissingExtraError: if what writes files of this suffix is not installed.
+    """
+    _imageio(suffix)
+
+
+def _imageio(suffix: str) -> Any:
+    packages = ("imageio.v2", "imageio_ffmpeg") if suffix == ".mp4" else ("imageio.v2",)
+    modules = []
+    for package in packages:
+        try:
+            modules.append(importlib.import_module(package))
+        except ImportError as error:
+            name = package.partition(".")[0]
+            raise MissingExtraError(name, "video", f"writing {suffix} videos") from error
+    return modules[0]
+
+
+def _check_frame(frame: npt.NDArray[Any], index: int, shape: tuple[int, ...]) -> None:
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        raise ConfigError(
+            f"frame {index} has dtype {frame.dtype} and shape {frame.shape}. A frame is uint8 of "
+            f"shape [height, width, 3]: make the environment with render_mode='rgb_array'."
+        )
+    if frame.shape != shape:
+        raise ConfigError(
+            f"frame {index} has shape {frame.shape}, the first one {shape}. All frames of a video "
+            f"must have the same size."
+        )
+
+
+def _even(frame: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    height, width = frame.shape[:2]
+    if height % 2 == 0 and width % 2 == 0:
+        return frame
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
