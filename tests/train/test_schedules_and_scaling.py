@@ -45,6 +45,34 @@ def test_means_are_of_tensors_and_numbers_alike() -> None:
     assert means.take() == {"loss": 3.0}
 
 
+def test_means_own_what_they_hold() -> None:
+    """A captured update overwrites its metrics at the next replay: (1 + 3) / 2, not (3 + 3) / 2.
+
+    float64 is the total's own dtype, where a conversion alone would not copy. The meta device
+    stands for a GPU: values cannot be read there, so what counts is that the total is new memory.
+    """
+    loss = torch.tensor(1.0, dtype=torch.float64)
+    means = MetricMeans()
+    means.add({"loss": loss})
+    loss.fill_(3.0)
+    means.add({"loss": loss})
+    assert means.take() == {"loss": 2.0}
+    elsewhere = torch.zeros((), dtype=torch.float64, device="meta")
+    means.add({"loss": elsewhere})
+    assert means.totals["loss"] is not elsewhere
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_means_own_what_they_hold_on_a_device(dtype: torch.dtype) -> None:
+    loss = torch.tensor(1.0, dtype=dtype, device="cuda")
+    means = MetricMeans()
+    means.add({"loss": loss})
+    loss.fill_(3.0)
+    means.add({"loss": loss})
+    assert means.take() == {"loss": 2.0}
+
+
 def rollout(reward: list[list[float]], done: list[list[int]], valid: list[list[int]]) -> Rollout:
     shape = (len(reward), len(reward[0]))
     steps = TensorDict(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
@@ -54,7 +55,7 @@ class Counters:
 class MetricMeans:
     """Means of the updates' metrics since the last row.
 
-    Of another device they stay tensors until the row is written: to look would wait.
+    Metrics on a GPU stay tensors until the row is written, because reading one would synchronize.
     """
 
     totals: dict[str, Tensor | float] = field(default_factory=dict)
@@ -66,7 +67,9 @@ class MetricMeans:
         for name, value in metrics.items():
             number = value
             if isinstance(value, Tensor):
-                number = value.item() if value.is_cpu else value.double()
+                # A captured update writes its metrics into the same memory at every replay, so the
+                # total must own a copy, also where the metric has this dtype already.
+                number = value.item() if value.is_cpu else value.to(torch.float64, copy=True)
             totals[name] = totals[name] + number if name in totals else number
         self.count += 1
 
@@ -111,6 +114,8 @@ class TrainLoop(ABC):
         store: keeps checkpoints.
         console: shows progress and messages.
         frame_skip: simulator frames per env_step.
+        update: batch -> metrics; how an engine runs the algorithm's update. It changes the
+            algorithm in place. None: `algorithm.update` itself.
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
         beside: evaluates in another process instead; None: none does.
     """
@@ -125,10 +130,12 @@ class TrainLoop(ABC):
         store: CheckpointStore,
         console: Console,
         frame_skip: int,
+        update: Callable[[Any], Mapping[str, Tensor]] | None = None,
         evaluate: Callable[[int], Evaluation] | None = None,
         beside: EvaluationBeside | None = None,
     ) -> None:
         self.config, self.algorithm, self.collector = config, algorithm, collector
+        self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
         self._frame_skip, self._evaluate, self._beside = frame_skip, evaluate, beside

@@ -91,7 +91,7 @@ class OffPolicyLoop(TrainLoop):
         device = self.config.run.device
         batch = self._batch if self._replay_is_near else _moved(self._batch, device)
         with _LEARNING:
-            metrics = dict(self.algorithm.update(batch))  # a captured update returns the same one
+            metrics = dict(self._update_algorithm(batch))  # a captured update returns the same one
         priority = metrics.pop("priority")
         if self._algo.prioritized:
             with _REPLAY:

@@ -34,7 +34,7 @@ class OnPolicyLoop(TrainLoop):
         rollout = rollout.to(self.config.run.device)
         self._set_hyperparameters(self.counters.env_steps - collected)
         with _LEARNING:
-            self._metrics.add(self.algorithm.update(rollout))
+            self._metrics.add(self._update_algorithm(rollout))
         # Only now: acting and the replay in the update must see the same statistics.
         self.algorithm.policy.update_normalizer(rollout)
 
