@@ -21,6 +21,7 @@ from redline.data import (
     to_numpy,
     to_tensor,
 )
+from redline.errors import ConfigError
 
 
 def rollout() -> Rollout:
@@ -64,6 +65,70 @@ def test_flatten_puts_all_rows_side_by_side() -> None:
     assert flat["reward"].tolist() == [[0.0, 1.0, 10.0, 11.0, 20.0, 21.0]]
     assert flat["obs"]["a"].shape == (1, 6, 1)
     assert set(flat.steps.keys()) == {"obs", "reward"}
+
+
+def test_with_columns_leaves_the_rollout_as_it_was() -> None:
+    before = rollout()
+    after = before.with_columns(advantage=before["reward"] + 1.0, reward=before["reward"] * 0.0)
+    assert after["advantage"][2].tolist() == [21.0, 22.0]
+    assert after["reward"].sum() == 0.0
+    assert "advantage" not in before.steps
+    assert before["reward"][2].tolist() == [20.0, 21.0]
+    assert after["obs"]["a"] is before["obs"]["a"]  # nothing is copied
+    assert (after.version, after.initial_state) == (4, before.initial_state)
+
+
+def test_minibatches_of_sequences_by_hand() -> None:
+    """Environment 1 first, with its own state; no step leaves its place in time."""
+    second, first = rollout().minibatches(torch.tensor([1, 0]), 2)
+    assert second["reward"].tolist() == [[1.0], [11.0], [21.0]]
+    assert second.initial_state["hidden"].tolist() == [[2.0]]
+    assert first["obs"]["b"].squeeze().tolist() == [0, 10, 20]
+    assert first.initial_state["hidden"].tolist() == [[1.0]]
+    assert first["reward"].is_contiguous()
+
+
+def test_minibatches_of_one_step_keep_the_recurrent_state() -> None:
+    whole = rollout()
+    whole.steps = whole.steps[:1]
+    parts = list(whole.minibatches(torch.tensor([1, 0]), 2))
+    assert [part.initial_state["hidden"].item() for part in parts] == [2.0, 1.0]
+
+
+def test_minibatches_of_rows_by_hand() -> None:
+    """Row t * B + b holds 10 t + b, so order [5, 0, 3, 2, 1, 4] gives 21, 0, 11 | 10, 1, 20."""
+    flat = rollout().flatten("obs", "reward", "valid")
+    parts = list(flat.minibatches(torch.tensor([5, 0, 3, 2, 1, 4]), 2))
+    assert [part["reward"].tolist() for part in parts] == [[[21.0, 0.0, 11.0]], [[10.0, 1.0, 20.0]]]
+    assert parts[0]["obs"]["b"].squeeze(-1).tolist() == [[21, 0, 11]]
+    assert parts[0].valid.tolist() == [[True, True, False]]
+    assert (parts[1].rollout_length, parts[1].num_envs, parts[1].version) == (1, 3, 4)
+
+
+def test_minibatches_of_rows_are_views_of_one_gather() -> None:
+    flat = rollout().flatten("reward")
+    one, other = flat.minibatches(torch.arange(6), 2)
+    assert (
+        one["reward"].untyped_storage().data_ptr() == other["reward"].untyped_storage().data_ptr()
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 5), (1, 4, 4)])
+def test_minibatches_keep_the_memory_layout_of_images(shape: tuple[int, ...]) -> None:
+    images = torch.rand(8, *shape).to(memory_format=torch.channels_last)
+    steps = TensorDict({"obs": images.unsqueeze(0)}, batch_size=[1, 8])
+    flat = Rollout(steps=steps, initial_state={}, last_obs={})
+    order = torch.randperm(8)
+    parts = [part["obs"].squeeze(0) for part in flat.minibatches(order, 4)]
+    assert torch.equal(torch.cat(parts), images[order])
+    assert all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
+
+
+@pytest.mark.parametrize("num_minibatches", [4, 7])
+def test_unequal_minibatches_are_refused(num_minibatches: int) -> None:
+    flat = rollout().flatten("reward")
+    with pytest.raises(ConfigError, match="Use a divisor of 6"):
+        list(flat.minibatches(torch.arange(6), num_minibatches))
 
 
 def test_masked_statistics_by_hand() -> None:

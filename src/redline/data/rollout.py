@@ -23,7 +23,8 @@ Invalid rows are zero, never stale.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.data.nested import NestedTensor, map_leaves
+from redline.data.nested import NestedTensor, as_tensordict, map_leaves
+from redline.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,63 @@ class Rollout:
             version=self.version,
         )
 
+    def with_columns(self, **columns: NestedTensor) -> Rollout:
+        """The same rollout with more entries, or others under the same names.
+
+        Args:
+            columns: name -> [T, B, ...], such as the advantages that an algorithm computes.
+        """
+        shape = (self.rollout_length, self.num_envs)
+        # A shallow copy: the caller's rollout keeps its entries, and no tensor is copied.
+        steps = self.steps.copy()
+        for name, column in columns.items():
+            steps.set(name, as_tensordict(column, shape))
+        return replace(self, steps=steps)
+
+    def minibatches(self, order: Tensor, num_minibatches: int) -> Iterator[Rollout]:
+        """Equal parts, each made of some environments with all their steps.
+
+        For minibatches of single transitions, `flatten` first: each row is then an
+        environment of its own, with one step.
+
+            rows = rollout.flatten("obs", "action", "log_prob", "advantage")
+            for _ in range(num_epochs):
+                order = torch.randperm(rows.num_envs, generator=generator)
+                for part in rows.minibatches(order, num_minibatches):
+                    output = policy.evaluate_rollout(part)
+
+        Args:
+            order: [B] int64 a permutation of the environments; part i takes the i-th of its
+                `num_minibatches` equal pieces.
+            num_minibatches: must divide B.
+
+        Yields:
+            Rollouts [T, B / num_minibatches]; single rows come without `last_obs`.
+
+        Raises:
+            ConfigError: if the parts would not be equal.
+        """
+        size, left_over = divmod(len(order), num_minibatches)
+        if left_over or not size:
+            raise ConfigError(
+                f"num_minibatches={num_minibatches} does not divide the {len(order)} "
+                f"environments (or rows) of the rollout, so parts would differ in size. Use a "
+                f"divisor of {len(order)}."
+            )
+        if self.rollout_length > 1 or self.initial_state:
+            # Sequences are gathered part by part, since a slice of environments out of
+            # [T, B] would not be contiguous, and every operation on it slower.
+            for index in order.split(size):
+                yield self.select_envs(index)
+            return
+        # Rows are put in order all at once, and the parts are views: one large gather for
+        # each entry takes less time than `num_minibatches` small ones.
+        parts = map_leaves(lambda leaf: _shuffled(leaf, order, size), self.steps)
+        for i in range(num_minibatches):
+            rows = map_leaves(lambda leaf, i=i: leaf[i], parts)
+            steps = as_tensordict(rows, (1, size))
+            yield Rollout(steps=steps, initial_state={}, last_obs={}, version=self.version)
+
     def flatten(self, *keys: str) -> Rollout:
         """All T * B rows side by side, for minibatches of single transitions.
 
@@ -144,6 +203,20 @@ class Rollout:
             version=self.version,
             num_running=self.num_running,
         )
+
+
+def _shuffled(leaf: Tensor, order: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Rows [1, N, ...] in another order, as parts [1, size, ...] in the layout that they had.
+
+    Images with the channels last in memory would come out of `index_select` with the
+    channels first, and each convolution would have to convert them back.
+    """
+    rows = leaf.squeeze(0)
+    if rows.dim() == 4 and rows.is_contiguous(memory_format=torch.channels_last):
+        rows = rows.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
+    else:
+        rows = rows.index_select(0, order)
+    return rows.unflatten(0, (-1, 1, size)).unbind(0)
 
 
 def masked_mean(value: Tensor, valid: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from redline.data import Array, NestedTensor, Rollout, as_tensordict, leaves, map_leaves
+from redline.models.observation_encoder import image_layout
 
 if TYPE_CHECKING:
     from redline.policies.export import GreedyPolicy
@@ -177,6 +178,27 @@ class Policy(nn.Module, ABC):
         from batches of replay.
         """
         raise NotImplementedError(f"{type(self).__name__} does not replay rollouts")
+
+    def shuffleable(self, rollout: Rollout, *columns: str) -> Rollout:
+        """A rollout whose environments may be mixed at will, to draw minibatches from.
+
+        A recurrent policy needs whole sequences, so it learns from the rollout as it is. All
+        others can learn from each row by itself: their rows become environments with a
+        single step, `[1, T * B]`.
+
+        Args:
+            rollout: [T, B].
+            columns: the entries that the update needs beside what `evaluate_rollout` reads.
+        """
+        if self.is_recurrent:
+            return rollout
+        rows = rollout.flatten("obs", "action", "valid", *self.conditioning_names, *columns)
+        layout = image_layout(self)
+        if layout is None:
+            return rows
+        # Once here, rather than in each of the several passes over the same images.
+        obs = map_leaves(lambda leaf: layout(leaf.squeeze(0)).unsqueeze(0), rows["obs"])
+        return rows.with_columns(obs=obs)
 
     def evaluation_conditioning(self, num_envs: int) -> dict[str, Tensor]:
         """The conditioning, name -> [num_envs, ...], that evaluation acts with; {}: none."""
