@@ -11,7 +11,6 @@ from gymnasium import spaces
 
 from redline.data import Rollout, leaves
 from redline.policies import SkillPolicy, make_policy, reset_state, with_skill
-
 from tests.policies.rollouts import act_out
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,))
