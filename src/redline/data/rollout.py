@@ -32,8 +32,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.data.nested import NestedTensor, as_tensordict, map_leaves
+from redline.data.nested import NestedTensor, as_tensordict
 from redline.errors import ConfigError
+from redline.nested import map_leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,7 @@ def _shuffled(leaf: Tensor, order: Tensor, size: int) -> tuple[Tensor, ...]:
         rows = rows.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
     else:
         rows = rows.index_select(0, order)
-    return rows.unflatten(0, (-1, 1, size)).unbind(0)
+    return rows.view(-1, 1, size, *rows.shape[1:]).unbind(0)
 
 
 def masked_mean(value: Tensor, valid: Tensor) -> Tensor:

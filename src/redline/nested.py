@@ -1,0 +1,44 @@
+"""Nested data: one array, or a mapping of names to nested data.
+
+Observations and actions of Dict and Tuple spaces travel as mappings (a Tuple's
+keys are "0", "1", ...). Three kinds occur: numpy arrays beside the environments,
+plain dicts of tensors at the policy, a TensorDict in a rollout. The functions
+here treat all of them alike, by asking for `keys` instead of for a type: that
+leaves torch out of processes that only step environments, and is several times
+quicker than `isinstance` of an abstract class, on every step of acting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+NestedArray: TypeAlias = "Array | Mapping[str, NestedArray]"
+
+
+def map_leaves(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """Apply `function` to each leaf of `tree` and the same leaves of `rest`.
+
+    Mappings and TensorDicts come back as plain dicts with the same keys.
+
+    Raises:
+        KeyError: if a tree in `rest` lacks a key of `tree`.
+    """
+    if hasattr(tree, "keys"):
+        return {
+            key: map_leaves(function, tree[key], *(other[key] for other in rest))
+            for key in tree.keys()  # noqa: SIM118 (iterating a TensorDict gives rows, not keys)
+        }
+    return function(tree, *rest)
+
+
+def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, leaf) in key order; the name of a bare leaf is ""."""
+    if hasattr(tree, "keys"):
+        for key in tree.keys():  # noqa: SIM118
+            yield from leaves(tree[key], f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, tree
