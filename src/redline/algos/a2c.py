@@ -1,45 +1,130 @@
 """Advantage actor-critic (A2C), the synchronous form of A3C.
 
-Mnih et al. 2016, arXiv:1602.01783. Loss and update are those of `algos/policy_gradient.py`, the
-estimates are `A2C.estimate`; hyperparameters are in `algos/configs/a2c.py`.
+Mnih et al. 2016, arXiv:1602.01783. Reads top to bottom: `A2CConfig`, `policy_gradient_loss`,
+`A2C.update`. IMPALA-style A2C and REINFORCE are this algorithm with other estimates of how good
+the actions were (`A2C.estimate`).
 
 | symbol | shape | meaning |
 |---|---|---|
 | A | [T, B] | advantage from `returns.gae`; with lambda = 1 the paper's n-step return minus V |
 | R | [T, B] | value target, A + V |
 
-Departs from the paper: synchronous, one optimiser step per rollout; generalised advantage
+Departs from the paper: synchronous, one optimizer step per rollout; generalized advantage
 estimation where lambda < 1.
 
-Cost: one optimiser step per rollout. `update` never waits for the device.
+Cost: one optimizer step per rollout. `update` never waits for the device.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
 from torch import Tensor
 
-from redline.algos.configs import A2CConfig
+from redline.algos import presets as named
+from redline.algos.algorithm import (
+    OnPolicyAlgorithm,
+    clip_gradients,
+    explained_variance,
+    normalized,
+)
+from redline.algos.config import require_fraction, require_not_negative, require_positive
 from redline.algos.optimizers import Adam, Optimizer, RMSprop
-from redline.algos.policy_gradient import PolicyGradient
-from redline.data import Rollout
+from redline.data import Rollout, masked_mean
 from redline.policies.policy import ActionEvaluation, Policy
 from redline.returns import gae
 
 
-class A2C(PolicyGradient):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class A2CConfig:
+    """Hyperparameters of A2C, the synchronous form of Mnih et al. 2016, arXiv:1602.01783.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    num_envs: int = 8
+    """B, environments stepped in parallel."""
+    rollout_length: int = 5
+    """T, env_steps per environment per iteration; one optimiser step each."""
+    gamma: float = 0.99
+    """Discount per env_step, in [0, 1]."""
+    gae_lambda: float = 1.0
+    """Lambda of generalised advantage estimation, in [0, 1]; 1 is A2C's n-step return."""
+    normalize_advantage: bool = False
+    """Whether advantages get mean 0 and standard deviation 1 in each rollout."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    """Which optimiser; RMSprop (smoothing 0.99) is the original's."""
+    learning_rate: float = 7e-4
+    """The optimiser's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
+    optimizer_eps: float = 1e-5
+    """The optimiser's epsilon."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
+    scale_reward: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            num_envs=self.num_envs,
+            rollout_length=self.rollout_length,
+            learning_rate=self.learning_rate,
+            optimizer_eps=self.optimizer_eps,
+        )
+        require_fraction(gamma=self.gamma, gae_lambda=self.gae_lambda)
+        require_not_negative(
+            value_coef=self.value_coef,
+            entropy_coef=self.entropy_coef,
+            max_grad_norm=self.max_grad_norm,
+        )
+
+
+def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:
+    """The score-function estimator, negated so that it is minimized.
+
+    Sutton and Barto 2018, eq. 13.11:  loss = -mean(log pi(a|s) * A)
+
+    Args:
+        log_prob: [...] log pi(a|s), in nats; carries gradient.
+        advantage: [...] A; a constant here.
+        valid: [...] bool, the rows to average over.
+
+    Returns:
+        The loss [].
+    """
+    return -masked_mean(log_prob * advantage, valid)
+
+
+class A2C(OnPolicyAlgorithm):
     """A2C on a policy.
 
     Args:
         policy: the network that acts and learns.
         config: hyperparameters.
-        seed: unused, A2C draws nothing; kept so that all algorithms are made alike.
+        seed: unused, A2C draws nothing; there because all algorithms are made alike.
     """
 
-    config: A2CConfig
+    name = "a2c"
+    Config = A2CConfig
+    presets = named.A2C
+    config: Any
 
-    def __init__(self, policy: Policy, config: A2CConfig, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None:
         del seed
-        super().__init__(policy, config)
+        self.policy = policy
+        self.config = config
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = self._make_optimizer()
+        self._steps_taken = 0
 
     def _make_optimizer(self) -> Optimizer:
         config = self.config
@@ -47,10 +132,55 @@ class A2C(PolicyGradient):
             return Adam(self.parameters, config.learning_rate, eps=config.optimizer_eps)
         return RMSprop(self.parameters, config.learning_rate, eps=config.optimizer_eps)
 
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Take one optimizer step from one rollout.
+
+        Args:
+            rollout: [T, B] with the extra `value`.
+
+        Returns:
+            name -> [] metrics.
+        """
+        self._steps_taken += 1
+        return self.step(rollout)
+
+    def step(self, rollout: Rollout) -> dict[str, Tensor]:
+        """The update; nothing here depends on counts."""
+        config, valid = self.config, rollout["valid"]
+        output = self.policy.evaluate_rollout(rollout)
+        advantage, target, metrics = self.estimate(rollout, output)
+        variance = explained_variance(output.value.detach(), target, valid)
+        if config.normalize_advantage:
+            advantage = normalized(advantage, valid)
+        policy_loss = policy_gradient_loss(output.log_prob, advantage, valid)
+        value_loss = 0.5 * masked_mean((output.value - target).square(), valid)
+        entropy = masked_mean(output.entropy, valid)
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = clip_gradients(self.parameters, config.max_grad_norm)
+        self.optimizer.step()
+        return {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy": entropy.detach(),
+            "grad_norm": grad_norm,
+            "explained_variance": variance,
+            **metrics,
+        }
+
     def estimate(
         self, rollout: Rollout, output: ActionEvaluation
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """A and R of a rollout that the present weights collected, and no further metrics."""
+        """How good the actions were, and what the values should have been.
+
+        Args:
+            rollout: [T, B].
+            output: what `policy.evaluate_rollout` gives for it now.
+
+        Returns:
+            A and R, constants [T, B], and further metrics [], here none.
+        """
         del output
         advantage, target = gae(
             rollout["reward"],
@@ -63,3 +193,25 @@ class A2C(PolicyGradient):
             gae_lambda=self.config.gae_lambda,
         )
         return advantage, target, {}
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take `learning_rate` from the schedule."""
+        self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
+
+    def optimizer_steps(self) -> int:
+        """Optimizer steps taken."""
+        return self._steps_taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters, optimizer state and the count of steps."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_steps": self._steps_taken,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._steps_taken = state["optimizer_steps"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -10,15 +10,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.critics import Critic, frozen_copy, make_critic
 from redline.algos.networks import network_settings
 from redline.algos.optimizers import Adam
-from redline.data import Rollout
 from redline.errors import SpaceError
 from redline.policies import DeterministicActor, make_actor
 
 
-class ActorCriticLearner(ABC):
+class ActorCriticLearner(OffPolicyAlgorithm):
     """An actor, a critic with its target, and an optimiser for each of the two.
 
     Args:
@@ -35,7 +35,7 @@ class ActorCriticLearner(ABC):
         updates: taken so far.
     """
 
-    name: ClassVar[str]
+    saved_parameters = ("policy", "critic")
     metric_names: tuple[str, ...]
     actor_metric_names: ClassVar[tuple[str, ...]] = ("actor_loss",)
 
@@ -110,10 +110,6 @@ class ActorCriticLearner(ABC):
     def _critic_settings(actor: Any, config: Any) -> dict[str, Any]:
         """Arguments of `critics.make_critic`."""
 
-    @abstractmethod
-    def update(self, batch: Any) -> dict[str, Tensor]:
-        """Improve from one batch of [N] transitions, with the keys in `data/batch.py`."""
-
     def draw_noise(self, rows: int) -> Tensor:
         """[rows, k] standard normal numbers for the actions of an update."""
         return torch.randn(
@@ -136,10 +132,6 @@ class ActorCriticLearner(ABC):
             made = {n: torch.full((num_envs,), v, device=self.device) for n, v in values.items()}
             self._conditions = key, made
         return self._conditions[1]
-
-    def initial_priorities(self, rollout: Rollout) -> Tensor | None:
-        """None: new transitions get the highest priority that replay has seen."""
-        return None
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` from the schedules; all optimisers scale with it."""

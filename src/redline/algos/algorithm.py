@@ -1,59 +1,206 @@
-"""What the training loop asks of an algorithm."""
+"""What an algorithm is: how it is found, how it is made, how it learns.
+
+An algorithm is one class in one file. The class says its name, its config and its presets;
+it makes its policy; `update` improves that from what was collected. Nothing else in Redline
+keeps a list of algorithms: `redline.train` takes a built-in one by its name and anybody's by
+its class (`algos/registry.py`).
+
+| subclass of | its `update` takes | and it is called |
+|---|---|---|
+| `OnPolicyAlgorithm` | a `Rollout` [T, B] | once per rollout, which is then thrown away |
+| `OffPolicyAlgorithm` | a batch [N] from replay | as often as the replay ratio says |
+
+What is written in `update` is what runs. Where an algorithm has a method `step`, that is the part
+of its update that depends on nothing but tensors and flags: what is random is drawn before it, and
+counts are kept outside. An engine may compile or capture `step` as it stands; an algorithm without
+one simply runs.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Self
 
 import torch
-from tensordict import TensorDict
+from gymnasium import spaces
 from torch import Tensor
 
-from redline.data import Rollout, SequenceBatch, masked_mean_std
+from redline.data import Rollout, masked_mean_std
+from redline.policies import make_policy
 from redline.policies.policy import Policy
 
+Settings = Mapping[str, Any]
 
-class OnPolicyAlgorithm(Protocol):
-    """An algorithm that learns from each rollout once.
+
+class Algorithm(ABC):
+    """What every algorithm has in common.
 
     Attributes:
-        policy: the learner's own copy of the weights.
+        name: what it is called on the command line and in run directories.
+        Config: a dataclass of its hyperparameters, all with defaults.
+        defaults: settings of the run and the network that differ from the general defaults.
+        presets: name -> settings; a preset named after a family of environments
+            (`train/presets.py`) is taken for those by itself.
+        variants: name -> settings laid over the preset of the environment's family.
+        variant_presets: (variant, family) -> what the variant needs there besides.
+        saved_parameters: the entries of `state_dict` that gradients change.
+        waits_for_episodes: whether environments wait after an episode until all have ended.
+        policy: what acts, and learns.
+        config: the hyperparameters in force.
+        device: where it learns.
     """
 
-    policy: Policy
+    name: ClassVar[str]
+    Config: ClassVar[type]
+    defaults: ClassVar[Settings] = {}
+    presets: ClassVar[Mapping[str, Settings]] = {}
+    variants: ClassVar[Mapping[str, Settings]] = {}
+    variant_presets: ClassVar[Mapping[tuple[str, str], Settings]] = {}
+    saved_parameters: ClassVar[tuple[str, ...]] = ("policy",)
+    waits_for_episodes: ClassVar[bool] = False
 
-    def update(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Improve the policy from one rollout; metrics stay tensors [] on its device."""
-        ...
+    policy: Any
+    config: Any
+    device: torch.device
 
+    @classmethod
+    @abstractmethod
+    def make_policy(
+        cls,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: Any,
+        **network: Any,
+    ) -> Policy:
+        """The policy with fresh weights from torch's global generator, on the CPU.
+
+        Args:
+            observation_space: of one environment.
+            action_space: of one environment.
+            config: hyperparameters.
+            network: the run's `PolicySettings`, by name.
+
+        Raises:
+            SpaceError: if a space cannot be served.
+            ConfigError: if a setting of the network does not apply.
+        """
+
+    @classmethod
+    @abstractmethod
+    def make(
+        cls,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: Any,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        **network: Any,
+    ) -> Self:
+        """The algorithm with a fresh policy; arguments and errors as for `make_policy`.
+
+        Args:
+            observation_space: of one environment.
+            action_space: of one environment.
+            config: hyperparameters.
+            seed: of everything that updates draw.
+            device: where to learn.
+            network: the run's `PolicySettings`, by name.
+        """
+
+    @abstractmethod
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take the present values of what the schedules govern, before an update."""
-        ...
 
+    @abstractmethod
     def optimizer_steps(self) -> int:
-        """Optimiser steps taken so far. Waits for the device: for the logger only."""
-        ...
+        """Optimizer steps taken so far. Waits for the device: for the logger only."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on, the policy's parameters included."""
-        ...
+        """All that the next update depends on; "policy" holds the policy's parameters."""
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
-        ...
+        """Go on from `state`, in place: tensors keep their memory."""
 
 
-class OffPolicyAlgorithm(Protocol):
+class OnPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from each rollout once.
+
+    Args:
+        policy: the network that acts and learns.
+        config: hyperparameters.
+        seed: of everything that updates draw.
+    """
+
+    @abstractmethod
+    def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None: ...
+
+    @abstractmethod
+    def update(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Improve the policy from one rollout.
+
+        Args:
+            rollout: [T, B]; it is not changed.
+
+        Returns:
+            name -> [] metrics, on the algorithm's device: nothing here waits for it.
+        """
+
+    @classmethod
+    def make_policy(
+        cls,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: Any,
+        **network: Any,
+    ) -> Policy:
+        """See `Algorithm.make_policy`: an actor-critic."""
+        del config
+        if network.get("shared_encoder") is None:
+            network["shared_encoder"] = "auto"
+        return make_policy(observation_space, action_space, **network)
+
+    @classmethod
+    def make(
+        cls,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: Any,
+        *,
+        seed: int,
+        device: torch.device | str = "cpu",
+        **network: Any,
+    ) -> Self:
+        """See `Algorithm.make`."""
+        policy = cls.make_policy(observation_space, action_space, config, **network)
+        return cls(policy.to(device), config, seed=seed)
+
+
+class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from batches of replay.
 
     Attributes:
-        policy: what acts; its parameters are a part of what the algorithm learns.
         metric_names: what `update` returns beside "priority".
     """
 
-    policy: Policy
     metric_names: tuple[str, ...]
 
+    @abstractmethod
+    def update(self, batch: Any) -> dict[str, Any]:
+        """Improve from one batch; never waits for the device.
+
+        Args:
+            batch: [N] transitions with the keys in `data/batch.py`, or a `SequenceBatch`.
+
+        Returns:
+            name -> metrics, each a tensor [], or a number where nothing has to be waited for;
+            and "priority" [N], a tensor, the new priorities of the batch.
+        """
+
+    @abstractmethod
     def conditioning(
         self, env_steps: int, total_env_steps: int, num_envs: int
     ) -> dict[str, Tensor]:
@@ -64,36 +211,11 @@ class OffPolicyAlgorithm(Protocol):
             total_env_steps: length of the run.
             num_envs: B.
         """
-        ...
 
     def initial_priorities(self, rollout: Rollout) -> Tensor | None:
         """[T, B] priorities of new transitions; None: the highest that replay has seen."""
-        ...
-
-    def update(self, batch: TensorDict | SequenceBatch) -> dict[str, Any]:
-        """Improve from one batch; never waits for the device.
-
-        Returns:
-            name -> metrics, each a tensor [], or a number where nothing has to be waited for;
-            and "priority" [N], a tensor, the new priorities of the batch.
-        """
-        ...
-
-    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take the present values of what the schedules govern, before an update."""
-        ...
-
-    def optimizer_steps(self) -> int:
-        """Optimiser steps taken so far. Waits for the device: for the logger only."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on; "policy" holds the policy's parameters."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
-        ...
+        del rollout
+        return None
 
 
 def normalized(advantage: Tensor, valid: Tensor) -> Tensor:

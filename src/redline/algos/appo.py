@@ -3,7 +3,7 @@
 Schulman et al. 2017, arXiv:1707.06347; V-trace of Espeholt et al. 2018, arXiv:1802.01561;
 the clip range around the learner's policy instead of the collecting one, the decoupled
 objective of Hilton et al. 2021, arXiv:2110.00641. Losses and passes are PPO's; `APPO` says
-what goes into them. Hyperparameters are in `algos/configs/appo.py`.
+what goes into them.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -26,14 +26,37 @@ device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from redline.algos.configs import APPOConfig
+from redline.algos import presets as named
+from redline.algos.config import require_importance_bounds
 from redline.algos.impala import corrected
-from redline.algos.ppo import PPO
+from redline.algos.ppo import PPO, PPOConfig
 from redline.data import Rollout
-from redline.policies.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class APPOConfig(PPOConfig):
+    """Hyperparameters of PPO with V-trace, Espeholt et al. 2018, arXiv:1802.01561.
+
+    `gae_lambda` is the lambda of V-trace (the paper's remark 2).
+
+    Raises:
+        ConfigError: if a value is out of range, or a rollout does not split into equal
+            minibatches.
+    """
+
+    rho_bar: float = 1.0
+    """Largest importance ratio in the temporal difference and the advantage."""
+    c_bar: float = 1.0
+    """Largest importance ratio in how far back a difference reaches; at most rho_bar."""
+
+    def __post_init__(self) -> None:
+        PPOConfig.__post_init__(self)
+        require_importance_bounds(self.rho_bar, self.c_bar)
 
 
 class APPO(PPO):
@@ -48,10 +71,10 @@ class APPO(PPO):
         ConfigError: if a recurrent policy's environments do not split into the minibatches.
     """
 
-    config: APPOConfig
-
-    def __init__(self, policy: Policy, config: APPOConfig, seed: int = 0) -> None:
-        super().__init__(policy, config, seed)
+    name = "appo"
+    Config = APPOConfig
+    # What suits PPO suits it here too: with fresh rollouts the two are the same.
+    presets = named.PPO
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Correct for the rollout's age, then run num_epochs passes of minibatch updates.
@@ -74,4 +97,4 @@ class APPO(PPO):
             last_obs=rollout.last_obs,
             version=rollout.version,
         )
-        return self._optimize(proximal, result.advantage, result.target) | metrics
+        return self.optimize(proximal, result.advantage, result.target) | metrics

@@ -1,8 +1,7 @@
 """Deep deterministic policy gradient (DDPG).
 
 Lillicrap et al. 2016, arXiv:1509.02971. Reads top to bottom: `actor_loss`, `DDPG`; the
-critic, its target and loss are in `algos/critics.py`, hyperparameters in
-`algos/configs/ddpg.py`.
+critic, its target and loss are in `algos/critics.py`.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -20,16 +19,57 @@ Cost: one step of the critic and one of the actor per update.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from redline.algos import presets as named
 from redline.algos.actor_critic_learner import ActorCriticLearner
-from redline.algos.configs.ddpg import DDPGConfig
+from redline.algos.config import (
+    OffPolicyConfig,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
 from redline.algos.optimizers import move_towards
 from redline.policies import DeterministicActor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DDPGConfig(OffPolicyConfig):
+    """Hyperparameters of DDPG; symbols as in Lillicrap et al. 2016, arXiv:1509.02971.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise on actions while collecting, in units of half the
+    distance between the bounds."""
+    tau: float = 0.005
+    """Share of the way that the target networks move towards the online ones."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """How learning_rate, and in proportion the two below, changes with env_steps; linear
+    reaches 0 at total_env_steps."""
+    actor_learning_rate: float | None = None
+    """Adam's step size for the actor. None: learning_rate."""
+    critic_learning_rate: float | None = None
+    """Adam's step size for the critic. None: learning_rate."""
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        require_positive(tau=self.tau, learning_rate=self.learning_rate)
+        require_fraction(tau=self.tau)
+        require_not_negative(exploration_noise=self.exploration_noise)
+        for name in ("actor_learning_rate", "critic_learning_rate"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(**{name: value})
 
 
 def actor_loss(value: Tensor) -> Tensor:
@@ -54,6 +94,9 @@ class DDPG(ActorCriticLearner):
     """
 
     name = "ddpg"
+    Config = DDPGConfig
+    defaults = named.WIDE
+    presets = named.DDPG
     metric_names = ("critic_loss", "q_value", "actor_loss")
 
     def __init__(

@@ -2,7 +2,6 @@
 
 Eysenbach et al. 2019, arXiv:1802.06070. Reads top to bottom: `discriminator_loss`,
 `skill_reward`, `DIAYN`; policy and critics are SAC's, with the skill as a further input.
-Hyperparameters are in `algos/configs/diayn.py`.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -28,6 +27,7 @@ Cost: SAC's, and one step of the discriminator per update.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,49 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.algos.configs.diayn import DIAYNConfig
+from redline.algos import presets as named
+from redline.algos.algorithm import OffPolicyAlgorithm
+from redline.algos.config import require_positive
 from redline.algos.networks import network_settings
 from redline.algos.optimizers import Adam
-from redline.algos.sac import SAC
+from redline.algos.sac import SAC, SACConfig
 from redline.data import Rollout, as_tensordict
+from redline.errors import ConfigError
 from redline.policies.make import make_torso
 from redline.policies.masks import MASK_KEY, network_space, without_mask
 from redline.policies.skills import SkillPolicy, joined, with_skill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DIAYNConfig(SACConfig):
+    """Hyperparameters of DIAYN on SAC; Eysenbach et al. 2019, arXiv:1802.06070.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    num_skills: int = 8
+    """K, skills to tell apart."""
+    skill_length: int = 200
+    """env_steps per environment for which it keeps its skill, rounded up to whole rollouts."""
+    alpha: float | None = 0.1
+    """Temperature, the weight of the entropy. None: learned."""
+    discriminator_learning_rate: float | None = None
+    """Adam's step size for the discriminator. None: learning_rate."""
+
+    def __post_init__(self) -> None:
+        SACConfig.__post_init__(self)
+        require_positive(num_skills=self.num_skills, skill_length=self.skill_length)
+        if self.num_skills < 2:
+            raise ConfigError("num_skills=1 leaves nothing to tell apart. Use at least 2.")
+        if self.discriminator_learning_rate is not None:
+            require_positive(discriminator_learning_rate=self.discriminator_learning_rate)
+        if self.n_step != 1:
+            raise ConfigError(
+                f"n_step={self.n_step} sums rewards of the environment, which DIAYN does not see: "
+                f"its own are of single transitions. Use n_step=1."
+            )
+
 
 _SKILL_STREAM = 5  # keeps the drawing of skills apart from the run's other streams
 _INSIDE = "policy."  # what a SkillPolicy puts before the names of the actor's parameters
@@ -101,7 +136,7 @@ class Discriminator(nn.Module):
         return self.head(self.torso(without_mask(obs) if self.has_mask else obs))
 
 
-class DIAYN:
+class DIAYN(OffPolicyAlgorithm):
     """DIAYN on SAC, for the action spaces of SAC.
 
     Args:
@@ -115,6 +150,11 @@ class DIAYN:
         learner: the SAC inside, whose `step` is what `accelerate` makes faster.
     """
 
+    name = "diayn"
+    Config = DIAYNConfig
+    defaults = named.WIDE
+    presets = named.DIAYN
+    saved_parameters = ("policy", "critic", "discriminator", "log_alpha")
     metric_names = (
         *SAC.metric_names,
         "discriminator_loss",

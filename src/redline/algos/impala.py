@@ -1,7 +1,7 @@
 """IMPALA-style A2C: the actor-critic gradient with V-trace, for rollouts of older weights.
 
-Espeholt et al. 2018, arXiv:1802.01561. Reads top to bottom: `corrected`, `Impala`; loss and
-update are A2C's, hyperparameters are in `algos/configs/impala.py`.
+Espeholt et al. 2018, arXiv:1802.01561. Reads top to bottom: `ImpalaConfig`, `corrected`,
+`Impala.estimate`; loss and update are A2C's.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -23,19 +23,45 @@ Cost: one optimiser step per rollout. `update` never waits for the device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from redline.algos.a2c import A2C
-from redline.algos.configs import APPOConfig, ImpalaConfig
+from redline.algos import presets as named
+from redline.algos.a2c import A2C, A2CConfig
+from redline.algos.config import require_importance_bounds
 from redline.data import Rollout, masked_mean
 from redline.policies.policy import ActionEvaluation, Policy
 from redline.returns import VTrace, vtrace
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImpalaConfig(A2CConfig):
+    """Hyperparameters of A2C with V-trace, Espeholt et al. 2018, arXiv:1802.01561.
+
+    `gae_lambda` is the lambda of V-trace (the paper's remark 2).
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    rollout_length: int = 20
+    """T, env_steps per environment per iteration; one optimiser step each."""
+    rho_bar: float = 1.0
+    """Largest importance ratio in the temporal difference and the policy gradient."""
+    c_bar: float = 1.0
+    """Largest importance ratio in how far back a difference reaches; at most rho_bar."""
+
+    def __post_init__(self) -> None:
+        A2CConfig.__post_init__(self)
+        require_importance_bounds(self.rho_bar, self.c_bar)
+
+
 @torch.no_grad()
 def corrected(
-    policy: Policy, rollout: Rollout, output: ActionEvaluation, config: ImpalaConfig | APPOConfig
+    policy: Policy, rollout: Rollout, output: ActionEvaluation, config: Any
 ) -> tuple[VTrace, dict[str, Tensor]]:
     """V-trace of a rollout under the learner's present weights.
 
@@ -43,7 +69,7 @@ def corrected(
         policy: the learner's.
         rollout: [T, B] with the extra `log_prob`, of the weights that collected.
         output: what `policy.evaluate_rollout` gives for it now.
-        config: gamma, gae_lambda and the two bounds.
+        config: with gamma, gae_lambda, rho_bar and c_bar.
 
     Returns:
         Advantages, targets and clipped ratios [T, B], and as metrics [] the mean of the
@@ -83,13 +109,12 @@ class Impala(A2C):
     Args:
         policy: the network that acts and learns.
         config: hyperparameters.
-        seed: unused, it draws nothing; kept so that all algorithms are made alike.
+        seed: unused, it draws nothing; there because all algorithms are made alike.
     """
 
-    config: ImpalaConfig
-
-    def __init__(self, policy: Policy, config: ImpalaConfig, seed: int = 0) -> None:
-        super().__init__(policy, config, seed)
+    name = "impala"
+    Config = ImpalaConfig
+    presets = named.IMPALA
 
     def estimate(
         self, rollout: Rollout, output: ActionEvaluation

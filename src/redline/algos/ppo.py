@@ -1,7 +1,7 @@
-"""Proximal policy optimisation (PPO) with the clipped surrogate.
+"""Proximal policy optimization (PPO) with the clipped surrogate.
 
-Schulman et al. 2017, arXiv:1707.06347. Reads top to bottom: `clipped_policy_loss`,
-`value_loss`, `PPO.update`; hyperparameters are in `algos/configs/ppo.py`.
+Schulman et al. 2017, arXiv:1707.06347. Reads top to bottom: `PPOConfig`, `clipped_policy_loss`,
+`value_loss`, `PPO.update`.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -10,33 +10,115 @@ Schulman et al. 2017, arXiv:1707.06347. Reads top to bottom: `clipped_policy_los
 | epsilon | | `clip_range` |
 
 Data: a `Rollout` [T, B]. A feed-forward policy shuffles all T * B rows into equal
-minibatches; a recurrent one shuffles environments and replays whole sequences with the
+minibatches; a recurrent one shuffles environments and evaluates whole sequences with the
 resets that acting had.
 
-Departs from the paper: advantages are normalised per minibatch, gradients are clipped by
+Departs from the paper: advantages are normalized per minibatch, gradients are clipped by
 norm, and a limit on the KL divergence can stop an iteration's updates early.
 
-Cost: num_epochs * num_minibatches optimiser steps per rollout. `update` never waits for
+Cost: num_epochs * num_minibatches optimizer steps per rollout. `update` never waits for
 the device: metrics stay tensors until the logger reads them, and the early stop skips
-optimiser steps on the device instead of leaving the loop.
+optimizer steps on the device instead of leaving the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from redline.algos.algorithm import clip_gradients, explained_variance, normalized
-from redline.algos.configs import PPOConfig
+from redline.algos import presets as named
+from redline.algos.algorithm import (
+    OnPolicyAlgorithm,
+    clip_gradients,
+    explained_variance,
+    normalized,
+)
+from redline.algos.config import require_fraction, require_not_negative, require_positive
 from redline.algos.optimizers import Adam
-from redline.data import Rollout, map_leaves, masked_mean
+from redline.data import Rollout, masked_mean
 from redline.errors import ConfigError
-from redline.models.observation_encoder import image_layout
-from redline.policies.policy import ActionEvaluation, Policy
+from redline.policies.policy import Policy
 from redline.returns import gae
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOConfig:
+    """Hyperparameters of PPO; symbols as in Schulman et al. 2017, arXiv:1707.06347.
+
+    Raises:
+        ConfigError: if a value is out of range, or a rollout does not split into equal
+            minibatches.
+    """
+
+    num_envs: int = 8
+    """B, environments stepped in parallel."""
+    rollout_length: int = 128
+    """T, env_steps per environment per iteration."""
+    num_epochs: int = 4
+    """Passes over each rollout."""
+    num_minibatches: int = 4
+    """Equal parts of a rollout (of its environments, for a recurrent policy)."""
+    gamma: float = 0.99
+    """Discount per env_step, in [0, 1]."""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation, in [0, 1]."""
+    clip_range: float = 0.2
+    """Epsilon: the ratio is clipped to [1 - epsilon, 1 + epsilon]."""
+    clip_range_schedule: Literal["constant", "linear"] = "constant"
+    """How clip_range changes with env_steps; linear reaches 0 at total_env_steps."""
+    clip_range_value: float | None = None
+    """Largest change of the value prediction that the value loss rewards; None: unclipped."""
+    normalize_advantage: bool = True
+    """Whether advantages get mean 0 and standard deviation 1 in each minibatch."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    learning_rate: float = 2.5e-4
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
+    target_kl: float | None = None
+    """Skip the rest of an iteration's steps once the KL estimate passes this, in nats.
+    None: never."""
+    scale_reward: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            num_envs=self.num_envs,
+            rollout_length=self.rollout_length,
+            num_epochs=self.num_epochs,
+            num_minibatches=self.num_minibatches,
+            clip_range=self.clip_range,
+            learning_rate=self.learning_rate,
+            adam_eps=self.adam_eps,
+        )
+        require_fraction(gamma=self.gamma, gae_lambda=self.gae_lambda)
+        require_not_negative(
+            value_coef=self.value_coef,
+            entropy_coef=self.entropy_coef,
+            max_grad_norm=self.max_grad_norm,
+        )
+        if self.target_kl is not None:
+            require_positive(target_kl=self.target_kl)
+        if self.clip_range_value is not None:
+            require_positive(clip_range_value=self.clip_range_value)
+        samples = self.num_envs * self.rollout_length
+        if samples % self.num_minibatches:
+            raise ConfigError(
+                f"num_minibatches={self.num_minibatches} does not divide the rollout: num_envs * "
+                f"rollout_length = {self.num_envs} * {self.rollout_length} = {samples} samples, "
+                f"{samples % self.num_minibatches} left over. Use a divisor of {samples}."
+            )
 
 
 def clipped_policy_loss(
@@ -45,8 +127,8 @@ def clipped_policy_loss(
     advantage: Tensor,
     valid: Tensor,
     clip_range: float | Tensor,
-) -> tuple[Tensor, Tensor]:
-    """PPO's clipped surrogate, negated so that it is minimised.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """PPO's clipped surrogate, negated so that it is minimized.
 
     Schulman et al. 2017, eq. 7, with r = exp(log_prob - old_log_prob):
         loss = -mean(min(r * A, clip(r, 1 - eps, 1 + eps) * A))
@@ -54,18 +136,24 @@ def clipped_policy_loss(
     Args:
         log_prob: [...] log pi(a|s) of the current policy, in nats; carries gradient.
         old_log_prob: [...] the same under the policy that collected the data.
-        advantage: [...] A, normalised by the caller; a constant here.
+        advantage: [...] A, normalized by the caller; a constant here.
         valid: [...] bool, the rows to average over.
         clip_range: eps > 0, dimensionless.
 
     Returns:
-        The loss [], and the fraction [] of ratios outside the clip range.
+        The loss [], the fraction [] of ratios outside the clip range, and an estimate [] of
+        KL(pi_old || pi) in nats: E[(r - 1) - log r] (Schulman 2020, "Approximating KL
+        divergence", k3), which is never negative.
     """
-    ratio = (log_prob - old_log_prob).exp()
+    # Before exp: what a row that does not count holds may overflow, and 0 * inf is no number.
+    log_ratio = (log_prob - old_log_prob).masked_fill(~valid, 0.0)
+    ratio = log_ratio.exp()
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
     loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), valid)
-    outside = ((ratio.detach() - 1.0).abs() > clip_range).to(loss.dtype)
-    return loss, masked_mean(outside, valid)
+    with torch.no_grad():
+        outside = ((ratio - 1.0).abs() > clip_range).to(loss.dtype)
+        approx_kl = masked_mean(ratio - 1.0 - log_ratio, valid)
+        return loss, masked_mean(outside, valid), approx_kl
 
 
 def value_loss(
@@ -94,34 +182,7 @@ def value_loss(
     return 0.5 * masked_mean(error, valid)
 
 
-class Minibatch(NamedTuple):
-    """One part of a rollout: [n] rows, or [T, b] sequences for a recurrent policy.
-
-    Attributes:
-        obs: [..., ...] observations.
-        action: [..., ...] what was done.
-        old_log_prob: [...] of it, by the policy that acted.
-        old_value: [...] by the policy that acted.
-        valid: [...] bool.
-        advantage: [...] from `returns.gae`.
-        target: [...] of the value.
-        sequences: [T, b] the same rows with what a recurrent policy needs; else None.
-    """
-
-    obs: Any
-    action: Any
-    old_log_prob: Tensor
-    old_value: Tensor
-    valid: Tensor
-    advantage: Tensor
-    target: Tensor
-    sequences: Rollout | None = None
-
-
-Passes: TypeAlias = Callable[[Rollout, Tensor, Tensor], dict[str, Tensor]]
-
-
-class PPO:
+class PPO(OnPolicyAlgorithm):
     """PPO on a policy.
 
     Args:
@@ -133,7 +194,11 @@ class PPO:
         ConfigError: if a recurrent policy's environments do not split into the minibatches.
     """
 
-    def __init__(self, policy: Policy, config: PPOConfig, seed: int = 0) -> None:
+    name = "ppo"
+    Config = PPOConfig
+    presets = named.PPO
+
+    def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None:
         self.policy = policy
         self.config = config
         if policy.is_recurrent and config.num_envs % config.num_minibatches:
@@ -142,25 +207,13 @@ class PPO:
                 f"{config.num_envs}: a recurrent policy learns from whole sequences, so "
                 f"minibatches are made of environments. Use a divisor of {config.num_envs}."
             )
-        self._parameters = [p for p in policy.parameters() if p.requires_grad]
-        self.device = self._parameters[0].device
-        self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
-        self._generator = torch.Generator(device=self.device).manual_seed(seed)
-        self._steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = Adam(self.parameters, config.learning_rate, eps=config.adam_eps)
+        self.generator = torch.Generator(device=self.device).manual_seed(seed)
+        self.steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
         # A tensor: a compiled or captured step sees the schedule change it.
         self.clip_range = torch.tensor(config.clip_range, device=self.device)
-        self._layout = image_layout(policy)
-        # Observations to what `step` is given of them, once per rollout.
-        self.prepare: Callable[[Any], Any] | None = None
-        # Another way to make all passes over a rollout, with the same results.
-        self.accelerated_passes: Callable[[Rollout, Tensor, Tensor], dict[str, Tensor]] | None = (
-            None
-        )
-
-    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take `learning_rate` and `clip_range` from the schedules."""
-        self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
-        self.clip_range.fill_(values.get("clip_range", self.config.clip_range))
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Run num_epochs passes of minibatch updates over one rollout.
@@ -169,7 +222,7 @@ class PPO:
             rollout: [T, B] with the extras `log_prob` and `value`.
 
         Returns:
-            name -> [] means over the optimiser steps taken.
+            name -> [] means over the optimizer steps taken.
         """
         advantage, target = gae(
             rollout["reward"],
@@ -181,146 +234,95 @@ class PPO:
             gamma=self.config.gamma,
             gae_lambda=self.config.gae_lambda,
         )
-        return self._optimize(rollout, advantage, target)
+        return self.optimize(rollout, advantage, target)
 
-    def _optimize(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Learn from a rollout whose log_prob and value are what the update starts from."""
-        means = (self.accelerated_passes or self.passes)(rollout, advantage, target)
-        means["explained_variance"] = explained_variance(rollout["value"], target, rollout["valid"])
-        return means
-
-    def passes(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """All optimiser steps from one rollout; the means of their metrics.
+    def optimize(self, rollout: Rollout, advantage: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """All optimizer steps from one rollout.
 
         Args:
-            rollout: [T, B] with the extras `log_prob` and `value`.
+            rollout: [T, B] whose log_prob and value are what the update starts from.
             advantage: [T, B].
             target: [T, B] of the value.
+
+        Returns:
+            name -> [] means over the optimizer steps taken.
         """
+        config, stopped = self.config, torch.zeros((), device=self.device)
+        columns = rollout.with_columns(advantage=advantage, target=target)
+        data = self.policy.shuffleable(columns, "log_prob", "value", "advantage", "target")
         totals: dict[str, Tensor] = {}
-        stopped = torch.zeros((), device=self.device)
-        for batch in self._minibatches(rollout, advantage, target):
-            metrics = self.step(batch, stopped)
-            running = 1.0 - stopped
-            metrics["_count"] = torch.ones_like(running)
-            _accumulate(totals, metrics, running if self.config.target_kl is not None else None)
-            if self.config.target_kl is not None:
-                self._steps_taken += running.to(torch.int64)
-                passed = metrics["approx_kl"] > self.config.target_kl
-                stopped = torch.maximum(stopped, passed.to(stopped.dtype))
-        if self.config.target_kl is None:
-            self._steps_taken += self.config.num_epochs * self.config.num_minibatches
-        count = totals.pop("_count")
+        count = torch.zeros((), device=self.device)
+        for _ in range(config.num_epochs):
+            for batch in data.minibatches(self.permutation(data.num_envs), config.num_minibatches):
+                metrics = self.step(batch, stopped)
+                running = 1.0 - stopped
+                count += running
+                for name, value in metrics.items():
+                    totals[name] = totals.get(name, 0.0) + value * running
+                if config.target_kl is not None:
+                    passed = metrics["approx_kl"] > config.target_kl
+                    stopped = torch.maximum(stopped, passed.to(stopped.dtype))
+        self.steps_taken += count.to(torch.int64)
         means = {name: total / count for name, total in totals.items()}
-        if self.config.target_kl is not None:
+        means["explained_variance"] = explained_variance(rollout["value"], target, rollout["valid"])
+        if config.target_kl is not None:
             means["stopped_early"] = stopped
         return means
 
-    def _minibatches(
-        self, rollout: Rollout, advantage: Tensor, target: Tensor
-    ) -> Iterator[Minibatch]:
-        """num_epochs times equal parts in random order, of rows or of whole sequences."""
-        if self.policy.is_recurrent:
-            for _ in range(self.config.num_epochs):
-                order = self.permutation(rollout.num_envs)
-                for index in order.split(len(order) // self.config.num_minibatches):
-                    part = rollout.select_envs(index)
-                    yield _minibatch(part, advantage[:, index], target[:, index])
-            return
-        if self.policy.conditioning_names:
-            keys = ("obs", "action", "log_prob", "value", "valid", *self.policy.conditioning_names)
-            rows = rollout.flatten(*keys)
-            advantage, target = advantage.flatten(), target.flatten()
-            for _ in range(self.config.num_epochs):
-                order = self.permutation(len(advantage))
-                for index in order.split(len(order) // self.config.num_minibatches):
-                    part = rows.select_envs(index)
-                    yield _minibatch(part, advantage[None, index], target[None, index])
-            return
-        whole = _minibatch(rollout, advantage, target)
-        fields = {name: map_leaves(_merge_time, getattr(whole, name)) for name in _ROW_FIELDS}
-        fields["obs"] = self._prepared(fields["obs"])
-        size = advantage.numel() // self.config.num_minibatches
-        for _ in range(self.config.num_epochs):
-            # All rows are put in order at once: a gather for each minibatch costs more.
-            order = self.permutation(advantage.numel())
-            shuffled = {
-                name: map_leaves(lambda leaf, order=order: _take(leaf, order), field)
-                for name, field in fields.items()
-            }
-            for start in range(0, len(order), size):
-                rows = slice(start, start + size)
-                yield Minibatch(
-                    **{
-                        name: map_leaves(lambda leaf, rows=rows: leaf[rows], field)
-                        for name, field in shuffled.items()
-                    }
-                )
+    def step(self, batch: Rollout, stopped: Tensor) -> dict[str, Tensor]:
+        """One optimizer step; nothing here depends on counts or generators.
 
-    def _prepared(self, obs: Any) -> Any:
-        """All rows' observations as every pass over them wants them."""
-        if self._layout is not None:
-            obs = map_leaves(self._layout, obs)
-        return obs if self.prepare is None else self.prepare(obs)
+        Args:
+            batch: [T, b] sequences or [1, n] rows, with advantage and target.
+            stopped: [] where 1, the device skips the step.
 
-    def count_steps(self, count: int) -> None:
-        """Note so many optimiser steps, taken elsewhere."""
-        self._steps_taken += count
-
-    def permutation(self, length: int) -> Tensor:
-        """[length] int64 the next random order of minibatches."""
-        return torch.randperm(length, generator=self._generator, device=self.device)
-
-    def step(self, batch: Minibatch, stopped: Tensor) -> dict[str, Tensor]:
-        """One optimiser step, which the device skips where `stopped` is 1."""
-        if batch.sequences is not None:
-            output = self.policy.evaluate_rollout(batch.sequences)
-        else:
-            output = self.policy.evaluate_actions(batch.obs, batch.action)
-        loss, metrics = self._loss(output, batch)
-        self.optimizer.zero_grad()
-        loss.backward()
-        metrics["grad_norm"] = clip_gradients(self._parameters, self.config.max_grad_norm)
-        if self.config.target_kl is None:
-            self.optimizer.step()
-        else:
-            self.optimizer.step(skip=stopped)
-        return metrics
-
-    def _loss(self, output: ActionEvaluation, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        config, valid, advantage = self.config, batch.valid, batch.advantage
+        Returns:
+            name -> [] metrics of the rows before the step.
+        """
+        config, valid, advantage = self.config, batch["valid"], batch["advantage"]
+        output = self.policy.evaluate_rollout(batch)
         if config.normalize_advantage:
             advantage = normalized(advantage, valid)
-        policy_loss, clip_fraction = clipped_policy_loss(
-            output.log_prob, batch.old_log_prob, advantage, valid, self.clip_range
+        policy_loss, clip_fraction, approx_kl = clipped_policy_loss(
+            output.log_prob, batch["log_prob"], advantage, valid, self.clip_range
         )
         critic_loss = value_loss(
-            output.value, batch.old_value, batch.target, valid, config.clip_range_value
+            output.value, batch["value"], batch["target"], valid, config.clip_range_value
         )
         entropy = masked_mean(output.entropy, valid)
         loss = policy_loss + config.value_coef * critic_loss - config.entropy_coef * entropy
-        with torch.no_grad():
-            log_ratio = output.log_prob - batch.old_log_prob
-            # Schulman's low-variance, non-negative estimator: E[(r - 1) - log r].
-            approx_kl = masked_mean(log_ratio.exp() - 1.0 - log_ratio, valid)
-        return loss, {
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = clip_gradients(self.parameters, config.max_grad_norm)
+        self.optimizer.step(skip=None if config.target_kl is None else stopped)
+        return {
             "policy_loss": policy_loss.detach(),
             "value_loss": critic_loss.detach(),
             "entropy": entropy.detach(),
             "approx_kl": approx_kl,
             "clip_fraction": clip_fraction,
+            "grad_norm": grad_norm,
         }
 
+    def permutation(self, length: int) -> Tensor:
+        """[length] int64 the next random order to make minibatches in."""
+        return torch.randperm(length, generator=self.generator, device=self.device)
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take `learning_rate` and `clip_range` from the schedules."""
+        self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
+        self.clip_range.fill_(values.get("clip_range", self.config.clip_range))
+
     def optimizer_steps(self) -> int:
-        """Optimiser steps taken, without the skipped ones. Waits for the device."""
-        return int(self._steps_taken)
+        """Optimizer steps taken, without the skipped ones. Waits for the device."""
+        return int(self.steps_taken)
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, optimiser state, permutation RNG and the count of steps."""
+        """Parameters, optimizer state, permutation RNG and the count of steps."""
         return {
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            "generator": self.generator.get_state(),
             "optimizer_steps": self.optimizer_steps(),
         }
 
@@ -328,42 +330,5 @@ class PPO:
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
-        self._steps_taken.fill_(state["optimizer_steps"])
-
-
-_ROW_FIELDS = ("obs", "action", "old_log_prob", "old_value", "valid", "advantage", "target")
-
-
-def _minibatch(rollout: Rollout, advantage: Tensor, target: Tensor) -> Minibatch:
-    """All of a rollout, with its advantages and value targets."""
-    return Minibatch(
-        rollout["obs"],
-        rollout["action"],
-        rollout["log_prob"],
-        rollout["value"],
-        rollout["valid"],
-        advantage,
-        target,
-        rollout,
-    )
-
-
-def _take(leaf: Tensor, order: Tensor) -> Tensor:
-    """Rows of a leaf, in its own layout: an image with the channels last in memory keeps them."""
-    if leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last):
-        return leaf.permute(0, 2, 3, 1).index_select(0, order).permute(0, 3, 1, 2)
-    return leaf.index_select(0, order)
-
-
-def _merge_time(leaf: Tensor) -> Tensor:
-    return leaf.flatten(0, 1)
-
-
-def _accumulate(
-    totals: dict[str, Tensor], metrics: Mapping[str, Tensor], share: Tensor | None
-) -> None:
-    """Add metrics, times `share` if given, to the totals."""
-    for name, value in metrics.items():
-        value = value if share is None else value * share
-        totals[name] = totals[name] + value if name in totals else value
+        self.generator.set_state(state["generator"].cpu())
+        self.steps_taken.fill_(state["optimizer_steps"])

@@ -1,8 +1,7 @@
 """REINFORCE with a learned baseline.
 
-Williams 1992; Sutton and Barto 2018, section 13.4. Reads top to bottom: `ReinforceConfig`
-in `algos/configs/reinforce.py`, then `Reinforce.estimate`; loss and update are those of
-`algos/policy_gradient.py`.
+Williams 1992; Sutton and Barto 2018, section 13.4. Reads top to bottom: `ReinforceConfig`,
+`Reinforce.estimate`; loss and update are those of `algos/a2c.py`.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -20,30 +19,84 @@ Cost: one optimiser step per iteration. `update` never waits for the device.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from torch import Tensor
 
-from redline.algos.configs import ReinforceConfig
+from redline.algos import presets as named
+from redline.algos.a2c import A2C
+from redline.algos.config import (
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.optimizers import Adam, Optimizer
-from redline.algos.policy_gradient import PolicyGradient
 from redline.data import Rollout
-from redline.policies.policy import ActionEvaluation, Policy
+from redline.policies.policy import ActionEvaluation
 from redline.returns import discounted_return
 
 
-class Reinforce(PolicyGradient):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceConfig:
+    """Hyperparameters of REINFORCE with baseline; Sutton and Barto 2018, section 13.4.
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    num_envs: int = 8
+    """B, environments stepped in parallel: at most that many episodes per iteration."""
+    rollout_length: int = 500
+    """T, env_steps per environment per iteration at most.
+    A longer episode goes on in the next iteration, its tail estimated by the baseline."""
+    gamma: float = 0.99
+    """Discount per env_step, in [0, 1]."""
+    normalize_advantage: bool = True
+    """Whether advantages get mean 0 and standard deviation 1 in each iteration."""
+    value_coef: float = 0.5
+    """Weight of the baseline's loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    learning_rate: float = 3e-3
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
+    scale_reward: bool = False
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
+
+    def __post_init__(self) -> None:
+        require_positive(
+            num_envs=self.num_envs,
+            rollout_length=self.rollout_length,
+            learning_rate=self.learning_rate,
+            adam_eps=self.adam_eps,
+        )
+        require_fraction(gamma=self.gamma)
+        require_not_negative(
+            value_coef=self.value_coef,
+            entropy_coef=self.entropy_coef,
+            max_grad_norm=self.max_grad_norm,
+        )
+
+
+class Reinforce(A2C):
     """REINFORCE on a policy.
 
     Args:
         policy: the network that acts and learns.
         config: hyperparameters.
-        seed: unused, REINFORCE draws nothing; kept so that all algorithms are made alike.
+        seed: unused, REINFORCE draws nothing; there because all algorithms are made alike.
     """
 
-    config: ReinforceConfig
-
-    def __init__(self, policy: Policy, config: ReinforceConfig, seed: int = 0) -> None:
-        del seed
-        super().__init__(policy, config)
+    name = "reinforce"
+    Config = ReinforceConfig
+    presets = named.REINFORCE
+    waits_for_episodes = True
 
     def _make_optimizer(self) -> Optimizer:
         return Adam(self.parameters, self.config.learning_rate, eps=self.config.adam_eps)

@@ -1,8 +1,7 @@
 """Twin delayed deep deterministic policy gradient (TD3).
 
 Fujimoto et al. 2018, arXiv:1802.09477. Reads top to bottom: `smoothed`, `TD3`; critics,
-their target and loss are in `algos/critics.py`, the actor's loss is that of DDPG,
-hyperparameters are in `algos/configs/td3.py`.
+their target and loss are in `algos/critics.py`, the actor's loss is that of DDPG.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -22,17 +21,76 @@ a Python counter decides which.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from redline.algos import presets as named
 from redline.algos.actor_critic_learner import ActorCriticLearner
-from redline.algos.configs.td3 import TD3Config
+from redline.algos.config import (
+    OffPolicyConfig,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
 from redline.algos.ddpg import actor_loss
 from redline.algos.optimizers import move_towards
 from redline.policies import DeterministicActor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TD3Config(OffPolicyConfig):
+    """Hyperparameters of TD3; symbols as in Fujimoto et al. 2018, arXiv:1802.09477.
+
+    Actions are measured in units of half the distance between their bounds: [-1, 1].
+
+    Raises:
+        ConfigError: if a value is out of range.
+    """
+
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise on actions while collecting."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target policy's actions."""
+    target_noise_clip: float = 0.5
+    """Bound of that noise, c."""
+    policy_delay: int = 2
+    """Updates of the critics per update of the actor and of all targets, d."""
+    num_critics: int = 2
+    """Critics in the ensemble, whose minimum makes the target; the actor follows the first."""
+    tau: float = 0.005
+    """Share of the way that the target networks move towards the online ones."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """How learning_rate, and in proportion the two below, changes with env_steps; linear
+    reaches 0 at total_env_steps."""
+    actor_learning_rate: float | None = None
+    """Adam's step size for the actor. None: learning_rate."""
+    critic_learning_rate: float | None = None
+    """Adam's step size for the critics. None: learning_rate."""
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        require_positive(
+            tau=self.tau,
+            policy_delay=self.policy_delay,
+            num_critics=self.num_critics,
+            learning_rate=self.learning_rate,
+        )
+        require_fraction(tau=self.tau)
+        require_not_negative(
+            exploration_noise=self.exploration_noise,
+            target_noise=self.target_noise,
+            target_noise_clip=self.target_noise_clip,
+        )
+        for name in ("actor_learning_rate", "critic_learning_rate"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(**{name: value})
 
 
 def smoothed(action: Tensor, noise: Tensor, scale: float, clip: float) -> Tensor:
@@ -61,6 +119,9 @@ class TD3(ActorCriticLearner):
     """
 
     name = "td3"
+    Config = TD3Config
+    defaults = named.WIDE
+    presets = named.TD3
     metric_names = ("critic_loss", "q_value", "actor_loss")
 
     def __init__(

@@ -1,0 +1,91 @@
+"""Which named hyperparameters a run starts from.
+
+`--preset NAME` starts from one of the algorithm's own sets; options given beside it win.
+`--preset auto` looks the environment up in `FAMILIES`; `--preset default` takes the plain
+defaults. The sets stand with the algorithms (`algos/presets.py`, or a class's `presets`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from redline.algos.registry import Declaration
+from redline.errors import UnknownNameError
+from redline.train.settings import PolicySettings, RunConfig, RunSettings
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    (r"^(redline/)?CartPole-v\d$", "cartpole"),
+    (r"^HalfCheetah-v\d$", "halfcheetah"),
+    (
+        r"^(Hopper|Walker2d|Ant|Swimmer|Humanoid|HumanoidStandup|Reacher|Pusher"
+        r"|InvertedPendulum|InvertedDoublePendulum)-v\d$",
+        "mujoco",
+    ),
+    (r"^ALE/", "atari"),
+    (r"^MinAtar/", "minatar"),
+    (r"^redline/(Asterix|Breakout|Freeway|Seaquest|SpaceInvaders)-v\d$", "minatar"),
+    (r"^(redline/)?Pendulum-v\d$", "pendulum"),
+    (r"^redline/CartPoleHiddenVelocity-v\d$", "recurrent"),
+    (r"^redline/TMaze-v\d$", "memory"),
+)
+"""(pattern of the environment's id, family) in the order in which they are tried."""
+
+_PARENTS = {"halfcheetah": "mujoco"}
+"""The family that a more special one falls back to, where an algorithm has no preset for it."""
+
+
+def family(env: str) -> str:
+    """The family of an environment's id; "default" if it belongs to none."""
+    for pattern, name in FAMILIES:
+        if re.search(pattern, env):
+            return name
+    return "default"
+
+
+def preset_config(algorithm: Declaration, env: str, preset: str) -> RunConfig:
+    """The config that a preset gives, to change options of.
+
+    Args:
+        algorithm: what the algorithm says of itself.
+        env: id of the environment; "" if it has none.
+        preset: a name in the algorithm's `presets` or `variants`, "auto" or "default".
+
+    Raises:
+        UnknownNameError: if there is no such preset.
+    """
+    plain = RunConfig(
+        algorithm=algorithm.label,
+        run=RunSettings(env=env),
+        policy=PolicySettings(),
+        algo=algorithm.Config(),
+    ).replace(**algorithm.defaults)
+    known, variants = algorithm.presets, algorithm.variants
+    if preset in variants:
+        own = _family_with_preset(known, env)
+        needed = algorithm.variant_presets.get((preset, own), {})
+        changes = {**known.get(own, {}), **variants[preset], **needed}
+        return plain.replace(**changes, preset=preset)
+    name = _family_with_preset(known, env) if preset == "auto" else preset
+    if name == "default":
+        return plain.replace(preset=name)
+    if name not in known:
+        choices = sorted({*known, *variants})
+        close = difflib.get_close_matches(name, choices, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise UnknownNameError(
+            f"{algorithm.name} has no preset {preset!r}{hint}. Choose one of: auto, default, "
+            f"{', '.join(choices)}."
+        )
+    return plain.replace(**known[name], preset=name)
+
+
+def _family_with_preset(known: Mapping[str, Mapping[str, Any]], env: str) -> str:
+    """The environment's family, its parent if only that has a preset, or "default"."""
+    name = family(env)
+    if name in known:
+        return name
+    parent = _PARENTS.get(name)
+    return parent if parent in known else "default"
