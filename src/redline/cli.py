@@ -217,7 +217,7 @@ def parse_train_arguments(arguments: list[str]) -> RunConfig:
     """
     from dataclasses import make_dataclass
 
-    from redline.train.presets.presets import preset_config
+    from redline.train.presets import preset_config
     from redline.train.settings import RunConfig, check_algorithm
 
     algorithm = check_algorithm(arguments[0])

@@ -10,10 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.algos.a2c import A2C
-from redline.algos.configs import A2CConfig, ReinforceConfig
-from redline.algos.policy_gradient import policy_gradient_loss
-from redline.algos.reinforce import Reinforce
+from redline.algos.a2c import A2C, A2CConfig, policy_gradient_loss
+from redline.algos.reinforce import Reinforce, ReinforceConfig
 from redline.data import Rollout
 from redline.errors import ConfigError
 from redline.policies.policy import ActionEvaluation, ActOutput, Policy, State

@@ -11,10 +11,9 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.algos.configs import DDPGConfig, SACConfig, TD3Config
-from redline.algos.ddpg import DDPG
-from redline.algos.sac import SAC
-from redline.algos.td3 import TD3
+from redline.algos.ddpg import DDPG, DDPGConfig
+from redline.algos.sac import SAC, SACConfig
+from redline.algos.td3 import TD3, TD3Config
 from redline.engines.accelerate import accelerate
 from redline.engines.cpu import array_networks, native_network
 from tests.parity.learners import parameters

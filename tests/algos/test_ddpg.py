@@ -12,10 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from redline.algos.configs.ddpg import DDPGConfig
-from redline.algos.critics import bootstrapped, critic_loss, make_critic
-from redline.algos.ddpg import DDPG, actor_loss
-from redline.algos.networks import network_settings
+from redline.algos.critics import bootstrapped, critic_loss, make_critic, network_settings
+from redline.algos.ddpg import DDPG, DDPGConfig, actor_loss
 from redline.algos.optimizers import move_towards
 from redline.errors import ConfigError, SpaceError
 from redline.policies import make_actor

@@ -11,8 +11,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
-from redline.algos.configs import DIAYNConfig
-from redline.algos.diayn import DIAYN, discriminator_loss, skill_reward
+from redline.algos.diayn import DIAYN, DIAYNConfig, discriminator_loss, skill_reward
 from redline.errors import ConfigError
 from tests.algos.off_policy_batches import ACT, OBS, assert_round_trip, random_batch
 

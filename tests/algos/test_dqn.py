@@ -12,8 +12,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
-from redline.algos.configs.dqn import DQNConfig
-from redline.algos.dqn import DQN
+from redline.algos.dqn import DQN, DQNConfig
 from redline.algos.q_learning import (
     Exploration,
     exploration,

@@ -11,8 +11,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
-from redline.algos.configs.dqn import DQNConfig
-from redline.algos.dqn import DQN
+from redline.algos.dqn import DQN, DQNConfig
 from redline.engines.accelerate import accelerate
 from redline.engines.cpu.dqn_arrays import ArrayDQN
 from tests.algos.q_networks import transitions

@@ -9,12 +9,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from redline.algos.a2c import A2C
-from redline.algos.appo import APPO
-from redline.algos.configs import A2CConfig, APPOConfig, ImpalaConfig, PPOConfig, ReinforceConfig
-from redline.algos.impala import Impala
-from redline.algos.ppo import PPO
-from redline.algos.reinforce import Reinforce
+from redline.algos.a2c import A2C, A2CConfig
+from redline.algos.appo import APPO, APPOConfig
+from redline.algos.impala import Impala, ImpalaConfig
+from redline.algos.ppo import PPO, PPOConfig
+from redline.algos.reinforce import Reinforce, ReinforceConfig
 from redline.data import Rollout
 from redline.engines.accelerate import accelerate
 from redline.policies import make_policy

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.configs import PPOConfig
-from redline.algos.ppo import PPO, clipped_policy_loss, value_loss
+from redline.algos.ppo import PPO, PPOConfig, clipped_policy_loss, value_loss
 from redline.data import Rollout
 from redline.errors import ConfigError
 from redline.policies import make_policy

@@ -14,9 +14,8 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.configs.r2d1 import R2D1Config
 from redline.algos.q_learning import initial_priorities
-from redline.algos.r2d1 import R2D1, mixed_priority
+from redline.algos.r2d1 import R2D1, R2D1Config, mixed_priority
 from redline.data import Rollout, SequenceBatch
 from redline.errors import ConfigError
 from redline.models import LSTMCore, RecurrentCore, ScalarHead

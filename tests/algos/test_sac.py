@@ -12,8 +12,7 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.configs.sac import SACConfig
-from redline.algos.sac import SAC, DiscreteSAC, actor_loss, temperature_loss
+from redline.algos.sac import SAC, DiscreteSAC, SACConfig, actor_loss, temperature_loss
 from redline.errors import ConfigError, SpaceError
 from redline.policies import CategoricalActor, SquashedGaussianActor, make_actor
 from tests.algos.off_policy_batches import (

@@ -10,8 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from redline.algos.configs.td3 import TD3Config
-from redline.algos.td3 import TD3, smoothed
+from redline.algos.td3 import TD3, TD3Config, smoothed
 from redline.errors import ConfigError, SpaceError
 from redline.policies import make_actor
 from redline.policies.continuous_actor import DeterministicActor

@@ -12,11 +12,10 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.a2c import A2C
-from redline.algos.appo import APPO
-from redline.algos.configs import A2CConfig, APPOConfig, ImpalaConfig, PPOConfig
-from redline.algos.impala import Impala, corrected
-from redline.algos.ppo import PPO
+from redline.algos.a2c import A2C, A2CConfig
+from redline.algos.appo import APPO, APPOConfig
+from redline.algos.impala import Impala, ImpalaConfig, corrected
+from redline.algos.ppo import PPO, PPOConfig
 from redline.data import Rollout
 from redline.errors import ConfigError
 from redline.policies import make_policy

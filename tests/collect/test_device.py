@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from redline.algos.configs import DQNConfig
-from redline.algos.dqn import DQN
+from redline.algos.dqn import DQN, DQNConfig
 from redline.collect import DeviceCollector, SerialCollector
 from redline.collect.device_noise import DeviceNoise
 from redline.data import Rollout, leaves

@@ -11,28 +11,16 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.a2c import A2C
-from redline.algos.appo import APPO
-from redline.algos.configs import (
-    A2CConfig,
-    APPOConfig,
-    DDPGConfig,
-    DQNConfig,
-    ImpalaConfig,
-    PPOConfig,
-    R2D1Config,
-    ReinforceConfig,
-    SACConfig,
-    TD3Config,
-)
-from redline.algos.ddpg import DDPG
-from redline.algos.dqn import DQN
-from redline.algos.impala import Impala
-from redline.algos.ppo import PPO
-from redline.algos.r2d1 import R2D1
-from redline.algos.reinforce import Reinforce
-from redline.algos.sac import SAC
-from redline.algos.td3 import TD3
+from redline.algos.a2c import A2C, A2CConfig
+from redline.algos.appo import APPO, APPOConfig
+from redline.algos.ddpg import DDPG, DDPGConfig
+from redline.algos.dqn import DQN, DQNConfig
+from redline.algos.impala import Impala, ImpalaConfig
+from redline.algos.ppo import PPO, PPOConfig
+from redline.algos.r2d1 import R2D1, R2D1Config
+from redline.algos.reinforce import Reinforce, ReinforceConfig
+from redline.algos.sac import SAC, SACConfig
+from redline.algos.td3 import TD3, TD3Config
 from redline.data import Rollout, SequenceBatch
 from redline.policies import make_policy
 

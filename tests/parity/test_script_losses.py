@@ -19,13 +19,11 @@ from torch import Tensor
 
 from redline.algos import critics, ddpg, policy_gradient, ppo, sac, td3
 from redline.algos.algorithm import normalized
-from redline.algos.configs.dqn import DQNConfig
-from redline.algos.configs.r2d1 import R2D1Config
-from redline.algos.configs.sac import SACConfig
-from redline.algos.configs.td3 import TD3Config
 from redline.algos.distributional import project_categorical
-from redline.algos.dqn import DQN
-from redline.algos.r2d1 import R2D1
+from redline.algos.dqn import DQN, DQNConfig
+from redline.algos.r2d1 import R2D1, R2D1Config
+from redline.algos.sac import SACConfig
+from redline.algos.td3 import TD3Config
 from redline.data import SequenceBatch, masked_mean
 from redline.returns import discounted_return, gae, rescale, unrescale
 from tests.parity.single_file import (

@@ -9,8 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from redline.algos.configs import DQNConfig
-from redline.algos.dqn import DQN
+from redline.algos.dqn import DQN, DQNConfig
 from redline.engines.cpu.single_acting import single_actor
 from redline.policies import DeterministicActor, SquashedGaussianActor, make_actor, make_policy
 from redline.policies.policy import Policy

@@ -14,7 +14,7 @@ import torch
 
 import redline
 from redline.errors import ConfigError, DeviceError, IncompatibleCheckpointError
-from redline.train.presets.presets import family, preset_config
+from redline.train.presets import family, preset_config
 from redline.train.progress.progress import TIME_COLUMNS
 from redline.train.runs.building import env_settings
 from redline.train.runs.episode_frames import EpisodeFrames

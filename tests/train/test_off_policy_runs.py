@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import redline
-from redline.algos.configs import DQNConfig
-from redline.algos.dqn import DQN
+from redline.algos.dqn import DQN, DQNConfig
 from redline.cli import main
 from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
 from redline.train.checkpoint.checkpoint import load_checkpoint

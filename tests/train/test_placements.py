@@ -12,9 +12,9 @@ from typing import Any
 
 import gymnasium
 import pytest
+from redline.algos.configs import CONFIGS
 
 import redline
-from redline.algos.configs import CONFIGS
 from redline.cli import main
 from redline.envs.cpus import allowed_cpus, worker_cpus
 from redline.errors import ConfigError

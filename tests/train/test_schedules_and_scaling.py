@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from redline.algos.configs import PPOConfig
+from redline.algos.ppo import PPOConfig
 from redline.data import Rollout
 from redline.train.loops.loop import MetricMeans
 from redline.train.loops.reward_scaling import RewardScaler

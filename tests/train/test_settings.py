@@ -9,11 +9,12 @@ import sys
 from typing import Any
 
 import pytest
-
-from redline.algos.configs import CONFIGS, PPOConfig
-from redline.errors import ConfigError, UnknownNameError
+from redline.algos.configs import CONFIGS
 from redline.train.presets.off_policy import VARIANTS
-from redline.train.presets.presets import PRESETS, family, preset_config
+
+from redline.algos.ppo import PPOConfig
+from redline.errors import ConfigError, UnknownNameError
+from redline.train.presets import PRESETS, family, preset_config
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
 
@@ -107,7 +108,7 @@ def test_policy_settings_name_what_make_policy_takes() -> None:
 def test_settings_import_no_torch() -> None:
     """Help must answer within a second; importing torch alone takes longer."""
     program = (
-        "import sys, redline.cli, redline.train.settings, redline.train.presets.presets;"
+        "import sys, redline.cli, redline.train.settings, redline.train.presets;"
         "sys.exit('torch' in sys.modules or 'gymnasium' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,7 +1,6 @@
-"""Algorithms: each file reads downwards from losses to update.
+"""Algorithms: each file reads downwards from config to losses to update.
 
-An algorithm sees a policy and a batch, never environments, collectors or replay. The
-configs live in `algos.configs`, which imports no torch, so that help answers at once.
+An algorithm sees a policy and a batch, never environments, collectors or replay.
 
 | name | file | config |
 |---|---|---|
@@ -17,6 +16,7 @@ configs live in `algos.configs`, which imports no torch, so that help answers at
 | `sac` | `algos/sac.py` | `SACConfig` |
 | `diayn` | `algos/diayn.py` | `DIAYNConfig` |
 
-What the Q-learners share is in `q_learning.py`, what the actor-critics share in `critics.py`
-and `networks.py`; `algorithm.py` says what the training loops ask for.
+What the Q-learners share is in `q_learning.py`, what the actor-critics share in `critics.py` and
+`actor_critic_learner.py`. `algorithm.py` says what an algorithm is, `registry.py` finds one by its
+name or class, `presets.py` holds named hyperparameters.
 """

@@ -124,7 +124,7 @@ class A2C(OnPolicyAlgorithm):
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = self._make_optimizer()
-        self._steps_taken = 0
+        self.updates = 0
 
     def _make_optimizer(self) -> Optimizer:
         config = self.config
@@ -141,7 +141,7 @@ class A2C(OnPolicyAlgorithm):
         Returns:
             name -> [] metrics.
         """
-        self._steps_taken += 1
+        self.updates += 1
         return self.step(rollout)
 
     def step(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -200,18 +200,18 @@ class A2C(OnPolicyAlgorithm):
 
     def optimizer_steps(self) -> int:
         """Optimizer steps taken."""
-        return self._steps_taken
+        return self.updates
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, optimizer state and the count of steps."""
         return {
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "optimizer_steps": self._steps_taken,
+            "optimizer_steps": self.updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._steps_taken = state["optimizer_steps"]
+        self.updates = state["optimizer_steps"]

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from redline.algos.algorithm import OffPolicyAlgorithm
-from redline.algos.critics import Critic, frozen_copy, make_critic
-from redline.algos.networks import network_settings
+from redline.algos.critics import Critic, frozen_copy, make_critic, network_settings
 from redline.algos.optimizers import Adam
 from redline.errors import SpaceError
 from redline.policies import DeterministicActor, make_actor

@@ -88,13 +88,8 @@ class APPO(PPO):
         with torch.no_grad():
             output = self.policy.evaluate_rollout(rollout)
         result, metrics = corrected(self.policy, rollout, output, self.config)
-        steps = rollout.steps.copy()
         # Copies: a policy may give views of its parameters, which are about to change.
-        steps["log_prob"], steps["value"] = output.log_prob.clone(), output.value.clone()
-        proximal = Rollout(
-            steps=steps,
-            initial_state=rollout.initial_state,
-            last_obs=rollout.last_obs,
-            version=rollout.version,
+        proximal = rollout.with_columns(
+            log_prob=output.log_prob.clone(), value=output.value.clone()
         )
         return self.optimize(proximal, result.advantage, result.target) | metrics

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from redline.algos import presets as named
 from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.config import require_positive
-from redline.algos.networks import network_settings
+from redline.algos.critics import network_settings
 from redline.algos.optimizers import Adam
 from redline.algos.sac import SAC, SACConfig
 from redline.data import Rollout, as_tensordict

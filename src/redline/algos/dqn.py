@@ -197,17 +197,17 @@ class DQN(OffPolicyAlgorithm):
         self.policy, self.target_policy, self.config = policy, target_policy, config
         self._head: QHead = policy.head
         self._is_noisy = policy.head.is_noisy
-        self._parameters = [p for p in policy.parameters() if p.requires_grad]
-        self.device = self._parameters[0].device
-        self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
-        self._generator = torch.Generator(device=self.device).manual_seed(seed)
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = Adam(self.parameters, config.learning_rate, eps=config.adam_eps)
+        self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self.target_network = TargetNetwork(
             policy, target_policy, config.target_update_interval, config.tau
         )
         self._midpoints = midpoints(self._head.num_values).to(self.device)
         self._exploration = Exploration(config, self.device)
         self._highest_priority = torch.ones((), device=self.device)
-        self._steps_taken = 0
+        self.updates = 0
         self._draw_noise()
 
     @staticmethod
@@ -302,8 +302,8 @@ class DQN(OffPolicyAlgorithm):
                 self._fractions(rows, self.config.num_target_fractions),
                 self._fractions(rows, self.config.num_fractions),
             )
-        self._steps_taken += 1
-        return self.step(batch, drawn, self.target_network.is_due(self._steps_taken))
+        self.updates += 1
+        return self.step(batch, drawn, self.target_network.is_due(self.updates))
 
     def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Any]:
         """The update from what was drawn: nothing here depends on counts or generators.
@@ -320,7 +320,7 @@ class DQN(OffPolicyAlgorithm):
         loss = (batch["weight"] * losses).mean()
         self.optimizer.zero_grad()
         loss.backward()
-        grad_norm = clip_gradients(self._parameters, self.config.max_grad_norm)
+        grad_norm = clip_gradients(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
         if moves:
             self.target_network.move()
@@ -388,17 +388,17 @@ class DQN(OffPolicyAlgorithm):
         """[rows, count] uniform numbers for an implicit quantile head; None for others."""
         if not isinstance(self._head, ImplicitQuantileHead):
             return None
-        return torch.rand((rows, count), generator=self._generator, device=self.device)
+        return torch.rand((rows, count), generator=self.generator, device=self.device)
 
     def _draw_noise(self) -> None:
         """New weight noise, its own for each of the two networks."""
         if self._is_noisy:
-            self._head.resample(self._generator)
-            self.target_policy.head.resample(self._generator)
+            self._head.resample(self.generator)
+            self.target_policy.head.resample(self.generator)
 
     def optimizer_steps(self) -> int:
         """Optimiser steps taken."""
-        return self._steps_taken
+        return self.updates
 
     def state_dict(self) -> dict[str, Any]:
         """Both networks with their noise, optimiser state, RNG and counts."""
@@ -406,9 +406,9 @@ class DQN(OffPolicyAlgorithm):
             "policy": self.policy.state_dict(),
             "target": self.target_policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "generator": self._generator.get_state(),
+            "generator": self.generator.get_state(),
             "highest_priority": self._highest_priority,
-            "optimizer_steps": self._steps_taken,
+            "optimizer_steps": self.updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -416,9 +416,9 @@ class DQN(OffPolicyAlgorithm):
         self.policy.load_state_dict(state["policy"])
         self.target_policy.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
+        self.generator.set_state(state["generator"].cpu())
         self._highest_priority.copy_(state["highest_priority"])
-        self._steps_taken = int(state["optimizer_steps"])
+        self.updates = int(state["optimizer_steps"])
 
 
 def _make_head(config: DQNConfig, features: int, num_actions: int) -> QHead:

@@ -246,15 +246,15 @@ class R2D1(OffPolicyAlgorithm):
         self.policy, self.target_policy, self.config = policy, target_policy, config
         self._online_net = RecurrentValues(policy, policy.core)
         self._target_net = RecurrentValues(target_policy, target_policy.core)
-        self._parameters = [p for p in policy.parameters() if p.requires_grad]
-        self.device = self._parameters[0].device
-        self.optimizer = Adam(self._parameters, config.learning_rate, eps=config.adam_eps)
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = Adam(self.parameters, config.learning_rate, eps=config.adam_eps)
         self._target = TargetNetwork(
             policy, target_policy, config.target_update_interval, config.tau
         )
         self._exploration = Exploration(config, self.device)
         self._highest_priority = torch.ones((), device=self.device)
-        self._steps_taken = 0
+        self.updates = 0
 
     @staticmethod
     def make_policy(
@@ -337,8 +337,8 @@ class R2D1(OffPolicyAlgorithm):
         Returns:
             name -> [] metrics, and "priority" [N] of the sequences.
         """
-        self._steps_taken += 1
-        return self.step(batch, self._target.is_due(self._steps_taken))
+        self.updates += 1
+        return self.step(batch, self._target.is_due(self.updates))
 
     def step(self, batch: SequenceBatch, moves: bool) -> dict[str, Tensor]:
         """The update; nothing here depends on counts.
@@ -357,7 +357,7 @@ class R2D1(OffPolicyAlgorithm):
         loss = masked_mean(losses, valid)
         self.optimizer.zero_grad()
         loss.backward()
-        grad_norm = clip_gradients(self._parameters, self.config.max_grad_norm)
+        grad_norm = clip_gradients(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
         if moves:
             self._target.move()
@@ -424,7 +424,7 @@ class R2D1(OffPolicyAlgorithm):
 
     def optimizer_steps(self) -> int:
         """Optimiser steps taken."""
-        return self._steps_taken
+        return self.updates
 
     def state_dict(self) -> dict[str, Any]:
         """Both networks, optimiser state and counts."""
@@ -433,7 +433,7 @@ class R2D1(OffPolicyAlgorithm):
             "target": self.target_policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "highest_priority": self._highest_priority,
-            "optimizer_steps": self._steps_taken,
+            "optimizer_steps": self.updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -442,7 +442,7 @@ class R2D1(OffPolicyAlgorithm):
         self.target_policy.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._highest_priority.copy_(state["highest_priority"])
-        self._steps_taken = int(state["optimizer_steps"])
+        self.updates = int(state["optimizer_steps"])
 
 
 def _at(states: State, row: int) -> State:

@@ -8,9 +8,9 @@
 
 An installed package offers an algorithm by an entry point of the group `redline.algorithms`.
 
-Help for an algorithm must not wait for torch. A config stands in the file of its algorithm, and that
-file needs torch; so help reads the file's outline: the parts of its source that make up the
-config, and nothing else, are executed (`outline`). Everything but help imports the file itself.
+Help for an algorithm must not wait for torch. A config stands in the file of its algorithm, which
+needs torch, so help reads the file's outline: the parts of its source that make up the config are
+executed, and nothing else (`outline`). Everything but help imports the file itself.
 """
 
 from __future__ import annotations

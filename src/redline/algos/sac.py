@@ -43,8 +43,7 @@ from redline.algos.config import (
     require_not_negative,
     require_positive,
 )
-from redline.algos.critics import Critic, bootstrapped, critic_loss
-from redline.algos.networks import network_settings
+from redline.algos.critics import Critic, bootstrapped, critic_loss, network_settings
 from redline.algos.optimizers import Adam, move_towards
 from redline.data import NestedTensor
 from redline.errors import ConfigError, SpaceError

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from redline.algos.config import require_not_negative, require_positive
 from redline.algos.configs import CONFIGS, AlgorithmConfig
-from redline.algos.configs.checks import require_not_negative, require_positive
 from redline.errors import ConfigError, UnknownNameError
 
 FORMAT_VERSION = 1

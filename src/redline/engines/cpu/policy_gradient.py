@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from redline.algos.a2c import PolicyGradient
 from redline.algos.algorithm import explained_variance, normalized
-from redline.algos.policy_gradient import PolicyGradient
 from redline.data import Rollout, map_leaves
 from redline.engines.cpu.actor_critic import DerivedActorCritic
 from redline.engines.cpu.array_actor_critic import ArrayActorCritic

@@ -19,7 +19,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm
-from redline.algos.configs.off_policy import OffPolicyConfig
+from redline.algos.config import OffPolicyConfig
 from redline.data import Rollout, SequenceBatch
 from redline.errors import CorruptCheckpointError
 from redline.profile import marks

@@ -13,7 +13,8 @@ import torch
 from redline.algos.a2c import A2C
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.algos.appo import APPO
-from redline.algos.configs import OffPolicyConfig, R2D1Config
+from redline.algos.config import OffPolicyConfig
+from redline.algos.r2d1 import R2D1Config
 from redline.algos.impala import Impala
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import gymnasium
 
-from redline.algos.configs.checks import require_not_negative
+from redline.algos.config import require_not_negative
 from redline.errors import (
     CheckpointError,
     IncompatibleCheckpointError,

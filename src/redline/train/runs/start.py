@@ -9,15 +9,15 @@ from typing import Any
 
 import gymnasium
 
-from redline.algos.configs import OffPolicyConfig
-from redline.algos.configs.checks import require_positive
+from redline.algos.config import OffPolicyConfig
+from redline.algos.config import require_positive
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.runs.building import EnvArgument, NetworkFactory, describe_env
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.progress.console import Console
 from redline.train.runs.execution import Recording, execute
-from redline.train.presets.presets import preset_config
+from redline.train.presets import preset_config
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,

@@ -1,0 +1,129 @@
+"""How an algorithm's update is run.
+
+An engine is asked for an algorithm and gives a callable that is used in place of
+`algorithm.update`: the same batch in, the same metrics out, the same parameters, optimizer memory
+and counters changed. It replaces and hooks nothing inside the algorithm.
+
+| engine | runs |
+|---|---|
+| eager | `algorithm.update`, as it is written |
+| cpu | hand-written kernels, for exactly known algorithms and networks on a CPU |
+| compile | the written update, its `step` through torch.compile |
+| cudagraph | the written update, its `step` as a captured CUDA graph |
+| compile+cudagraph | compiled, then captured |
+
+An engine serves an algorithm or says why not; then the run is eager. Anything that a user changed
+is unknown to the kernels, and so runs as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
+from redline.engines.compile import CompiledStep
+from redline.engines.cudagraph import WARMUP_CALLS, CapturedStep
+from redline.engines.twin import twin
+from redline.errors import ConfigError
+
+MODES = ("eager", "cpu", "compile", "cudagraph", "compile+cudagraph")
+Update: TypeAlias = Callable[[Any], Mapping[str, Any]]
+_NOT_CAPTURED_YET = 4 * WARMUP_CALLS  # updates after which every kind of step has been captured
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A way to run an algorithm's update.
+
+    Attributes:
+        name: one of `MODES`.
+        reason: one sentence, why this one.
+        update: batch -> metrics, in place of `algorithm.update`.
+        compiled: the compiled step, which says what compiling cost.
+        checked_at: updates, counted from 0, that are to be compared with eager ones.
+    """
+
+    name: str
+    reason: str
+    update: Update
+    compiled: CompiledStep | None = None
+    checked_at: tuple[int, ...] = ()
+
+
+def choose_engine(algorithm: Any, requested: str, *, backend: str = "inductor") -> Engine:
+    """The engine that a run uses.
+
+    "auto" decides by what the algorithm, its networks and its device are, not by a measurement of
+    its own: two runs of the same settings on the same kind of machine must take the same path.
+
+    Args:
+        algorithm: what learns; it is not changed.
+        requested: one of `MODES`, or "auto".
+        backend: of torch.compile.
+
+    Raises:
+        ConfigError: if there is no such mode, or it cannot run on the algorithm's device.
+    """
+    if requested not in (*MODES, "auto"):
+        raise ConfigError(
+            f"accelerate={requested!r} is not known. Use auto or one of {', '.join(MODES)}."
+        )
+    device = algorithm.device.type
+    if "cudagraph" in requested and device != "cuda":
+        raise ConfigError(
+            f"accelerate={requested!r} captures CUDA graphs, and the learner's device is "
+            f"{device!r}. Use --device cuda, or --accelerate "
+            f"{'compile' if 'compile' in requested else 'auto'}."
+        )
+    if requested == "auto" and device != "cpu":
+        reason = "captured graphs have not been proved on a GPU; ask for cudagraph"
+        return Engine("eager", reason, algorithm.update)
+    if requested == "eager":
+        return Engine("eager", "as asked for", algorithm.update)
+    learner = getattr(algorithm, "learner", None)
+    if isinstance(learner, (OnPolicyAlgorithm, OffPolicyAlgorithm)):
+        return _around(algorithm, choose_engine(learner, requested, backend=backend))
+    if requested in ("auto", "cpu"):
+        return _cpu(algorithm, requested)
+    return _with_step(algorithm, requested, backend)
+
+
+def _cpu(algorithm: Any, requested: str) -> Engine:
+    try:
+        from redline.engines.cpu import update_for
+    except ImportError:
+        update, reason = None, "the CPU kernels are not installed"
+    else:
+        update, reason = update_for(algorithm)
+    if update is not None:
+        return Engine("cpu", reason, update, checked_at=(0,))
+    hint = "" if requested == "cpu" else "; --accelerate compile may be quicker (docs/speed.md)"
+    return Engine("eager", f"{reason}{hint}", algorithm.update)
+
+
+def _with_step(algorithm: Any, requested: str, backend: str) -> Engine:
+    """The written update, its `step` compiled, captured or both."""
+    name = type(algorithm).__name__
+    if not callable(getattr(algorithm, "step", None)):
+        reason = f"{name} has no `step` that could be compiled or captured"
+        return Engine("eager", reason, algorithm.update)
+    step: Any = algorithm.step
+    compiled = None
+    if "compile" in requested:
+        step = compiled = CompiledStep(step, algorithm.device, backend)
+    if "cudagraph" in requested:
+        step = CapturedStep(step, algorithm.device)
+    checked_at = (0, _NOT_CAPTURED_YET) if "cudagraph" in requested else (0,)
+    update = twin(algorithm, step=step).update
+    return Engine(requested, f"{name}.step as it is written", update, compiled, checked_at)
+
+
+def _around(algorithm: Any, inner: Engine) -> Engine:
+    """The written update of an algorithm that has another one inside, run by an engine."""
+    if inner.name == "eager":
+        return Engine("eager", inner.reason, algorithm.update)
+    learner = twin(algorithm.learner, update=inner.update)
+    update = twin(algorithm, learner=learner).update
+    return Engine(inner.name, inner.reason, update, inner.compiled, inner.checked_at)
