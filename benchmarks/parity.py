@@ -26,10 +26,9 @@ TOLERANCE = 0.01  # distance of the parameters, of what they moved in all
 
 def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
     """One algorithm in this process."""
+    from redline.engines.accelerate import CompiledStep, accelerate
     from tests.parity.learners import batch, make, parameters
     from tests.parity.test_accelerate import distance
-
-    from redline.engines.accelerate import CompiledStep, accelerate
 
     eager, other = make(name), make(name)
     start = parameters(eager)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,7 @@ USAGE = """usage: redline COMMAND ...
 Deep reinforcement learning in PyTorch.
 
 commands:
-  train ALGORITHM --env ID   train an agent (ppo, a2c, reinforce, impala, appo,
-                             dqn, r2d1, ddpg, td3, sac, diayn)
+  train ALGORITHM --env ID   train an agent: {algorithms}
   train --resume RUN_DIR     go on with a run that was stopped
   eval RUN_DIR               run whole episodes with a trained agent
   inspect RUN_DIR            what the newest checkpoint holds
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 0, 2 for bad input, 1 for a failed run."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        sys.stdout.write(USAGE)
+        sys.stdout.write(_usage())
         return 0 if arguments else 2
     if arguments[0] == "--version":
         from redline import __version__
@@ -70,6 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return 130
+
+
+def _usage() -> str:
+    from redline.algos.registry import algorithm_names
+
+    indent = " " * 29
+    names = textwrap.fill(
+        ", ".join(algorithm_names()), 60, initial_indent=indent, subsequent_indent=indent
+    )
+    return USAGE.format(algorithms=f"\n{names},\n{indent}or module:Name of your own")
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
@@ -117,9 +127,9 @@ class ResumeArguments:
 
 
 def _train(arguments: list[str]) -> int:
-    from redline.algos.configs import CONFIGS
+    from redline.algos.registry import algorithm_names
 
-    names = ",".join(CONFIGS)
+    names = ",".join(algorithm_names())
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(
             f"usage: redline train {{{names}}} --env ID [options]\n"
@@ -187,11 +197,9 @@ def _take_profile_options(
 
 
 def _resume(arguments: list[str], recording: Any) -> int:
-    from redline.train.settings import check_algorithm
-
     algorithm = None
     if not arguments[0].startswith("-"):
-        algorithm, arguments = check_algorithm(arguments[0]), arguments[1:]
+        algorithm, arguments = arguments[0], arguments[1:]
     parsed = _parse(ResumeArguments, arguments, "train")
     from redline.train.runs.start import resume_run
 
@@ -217,26 +225,27 @@ def parse_train_arguments(arguments: list[str]) -> RunConfig:
     """
     from dataclasses import make_dataclass
 
+    from redline.algos.registry import declaration
     from redline.train.presets import preset_config
-    from redline.train.settings import RunConfig, check_algorithm
+    from redline.train.settings import RunConfig
 
-    algorithm = check_algorithm(arguments[0])
     options = arguments[1:]
+    said = declaration(arguments[0], for_help="-h" in options or "--help" in options)
     default = preset_config(
-        algorithm, _peek(options, "--env") or "", _peek(options, "--preset") or "auto"
+        said, _peek(options, "--env") or "", _peek(options, "--preset") or "auto"
     )
     parts = ("run", "policy", "algo")
     kind = make_dataclass(
         "TrainArguments", [(name, type(getattr(default, name))) for name in parts], frozen=True
     )
     kind.__doc__ = (
-        f"Train an agent with {algorithm}. Defaults are those of the preset in force. "
+        f"Train an agent with {said.name}. Defaults are those of the preset in force. "
         f"--preset NAME chooses another; --profile records where the time goes."
     )
     values = kind(**{name: getattr(default, name) for name in parts})
     options = _without(options, "--preset")
-    parsed = _parse(kind, options, f"train {algorithm}", values)
-    return RunConfig(algorithm=algorithm, run=parsed.run, policy=parsed.policy, algo=parsed.algo)
+    parsed = _parse(kind, options, f"train {said.label}", values)
+    return RunConfig(algorithm=said.label, run=parsed.run, policy=parsed.policy, algo=parsed.algo)
 
 
 def _peek(options: list[str], name: str) -> str | None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from redline.engines.accelerate import accelerate
 from tensordict import TensorDict
 from torch import Tensor, nn
 
 from redline.algos.ddpg import DDPG, DDPGConfig
 from redline.algos.sac import SAC, SACConfig
 from redline.algos.td3 import TD3, TD3Config
-from redline.engines.accelerate import accelerate
 from redline.engines.cpu import array_networks, native_network
 from tests.parity.learners import parameters
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from redline.engines.accelerate import accelerate
 from tensordict import TensorDict
 
 from redline.algos.dqn import DQN, DQNConfig
-from redline.engines.accelerate import accelerate
 from redline.engines.cpu.dqn_arrays import ArrayDQN
 from tests.algos.q_networks import transitions
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
+from redline.engines.accelerate import accelerate
 
 from redline.algos.a2c import A2C, A2CConfig
 from redline.algos.appo import APPO, APPOConfig
@@ -15,7 +16,6 @@ from redline.algos.impala import Impala, ImpalaConfig
 from redline.algos.ppo import PPO, PPOConfig
 from redline.algos.reinforce import Reinforce, ReinforceConfig
 from redline.data import Rollout
-from redline.engines.accelerate import accelerate
 from redline.policies import make_policy
 from tests.policies.rollouts import act_out
 

@@ -170,53 +170,9 @@ def test_kl_limit_skips_the_steps_after_it_is_passed() -> None:
     assert limited.optimizer_steps() == 2
     assert metrics["stopped_early"].item() == 1.0
     frozen = {name: p.clone() for name, p in ppo.policy.named_parameters()}
-    limited.step(next(iter(limited._minibatches(
-        rollout, torch.ones(4, 2), torch.ones(4, 2)
-    ))), torch.ones(()))  # fmt: skip
+    columns = rollout.with_columns(advantage=torch.ones(4, 2), target=torch.ones(4, 2))
+    limited.step(columns, torch.ones(()))
     assert all(torch.equal(p, frozen[name]) for name, p in ppo.policy.named_parameters())
-
-
-def test_images_laid_out_once_teach_what_images_laid_out_at_every_pass_do() -> None:
-    images = torch.randint(
-        256, (4, 2, 3, 36, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
-    learned = []
-    for once in (True, False):
-        torch.manual_seed(0)
-        policy = make_policy(
-            spaces.Box(0, 255, images.shape[2:], np.uint8), spaces.Discrete(2), hidden_sizes=()
-        )
-        config = PPOConfig(num_envs=2, rollout_length=4, num_epochs=2, num_minibatches=2)
-        ppo, rollout = PPO(policy, config, seed=3), acted_rollout(policy, 4, 2, images)
-        assert ppo._layout is not None
-        if not once:
-            ppo._layout = None
-        ppo.update(rollout)
-        learned.append(list(policy.parameters()))
-    torch.testing.assert_close(*learned)
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_an_image_beside_an_action_mask_is_laid_out_alone(dtype: type) -> None:
-    """Nothing of the mask has channels."""
-    space = spaces.Dict(
-        {
-            "obs": spaces.Box(0, 255, (3, 36, 40), np.uint8),
-            "action_mask": spaces.MultiBinary(2)
-            if dtype is np.int8
-            else spaces.Box(0, 1, (2,), dtype),
-        }
-    )
-    policy = make_policy(space, spaces.Discrete(2), hidden_sizes=())
-    ppo = PPO(policy, PPOConfig(num_envs=2, rollout_length=4))
-    assert ppo._layout is not None
-    obs = {
-        "obs": torch.randint(256, (8, 3, 36, 40), dtype=torch.uint8),
-        "action_mask": torch.ones(8, 2, dtype=torch.int8),
-    }
-    prepared = ppo._prepared(obs)
-    assert torch.equal(prepared["obs"], obs["obs"])
-    assert prepared["action_mask"] is obs["action_mask"]
 
 
 def test_learning_rate_is_obeyed() -> None:

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from redline.engines.accelerate import (
     MODES,
     CompiledStep,
@@ -19,6 +16,9 @@ from redline.engines.accelerate import (
     choose_mode,
     describe,
 )
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from redline.engines.cpu.derive import derived
 from redline.errors import ConfigError, RedlineError
 from tests.parity.learners import LEARNERS, ON_POLICY, batch, make, parameters

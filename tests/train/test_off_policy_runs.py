@@ -16,13 +16,14 @@ import torch
 
 import redline
 from redline.algos.dqn import DQN, DQNConfig
+from redline.algos.sac import SAC
 from redline.cli import main
 from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
 from redline.train.checkpoint.checkpoint import load_checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
-from redline.train.runs.algorithms import trainable_parts
+from redline.train.runs.building import trainable_parts
 from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -146,11 +147,11 @@ def test_columns_are_there_before_the_first_update(tmp_path: Path) -> None:
 def test_learned_parameters_all_count_in_the_hash(tmp_path: Path) -> None:
     """Another critic or temperature is another agent, though the actor that acts is the same."""
     state = small(tmp_path / "run", "sac").checkpoint().state["algorithm"]
-    hashes = [params_sha256(trainable_parts(state))]
+    hashes = [params_sha256(trainable_parts(SAC, state))]
     for part in (state["policy"], state["critic"], state):
         name = "log_alpha" if part is state else next(iter(part))
         part[name] = part[name] + 1.0
-        hashes.append(params_sha256(trainable_parts(state)))
+        hashes.append(params_sha256(trainable_parts(SAC, state)))
     assert len(set(hashes)) == 4
 
 

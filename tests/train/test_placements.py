@@ -12,9 +12,9 @@ from typing import Any
 
 import gymnasium
 import pytest
-from redline.algos.configs import CONFIGS
 
 import redline
+from redline.algos.registry import BUILT_IN
 from redline.cli import main
 from redline.envs.cpus import allowed_cpus, worker_cpus
 from redline.errors import ConfigError
@@ -86,7 +86,7 @@ def test_every_algorithm_trains(
 
 
 def test_every_algorithm_has_a_case() -> None:
-    assert {case[0] for case in CASES} >= set(CONFIGS)
+    assert {case[0] for case in CASES} >= set(BUILT_IN)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import sys
 from typing import Any
 
 import pytest
-from redline.algos.configs import CONFIGS
-from redline.train.presets.off_policy import VARIANTS
 
+from redline.algos import presets
 from redline.algos.ppo import PPOConfig
+from redline.algos.registry import BUILT_IN, declaration
 from redline.errors import ConfigError, UnknownNameError
-from redline.train.presets import PRESETS, family, preset_config
+from redline.train.presets import family, preset_config
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
 
@@ -67,9 +67,9 @@ def test_a_config_file_is_checked_field_by_field() -> None:
         RunConfig.from_json({"format_version": 1, "algorithm": "ppoo"})
 
 
-@pytest.mark.parametrize("algorithm", sorted(CONFIGS))
+@pytest.mark.parametrize("algorithm", sorted(BUILT_IN))
 def test_every_preset_is_a_valid_config(algorithm: str) -> None:
-    for name, settings in PRESETS[algorithm].items():
+    for name, settings in declaration(algorithm).presets.items():
         made = preset_config(algorithm, "Any-v0", name)
         for key, value in settings.items():
             owners = (made.run, made.policy, made.algo)
@@ -114,15 +114,15 @@ def test_settings_import_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("algorithm", sorted(CONFIGS))
+@pytest.mark.parametrize("algorithm", sorted(BUILT_IN))
 def test_no_name_means_two_things(algorithm: str) -> None:
     """Options and keyword arguments are flat: each name must have one owner."""
-    parts = (RunSettings, PolicySettings, CONFIGS[algorithm])
+    parts = (RunSettings, PolicySettings, declaration(algorithm).Config)
     names = [field.name for part in parts for field in dataclasses.fields(part)]
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("variant", sorted(VARIANTS["dqn"]))
+@pytest.mark.parametrize("variant", sorted(presets.DQN_VARIANTS))
 @pytest.mark.parametrize("env", ["CartPole-v1", "MinAtar/Breakout-v1", "ALE/Pong-v5", "X-v0"])
 def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
     config = preset_config("dqn", env, variant)
@@ -130,5 +130,5 @@ def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
     plain = preset_config("dqn", env, "auto")
     assert config.run.total_env_steps == plain.run.total_env_steps
     assert config.run.preset == variant
-    wanted = VARIANTS["dqn"][variant]
+    wanted = presets.DQN_VARIANTS[variant]
     assert {name: getattr(config.algo, name) for name in wanted} == wanted

@@ -127,7 +127,7 @@ def clipped_policy_loss(
     advantage: Tensor,
     valid: Tensor,
     clip_range: float | Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """PPO's clipped surrogate, negated so that it is minimized.
 
     Schulman et al. 2017, eq. 7, with r = exp(log_prob - old_log_prob):
@@ -141,19 +141,32 @@ def clipped_policy_loss(
         clip_range: eps > 0, dimensionless.
 
     Returns:
-        The loss [], the fraction [] of ratios outside the clip range, and an estimate [] of
-        KL(pi_old || pi) in nats: E[(r - 1) - log r] (Schulman 2020, "Approximating KL
-        divergence", k3), which is never negative.
+        The loss [], and the fraction [] of ratios outside the clip range.
     """
     # Before exp: what a row that does not count holds may overflow, and 0 * inf is no number.
-    log_ratio = (log_prob - old_log_prob).masked_fill(~valid, 0.0)
-    ratio = log_ratio.exp()
+    ratio = (log_prob - old_log_prob).masked_fill(~valid, 0.0).exp()
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
     loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), valid)
-    with torch.no_grad():
-        outside = ((ratio - 1.0).abs() > clip_range).to(loss.dtype)
-        approx_kl = masked_mean(ratio - 1.0 - log_ratio, valid)
-        return loss, masked_mean(outside, valid), approx_kl
+    outside = ((ratio.detach() - 1.0).abs() > clip_range).to(loss.dtype)
+    return loss, masked_mean(outside, valid)
+
+
+@torch.no_grad()
+def approximate_kl(log_prob: Tensor, old_log_prob: Tensor, valid: Tensor) -> Tensor:
+    """An estimate of KL(pi_old || pi) from its own samples, never negative.
+
+    Schulman 2020, "Approximating KL divergence", k3 = E[(r - 1) - log r].
+
+    Args:
+        log_prob: [...] log pi(a|s), in nats.
+        old_log_prob: [...] the same under the policy that collected the data.
+        valid: [...] bool, the rows to average over.
+
+    Returns:
+        [] in nats.
+    """
+    log_ratio = (log_prob - old_log_prob).masked_fill(~valid, 0.0)
+    return masked_mean(log_ratio.exp() - 1.0 - log_ratio, valid)
 
 
 def value_loss(
@@ -283,7 +296,7 @@ class PPO(OnPolicyAlgorithm):
         output = self.policy.evaluate_rollout(batch)
         if config.normalize_advantage:
             advantage = normalized(advantage, valid)
-        policy_loss, clip_fraction, approx_kl = clipped_policy_loss(
+        policy_loss, clip_fraction = clipped_policy_loss(
             output.log_prob, batch["log_prob"], advantage, valid, self.clip_range
         )
         critic_loss = value_loss(
@@ -294,12 +307,15 @@ class PPO(OnPolicyAlgorithm):
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = clip_gradients(self.parameters, config.max_grad_norm)
-        self.optimizer.step(skip=None if config.target_kl is None else stopped)
+        if config.target_kl is None:
+            self.optimizer.step()
+        else:
+            self.optimizer.step(skip=stopped)
         return {
             "policy_loss": policy_loss.detach(),
             "value_loss": critic_loss.detach(),
             "entropy": entropy.detach(),
-            "approx_kl": approx_kl,
+            "approx_kl": approximate_kl(output.log_prob, batch["log_prob"], valid),
             "clip_fraction": clip_fraction,
             "grad_norm": grad_norm,
         }

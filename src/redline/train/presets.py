@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redline.algos.registry import Declaration
+from redline.algos.registry import Declaration, declaration
 from redline.errors import UnknownNameError
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
@@ -45,17 +45,19 @@ def family(env: str) -> str:
     return "default"
 
 
-def preset_config(algorithm: Declaration, env: str, preset: str) -> RunConfig:
+def preset_config(algorithm: str | Declaration, env: str, preset: str) -> RunConfig:
     """The config that a preset gives, to change options of.
 
     Args:
-        algorithm: what the algorithm says of itself.
+        algorithm: its name, or what it says of itself.
         env: id of the environment; "" if it has none.
         preset: a name in the algorithm's `presets` or `variants`, "auto" or "default".
 
     Raises:
         UnknownNameError: if there is no such preset.
     """
+    if isinstance(algorithm, str):
+        algorithm = declaration(algorithm)
     plain = RunConfig(
         algorithm=algorithm.label,
         run=RunSettings(env=env),

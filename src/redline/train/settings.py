@@ -1,7 +1,7 @@
 """Settings of a run, beside the algorithm's own. Imports no torch: `--help` must answer at once.
 
 `RunSettings` says where, how long and on what; `PolicySettings` describes the network;
-`algos.configs` holds the hyperparameters. Together they are a `RunConfig`, which is what
+hyperparameters stand with their algorithm. Together they are a `RunConfig`, which is what
 `config.json` in a run directory holds.
 """
 
@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from redline.algos.config import require_not_negative, require_positive
-from redline.algos.configs import CONFIGS, AlgorithmConfig
-from redline.errors import ConfigError, UnknownNameError
+from redline.algos.registry import declaration, is_named
+from redline.errors import ConfigError
 
 FORMAT_VERSION = 1
+_OLD_ENGINES = {"derived": "cpu"}  # names of version 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,9 @@ class RunSettings:
     env_device: Literal["cpu", "cuda"] | None = None
     """Where native games are stepped, and where other environments' observations are delivered.
     None: policy_device for native games, the CPU for others."""
-    env_backend: Literal["auto", "gymnasium", "processes", "envpool", "ale", "device"] = "auto"
-    """What steps the environments.
+    env_backend: str = "auto"
+    """What steps the environments: auto, gymnasium, processes, envpool, ale, device, or module:Name
+    of your own.
     auto: ALE's own vector environment for ALE ids, device for native games (redline/CartPole-v1,
     ...), Gymnasium in this process for the others."""
     env_kwargs: str = "{}"
@@ -58,13 +60,14 @@ class RunSettings:
     reset_mode: Literal["auto", "immediate", "wait"] = "auto"
     """After an episode ends: begin the next at once, or wait for the next iteration.
     auto: wait for reinforce, immediate for the others."""
-    collector: Literal["serial", "workers", "central", "alternating", "async"] = "serial"
+    collector: str = "serial"
     """serial: acting and stepping in this process, on the devices that were chosen.
     central: stepping in num_workers processes, acting in this one, on all environments at once.
     alternating: likewise, in groups: while the policy acts for one, the others step; with the
     back ends envpool and ale in threads of this process.
     workers: both in num_workers processes, each with its environments and copy of the policy.
-    async: likewise, while this process learns from the rollouts before."""
+    async: likewise, while this process learns from the rollouts before.
+    module:Name: one of your own."""
     num_workers: int = 2
     """W, worker processes of every collector but serial, and of the processes back end."""
     num_groups: int = 2
@@ -77,12 +80,15 @@ class RunSettings:
     """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float = 8.0
     """Seconds without an answer after which a worker counts as hung."""
-    accelerate: Literal["auto", "eager", "derived", "compile", "cudagraph", "compile+cudagraph"] = (
+    accelerate: Literal["auto", "eager", "cpu", "compile", "cudagraph", "compile+cudagraph"] = (
         "auto"
     )
-    """How updates run: op by op (eager), with gradients derived by hand (derived), through
-    torch.compile, or as captured CUDA graphs. auto: what has proved fastest for such a device and
-    such networks; config.json says which that was."""
+    """How updates run: as they are written (eager), by hand-written kernels for known algorithms
+    and networks (cpu), through torch.compile, or as captured CUDA graphs. What an engine cannot
+    serve runs eager. auto: what has proved fastest for such a device and such networks;
+    config.json says which that was."""
+    self_check: bool = True
+    """Whether an engine's first update is compared with the one that is written."""
     num_threads: int | None = None
     """Threads of the tensor library.
     None: 1 for vector observations, all available cores for images."""
@@ -211,21 +217,30 @@ class RunConfig:
     algorithm: str
     run: RunSettings = field(default_factory=RunSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
-    algo: AlgorithmConfig
+    algo: Any
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for `config.json`."""
+    def to_json(self, *, engine: str = "") -> dict[str, Any]:
+        """Plain data for `config.json`.
+
+        Args:
+            engine: why updates run as `accelerate` says, for whoever reads the file.
+        """
         return {
             "format_version": FORMAT_VERSION,
             "algorithm": self.algorithm,
+            **({"engine": engine} if engine else {}),
             "run": dataclasses.asdict(self.run),
             "policy": dataclasses.asdict(self.policy),
             "algo": dataclasses.asdict(self.algo),
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> RunConfig:
+    def from_json(data: Mapping[str, Any], algorithm: Any = None) -> RunConfig:
         """What `to_json` gave; every name and type is checked, nothing is executed.
+
+        Args:
+            data: plain data.
+            algorithm: the algorithm's class or place, where the data name one of a user's own.
 
         Raises:
             ConfigError: if a name is unknown or a value has the wrong type.
@@ -236,12 +251,22 @@ class RunConfig:
                 f"config.json has format_version={version!r}, this version of Redline reads "
                 f"{FORMAT_VERSION}. Use the version of Redline that wrote it."
             )
-        algorithm = check_algorithm(data.get("algorithm"))
+        label = str(data.get("algorithm"))
+        if not is_named(label) and algorithm is None:
+            raise ConfigError(
+                f"the algorithm of this run, {label!r}, is Python code, and a run directory alone "
+                f"must not decide what is imported. If you trust it, name it again: "
+                f"redline train {label} --resume ..., or algorithm={label!r} from Python."
+            )
+        said = declaration(label if is_named(label) else algorithm)
+        run = dict(data.get("run", {}))
+        if run.get("accelerate") in _OLD_ENGINES:
+            run["accelerate"] = _OLD_ENGINES[run["accelerate"]]
         return RunConfig(
-            algorithm=algorithm,
-            run=_from_plain(RunSettings, data.get("run", {})),
+            algorithm=label,
+            run=_from_plain(RunSettings, run),
             policy=_from_plain(PolicySettings, data.get("policy", {})),
-            algo=_from_plain(CONFIGS[algorithm], data.get("algo", {})),
+            algo=_from_plain(said.Config, data.get("algo", {})),
         )
 
     def replace(self, **settings: Any) -> RunConfig:
@@ -262,20 +287,6 @@ class RunConfig:
             self,
             **{p: dataclasses.replace(part, **changes[p]) for p, part in parts.items()},
         )
-
-
-def check_algorithm(name: Any) -> str:
-    """`name`, if it is an algorithm's.
-
-    Raises:
-        UnknownNameError: if it is not; lists what there is.
-    """
-    if name in CONFIGS:
-        return name
-    raise UnknownNameError(
-        f"there is no algorithm {name!r}{_close(str(name), CONFIGS)}. Choose one of: "
-        f"{', '.join(sorted(CONFIGS))}."
-    )
 
 
 def unknown_setting(name: str, algorithm: str, parts: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from redline.algos.algorithm import OnPolicyAlgorithm
-from redline.algos.configs import OnPolicyConfig
 from redline.data import Rollout
 from redline.profile import marks
 from redline.train.checkpoint.store import Checkpoint
@@ -23,9 +22,11 @@ class OnPolicyLoop(TrainLoop):
 
     def __init__(self, config: RunConfig, **parts: Any) -> None:
         super().__init__(config, **parts)
-        algo: OnPolicyConfig = config.algo  # type: ignore[assignment]
+        algo = config.algo
         self._scaler = (
-            RewardScaler(self.collector.num_envs, algo.gamma) if algo.scale_reward else None
+            RewardScaler(self.collector.num_envs, algo.gamma)
+            if getattr(algo, "scale_reward", False)
+            else None
         )
 
     def _learn(self, rollout: Rollout, collected: int) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
 import torch
 
+from redline.algos.algorithm import Algorithm
+from redline.algos.config import OffPolicyConfig
+from redline.algos.registry import find_algorithm, is_named
 from redline.collect import (
     AlternatingCollector,
     AsyncCollector,
@@ -26,6 +30,8 @@ from redline.envs.registry import is_atari, is_native
 from redline.envs.settings import THREADED
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
+from redline.replay import Replay, ReplayConfig, ReplaySpec
+from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.loops.evaluate_beside import EvaluationBeside
@@ -36,6 +42,22 @@ EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasiu
 """What a user may give as an environment."""
 NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
 """Observation space -> module from observations to features; see `policies.make_policy`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the caller gave as Python objects, which `config.json` can only name.
+
+    Attributes:
+        algorithm: class, or module:Name of one.
+        env: id, callable or `VectorEnv`; None: as the config says.
+        network: in place of the built-in encoders.
+    """
+
+    algorithm: str | type[Algorithm] | None = None
+    env: EnvArgument | None = None
+    network: NetworkFactory | None = None
+
 
 STEPPING_WORKERS = ("central", "alternating")
 """Collectors whose workers only step."""
@@ -52,13 +74,13 @@ def describe_env(env: EnvArgument) -> str:
     return f"{_PYTHON_ENV}{getattr(env, '__module__', type(env).__module__)}.{name}"
 
 
-def env_settings(config: RunConfig, env: EnvArgument | None = None) -> EnvSettings:
+def env_settings(config: RunConfig, given: Given) -> EnvSettings:
     """How to make the run's environments.
 
     Raises:
         ConfigError: if the environment can only be made by the program that started the run.
     """
-    run = config.run
+    run, env = config.run, given.env
     if env is None:
         if not run.env:
             raise ConfigError(
@@ -144,7 +166,7 @@ def check_devices(run: RunSettings) -> None:
             )
 
 
-def resolve(config: RunConfig, env: VecEnv) -> RunConfig:
+def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False) -> RunConfig:
     """Put numbers in place of settings left to be chosen, so that `config.json` has all."""
     run = config.run
     total = run.total_env_steps
@@ -154,8 +176,7 @@ def resolve(config: RunConfig, env: VecEnv) -> RunConfig:
     )
     reset_mode = run.reset_mode
     if reset_mode == "auto":
-        waits = config.algorithm == "reinforce" and env.can_idle
-        reset_mode = "wait" if waits else "immediate"
+        reset_mode = "wait" if waits_for_episodes and env.can_idle else "immediate"
     # While the async collector's workers act, the learner learns.
     num_processes = run.num_workers + 1 if run.collector == "async" else 1
     return config.replace(
@@ -290,3 +311,99 @@ def make_evaluator(
         )
 
     return evaluator
+
+
+# -- the algorithm, its policy and its replay -------------------------------------------------
+
+
+def algorithm_of(config: RunConfig, given: Given) -> type[Algorithm]:
+    """The class of the run's algorithm."""
+    named = config.algorithm if is_named(config.algorithm) else given.algorithm
+    return find_algorithm(named or config.algorithm)
+
+
+def build_policy(config: RunConfig, env: VecEnv, given: Given) -> Policy:
+    """The run's policy with fresh weights, drawn from torch's global generator, on the CPU."""
+    return algorithm_of(config, given).make_policy(
+        env.observation_space,
+        env.action_space,
+        config.algo,
+        **_network_settings(config, given.network),
+    )
+
+
+def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
+    """The run's algorithm on its device, with fresh weights from torch's global generator."""
+    return algorithm_of(config, given).make(
+        env.observation_space,
+        env.action_space,
+        config.algo,
+        seed=config.run.seed,
+        device=config.run.device,
+        **_network_settings(config, given.network),
+    )
+
+
+def _network_settings(config: RunConfig, network: NetworkFactory | None) -> dict[str, Any]:
+    settings = dataclasses.asdict(config.policy)
+    if network is not None:
+        settings["encoder"] = network
+    return settings
+
+
+def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> Replay:
+    """The run's replay, empty.
+
+    Raises:
+        ConfigError: if it cannot fit; says what it needs and what there is.
+    """
+    algo: OffPolicyConfig = config.algo
+    replay_config = ReplayConfig(
+        capacity=algo.replay_size,
+        n_step=algo.n_step,
+        gamma=algo.gamma,
+        frame_stack=algo.replay_frame_stack or _stacked_frames(config, env.observation_space),
+        prioritized=algo.prioritized,
+        alpha=algo.priority_alpha,
+        extras=policy.conditioning_names,
+        storage=algo.replay_storage,
+        storage_dir=out / "replay" if algo.replay_storage == "memmap" else None,
+        device=config.run.device if algo.replay_storage == "device" else "cpu",
+        **algo.sequence_settings(),
+    )
+    state = {
+        name: LeafSpec(tuple(leaf.shape[1:]), leaf.dtype)
+        for name, leaf in policy.initial_state(1).items()
+    }
+    spec = ReplaySpec.from_spaces(
+        env.observation_space,
+        env.action_space,
+        algo.num_envs,
+        extras=dict.fromkeys(policy.conditioning_names, LeafSpec((), torch.float32)),
+        state=state,
+    )
+    return Replay(replay_config, spec)
+
+
+def _stacked_frames(config: RunConfig, space: gymnasium.Space[Any]) -> int:
+    """Frames per observation that replay stores only once; 1 where observations are no stacks."""
+    if not is_atari(config.run.env) or not isinstance(space, gymnasium.spaces.Box):
+        return 1
+    return int(space.shape[0]) if len(space.shape) == 3 else 1
+
+
+def trainable_parts(algorithm: type[Algorithm], state: dict[str, Any]) -> dict[str, Any]:
+    """What of an algorithm's saved state `params_sha256` covers: all that gradients change.
+
+    Target networks follow from it and are left out.
+    """
+    parts = algorithm.saved_parameters
+    if parts == ("policy",):
+        return state["policy"]
+    parameters: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(state.get(part), dict):
+            parameters |= {f"{part}.{name}": value for name, value in state[part].items()}
+        elif part in state:
+            parameters[part] = state[part]
+    return parameters

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from redline.algos.algorithm import OffPolicyAlgorithm
+from redline.engines.engine import Engine, choose_engine
+from redline.engines.self_check import CheckedUpdate
 
-from redline.engines.accelerate import accelerate, choose_mode, compiled_step
 from redline.errors import IncompatibleCheckpointError, RedlineError
-from redline.train.runs.algorithms import OFF_POLICY, build_algorithm, build_replay
 from redline.train.checkpoint.atomic_files import write_json_atomic
+from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.train.freed_memory import keep_freed_memory
+from redline.train.loops.loop import TrainLoop
+from redline.train.loops.off_policy_loop import OffPolicyLoop
+from redline.train.loops.on_policy_loop import OnPolicyLoop
+from redline.train.loops.randomness import seed_global_generators
+from redline.train.progress.console import Console, duration
+from redline.train.progress.writers import require_writer
 from redline.train.runs.building import (
-    EnvArgument,
-    NetworkFactory,
+    Given,
+    algorithm_of,
+    build_algorithm,
+    build_replay,
     check_devices,
     env_settings,
     make_collector,
@@ -25,14 +36,6 @@ from redline.train.runs.building import (
     make_store,
     resolve,
 )
-from redline.train.checkpoint.checkpoint import Checkpoint
-from redline.train.progress.console import Console, duration
-from redline.train.freed_memory import keep_freed_memory
-from redline.train.loops.loop import TrainLoop
-from redline.train.loops.off_policy_loop import OffPolicyLoop
-from redline.train.loops.on_policy_loop import OnPolicyLoop
-from redline.train.progress.writers import require_writer
-from redline.train.loops.randomness import seed_global_generators
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock
 from redline.train.settings import RunConfig, RunSettings
 
@@ -42,9 +45,8 @@ Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 def execute(
     config: RunConfig,
     out: Path,
+    given: Given,
     *,
-    env: EnvArgument | None,
-    network: NetworkFactory | None,
     checkpoint: Checkpoint | None,
     recording: Recording | None,
 ) -> tuple[RunConfig, int | None]:
@@ -53,8 +55,7 @@ def execute(
     Args:
         config: all settings.
         out: run directory.
-        env: the environment, by id or as a Python object; None: as the config says.
-        network: the network factory, if there is one.
+        given: what the caller gave as Python objects.
         checkpoint: what to go on from.
         recording: run directory -> context in which the training takes place.
 
@@ -69,7 +70,8 @@ def execute(
     for name in ("tensorboard", "jsonl", "wandb"):
         if getattr(config.run, name):
             require_writer(name)
-    settings = env_settings(config, env or None)
+    settings = env_settings(config, given)
+    kind = algorithm_of(config, given)
     with ExitStack() as closing:
         if recording is not None:
             # Around everything, so that worker processes are recorded from their start to their
@@ -80,20 +82,19 @@ def execute(
         serial = config.run.collector == "serial"
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
-        config = resolve(config, probe)
+        config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run)
-        algorithm = build_algorithm(config, probe, network)
-        mode, reason = choose_mode(algorithm, config.run.accelerate)
-        accelerate(algorithm, mode)
-        config = config.replace(accelerate=mode)
+        algorithm = build_algorithm(config, probe, given)
+        engine = choose_engine(algorithm, config.run.accelerate)
+        config = config.replace(accelerate=engine.name)
         learning: dict[str, Any] = {}
-        if config.algorithm in OFF_POLICY:
+        if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(config, probe, algorithm.policy, out)
         collector = make_collector(config, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         if recording is None:
             closing.enter_context(RunLock(out))
-        write_json_atomic(out / CONFIG_FILE, config.to_json())
+        write_json_atomic(out / CONFIG_FILE, config.to_json(engine=engine.reason))
         console = closing.enter_context(
             Console(
                 config.run.total_env_steps,
@@ -108,8 +109,9 @@ def execute(
             closing.callback(beside.close)
         elif config.run.eval_interval:
             evaluator = make_evaluator(config, settings, algorithm.policy)
-        kind = OffPolicyLoop if learning else OnPolicyLoop
-        loop: TrainLoop = kind(
+        update = _checked(config, engine, algorithm, console, out)
+        loop_kind = OffPolicyLoop if learning else OnPolicyLoop
+        loop: TrainLoop = loop_kind(
             config,
             **learning,
             algorithm=algorithm,
@@ -118,6 +120,7 @@ def execute(
             store=make_store(config, out),
             console=console,
             frame_skip=probe.frame_skip,
+            update=update,
             evaluate=evaluator,
             beside=beside,
         )
@@ -125,15 +128,31 @@ def execute(
             f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "
             f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
         )
-        console.message(f"updates: {mode} ({reason})")
+        console.message(f"updates: {engine.name} ({engine.reason})")
         if checkpoint is not None:
             _restore(loop, checkpoint)
         stopped_by = loop.run()
         console.close()
-        console.message(_summary(loop))
+        console.message(_summary(loop, engine))
         if stopped_by is not None:
             console.message(f"stopped; go on with: redline train --resume {out}")
     return config, stopped_by
+
+
+def _checked(
+    config: RunConfig, engine: Engine, algorithm: Any, console: Console, out: Path
+) -> Callable[[Any], Mapping[str, Any]]:
+    """The engine's update, held to the written one on the first batch unless that is left out."""
+    if not (config.run.self_check and engine.checked_at):
+        return engine.update
+
+    def report(problem: str) -> None:
+        console.warning(problem)
+        # A resumed run goes on as this one does.
+        changed = config.replace(accelerate="eager")
+        write_json_atomic(out / CONFIG_FILE, changed.to_json(engine=problem))
+
+    return CheckedUpdate(algorithm, engine, report)
 
 
 def _set_up_process(run: RunSettings) -> None:
@@ -156,11 +175,10 @@ def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def _summary(loop: TrainLoop) -> str:
+def _summary(loop: TrainLoop, engine: Engine) -> str:
     counters = loop.counters
     text = f"{counters.env_steps:,} env_steps in {duration(counters.wall_time_s)}"
     text += f" ({counters.env_steps / max(counters.wall_time_s, 1e-9):,.0f} SPS)"
     if loop.mean_return is not None:
         text += f", mean return of recent episodes {loop.mean_return:,.1f}"
-    compiled = compiled_step(loop.algorithm)
-    return text if compiled is None else f"{text}; updates: {compiled}"
+    return text if engine.compiled is None else f"{text}; updates: {engine.compiled}"

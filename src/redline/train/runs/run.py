@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import gymnasium
 
+from redline.algos.algorithm import Algorithm
 from redline.algos.config import require_not_negative
 from redline.errors import (
     CheckpointError,
@@ -17,27 +18,27 @@ from redline.errors import (
     RunDirectoryError,
 )
 from redline.policies import Policy
-from redline.train.runs.algorithms import (
-    build_policy,
-    trainable_parts,
-)
-from redline.train.runs.building import (
-    EnvArgument,
-    NetworkFactory,
-    env_settings,
-    make_some,
-)
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
-from redline.train.runs.export import export_policy
+from redline.train.runs.building import (
+    EnvArgument,
+    Given,
+    NetworkFactory,
+    algorithm_of,
+    build_policy,
+    env_settings,
+    make_some,
+    trainable_parts,
+)
 from redline.train.runs.episode_frames import EpisodeFrames
+from redline.train.runs.export import export_policy
 from redline.train.runs.run_directory import (
     read_config,
 )
-from redline.train.settings import RunConfig
 from redline.train.runs.video import write_video
+from redline.train.settings import RunConfig
 
 Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
@@ -55,20 +56,17 @@ class Run:
         self,
         out: Path,
         config: RunConfig,
+        given: Given | None = None,
         *,
-        env: EnvArgument | None = None,
-        network: NetworkFactory | None = None,
         exit_code: int = 0,
     ) -> None:
         self.out, self.config, self.exit_code = out, config, exit_code
-        self._env, self._network = env, network
+        self._given = given or Given()
 
     @staticmethod
-    def load(
-        out: str | Path, *, env: EnvArgument | None = None, network: NetworkFactory | None = None
-    ) -> Run:
+    def load(out: str | Path, **given: Any) -> Run:
         """The run in a directory; see `load_run`."""
-        return load_run(out, env=env, network=network)
+        return load_run(out, **given)
 
     def checkpoint(self, which: str = "latest") -> Checkpoint:
         """The newest checkpoint that is whole, or the best one.
@@ -90,8 +88,8 @@ class Run:
 
     def policy(self, which: str = "latest") -> Policy:
         """The trained policy, on the CPU."""
-        with make_some(env_settings(self.config, self._env), 1) as env:
-            policy = build_policy(self.config, env, self._network)
+        with make_some(env_settings(self.config, self._given), 1) as env:
+            policy = build_policy(self.config, env, self._given)
         load_policy(policy, self.checkpoint(which))
         return policy
 
@@ -111,8 +109,9 @@ class Run:
             greedy: act with the mode of the action distribution.
             which: "latest" or "best" checkpoint.
         """
-        settings = env_settings(self.config, self._env)
-        ready = self._env if isinstance(self._env, gymnasium.vector.VectorEnv) else None
+        settings = env_settings(self.config, self._given)
+        env = self._given.env
+        ready = env if isinstance(env, gymnasium.vector.VectorEnv) else None
         return evaluate(
             lambda num_envs: make_some(settings, num_envs),
             self.policy(which),
@@ -135,7 +134,11 @@ class Run:
         names = ("algorithm", "env", "env_steps", "frames", "iteration", "optimizer_steps")
         return {
             **{name: checkpoint.metadata[name] for name in names},
-            "params_sha256": params_sha256(trainable_parts(checkpoint.state["algorithm"])),
+            "params_sha256": params_sha256(
+                trainable_parts(
+                    algorithm_of(self.config, self._given), checkpoint.state["algorithm"]
+                )
+            ),
             "checkpoint": str(checkpoint.path),
         }
 
@@ -162,7 +165,7 @@ class Run:
         path = Path(out) if out else self.out / "videos" / f"step_{step:012d}.mp4"
         path.parent.mkdir(parents=True, exist_ok=True)
         frames = EpisodeFrames(
-            env_settings(self.config, self._env),
+            env_settings(self.config, self._given),
             self.policy(which),
             seed=self._seed(seed),
             greedy=greedy,
@@ -206,6 +209,7 @@ def load_policy(policy: Policy, checkpoint: Checkpoint) -> None:
 def load_run(
     out: str | Path,
     *,
+    algorithm: str | type[Algorithm] | None = None,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
 ) -> Run:
@@ -213,6 +217,7 @@ def load_run(
 
     Args:
         out: run directory.
+        algorithm: its class or module:Name, if it is none that Redline knows by name.
         env: the environment, if it was given as a Python object.
         network: the network factory, if there was one.
 
@@ -222,10 +227,10 @@ def load_run(
     path = Path(out)
     if not path.is_dir():
         raise RunDirectoryError(f"{path} does not exist. Give a run directory.")
-    config = read_config(path)
+    config = read_config(path, algorithm)
     if env is not None and isinstance(env, str) and env != config.run.env:
         raise IncompatibleCheckpointError(
             f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "
             f"give the same."
         )
-    return Run(path, config, env=env, network=network)
+    return Run(path, config, Given(algorithm=algorithm, env=env, network=network))

@@ -16,6 +16,7 @@ import json
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.settings import RunConfig
@@ -27,7 +28,8 @@ _LOCK_FILE = ".lock"
 def default_run_directory(config: RunConfig) -> Path:
     """runs/<algorithm>-<env>-seed<seed>, with a number behind it if that exists."""
     env = config.run.env.replace("/", "-").replace(":", "-")
-    name = f"{config.algorithm}-{env}-seed{config.run.seed}"
+    algorithm = config.algorithm.rpartition(":")[2].rpartition(".")[2]  # of module:Name, the name
+    name = f"{algorithm}-{env}-seed{config.run.seed}"
     path = Path("runs") / name
     number = 2
     while path.exists():
@@ -61,8 +63,12 @@ def check_new_run_directory(path: Path) -> None:
         )
 
 
-def read_config(path: Path) -> RunConfig:
+def read_config(path: Path, algorithm: Any = None) -> RunConfig:
     """The config of the run in `path`.
+
+    Args:
+        path: run directory.
+        algorithm: class or module:Name, where the run's is one of a user's own.
 
     Raises:
         RunDirectoryError: if `path` holds no run.
@@ -82,7 +88,7 @@ def read_config(path: Path) -> RunConfig:
         ) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file} must hold a JSON object. Restore it, or start a new run.")
-    return RunConfig.from_json(data)
+    return RunConfig.from_json(data, algorithm)
 
 
 class RunLock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 
 import gymnasium
 
-from redline.algos.config import OffPolicyConfig
-from redline.algos.config import require_positive
+from redline.algos.config import OffPolicyConfig, require_positive
+from redline.algos.algorithm import Algorithm
+from redline.algos.config import OffPolicyConfig, require_positive
+from redline.algos.registry import algorithm_label, declaration
 from redline.errors import ConfigError, IncompatibleCheckpointError
-from redline.train.runs.building import EnvArgument, NetworkFactory, describe_env
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
-from redline.train.progress.console import Console
-from redline.train.runs.execution import Recording, execute
 from redline.train.presets import preset_config
+from redline.train.progress.console import Console
+from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
+from redline.train.runs.execution import Recording, execute
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,
@@ -29,7 +32,7 @@ from redline.train.settings import RunConfig
 
 
 def train(
-    algorithm: str | None = None,
+    algorithm: str | type[Algorithm] | None = None,
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
@@ -40,7 +43,8 @@ def train(
     """Train an agent, or go on with a run.
 
     Args:
-        algorithm: its name, such as "ppo" or "sac"; None with `resume`.
+        algorithm: its name, such as "ppo" or "sac", a class of your own, or "module:Name" of one.
+            With `resume` only needed where the run's is your own.
         env: a Gymnasium id, a callable that makes a `gymnasium.Env`, or a
             `gymnasium.vector.VectorEnv`.
         network: observation space -> module from observations to features, in place of the
@@ -75,23 +79,21 @@ def train(
         settings.setdefault("num_envs", env.num_envs)
     if isinstance(settings.get("env_kwargs"), Mapping):
         settings["env_kwargs"] = json.dumps(settings["env_kwargs"])
-    config = preset_config(algorithm, name, preset).replace(env=name, **settings)
-    return start_run(config, env=None if isinstance(env, str) else env, network=network)
+    config = preset_config(declaration(algorithm), name, preset).replace(env=name, **settings)
+    return start_run(config, Given(algorithm=algorithm, env=env, network=network))
 
 
 def start_run(
     config: RunConfig,
+    given: Given | None = None,
     *,
-    env: EnvArgument | None = None,
-    network: NetworkFactory | None = None,
     recording: Recording | None = None,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
 
     Args:
         config: all settings.
-        env: the environment, if it is a Python object.
-        network: the network factory, if there is one.
+        given: what the caller gives as Python objects.
         recording: run directory -> context in which the training takes place.
 
     Raises:
@@ -100,8 +102,14 @@ def start_run(
     out = Path(config.run.out) if config.run.out else default_run_directory(config)
     check_new_run_directory(out)
     _check_updates(config)
-    # Named by the caller, not by a file: its module may be imported.
-    return _executed(config, out, env or config.run.env, network, None, recording)
+    given = given or Given()
+    # Named by the caller, not by a file: their modules may be imported.
+    given = dataclasses.replace(
+        given,
+        algorithm=given.algorithm or config.algorithm,
+        env=given.env if given.env is not None else config.run.env,
+    )
+    return _executed(config, out, given, None, recording)
 
 
 def resume_run(
@@ -109,7 +117,7 @@ def resume_run(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
-    algorithm: str | None = None,
+    algorithm: str | type[Algorithm] | None = None,
     total_env_steps: int | None = None,
     quiet: bool = False,
     recording: Recording | None = None,
@@ -121,7 +129,8 @@ def resume_run(
         env: the same environment again, if it was given as a Python object; a different id
             is refused.
         network: the same network factory again, if there was one.
-        algorithm: None, or the run's own.
+        algorithm: None, or the run's own; it must be given where it is none that Redline knows
+            by name.
         total_env_steps: new length of the run; None: as it was.
         quiet: leave out the progress bar and messages.
         recording: run directory -> context in which the training takes place.
@@ -131,12 +140,13 @@ def resume_run(
     """
     if total_env_steps is not None:
         require_positive(total_env_steps=total_env_steps)
-    config = read_config(out)
-    if algorithm is not None and algorithm != config.algorithm:
+    config = read_config(out, algorithm)
+    if algorithm is not None and algorithm_label(algorithm) != config.algorithm:
         raise ConfigError(
-            f"{out} is a run of {config.algorithm}, not of {algorithm}. Leave the algorithm out, "
-            f"or give another run directory."
+            f"{out} is a run of {config.algorithm}, not of {algorithm_label(algorithm)}. Leave the "
+            f"algorithm out, or give another run directory."
         )
+    given = Given(algorithm=algorithm, env=env, network=network)
     if env is not None and describe_env(env) != config.run.env:
         raise IncompatibleCheckpointError(
             f"{out} was trained on {config.run.env}, not on {describe_env(env)}. Resume it with "
@@ -152,26 +162,22 @@ def resume_run(
                 f"{out} is already complete: {checkpoint.metadata['env_steps']:,} of {total:,} "
                 f"env_steps. To train longer, give a larger --total-env-steps."
             )
-            return Run(out, config, env=env, network=network)
+            return Run(out, config, given)
     if checkpoint is not None and (change := _stretched_schedules(config, total)):
         console.warning(change)
     config = config.replace(total_env_steps=total, quiet=quiet)
-    return _executed(config, out, env, network, checkpoint, recording)
+    return _executed(config, out, given, checkpoint, recording)
 
 
 def _executed(
     config: RunConfig,
     out: Path,
-    env: EnvArgument | None,
-    network: NetworkFactory | None,
+    given: Given,
     checkpoint: Checkpoint | None,
     recording: Recording | None,
 ) -> Run:
-    config, stopped_by = execute(
-        config, out, env=env, network=network, checkpoint=checkpoint, recording=recording
-    )
-    exit_code = 0 if stopped_by is None else 128 + stopped_by
-    return Run(out, config, env=env, network=network, exit_code=exit_code)
+    config, stopped_by = execute(config, out, given, checkpoint=checkpoint, recording=recording)
+    return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 
 
 def _check_updates(config: RunConfig) -> None:
