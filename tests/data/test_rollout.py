@@ -159,6 +159,16 @@ def test_nothing_leaks_through_a_mask_into_the_gradient() -> None:
     assert value.grad.tolist() == [0.5, 0.0, 0.5]
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_a_bad_row_that_is_not_valid_reaches_no_gradient(bad: float) -> None:
+    """Of values 1, bad, 3: d mean = 1/2 each, d std = (v - mean) / (2 std) = -1/2, 0, 1/2."""
+    value = torch.tensor([1.0, bad, 3.0], requires_grad=True)
+    mean, std = masked_mean_std(value, torch.tensor([True, False, True]))
+    (mean + std).backward()
+    assert value.grad is not None
+    assert value.grad.tolist() == [0.0, 0.0, 1.0]
+
+
 def test_nested_data_keeps_its_structure() -> None:
     tree: dict[str, Any] = {"x": np.zeros(2), "y": {"z": np.ones(3, np.uint8)}}
     assert [name for name, _ in leaves(tree)] == ["x", "y.z"]

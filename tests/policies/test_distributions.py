@@ -18,6 +18,7 @@ from redline.policies.distributions import (
     Categorical,
     Gaussian,
     Joint,
+    MultiCategorical,
     SquashedGaussian,
     gauss_hermite,
     log_tanh_slope,
@@ -118,6 +119,50 @@ def test_a_row_without_choices_gives_no_nan() -> None:
     torch.testing.assert_close(got.log_prob(action), torch.tensor([-math.log(2.0), 0.0]))
     assert got.entropy().tolist() == [0.0, 0.0]
     assert action[1] == 0
+
+
+def multi_categorical(logits: Tensor, mask: Tensor | None) -> MultiCategorical:
+    """Choices of 2 and 4."""
+    index = torch.tensor([[0, 1, 0, 0], [2, 3, 4, 5]])
+    present = torch.tensor([[True, True, False, False], [True] * 4])
+    return MultiCategorical(logits, index, present, mask, (2,))
+
+
+def test_a_component_without_choices_takes_only_choices_that_exist() -> None:
+    """The mask forbids both choices of the first component: 1/2 each, entropy 0.
+
+    Elsewhere places beyond its choices had their share too: 1/4, and index 3 was sampled.
+    """
+    logits = torch.randn(4_000, 6, requires_grad=True)
+    mask = torch.tensor([0, 0, 1, 0, 0, 1]).expand(4_000, 6)
+    got = multi_categorical(logits, mask)
+    action = got.sample(gumbel(np.random.default_rng(3), 4_000, 6))
+    assert set(action[:, 0].tolist()) == {0, 1}
+    assert set(action[:, 1].tolist()) == {0, 3}
+    assert stats.binomtest(int(action[:, 0].sum()), 4_000, 0.5).pvalue > 1e-3
+    second = reference.Categorical(logits=logits[:, [2, 5]])
+    expected = second.log_prob((action[:, 1] == 3).long())
+    torch.testing.assert_close(got.log_prob(action), expected - math.log(2.0))
+    torch.testing.assert_close(got.entropy(), second.entropy())
+    (got.log_prob(action).sum() + got.entropy().sum()).backward()
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all()
+    assert not logits.grad[:, :2].any()
+    assert not logits.grad[:, 3:5].any()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_components_of_different_sizes_equal_torch(masked: bool) -> None:
+    torch.manual_seed(0)
+    logits, action = torch.randn(5, 6), torch.tensor([[0, 3], [1, 0], [1, 1], [0, 2], [1, 3]])
+    parts = [
+        reference.Categorical(logits=logits[:, :2]),
+        reference.Categorical(logits=logits[:, 2:]),
+    ]
+    got = multi_categorical(logits, torch.ones(5, 6) if masked else None)
+    expected = parts[0].log_prob(action[:, 0]) + parts[1].log_prob(action[:, 1])
+    torch.testing.assert_close(got.log_prob(action), expected)
+    torch.testing.assert_close(got.entropy(), parts[0].entropy() + parts[1].entropy())
 
 
 # Bernoulli

@@ -60,6 +60,22 @@ def test_rows_without_choices_stay_finite() -> None:
     assert all(torch.isfinite(p.grad).all() for p in policy.parameters() if p.grad is not None)
 
 
+def test_a_component_masked_out_whole_acts_within_its_own_choices() -> None:
+    """Elsewhere it chose among the places of the largest component: index 4 of 2."""
+    space = spaces.MultiDiscrete([5, 2])
+    policy = make_policy(masked_space(7), space)
+    obs: Any = {
+        "obs": torch.zeros(400, 3),
+        "action_mask": torch.tensor([1, 1, 1, 1, 1, 0, 0], dtype=torch.int8).expand(400, 7),
+    }
+    noise = torch.from_numpy(policy.draw_noise(np.random.default_rng(0), 400))
+    output = policy.act(obs, {}, noise)
+    assert isinstance(output.action, torch.Tensor)
+    assert all(space.contains(row) for row in output.action.numpy())
+    told = policy.evaluate_actions(obs, output.action)
+    assert torch.equal(told.log_prob, output.extras["log_prob"])
+
+
 @pytest.mark.parametrize(
     ("mask", "action_space", "message"),
     [

@@ -223,6 +223,10 @@ def _shuffled(leaf: Tensor, order: Tensor, size: int) -> tuple[Tensor, ...]:
 def masked_mean(value: Tensor, valid: Tensor) -> Tensor:
     """Mean over the rows where `valid`; NaN in the others does not leak in.
 
+    Nor does it leak into the gradient of `value`, which is exactly 0 in the other rows. What
+    made `value` must be finite there all the same: autograd multiplies that 0 by the
+    derivatives of earlier operations, and 0 * inf is NaN. Mask before `exp`, not after it.
+
     Args:
         value: [...] any float.
         valid: [...] bool, same shape.
@@ -230,12 +234,15 @@ def masked_mean(value: Tensor, valid: Tensor) -> Tensor:
     Returns:
         [] the mean; 0 if no row is valid.
     """
-    kept = torch.where(valid, value, torch.zeros_like(value))
-    return kept.sum() / valid.sum().clamp(min=1)
+    # Selected, not multiplied: 0 * NaN is NaN.
+    selected = torch.where(valid, value, torch.zeros_like(value))
+    return selected.sum() / valid.sum().clamp(min=1)
 
 
 def masked_mean_std(value: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation over valid rows; (0, 0) if there are none."""
+    # Before squaring, whose derivative at NaN would undo the mask in the backward pass.
+    value = torch.where(valid, value, torch.zeros_like(value))
     mean = masked_mean(value, valid)
     variance = masked_mean((value - mean).square(), valid)
     return mean, variance.sqrt()

@@ -48,35 +48,43 @@ class Distribution(Protocol):
         ...
 
 
-def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Give the choices that are not allowed a large finite negative logit.
+# Parts of the dtype's least number, as logits of choices that cannot be taken. Nothing
+# added to them or subtracted from them becomes infinite, so that no NaN arises, also where
+# no choice is allowed at all. A choice that does not exist lies far below one that is
+# forbidden, so that it has no share where all the others are forbidden.
+_FORBIDDEN = 0.5
+_ABSENT = 0.75
 
-    It is half of the dtype's least number: nothing added to it or subtracted from it on the
-    way becomes infinite, so that no NaN arises, also where no choice is allowed at all.
 
-    Args:
-        logits: [..., n].
-        allowed: [..., n] bool.
-    """
-    return torch.where(allowed, logits, torch.finfo(logits.dtype).min / 2)
+def _lowered(logits: Tensor, keep: Tensor, depth: float) -> Tensor:
+    """Logits [..., n] with those outside `keep` [..., n] put so deep."""
+    return torch.where(keep, logits, depth * torch.finfo(logits.dtype).min)
 
 
 class Categorical:
     """One of n choices.
 
     Args:
-        logits: [..., n] unnormalised log-probabilities.
+        logits: [..., n] unnormalized log-probabilities.
         mask: [..., n], nonzero where a choice is allowed; None allows all. A row that
-            allows none acts as if it allowed all, equally likely, with entropy 0.
+            allows none acts as if it allowed all, equally likely, with entropy 0 and
+            without gradient: rows that are not valid hold zeros, the mask too.
+        present: [..., n] bool, which choices exist at all; None: every one.
     """
 
     __slots__ = ("_allowed", "log_probs")
 
-    def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
-        self._allowed = None
+    def __init__(
+        self, logits: Tensor, mask: Tensor | None = None, present: Tensor | None = None
+    ) -> None:
+        allowed = None
         if mask is not None:
-            self._allowed = mask != 0
-            logits = mask_logits(logits, self._allowed)
+            allowed = mask != 0
+            logits = _lowered(logits, allowed, _FORBIDDEN)
+        if present is not None:
+            allowed = present if allowed is None else allowed & present
+            logits = _lowered(logits, present, _ABSENT)
+        self._allowed = allowed
         self.log_probs = functional.log_softmax(logits, dim=-1)
 
     def sample(self, noise: Tensor | None) -> Tensor:
@@ -108,7 +116,9 @@ class Categorical:
 class MultiCategorical:
     """Independent choices among n_1, ..., n_k.
 
-    All k are computed at once: logits are spread to [N, k, max n], the surplus masked.
+    All k are computed at once: logits are spread to [N, k, max n], where the places beyond a
+    component's own n are no choices. A component whose mask allows nothing acts as if all of
+    its n choices were allowed; see `Categorical`.
 
     Args:
         logits: [N, n_1 + ... + n_k].
@@ -128,10 +138,8 @@ class MultiCategorical:
         mask: Tensor | None,
         shape: tuple[int, ...],
     ) -> None:
-        allowed = None if mask is None else mask[:, index] != 0
-        if present is not None:
-            allowed = present if allowed is None else allowed & present
-        self._choices = Categorical(logits[:, index], allowed)
+        spread = None if mask is None else mask[:, index]
+        self._choices = Categorical(logits[:, index], spread, present)
         self._index = index
         self._shape = shape
 
