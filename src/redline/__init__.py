@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from redline.train.runs.run import load_run as load
     from redline.train.runs.start import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Rollout", "Run", "__version__", "load", "make_policy", "make_vec", "train"]
 
