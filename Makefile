@@ -52,7 +52,7 @@ ifeq ($(PY312),)
 else
 	@$(MAKE) --no-print-directory $(VENV312)/.light
 	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile \
-	  --ignore=tests/profile/test_report_figures.py --ignore=tests/profile/test_report_page.py
+	  --ignore=tests/profile/report/test_figures.py --ignore=tests/profile/report/test_page.py
 endif
 
 lint: $(VENV)/.dev  ## ruff, import-linter, pyright

@@ -45,7 +45,7 @@ class FakeRecorder:
 
     def events(self, thread: int = 0) -> list[tuple]:
         """What the shard of this thread holds, without the opening of the window."""
-        from shards import WINDOW_ON, read_events
+        from tests.profile.shards import WINDOW_ON, read_events
 
         path = self.directory / f"thread-{thread:05d}.arrow"
         return [e for e in read_events(path, _native.names()) if e[1:] != (WINDOW_ON,)]

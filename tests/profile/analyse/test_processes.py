@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_timeline import (
+
+from redline.profile import layout, levels
+from redline.profile.analyse.processes import busy_together, waits
+from redline.profile.analyse.timeline import Timeline, build_timeline
+from redline.profile.analyse.transitions import transitions
+from tests.profile.streams import (
     EVENTS,
     INFERENCE,
     INFERRED,
@@ -18,11 +23,6 @@ from test_timeline import (
     end,
     process,
 )
-
-from redline.profile import layout, levels
-from redline.profile.analyse.processes import busy_together, waits
-from redline.profile.analyse.timeline import Timeline, build_timeline
-from redline.profile.analyse.transitions import transitions
 
 WINDOW = (0, layout.CODE_WINDOW_ON)
 

@@ -321,7 +321,7 @@ def test_an_interrupt_that_hits_a_hook_reaches_the_program(fake_recorder: Any) -
 
 @pytest.mark.skipif(find_spec("ale_py") is None, reason="ale_py is not installed")
 def test_a_bare_ale_is_simulation(tmp_path: Path) -> None:
-    from conftest import Profiled
+    from tests.profile.conftest import Profiled
 
     profiled = Profiled(tmp_path, tmp_path)
     profiled.run(

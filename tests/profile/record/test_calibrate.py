@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shards import PROBE_OFF, PROBE_ON
 
 from redline import profile
 from redline.profile import _native
@@ -20,6 +19,7 @@ from redline.profile.record.calibrate import (
     Schedule,
     choose_anchor,
 )
+from tests.profile.shards import PROBE_OFF, PROBE_ON
 
 MS = 1_000_000
 

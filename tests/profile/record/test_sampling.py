@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
-from test_timeline import INFERENCE, INFERRED, SIMULATION, TORCH, begin, end, process
 
 from redline import profile
 from redline.errors import ConfigError, ProfilerConflictError
@@ -34,6 +33,7 @@ from redline.profile.record import machine
 from redline.profile.record.machine import MachineSampler
 from redline.profile.record.nvml import Nvml, NvmlMissingError
 from redline.profile.report.text import render_text
+from tests.profile.streams import INFERENCE, INFERRED, SIMULATION, TORCH, begin, end, process
 
 
 def shard(rows: list[tuple[int, int]]) -> Shard:

@@ -92,11 +92,10 @@ thread.join()
 
 
 def test_row_times_agree_with_a_plain_reading(fake_recorder: Any) -> None:
-    from shards import read_events
-
     from redline import profile
     from redline.profile import _native
     from redline.profile.reader import read_shard
+    from tests.profile.shards import read_events
 
     recorder = fake_recorder()
     rng = np.random.default_rng(0)

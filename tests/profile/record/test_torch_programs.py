@@ -47,7 +47,7 @@ for _ in range(100):
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """One run, looked at by several tests; without the stub modules on the path."""
-    from conftest import Profiled
+    from tests.profile.conftest import Profiled
 
     directory = tmp_path_factory.mktemp("real")
     profiled = Profiled(directory, directory)
@@ -97,7 +97,7 @@ def test_releases_of_tensors_are_seen(summary: Summary) -> None:
 
 def test_a_step_that_raises_ends(tmp_path: Any) -> None:
     """Torch calls no hook then; what follows is no longer backpropagation."""
-    from conftest import Profiled
+    from tests.profile.conftest import Profiled
 
     profiled = Profiled(tmp_path, tmp_path)
     profiled.run(
@@ -124,7 +124,7 @@ time.sleep(0.3)
 
 def test_tensor_subclasses_find_what_they_handle(tmp_path: Any) -> None:
     """Torch names functions by their originals, the program by what stands in their place."""
-    from conftest import Profiled
+    from tests.profile.conftest import Profiled
 
     done = Profiled(tmp_path, tmp_path).run(
         """
@@ -168,7 +168,7 @@ def test_the_program_is_left_as_it_was(tmp_path: Any) -> None:
 
 def test_profiling_changes_no_graph_that_torch_compile_makes(tmp_path: Any) -> None:
     """Wrapped operators, hooks and module calls must not break a graph, nor be traced into it."""
-    from conftest import Profiled
+    from tests.profile.conftest import Profiled
 
     done = Profiled(tmp_path, tmp_path).run(
         """
@@ -227,7 +227,8 @@ while time.perf_counter() < until:
 def test_code_made_at_run_time_is_sampled_as_its_library(tmp_path: Path) -> None:
     """OneDNN's kernels cannot be unwound; as what runs in no library they counted to Python."""
     import torch
-    from conftest import Profiled
+
+    from tests.profile.conftest import Profiled
 
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this build of torch has no oneDNN")

@@ -219,7 +219,7 @@ def plain_times(process: Any, begin_ns: float, end_ns: float) -> tuple[Times, di
 
     Event by event in plain Python, of a process with one thread; times are CLOCK_MONOTONIC ns.
     """
-    from shards import WINDOW_OFF, WINDOW_ON, read_events
+    from tests.profile.shards import WINDOW_OFF, WINDOW_ON, read_events
 
     names = process.names
     rows = [(n.id, n.kind, n.id) for n in names.values()]

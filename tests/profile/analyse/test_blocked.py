@@ -6,10 +6,10 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from test_timeline import INFERENCE, SIMULATION, begin, cells, end
 
 from redline.profile import layout
 from redline.profile.analyse.summary import summarize
+from tests.profile.streams import INFERENCE, SIMULATION, begin, cells, end
 
 MS = 1_000_000
 Events = list[tuple[int, int]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,53 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redline.profile import _sweep, layout, levels
+from redline.profile import _sweep, layout
 from redline.profile.analyse.cells import compute_cells, sweep_numpy, sweep_streams
 from redline.profile.analyse.timeline import Stream, build_timeline
-from redline.profile.reader import Name, Process, Shard
-
-SIMULATION, INFERENCE, TORCH, SLEEP, WARM_UP, INFERRED = range(8, 14)
-NAMES = {
-    SIMULATION: Name(SIMULATION, "operation", "simulation", 0, None),
-    INFERENCE: Name(INFERENCE, "operation", "inference", 0, None),
-    TORCH: Name(TORCH, "call", "add", levels.BACKEND, "torch"),
-    SLEEP: Name(SLEEP, "call", "sleep", levels.WAITING, "time"),
-    WARM_UP: Name(WARM_UP, "phase", "warm-up", 0, None),
-    INFERRED: Name(INFERRED, "inferred", "inference", 0, None),
-}
-
-
-def begin(name: int) -> int:
-    return 2 * name
-
-
-def end(name: int) -> int:
-    return 2 * name + 1
-
-
-def process(*threads: list[tuple[int, int]], end_ns: int = 100) -> Process:
-    """A process whose threads hold these (time_ns, code) events."""
-    made = Process(
-        directory=Path("nowhere"),
-        start={"pid": 1, "parent_pid": 0, "base_ns": 0},
-        end={"time_ns": end_ns, "cpu_s": 0.0, "dropped": 0},
-        name="program",
-        metadata={},
-        names=NAMES,
-    )
-    shards = []
-    for index, events in enumerate(threads):
-        times = np.array([t for t, _ in events])
-        codes = np.array([c for _, c in events], np.uint16)
-        deltas = np.diff(times, prepend=0).astype(np.uint32)
-        shards.append(Shard(Path(f"thread-{index:05d}.arrow"), deltas, codes, None))
-    vars(made)["threads"] = shards
-    return made
-
-
-def cells(*threads: list[tuple[int, int]], **settings: Any) -> dict[Any, int]:
-    found = compute_cells(build_timeline(process(*threads, **settings))).time_ns
-    return {key[:3]: ns for key, ns in found.items()}
+from tests.profile.streams import (
+    EVENTS,
+    INFERENCE,
+    INFERRED,
+    SIMULATION,
+    SLEEP,
+    TORCH,
+    WARM_UP,
+    begin,
+    cells,
+    end,
+    process,
+)
 
 
 def test_nested_operations_and_levels_by_hand() -> None:
@@ -221,17 +189,6 @@ def test_a_thread_that_ended_as_the_probe_went_off_does_not_wait_on() -> None:
         [(0, begin(SLEEP)), (40, end(SLEEP)), (40, layout.CODE_THREAD_END)],
     )
     assert found == {("", "other", "python"): 100}
-
-
-EVENTS = st.lists(
-    st.tuples(
-        st.integers(0, 9),
-        st.sampled_from(
-            [f(n) for n in (SIMULATION, INFERENCE, TORCH, SLEEP, WARM_UP) for f in (begin, end)]
-        ),
-    ),
-    max_size=40,
-)
 
 
 @settings(max_examples=200, deadline=None)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_timeline import INFERENCE, SIMULATION, TORCH, begin, end, process
 
 from redline.errors import SessionError
 from redline.profile import layout
@@ -44,6 +43,7 @@ from redline.profile.gpu.records import (
     read_windows,
 )
 from redline.profile.gpu.windows import GpuWindows
+from tests.profile.streams import INFERENCE, SIMULATION, TORCH, begin, end, process
 
 FIXTURE = Path(__file__).with_name("kineto_trace.json")
 # The fixture's times count from this Unix time; the CLOCK_MONOTONIC of its machine from 0 there.
