@@ -283,6 +283,8 @@ class EvalArguments:
     """Run directory."""
     which: Literal["latest", "best"] = "latest"
     """Which checkpoint."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
     env: str | None = None
     """The run's environment again, where it is `module:Id`, so that the module is imported."""
     episodes: int = 10
@@ -304,6 +306,8 @@ class InspectArguments:
 
     run_dir: Positional[Path]
     """Run directory."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +338,8 @@ class ExportArguments:
     """File to write."""
     which: Literal["latest", "best"] = "latest"
     """Which checkpoint."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
     env: str | None = None
     """The run's environment again, where it is `module:Id`, so that the module is imported."""
     format: Literal["onnx", "torch"] = "onnx"
@@ -347,7 +353,7 @@ def _eval(arguments: list[str]) -> None:
     from redline.train.runs.run import load_run
     from redline.train.runs.video import require_video
 
-    run = load_run(parsed.run_dir, env=parsed.env)
+    run = load_run(parsed.run_dir, algorithm=parsed.algorithm, env=parsed.env)
     if parsed.video:
         require_video(".mp4")
     result = run.evaluate(
@@ -363,7 +369,7 @@ def _inspect(arguments: list[str]) -> None:
     parsed = _parse(InspectArguments, arguments, "inspect")
     from redline.train.runs.run import load_run
 
-    _print_json(load_run(parsed.run_dir).inspect())
+    _print_json(load_run(parsed.run_dir, algorithm=parsed.algorithm).inspect())
 
 
 def _plot(arguments: list[str]) -> None:
@@ -385,7 +391,7 @@ def _export(arguments: list[str]) -> None:
     parsed = _parse(ExportArguments, arguments, "export")
     from redline.train.runs.run import load_run
 
-    run = load_run(parsed.run_dir, env=parsed.env)
+    run = load_run(parsed.run_dir, algorithm=parsed.algorithm, env=parsed.env)
     path = run.export(parsed.out, format=parsed.format, which=parsed.which)
     sys.stdout.write(f"{path}\n")
 
