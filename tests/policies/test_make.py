@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,16 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrizations
 
 from redline.errors import ConfigError, SpaceError, UnknownNameError
-from redline.policies import make_policy
+from redline.policies import (
+    DeterministicActor,
+    SquashedGaussianActor,
+    make_actor,
+    make_policy,
+)
 
 VECTOR = spaces.Box(-1, 1, (3,))
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -91,14 +100,112 @@ def test_the_dry_run_leaves_a_custom_network_as_it_was() -> None:
     assert policy.torso.norm.num_batches_tracked == 0
 
 
-def test_a_declared_width_needs_no_dry_run() -> None:
-    class Declared(nn.Module):
-        out_features = 5
+def test_the_dry_run_keeps_the_mode_of_every_part() -> None:
+    """A user's frozen backbone stays in evaluation mode although the whole is training."""
 
+    def factory(space: spaces.Space[Any]) -> nn.Module:
+        network = Custom(space)
+        network.norm.eval()
+        return network
+
+    torso = make_policy(VECTOR, FLIP, encoder=factory).torso
+    assert isinstance(torso, Custom)
+    assert (torso.training, torso.dense.training, torso.norm.training) == (True, True, False)
+
+
+def test_the_dry_run_draws_nothing() -> None:
+    """The heads' first weights are those that a network of known width would leave."""
+
+    class Noisy(nn.Module):
         def forward(self, obs: Tensor) -> Tensor:
-            raise AssertionError("not called while building")
+            return obs + torch.randn_like(obs)
 
-    assert make_policy(VECTOR, FLIP, encoder=lambda _: Declared()).policy_head.in_features == 5
+    torch.manual_seed(0)
+    noisy = make_policy(VECTOR, FLIP, encoder=lambda _: Noisy())
+    torch.manual_seed(0)
+    plain = make_policy(VECTOR, FLIP, encoder=lambda _: nn.Identity())
+    assert torch.equal(noisy.policy_head.weight, plain.policy_head.weight)
+
+
+class Declared(nn.Identity):
+    """Declares a width that it does not have."""
+
+    out_features = 5
+
+
+class MadeWhenCalled(nn.Module):
+    """Makes its layer in the first call, and declares its width."""
+
+    out_features = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense: nn.Linear | None = None
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[N, F] -> [N, 6]."""
+        if self.dense is None:
+            self.dense = nn.Linear(obs.shape[1], 6)
+        return self.dense(obs)
+
+
+class Tied(nn.Module):
+    """The same layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(3, 3)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[N, 3] -> [N, 3]."""
+        return self.second(self.first(obs).tanh())
+
+
+def frozen() -> nn.Module:
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 6))
+    network[0].requires_grad_(False)
+    return network
+
+
+CUSTOM: dict[str, Callable[[], nn.Module]] = {
+    "lazy": lambda: nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.LazyLinear(6)),
+    "made when called": MadeWhenCalled,
+    "tied": Tied,
+    "frozen": frozen,
+    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(3, 6)),
+    "spectral norm by hook": lambda: nn.utils.spectral_norm(nn.Linear(3, 6)),
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(3, 6)),
+    "dropout": lambda: nn.Sequential(nn.Linear(3, 6), nn.Dropout(0.5)),
+}
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_custom_network_is_complete_before_it_acts(name: str, shared: bool) -> None:
+    policy = make_policy(VECTOR, FLIP, encoder=lambda _: CUSTOM[name](), shared_encoder=shared)
+    assert not any(is_lazy(tensor) for tensor in policy.parameters())
+    before = {id(parameter) for parameter in policy.parameters()}
+    assert all(
+        torch.equal(tensor, other)
+        for tensor, other in zip(
+            policy.state_dict().values(), copy.deepcopy(policy).state_dict().values(), strict=True
+        )
+    )
+    output = policy.evaluate_actions(torch.randn(8, 3), torch.randint(2, (8,)))
+    (output.log_prob.sum() + output.value.sum()).backward()
+    assert {id(parameter) for parameter in policy.parameters()} == before
+    for parameter in policy.parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+@pytest.mark.parametrize("kind", [SquashedGaussianActor, DeterministicActor])
+def test_a_custom_network_is_complete_in_an_actor(name: str, kind: Any) -> None:
+    actor = make_actor(kind, VECTOR, VECTOR, encoder=lambda _: CUSTOM[name]())
+    assert not any(is_lazy(tensor) for tensor in actor.parameters())
+    before = {id(parameter) for parameter in actor.parameters()}
+    actor.outputs(torch.randn(8, 3)).sum().backward()
+    assert {id(parameter) for parameter in actor.parameters()} == before
 
 
 @pytest.mark.parametrize(
@@ -114,6 +221,7 @@ def test_a_declared_width_needs_no_dry_run() -> None:
         ({"distribution": "squashed"}, SpaceError, "for Box actions"),
         ({"encoder": lambda _: 3}, ConfigError, "not a torch.nn.Module"),
         ({"encoder": lambda _: nn.Unflatten(1, (3, 1))}, ConfigError, r"\(2, 3, 1\)"),
+        ({"encoder": lambda _: Declared()}, ConfigError, "declares out_features=5, but gives 3"),
     ],
 )
 def test_bad_settings_are_refused(

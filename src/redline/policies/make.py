@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from redline.data import map_leaves
 from redline.errors import ConfigError
 from redline.models import (
     Core,
@@ -60,7 +62,9 @@ def make_policy(
         encoder: "auto" (images by size, all else flattened), "mlp" (everything flattened),
             "nature", "impala" or "minatar" for images; or a callable that makes, from the
             observation space without its action mask, a module from observations [N, ...] as
-            carried to features [N, F], which then replaces the dense layers too.
+            carried to features [N, F], which then replaces the dense layers too. Any module
+            will do: lazy, frozen or tied layers, parametrizations, hooks. It is run once on
+            zeros, as rows that are not valid are zeros too.
         core: "none", "lstm", "gru" or "transformer".
         core_size: units of the core.
         core_window: steps that each layer of a transformer attends to.
@@ -182,27 +186,55 @@ def make_torso(
 
 
 def _count_features(module: Any, space: spaces.Space[Any]) -> int:
-    """F of a custom module: its `out_features`, or what two zero observations give.
+    """F of a custom module, found by running it once on two zero observations.
+
+    The run also makes the parameters of lazy layers, and of layers that the first call
+    makes: an optimizer, a target network and a checkpoint can only hold what exists. A
+    declared `out_features` does not replace it, for the same reason.
+
+    Nothing else is left behind: every part keeps its mode, running statistics see no zeros,
+    and torch's global generator stays where it was, unless it gave new parameters their
+    first values.
 
     Raises:
-        ConfigError: if it is no module, or gives anything but float [N, F].
+        ConfigError: if it is no module, gives anything but float [N, F], or declares
+            another F.
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"the encoder factory returned {module!r}, which is not a torch.nn.Module. Return a "
             f"module that maps observations [N, ...] to features [N, F]."
         )
-    declared = getattr(module, "out_features", None)
-    if isinstance(declared, int):
-        return declared
-    was_training = module.training
-    with torch.no_grad():
-        features = module.eval()(zero_observation(space, 2))
-    module.train(was_training)
+    features = _dry_run(module, space)
     if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != 2:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ConfigError(
             f"the encoder factory's module gave {got} for 2 observations of {space}; features "
             f"are a tensor [2, F]. Flatten its output to one row per observation."
         )
-    return int(features.shape[1])
+    width = int(features.shape[1])
+    declared = getattr(module, "out_features", width)
+    if isinstance(declared, int) and declared != width:
+        raise ConfigError(
+            f"the encoder factory's module declares out_features={declared}, but gives {width} "
+            f"features for an observation of {space}. Declare {width}, or leave it out."
+        )
+    return width
+
+
+def _dry_run(module: nn.Module, space: spaces.Space[Any]) -> Any:
+    """What the module gives for two zero observations, in evaluation mode."""
+    before = list(module.parameters())
+    # Lazy parameters have a device too, though no shape yet.
+    device = before[0].device if before else torch.device("cpu")
+    obs = map_leaves(lambda leaf: leaf.to(device), zero_observation(space, 2))
+    incomplete = any(is_lazy(parameter) for parameter in before)
+    modes = [(part, part.training) for part in module.modules()]
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        features = module.eval()(obs)
+    for part, training in modes:
+        part.training = training  # one by one: a user may keep some part in evaluation mode
+    if not incomplete and len(list(module.parameters())) == len(before):
+        torch.set_rng_state(state)
+    return features
