@@ -26,26 +26,25 @@ TOLERANCE = 0.01  # distance of the parameters, of what they moved in all
 
 def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
     """One algorithm in this process."""
-    from redline.engines.accelerate import CompiledStep, accelerate
-    from tests.parity.learners import batch, make, parameters
-    from tests.parity.test_accelerate import distance
+    from redline.engines.engine import choose_engine
+    from tests.engines.learners import batch, distance, make, parameters
 
     eager, other = make(name), make(name)
     start = parameters(eager)
-    step = accelerate(other, mode)
+    engine = choose_engine(other, mode)
     for seed in range(updates):
         data = batch(name, eager, seed)
         eager.update(data)
-        other.update(data)
+        engine.update(data)
     wanted = parameters(eager)
     result: dict[str, Any] = {
         "distance": distance(parameters(other), wanted) / distance(start, wanted)
     }
-    if isinstance(step, CompiledStep):
+    if engine.compiled is not None:
         result |= {
-            "compile_s": step.compile_s,
-            "graphs": step.graphs,
-            "graph_breaks": step.graph_breaks,
+            "compile_s": engine.compiled.compile_s,
+            "graphs": engine.compiled.graphs,
+            "graph_breaks": engine.compiled.graph_breaks,
         }
     return result
 
@@ -68,14 +67,14 @@ def main() -> int:
     """Compare all; 1 if one strays."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--mode", default="compile", choices=("derived", "compile"))
+    parser.add_argument("--mode", default="compile", choices=("cpu", "compile"))
     parser.add_argument("--one", help="only this algorithm, in this process")
     parser.add_argument("--only", nargs="+", help="of these; the others stay as they are recorded")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(compare(options.one, options.mode, options.updates)))
         return 0
-    from tests.parity.learners import LEARNERS
+    from tests.engines.learners import LEARNERS
 
     rows: dict[str, dict[str, Any]] = {}
     if options.only:

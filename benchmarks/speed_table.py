@@ -1,6 +1,6 @@
 """Every workload with every way to run its update: the published speed table.
 
-    python -m benchmarks.speed_table --modes eager,derived,compile --threads 1
+    python -m benchmarks.speed_table --modes eager,cpu,compile --threads 1
     python -m benchmarks.speed_table --device cuda --modes eager,compile,cudagraph,compile+cudagraph
 
 Whole training loops in alternation, steady state after a warm-up in which compiling falls; the
@@ -24,7 +24,7 @@ from benchmarks.train import ROOT, environment, run_json
 from benchmarks.workloads import WORKLOADS, Workload
 
 RESULTS = ROOT / "benchmarks" / "results"
-MODES = ("eager", "derived", "compile", "cudagraph", "compile+cudagraph")
+MODES = ("eager", "cpu", "compile", "cudagraph", "compile+cudagraph")
 
 
 def run(workload: Workload, mode: str, seed: int, cache: str, options: Any) -> dict[str, Any]:

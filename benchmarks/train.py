@@ -5,7 +5,8 @@
 
 PYTHON is an interpreter with `stable-baselines3`, `gymnasium[mujoco]` and `envpool`, such as a
 virtual environment of its own; with `--peer-dir` its packages are taken from that directory
-instead. The sides run in turn, `--rounds` times each, every run in a process of its own; SPS and
+instead. The side `old` is another revision of Redline, checked out and built at `--old DIR`:
+its own `benchmarks/peers/redline_train.py` runs there. The sides run in turn, `--rounds` times each, every run in a process of its own; SPS and
 CPU time are those of the steady state, after a warm-up. Settings are in
 `benchmarks/workloads.py`. Results go to benchmarks/results/train/<algo>.md and .json.
 
@@ -53,13 +54,13 @@ def environment(threads: int, peer_dir: Path | None = None) -> dict[str, str]:
     }
 
 
-def run_json(command: list[str], env: dict[str, str]) -> dict[str, Any]:
+def run_json(command: list[str], env: dict[str, str], where: Path = ROOT) -> dict[str, Any]:
     """The JSON object in the last line that a program prints.
 
     Raises:
         RuntimeError: if the program fails, with what it said.
     """
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=where)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -79,6 +80,18 @@ def run_redline(workload: Workload, threads: int, seed: int, options: Any) -> di
         ],
         environment(threads),
     )
+
+
+def run_old(workload: Workload, threads: int, seed: int, options: Any) -> dict[str, Any]:
+    """One run of another revision, with that revision's own measuring program."""
+    command = [
+        *(sys.executable, "-m", "benchmarks.peers.redline_train"),
+        *("--algo", workload.algorithm, "--settings", json.dumps(workload.settings)),
+        *("--warmup", str(workload.warmup), "--measured", str(workload.measured)),
+        *("--threads", str(threads), "--seed", str(seed)),
+    ]
+    paths = os.pathsep.join([str(options.old), str(options.old / "src")])
+    return run_json(command, environment(threads) | {"PYTHONPATH": paths}, options.old)
 
 
 def run_sb3(workload: Workload, threads: int, seed: int, options: Any) -> dict[str, Any]:
@@ -122,7 +135,7 @@ def run_script(workload: Workload, threads: int, seed: int, options: Any) -> dic
     return {"env_steps": steps, "wall_s": wall_s, "sps": steps / wall_s}
 
 
-SIDES = {"sb3": run_sb3, "script": run_script, "redline": run_redline}
+SIDES = {"sb3": run_sb3, "script": run_script, "old": run_old, "redline": run_redline}
 
 
 def measure(name: str, sides: list[str], threads: int, options: Any) -> dict[str, Any]:
@@ -156,6 +169,11 @@ def measure(name: str, sides: list[str], threads: int, options: Any) -> dict[str
             for side in sides
             if side != "sb3" and "sb3" in sides
         },
+        "ratio_to_old": [
+            a["sps"] / b["sps"] for a, b in zip(runs["redline"], runs["old"], strict=True)
+        ]
+        if "old" in sides and "redline" in sides
+        else [],
         "floor": floor | {"sps": 1.0 / floor_s(workload, floor)},
         "runs": runs,
     }
@@ -216,15 +234,18 @@ def main() -> int:
     """Measure, print and write; 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--algo", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
-    parser.add_argument("--peers", default="sb3,redline", help="of sb3, script, redline")
+    parser.add_argument("--peers", default="sb3,redline", help="of sb3, script, old, redline")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--peer-dir", type=Path, help="directory with the peer's packages")
+    parser.add_argument("--old", type=Path, help="checkout of another revision, built in place")
     parser.add_argument("--accelerate", help="instead of auto")
     parser.add_argument("--no-record", action="store_true", help="print only")
     options = parser.parse_args()
     sides = options.peers.split(",")
+    if "old" in sides and options.old is None:
+        parser.error("--peers old needs --old DIR, a checkout of the other revision")
     if unknown := [side for side in sides if side not in SIDES]:
         parser.error(f"--peers: there is no {unknown}; choose from {', '.join(SIDES)}")
     command = "python -m benchmarks.train " + " ".join(
@@ -237,6 +258,10 @@ def main() -> int:
         if not options.no_record:
             write_results(name, results, command)
         for result in results:
+            if against := result["ratio_to_old"]:
+                print(
+                    f"{name}, {result['threads']} threads: {statistics.median(against):.3f} of old"
+                )
             ratios, goal = result["ratio_to_sb3"].get("redline"), GOALS[name].get(result["threads"])
             if ratios and goal and statistics.median(ratios) < goal:
                 missed.append(f"{name} with {result['threads']} threads")

@@ -49,10 +49,11 @@ def main() -> None:
         if not first_iteration_s:
             first_iteration_s.append(time.perf_counter() - begin)
         if stopwatch.reached(loop.counters.env_steps):
-            step = getattr(loop.algorithm, "learner", loop.algorithm).step
-            step = getattr(step, "step", step)  # a captured one holds the compiled one
+            # Held to the written update on the first batch, which names the engine.
+            step = getattr(getattr(loop._update_algorithm, "engine", None), "compiled", None)
             names = ("compile_s", "graphs", "graph_breaks", "recompilations")
-            compiled.update({name: getattr(step, name) for name in names if hasattr(step, name)})
+            if step is not None:
+                compiled.update({name: getattr(step, name) for name in names})
             raise _MeasuredError
 
     TrainLoop._iterate = timed  # type: ignore[method-assign]

@@ -51,11 +51,12 @@ class CheckedUpdate:
         report: told one sentence if the two disagree; the engine is not used from then on.
 
     Attributes:
+        engine: runs the update.
         agrees: None before the first comparison, then whether the two agreed.
     """
 
     def __init__(self, algorithm: Any, engine: Engine, report: Callable[[str], None]) -> None:
-        self._algorithm, self._engine, self._report = algorithm, engine, report
+        self._algorithm, self.engine, self._report = algorithm, engine, report
         self._update: Update = engine.update
         self._left, self._calls = set(engine.checked_at), 0
         self.agrees: bool | None = None
@@ -94,7 +95,7 @@ class CheckedUpdate:
         restore(self._algorithm, eager)
         self.agrees, self._left, self._update = False, set(), self._algorithm.update
         self._report(
-            f"the {self._engine.name} engine {problem}. The run goes on in eager mode, which is "
+            f"the {self.engine.name} engine {problem}. The run goes on in eager mode, which is "
             f"right and slower. Please report this with the run's config.json."
         )
         return metrics
