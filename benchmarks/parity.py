@@ -26,8 +26,9 @@ TOLERANCE = 0.01  # distance of the parameters, of what they moved in all
 
 def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
     """One algorithm in this process."""
-    from redline.engines.engine import choose_engine
     from tests.engines.learners import batch, distance, make, parameters
+
+    from redline.engines.engine import choose_engine
 
     eager, other = make(name), make(name)
     start = parameters(eager)

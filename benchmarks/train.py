@@ -5,10 +5,10 @@
 
 PYTHON is an interpreter with `stable-baselines3`, `gymnasium[mujoco]` and `envpool`, such as a
 virtual environment of its own; with `--peer-dir` its packages are taken from that directory
-instead. The side `old` is another revision of Redline, checked out and built at `--old DIR`:
-its own `benchmarks/peers/redline_train.py` runs there. The sides run in turn, `--rounds` times each, every run in a process of its own; SPS and
-CPU time are those of the steady state, after a warm-up. Settings are in
-`benchmarks/workloads.py`. Results go to benchmarks/results/train/<algo>.md and .json.
+instead. The side `old` is another revision of Redline, checked out and built at `--old DIR`, with
+its own `benchmarks/peers/redline_train.py`. The sides run in turn, `--rounds` times each, every run
+in a process of its own; SPS and CPU time are those of the steady state, after a warm-up. Settings
+are in `benchmarks/workloads.py`. Results go to benchmarks/results/train/<algo>.md and .json.
 
 The floor of an env_step is one step of the raw environment plus the floating-point operations
 of acting and learning at the rate of the workload's largest matrix product, as the fastest

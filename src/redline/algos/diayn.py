@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -180,8 +180,9 @@ class DIAYN(OffPolicyAlgorithm):
         )
         self._skills: tuple[int, Tensor] | None = None  # of which period
 
-    @staticmethod
+    @classmethod
     def make(
+        cls,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: DIAYNConfig,
@@ -189,7 +190,7 @@ class DIAYN(OffPolicyAlgorithm):
         seed: int = 0,
         device: torch.device | str = "cpu",
         **network: Any,
-    ) -> DIAYN:
+    ) -> Self:
         """DIAYN with fresh networks, their weights drawn from torch's global generator.
 
         Args:
@@ -218,10 +219,11 @@ class DIAYN(OffPolicyAlgorithm):
         discriminator = Discriminator(
             torso, features, config.num_skills, has_mask=MASK_KEY in space.spaces
         )
-        return DIAYN(sac, policy, discriminator.to(device), config, seed=seed)
+        return cls(sac, policy, discriminator.to(device), config, seed=seed)
 
-    @staticmethod
+    @classmethod
     def make_policy(
+        cls,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: DIAYNConfig,

@@ -210,8 +210,9 @@ class DQN(OffPolicyAlgorithm):
         self.updates = 0
         self._draw_noise()
 
-    @staticmethod
+    @classmethod
     def make_policy(
+        cls,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: DQNConfig,

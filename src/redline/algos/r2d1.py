@@ -256,8 +256,9 @@ class R2D1(OffPolicyAlgorithm):
         self._highest_priority = torch.ones((), device=self.device)
         self.updates = 0
 
-    @staticmethod
+    @classmethod
     def make_policy(
+        cls,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: R2D1Config,

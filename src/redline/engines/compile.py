@@ -48,7 +48,7 @@ class CompiledStep:
             tracing.trace_autograd_ops = True
         keep_compiled_code()
         # Random numbers as eager mode draws them, so that the self-check compares like with like.
-        options = {"fallback_random": True, "cpp_wrapper": device.type == "cpu"}
+        options: dict[str, Any] = {"fallback_random": True, "cpp_wrapper": device.type == "cpu"}
         self._counters = counters
         self._step = torch.compile(
             step,

@@ -89,5 +89,5 @@ def _family_with_preset(known: Mapping[str, Mapping[str, Any]], env: str) -> str
     name = family(env)
     if name in known:
         return name
-    parent = _PARENTS.get(name)
+    parent = _PARENTS.get(name, name)
     return parent if parent in known else "default"
