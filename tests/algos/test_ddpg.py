@@ -17,7 +17,7 @@ from redline.algos.ddpg import DDPG, DDPGConfig, actor_loss
 from redline.algos.optimizers import move_towards
 from redline.errors import ConfigError, SpaceError
 from redline.policies import make_actor
-from redline.policies.continuous_actor import DeterministicActor
+from redline.policies.actors import DeterministicActor
 from tests.algos.off_policy_batches import (
     ACT,
     OBS,

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from redline.algos.td3 import TD3, TD3Config, smoothed
 from redline.errors import ConfigError, SpaceError
 from redline.policies import make_actor
-from redline.policies.continuous_actor import DeterministicActor
+from redline.policies.actors import DeterministicActor
 from tests.algos.off_policy_batches import (
     ACT,
     OBS,

@@ -35,7 +35,7 @@ def separate(ensemble: EnsembleMLP, member: int, layer_norm: bool) -> nn.Sequent
 
 
 def filled(num_members: int, layer_norm: bool) -> EnsembleMLP:
-    """An ensemble whose normalisation is not the identity at the start."""
+    """An ensemble whose normalization is not the identity at the start."""
     torch.manual_seed(0)
     ensemble = EnsembleMLP(num_members, SIZES, layer_norm=layer_norm)
     with torch.no_grad():

@@ -142,7 +142,7 @@ def test_an_infinite_step_is_seen_in_its_own_episode() -> None:
 def test_attention_by_hand() -> None:
     """One layer, one head, D = 2; all norms, projections and perceptron made trivial.
 
-    The inputs (1, -1) and (-1, 1) are their own normalised forms. With keys, queries and
+    The inputs (1, -1) and (-1, 1) are their own normalized forms. With keys, queries and
     values equal to them, times 1 / sqrt(2) the scores of step 1 are -2 / sqrt(2) on step 0
     plus its bias of log 3 at distance 1, and 2 / sqrt(2) on itself.
     """

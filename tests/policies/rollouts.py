@@ -1,4 +1,4 @@
-"""Rollouts made by acting, as a collector makes them, for tests of replay."""
+"""Rollouts made by acting, as a collector makes them, for tests of their evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actor-critic: acting, replaying, saving."""
+"""The actor-critic: acting, evaluating, saving."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def assert_replay_equals_acting(policy: ActorCritic, rollout: Rollout) -> None:
+def assert_evaluation_equals_acting(policy: ActorCritic, rollout: Rollout) -> None:
     with torch.no_grad():
         output = policy.evaluate_rollout(rollout)
     valid = rollout.valid
@@ -62,7 +62,7 @@ def larger_heads(policy: ActorCritic) -> ActorCritic:
 @pytest.mark.parametrize(
     ("action", "core"), [*product(ACTIONS, ("none", "lstm", "gru", "transformer"))]
 )
-def test_replay_equals_acting_for_every_action_space(action: str, core: str) -> None:
+def test_evaluation_equals_acting_for_every_action_space(action: str, core: str) -> None:
     """Episode ends, filler rows and a state that is not zero at t = 0 all occur."""
     torch.manual_seed(0)
     action_space, options = ACTIONS[action]
@@ -70,7 +70,7 @@ def test_replay_equals_acting_for_every_action_space(action: str, core: str) -> 
     rollout = act_out(policy, VECTOR, 12, 5)
     assert rollout.done.any()
     assert not rollout.valid.all()
-    assert_replay_equals_acting(policy, rollout)
+    assert_evaluation_equals_acting(policy, rollout)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_replay_equals_acting_for_every_action_space(action: str, core: str) -> 
         (spaces.Box(0, 255, (36, 40, 3), np.uint8), "nature", "lstm", "auto"),
     ],
 )
-def test_replay_equals_acting_for_every_encoder(
+def test_evaluation_equals_acting_for_every_encoder(
     space: Any, encoder: str, core: str, shared: Any
 ) -> None:
     torch.manual_seed(0)
@@ -104,25 +104,25 @@ def test_replay_equals_acting_for_every_encoder(
         )
     )
     first = act_out(policy, space, 6, 3)
-    assert_replay_equals_acting(policy, first)
+    assert_evaluation_equals_acting(policy, first)
     policy.update_normalizer(first)
-    assert_replay_equals_acting(policy, act_out(policy, space, 6, 3))
+    assert_evaluation_equals_acting(policy, act_out(policy, space, 6, 3))
 
 
 @pytest.mark.parametrize(
     ("action_space", "mask_size"), [(spaces.Discrete(4), 4), (spaces.MultiDiscrete([2, 3]), 5)]
 )
 @pytest.mark.parametrize("core", ["none", "lstm"])
-def test_replay_equals_acting_under_masks(action_space: Any, mask_size: int, core: str) -> None:
+def test_evaluation_equals_acting_under_masks(action_space: Any, mask_size: int, core: str) -> None:
     """The masks are random, so some rows allow nothing."""
     torch.manual_seed(0)
     space = spaces.Dict(obs=VECTOR, action_mask=spaces.MultiBinary(mask_size))
     policy = larger_heads(make_policy(space, action_space, core=core, core_size=8))
-    assert_replay_equals_acting(policy, act_out(policy, space, 12, 5))
+    assert_evaluation_equals_acting(policy, act_out(policy, space, 12, 5))
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
-def test_any_subset_of_the_environments_replays_alike(core: str) -> None:
+def test_any_subset_of_the_environments_evaluates_alike(core: str) -> None:
     torch.manual_seed(0)
     policy = make_policy(VECTOR, spaces.Discrete(4), core=core, core_size=8)
     rollout = act_out(policy, VECTOR, 7, 6)
@@ -140,7 +140,7 @@ def test_any_subset_of_the_environments_replays_alike(core: str) -> None:
         torch.testing.assert_close(whole_state[name][index], leaf)
 
 
-def test_replay_resets_after_ends_and_rows_that_are_not_valid() -> None:
+def test_evaluation_resets_after_ends_and_rows_that_are_not_valid() -> None:
     """Elsewhere the state of one episode went on into the next."""
     policy = make_policy(VECTOR, spaces.Discrete(2), core="gru", core_size=4)
     rollout = act_out(policy, VECTOR, 4, 3)
@@ -176,7 +176,7 @@ def test_evaluate_actions_takes_rows_in_any_order() -> None:
 
 def test_evaluate_actions_refuses_a_recurrent_policy() -> None:
     policy = make_policy(VECTOR, spaces.Discrete(4), core="gru")
-    with pytest.raises(ConfigError, match="Use replay"):
+    with pytest.raises(ConfigError, match="Use evaluate_rollout"):
         policy.evaluate_actions(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
 
 
@@ -301,4 +301,4 @@ def test_a_saved_policy_loads_and_acts_the_same(options: dict[str, Any]) -> None
 
 def test_recurrent_sequences_of_one_step() -> None:
     policy = make_policy(VECTOR, spaces.Discrete(4), core="lstm", core_size=8)
-    assert_replay_equals_acting(policy, act_out(policy, VECTOR, 1, 3))
+    assert_evaluation_equals_acting(policy, act_out(policy, VECTOR, 1, 3))

@@ -228,7 +228,7 @@ def test_gaussian_sums_over_dimensions_and_not_over_the_batch() -> None:
 def squashed_reference(
     mean: Tensor, log_std: Tensor, log_half_width: Tensor
 ) -> reference.TransformedDistribution:
-    """torch's own, for a centre at 0."""
+    """torch's own, for a center at 0."""
     transforms = [
         reference.TanhTransform(cache_size=1),
         reference.AffineTransform(0.0, log_half_width.exp(), cache_size=1),

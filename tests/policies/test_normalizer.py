@@ -1,4 +1,4 @@
-"""Running normalisation of observations."""
+"""Running normalization of observations."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_frozen_in_evaluation_mode() -> None:
     assert moments(normalizer).count.item() == 0
 
 
-def test_only_float_leaves_are_normalised() -> None:
+def test_only_float_leaves_are_normalized() -> None:
     space = spaces.Dict(
         camera=spaces.Box(0, 255, (3, 8, 8), np.uint8),
         item=spaces.Discrete(4),

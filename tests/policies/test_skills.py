@@ -40,7 +40,7 @@ def make(core: str = "none") -> tuple[SkillPolicy, ScriptedEnv]:
 @pytest.mark.parametrize("reset_mode", ["immediate", "wait"])
 @pytest.mark.parametrize("core", ["none", "lstm", "transformer"])
 def test_skill_and_greed_may_change_at_every_collection(core: str, reset_mode: Any) -> None:
-    """Also for environments whose episode has ended; replay sees what acting saw."""
+    """Also for environments whose episode has ended; evaluation sees what acting saw."""
     policy, env = make(core)
     collector = SerialCollector(env, policy, rollout_length=6, seed=4, reset_mode=reset_mode)
     told = [([0, 1, 2, 0], [0, 0, 1, 1]), ([2, 2, 0, 1], [1, 0, 0, 0])]

@@ -193,7 +193,7 @@ class OffPolicyAlgorithm(Algorithm):
         """Improve from one batch; never waits for the device.
 
         Args:
-            batch: [N] transitions with the keys in `data/batch.py`, or a `SequenceBatch`.
+            batch: [N] transitions with the keys in `data/rollout.py`, or a `SequenceBatch`.
 
         Returns:
             name -> metrics, each a tensor [], or a number where nothing has to be waited for;

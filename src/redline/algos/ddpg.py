@@ -115,7 +115,7 @@ class DDPG(ActorCriticLearner):
         """One step of the critic, one of the actor, and the targets follow.
 
         Args:
-            batch: [N] transitions, with the keys in `data/batch.py`.
+            batch: [N] transitions, with the keys in `data/rollout.py`.
 
         Returns:
             name -> [] metrics, and "priority" [N], |Q - y|.

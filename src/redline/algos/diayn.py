@@ -258,7 +258,7 @@ class DIAYN(OffPolicyAlgorithm):
         """One step of the discriminator, and one of SAC on its rewards.
 
         Args:
-            batch: [N] transitions, with the keys in `data/batch.py` and "skill" [N]; their
+            batch: [N] transitions, with the keys in `data/rollout.py` and "skill" [N]; their
                 rewards are not looked at.
 
         Returns:

@@ -261,7 +261,7 @@ class SAC(ActorCriticLearner):
         """One step of the critics and, when it is their turn, of actor, temperature and target.
 
         Args:
-            batch: [N] transitions, with the keys in `data/batch.py`.
+            batch: [N] transitions, with the keys in `data/rollout.py`.
 
         Returns:
             name -> [] metrics; those of the actor are of its last step. "priority" [N] is

@@ -140,7 +140,7 @@ class TD3(ActorCriticLearner):
         """One step of the critics and, when it is their turn, of the actor and the targets.
 
         Args:
-            batch: [N] transitions, with the keys in `data/batch.py`.
+            batch: [N] transitions, with the keys in `data/rollout.py`.
 
         Returns:
             name -> [] metrics; that of the actor is of its last step. "priority" [N] is the

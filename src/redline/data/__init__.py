@@ -1,8 +1,13 @@
 """Rollouts, nested data and masks. Knows torch, numpy and tensordict only."""
 
-from redline.data.batch import SequenceBatch
 from redline.data.nested import NestedTensor, as_tensordict, to_numpy, to_tensor
-from redline.data.rollout import EpisodeRecord, Rollout, masked_mean, masked_mean_std
+from redline.data.rollout import (
+    EpisodeRecord,
+    Rollout,
+    SequenceBatch,
+    masked_mean,
+    masked_mean_std,
+)
 from redline.nested import Array, NestedArray, leaves, map_leaves
 
 __all__ = [

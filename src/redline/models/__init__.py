@@ -1,10 +1,15 @@
-"""Networks: perceptrons, convolutions, cores, encoders of observations. Knows no learning."""
+"""Networks: MLPs, convolutions, cores, encoders of observations. They know no RL."""
 
 from redline.models.convolution import ImpalaResNet, MinAtarCNN, NatureCNN
-from redline.models.core import Core
 from redline.models.ensemble import EnsembleMLP
-from redline.models.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, orthogonal_
-from redline.models.mlp import make_activation, mlp
+from redline.models.mlp import (
+    HIDDEN_GAIN,
+    POLICY_GAIN,
+    VALUE_GAIN,
+    make_activation,
+    mlp,
+    orthogonal_,
+)
 from redline.models.noisy import NoisyLinear
 from redline.models.observation_encoder import (
     ObservationEncoder,
@@ -20,7 +25,7 @@ from redline.models.q_heads import (
     QuantileHead,
     ScalarHead,
 )
-from redline.models.recurrent import GRUCore, LSTMCore, RecurrentCore, make_core
+from redline.models.recurrent import Core, GRUCore, LSTMCore, RecurrentCore, make_core
 from redline.models.transformer import TransformerCore
 
 __all__ = [

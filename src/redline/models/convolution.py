@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from redline.engines.cpu.dense import Dense, is_traced
 from redline.engines.cpu.rectified import rectified, serves
 from redline.errors import SpaceError
-from redline.models.initialization import orthogonal_
+from redline.models.mlp import orthogonal_
 
 PIXEL_SCALE = 1.0 / 255.0
 _FEW_PLANES = 16

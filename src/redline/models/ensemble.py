@@ -1,4 +1,4 @@
-"""Perceptrons of the same shape computed as one: the critics of off-policy algorithms."""
+"""MLPs of the same shape computed as one: the critics of off-policy algorithms."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from redline.models.mlp import make_activation
 
 
 class EnsembleMLP(nn.Module):
-    """E independent perceptrons, one batched matrix product per layer.
+    """E independent MLPs, one batched matrix product per layer.
 
-    Between layers, in this order: dropout, layer normalisation, activation (Hiraoka et al.
+    Between layers, in this order: dropout, layer normalization, activation (Hiraoka et al.
     2022, arXiv:2110.02034, figure 2). The initial weights are those of `nn.Linear`: uniform
     within 1 / sqrt(fan in), weights and biases, drawn for each member from torch's global
     generator.
@@ -25,7 +25,7 @@ class EnsembleMLP(nn.Module):
         num_members: E, at least 1.
         sizes: widths, the input's first and the output's last; at least these two.
         activation: between layers; a name in `redline.models.mlp.ACTIVATIONS`.
-        layer_norm: whether each activation is preceded by layer normalisation.
+        layer_norm: whether each activation is preceded by layer normalization.
         dropout: share of each hidden layer's outputs that is dropped in training mode.
 
     Raises:
@@ -85,7 +85,7 @@ class EnsembleMLP(nn.Module):
         return x
 
     def _between(self, x: Tensor, layer: int, members: Tensor | slice | None) -> Tensor:
-        """Dropout and layer normalisation, where there are any."""
+        """Dropout and layer normalization, where there are any."""
         if self.dropout > 0.0:
             x = functional.dropout(x, self.dropout, self.training)
         if len(self.norm_weights):

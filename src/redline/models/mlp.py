@@ -1,15 +1,25 @@
-"""Multi-layer perceptrons."""
+"""Multi-layer perceptrons (MLPs), and the orthogonal initial weights of on-policy networks.
+
+Orthogonal weights: Saxe et al. 2013, arXiv:1312.6120; their use in PPO: Andrychowicz et al.
+2020, arXiv:2006.05990.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import TypeVar
 
 from torch import nn
 
 from redline.errors import ConfigError, UnknownNameError
-from redline.models.initialization import HIDDEN_GAIN, orthogonal_
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+HIDDEN_GAIN = 2.0**0.5  # of layers followed by a nonlinearity
+POLICY_GAIN = 0.01  # a small first policy head: near-uniform actions whatever the observation
+VALUE_GAIN = 1.0
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU,
@@ -35,6 +45,27 @@ def make_activation(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
+def orthogonal_(module: ModuleT, gain: float = HIDDEN_GAIN) -> ModuleT:
+    """Make the weights of every linear and convolutional layer in `module` orthogonal, in place.
+
+    A weight [out, in, ...] is seen as a matrix [out, in * ...]; biases become 0. Numbers
+    come from torch's global generator.
+
+    Args:
+        module: a layer, or any module that holds layers.
+        gain: factor on the orthogonal matrix.
+
+    Returns:
+        `module` itself.
+    """
+    for layer in module.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module
+
+
 def mlp(
     sizes: Sequence[int],
     activation: str = "tanh",
@@ -44,7 +75,7 @@ def mlp(
     output_gain: float | None = None,
     layer_norm: bool = False,
 ) -> nn.Sequential:
-    """Linear layers with an activation between them, initialised orthogonally.
+    """Linear layers with an activation between them, initialized orthogonally.
 
     Args:
         sizes: widths, the input's first; a single number gives an empty network.
@@ -52,7 +83,7 @@ def mlp(
         activate_output: whether the last layer is followed by an activation too.
         gain: of the initial weights.
         output_gain: of the last layer's; None means `gain`.
-        layer_norm: whether each activation is preceded by layer normalisation.
+        layer_norm: whether each activation is preceded by layer normalization.
 
     Returns:
         A network [N, sizes[0]] -> [N, sizes[-1]].

@@ -7,7 +7,7 @@ can be picked from it by index.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -15,7 +15,51 @@ import torch
 from torch import Tensor, nn
 
 from redline.errors import ConfigError, UnknownNameError
-from redline.models.core import Core
+
+
+class Core(nn.Module, ABC):
+    """A module with a state, that runs one step while acting and whole sequences while learning.
+
+    The state is a mapping of names to [B, ...] float tensors, batch first, so that
+    environments can be picked from it by index. All zeros is the state before the first step
+    of an episode.
+
+    Attributes:
+        out_features: width of the output.
+    """
+
+    out_features: int
+
+    @abstractmethod
+    def initial_state(self, batch_size: int) -> dict[str, Tensor]:
+        """Zeros [batch_size, ...] for each part of the state."""
+
+    @abstractmethod
+    def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step.
+
+        Args:
+            x: [B, F] input.
+            state: name -> [B, ...] before the step.
+
+        Returns:
+            [B, out_features] output, and the state after the step.
+        """
+
+    @abstractmethod
+    def sequence(
+        self, x: Tensor, state: dict[str, Tensor], reset: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """T steps, equal to as many calls of `step`.
+
+        Args:
+            x: [T, B, F] input.
+            state: name -> [B, ...] before the first step.
+            reset: [T, B] bool; where true the state is zeroed before that step.
+
+        Returns:
+            [T, B, out_features] outputs, and the state after the last step.
+        """
 
 
 class RecurrentCore(Core):
@@ -51,9 +95,8 @@ class RecurrentCore(Core):
 
     def initial_state(self, batch_size: int) -> dict[str, Tensor]:
         """Zeros [batch_size, H] for each part of the state."""
-        like = self.hidden_weight
         return {
-            name: torch.zeros(batch_size, self.out_features, device=like.device, dtype=like.dtype)
+            name: self.hidden_weight.new_zeros(batch_size, self.out_features)
             for name in self.state_names
         }
 
@@ -106,13 +149,13 @@ class RecurrentCore(Core):
             name -> [T, B, H] after each step; the first part is the output.
         """
         parts = tuple(state[name] for name in self.state_names)
-        kept: list[tuple[Tensor, ...]] = []
+        steps: list[tuple[Tensor, ...]] = []
         for projected_t, reset_t in zip(
             self._project(x).unbind(), reset.unsqueeze(-1).unbind(), strict=True
         ):
             parts = self._cell(projected_t, tuple(p.masked_fill(reset_t, 0.0) for p in parts))
-            kept.append(parts)
-        stacked = (torch.stack(part) for part in zip(*kept, strict=True))
+            steps.append(parts)
+        stacked = (torch.stack(part) for part in zip(*steps, strict=True))
         return dict(zip(self.state_names, stacked, strict=True))
 
     def _project(self, x: Tensor) -> Tensor:

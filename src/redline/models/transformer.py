@@ -1,10 +1,10 @@
 """A transformer over the last steps of an episode, as the core of a policy.
 
 ```
-x -> embedding -> [ + attention(LayerNorm) -> + perceptron(LayerNorm) ] x layers -> LayerNorm
+x -> embedding -> [ + attention(LayerNorm) -> + MLP(LayerNorm) ] x layers -> LayerNorm
 ```
 
-Vaswani et al. 2017, arXiv:1706.03762, with the layer normalisation before each part, which
+Vaswani et al. 2017, arXiv:1706.03762, with the layer normalization before each part, which
 Parisotto et al. 2020, arXiv:1910.06764, section 3.2, found to be what makes transformers
 learn from rewards; learned biases per head and distance for the position, as in Raffel et
 al. 2020, arXiv:1910.10683, section 2.1, so that a step is the same wherever its episode
@@ -24,16 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from redline.errors import ConfigError
-from redline.models.core import Core
-from redline.models.initialization import HIDDEN_GAIN, orthogonal_
+from redline.models.mlp import HIDDEN_GAIN, orthogonal_
+from redline.models.recurrent import Core
 
 _ROWS_AT_ONCE = 128  # of a sequence: attention takes memory with the square of it
-_EXPANSION = 2  # hidden units of the perceptron per unit of the core
+_EXPANSION = 2  # hidden units of the MLP per unit of the core
 _RESIDUAL_GAIN = 0.1  # layers begin near the identity: acting begins as without a past
 
 
 class _Layer(nn.Module):
-    """One layer: attention over keys and values of the past, then a perceptron."""
+    """One layer: attention over keys and values of the past, then an MLP."""
 
     def __init__(self, size: int, heads: int, window: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Layer(nn.Module):
         self.projection = orthogonal_(nn.Linear(size, 3 * size), 1.0)
         self.attention_out = orthogonal_(nn.Linear(size, size), _RESIDUAL_GAIN)
         self.distance_bias = nn.Parameter(torch.zeros(heads, window))
-        self.perceptron_norm = nn.LayerNorm(size)
+        self.perceptron_norm = nn.LayerNorm(size)  # of the MLP; a key in checkpoints
         self.hidden = orthogonal_(nn.Linear(size, _EXPANSION * size), HIDDEN_GAIN)
         self.hidden_out = orthogonal_(nn.Linear(_EXPANSION * size, size), _RESIDUAL_GAIN)
 
@@ -124,12 +124,12 @@ class TransformerCore(Core):
 
         `filled` is 1 where a step of the present episode is kept, the newest one last.
         """
-        like = self.embedding.weight
+        weight = self.embedding.weight
         past = (batch_size, len(self.layers), self.window - 1, self.out_features)
         return {
-            "keys": like.new_zeros(past),
-            "values": like.new_zeros(past),
-            "filled": like.new_zeros(batch_size, self.window - 1),
+            "keys": weight.new_zeros(past),
+            "values": weight.new_zeros(past),
+            "filled": weight.new_zeros(batch_size, self.window - 1),
         }
 
     def step(self, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -163,11 +163,11 @@ class TransformerCore(Core):
         near = (distance >= 0) & (distance <= memory)
         present = torch.cat([state["filled"] != 0.0, x.new_ones(x.shape[:2]) != 0.0], dim=1)
         allowed = near & present.unsqueeze(1)
-        kept = present
+        remembered = present
         if reset is not None:
             began = torch.where(reset, row, -memory).cummax(dim=1).values  # row of the last reset
             allowed = allowed & (key_row >= began.unsqueeze(2))
-            kept = kept & (key_row >= began[:, -1:])
+            remembered = remembered & (key_row >= began[:, -1:])
 
         keys: list[Tensor] = []
         values: list[Tensor] = []
@@ -179,10 +179,10 @@ class TransformerCore(Core):
             )
             keys.append(key[:, -memory:])
             values.append(value[:, -memory:])
-        kept = kept[:, -memory:]
-        gone = ~kept[:, None, :, None]
+        remembered = remembered[:, -memory:]
+        forgotten = ~remembered[:, None, :, None]
         return self.norm(x), {
-            "keys": torch.stack(keys, dim=1).masked_fill(gone, 0.0),
-            "values": torch.stack(values, dim=1).masked_fill(gone, 0.0),
-            "filled": kept.to(state["filled"].dtype),
+            "keys": torch.stack(keys, dim=1).masked_fill(forgotten, 0.0),
+            "values": torch.stack(values, dim=1).masked_fill(forgotten, 0.0),
+            "filled": remembered.to(state["filled"].dtype),
         }

@@ -2,8 +2,7 @@
 
 from redline.policies.action_heads import ActionHead, make_action_head
 from redline.policies.actor_critic import ActorCritic, resets
-from redline.policies.categorical_actor import CategoricalActor
-from redline.policies.continuous_actor import DeterministicActor, SquashedGaussianActor
+from redline.policies.actors import CategoricalActor, DeterministicActor, SquashedGaussianActor
 from redline.policies.device_check import DeviceCheck
 from redline.policies.make import make_actor, make_policy
 from redline.policies.normalizer import ObservationNormalizer

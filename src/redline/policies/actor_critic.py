@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from redline.data import Array, NestedTensor, Rollout, map_leaves
 from redline.errors import ConfigError
 from redline.models import POLICY_GAIN, VALUE_GAIN, orthogonal_
-from redline.models.core import Core
+from redline.models.recurrent import Core
 from redline.policies.action_heads import ActionHead
 from redline.policies.distributions import Distribution
 from redline.policies.export import GreedyPolicy
@@ -198,7 +198,7 @@ class ActorCritic(Policy):
         if self.core is not None:
             raise ConfigError(
                 "evaluate_actions takes rows out of their order, but this policy is recurrent. "
-                "Use replay on a rollout of whole sequences."
+                "Use evaluate_rollout on whole sequences."
             )
         distribution, value, _ = self.evaluate(obs, {})
         return ActionEvaluation(distribution.log_prob(action), distribution.entropy(), value, {})

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from redline.data import NestedTensor
 from redline.errors import PlacementError
-from redline.policies.policy import ActOutput, Conditioning, Policy, State
-from redline.policies.policy_wrapper import PolicyWrapper
+from redline.policies.policy import ActOutput, Conditioning, Policy, PolicyWrapper, State
 
 
 class _Leaf(NamedTuple):

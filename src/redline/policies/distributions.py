@@ -25,7 +25,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 _LOG_TWO = math.log(2.0)
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Distribution(Protocol):
@@ -231,14 +231,14 @@ class Gaussian:
             action = action.reshape(self.mean.shape)
         action = action.to(self.mean.dtype)
         z = (action - self.mean) * torch.exp(-self.log_std)
-        return -(0.5 * z.square() + (self.log_std + _HALF_LOG_TWO_PI)).sum(dim=1)
+        return -(0.5 * z.square() + (self.log_std + HALF_LOG_TWO_PI)).sum(dim=1)
 
     def entropy(self) -> Tensor:
         """[N] differential entropy."""
         return self._entropy_terms().expand(self.mean.shape).sum(dim=1)
 
     def _entropy_terms(self) -> Tensor:
-        return self.log_std + (0.5 + _HALF_LOG_TWO_PI)
+        return self.log_std + (0.5 + HALF_LOG_TWO_PI)
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat if len(self.shape) == 1 else flat.reshape(-1, *self.shape)
@@ -262,7 +262,7 @@ class SquashedGaussian:
         log_half_width: [k] log of half the distance between the bounds.
         shape: trailing shape of an action; its product is k.
         quadrature: [2, n] what `gauss_hermite` gives, on the device of `mean`: moving it
-            there at every call would make the update wait, and impossible to capture.
+            there at every call would make the host wait for the device.
     """
 
     __slots__ = ("_gaussian", "_log_half_width", "_quadrature")

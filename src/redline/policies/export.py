@@ -30,7 +30,7 @@ class ActsGreedily(Protocol):
 
 
 class GreedyPolicy(nn.Module):
-    """Observation to the environment's action: normalised, greedy, clipped or squashed.
+    """Observation to the environment's action: normalized, greedy, clipped or squashed.
 
     A recurrent one takes the state's parts after the observation and gives the new ones
     after the action. The caller zeroes them where an episode begins.

@@ -24,8 +24,7 @@ from redline.models import (
 )
 from redline.policies.action_heads import make_action_head
 from redline.policies.actor_critic import ActorCritic
-from redline.policies.categorical_actor import CategoricalActor
-from redline.policies.continuous_actor import DeterministicActor, SquashedGaussianActor
+from redline.policies.actors import CategoricalActor, DeterministicActor, SquashedGaussianActor
 from redline.policies.masks import network_space
 from redline.policies.normalizer import ObservationNormalizer
 
@@ -72,7 +71,7 @@ def make_policy(
         core_heads: of each of its layers.
         shared_encoder: whether actor and critic share all but their heads; "auto" shares for
             images, custom modules and recurrent policies.
-        normalize_obs: whether float observations are normalised by running statistics.
+        normalize_obs: whether float observations are normalized by running statistics.
         distribution: of Box actions: "gaussian" (clipped), "squashed" (tanh); "auto" is
             "gaussian".
         initial_log_std: log of the initial standard deviation of Box actions.

@@ -1,4 +1,4 @@
-"""Running normalisation of observations."""
+"""Running normalization of observations."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def moments_of(rows: Tensor, valid: Tensor) -> Moments:
         valid: [...] bool.
     """
     flat = rows.to(torch.float64).flatten(0, valid.dim() - 1)
-    kept = valid.reshape(-1, *([1] * (flat.dim() - 1)))
+    selected = valid.reshape(-1, *([1] * (flat.dim() - 1)))
     count = valid.sum().to(torch.float64)
     zero = flat.new_zeros(())
-    mean = torch.where(kept, flat, zero).sum(dim=0) / count.clamp(min=1.0)
-    squares = torch.where(kept, flat - mean, zero).square().sum(dim=0)
+    mean = torch.where(selected, flat, zero).sum(dim=0) / count.clamp(min=1.0)
+    squares = torch.where(selected, flat - mean, zero).square().sum(dim=0)
     return Moments(count, mean, squares)
 
 
@@ -104,7 +104,7 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """Running normalisation of the float leaves of an observation.
+    """Running normalization of the float leaves of an observation.
 
     Whole numbers, images, one-hot codes and masks pass unchanged. In evaluation mode
     (`eval()`) the statistics are frozen.
@@ -124,7 +124,7 @@ class ObservationNormalizer(nn.Module):
         self.moments = nn.ModuleList(RunningMoments(shapes[path]) for path in self._paths)
 
     def forward(self, obs: NestedTensor) -> NestedTensor:
-        """Normalise [N, ...] observations; the caller's mapping is left as it is."""
+        """Normalize [N, ...] observations; the caller's mapping is left as it is."""
         if isinstance(obs, Tensor):
             return self.moments[0](obs) if self._paths else obs
         normalized: Any = map_leaves(lambda leaf: leaf, obs)

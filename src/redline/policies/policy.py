@@ -1,9 +1,9 @@
-"""The contract of a policy: what acts, and what the update replays.
+"""The contract of a policy: what acts, and what updates evaluate again with gradient.
 
 Acting is a pure function of (parameters, observation, state, noise, conditioning). The
 noise comes from outside, one stream per environment, so what an environment experiences
 does not depend on how many others are batched with it, on the number of workers, or on
-the device; and an update or a captured graph needs no generator of its own.
+the device. Nor does acting need a generator that would have to be saved and restored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redline.data import Array, NestedTensor, Rollout, as_tensordict, leaves, ma
 from redline.models.observation_encoder import image_layout
 
 if TYPE_CHECKING:
-    from redline.policies.export import GreedyPolicy
+    from redline.policies.export import GreedyPolicy  # which imports this module
 
 State: TypeAlias = dict[str, Tensor]
 Conditioning: TypeAlias = Mapping[str, Tensor]
@@ -43,7 +43,7 @@ class ActOutput(NamedTuple):
 
 
 class ActionEvaluation(NamedTuple):
-    """What replaying a rollout gives, with gradient.
+    """What the present network says of a rollout's actions, with gradient.
 
     Attributes:
         log_prob: [T, B] log-probability of the rollout's actions, in nats.
@@ -69,7 +69,7 @@ class Policy(nn.Module, ABC):
         action_space: the space that `act` answers in.
         has_value: whether `value` is there to bootstrap rollouts with.
         conditioning_names: the conditioning that `act` keeps as extras of the same names,
-            because `replay`, `value` and updates need it again.
+            because `evaluate_rollout`, `value` and updates need it again.
     """
 
     noise_size: int
@@ -177,7 +177,7 @@ class Policy(nn.Module, ABC):
         finite, meaningless numbers. Policies of off-policy algorithms need none: they learn
         from batches of replay.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not replay rollouts")
+        raise NotImplementedError(f"{type(self).__name__} cannot evaluate rollouts")
 
     def shuffleable(self, rollout: Rollout, *columns: str) -> Rollout:
         """A rollout whose environments may be mixed at will, to draw minibatches from.
@@ -211,9 +211,62 @@ class Policy(nn.Module, ABC):
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the rollout's valid observations into the running statistics, if there are any.
 
-        Called between updates and the next collection, so that acting and its replay use
-        the same statistics.
+        Called between updates and the next collection, so that acting and
+        `evaluate_rollout` use the same statistics.
         """
+
+
+class PolicyWrapper(Policy):
+    """A policy that holds another one and, unless it says otherwise, does as that one does.
+
+    `act` and `value` are left to the subclass.
+
+    Args:
+        policy: the one inside; kept, not copied.
+
+    Attributes:
+        policy: as given.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+        self.noise_size, self.is_recurrent = policy.noise_size, policy.is_recurrent
+        self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
+        self.action_space = policy.action_space
+        self.conditioning_names = policy.conditioning_names
+
+    def initial_state(self, batch_size: int) -> State:
+        """That of the policy inside."""
+        return self.policy.initial_state(batch_size)
+
+    def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
+        """That of the policy inside."""
+        return self.policy.draw_noise(rng, length)
+
+    def noise_from_uniform(self, uniform: Tensor) -> Tensor:
+        """That of the policy inside."""
+        return self.policy.noise_from_uniform(uniform)
+
+    def env_action(self, action: Any) -> Any:
+        """That of the policy inside."""
+        return self.policy.env_action(action)
+
+    def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
+        """That of the policy inside."""
+        return self.policy.evaluate_rollout(rollout)
+
+    def export_module(self) -> GreedyPolicy:
+        """That of the policy inside."""
+        return self.policy.export_module()
+
+    def evaluation_conditioning(self, num_envs: int) -> dict[str, Tensor]:
+        """That of the policy inside."""
+        return self.policy.evaluation_conditioning(num_envs)
+
+    def update_normalizer(self, rollout: Rollout) -> None:
+        """Take the valid observations into the statistics of the policy inside."""
+        self.policy.update_normalizer(rollout)
 
 
 def reset_state(state: State, ended: Tensor) -> State:

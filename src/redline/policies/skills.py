@@ -19,8 +19,14 @@ from torch import Tensor
 
 from redline.data import NestedTensor, Rollout, as_tensordict, map_leaves
 from redline.errors import ConfigError, SpaceError
-from redline.policies.policy import ActionEvaluation, ActOutput, Conditioning, Policy, State
-from redline.policies.policy_wrapper import PolicyWrapper
+from redline.policies.policy import (
+    ActionEvaluation,
+    ActOutput,
+    Conditioning,
+    Policy,
+    PolicyWrapper,
+    State,
+)
 
 SKILL = "skill"
 _PLAIN = "observation"  # the entry of an observation that is not a Dict itself
@@ -118,7 +124,7 @@ class SkillPolicy(PolicyWrapper):
         return self.policy.value(joined(obs, skill, self._nested), state, others)
 
     def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
-        """Replay with the skills that the rollout was collected with."""
+        """Evaluate with the skills that the rollout was collected with."""
         return self.policy.evaluate_rollout(self._joined(rollout))
 
     def update_normalizer(self, rollout: Rollout) -> None:

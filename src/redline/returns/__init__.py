@@ -1,7 +1,6 @@
 """Pure estimators of returns and advantages, time-major, each with its equation and source."""
 
-from redline.returns.advantage import gae
-from redline.returns.discounted import discounted_return
+from redline.returns.discounted import discounted_return, gae
 from redline.returns.value_rescaling import rescale, unrescale
 from redline.returns.vtrace import VTrace, vtrace
 

@@ -16,7 +16,7 @@ from redline.engines.cpu.mlp_gradients import (
     perceptrons_of,
 )
 from redline.engines.cpu.torso_parts import is_fixed, split_torso
-from redline.policies.actor import Actor
+from redline.policies.actors import Actor
 
 
 class DerivedActor:

@@ -22,7 +22,7 @@ from redline.engines.cpu.array_networks import InArrays
 from redline.engines.cpu.networks import DerivedActor, DerivedCritic
 from redline.engines.cpu.own_step import OwnStep
 from redline.engines.cpu.sac_arrays import ArraySAC
-from redline.policies.continuous_actor import squashed_log_prob
+from redline.policies.actors import squashed_log_prob
 
 
 class DerivedSAC(OwnStep):

@@ -24,7 +24,7 @@ from redline.engines.cpu.torso_parts import is_identity, split_torso
 from redline.models.q_heads import ScalarHead
 from redline.policies.action_heads import CategoricalHead, GaussianHead
 from redline.policies.actor_critic import ActorCritic
-from redline.policies.continuous_actor import DeterministicActor, SquashedGaussianActor
+from redline.policies.actors import DeterministicActor, SquashedGaussianActor
 from redline.policies.policy import Policy
 from redline.policies.q_policy import QPolicy
 

@@ -20,8 +20,7 @@ from redline.policies import (
     SquashedGaussianActor,
     make_actor,
 )
-from redline.policies.box_bounds import BoxBounds
-from redline.policies.continuous_actor import squashed_log_prob
+from redline.policies.actors import BoxBounds, squashed_log_prob
 
 VECTOR = spaces.Box(-1, 1, (3,))
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
