@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, ProfileError, RedlineError, UnknownNameError
 from redline.profile.record.options import MODES, Options
@@ -254,7 +254,7 @@ def inspect_main(argv: Sequence[str]) -> int:
     from redline.profile.reader import open_session
 
     session = open_session(arguments.directory)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for process in session.processes:
         shards = [*process.threads, *([process.monitor] if process.monitor else [])]
         size = sum(shard.path.stat().st_size for shard in shards)

@@ -96,8 +96,9 @@ def origin_of(function: Any) -> tuple[str, str]:
         bound_to: Any = getattr(function, "__self__", None)
         if isinstance(bound_to, types.ModuleType):
             return bound_to.__name__, name
-        family = type.mro(bound_to) if isinstance(bound_to, type) else []
-        family = family + type.mro(type(bound_to))
+        family: list[type] = type.mro(type(bound_to))
+        if isinstance(bound_to, type):
+            family = type.mro(bound_to) + family
         owner = next((c for c in family if name in vars(c)), None)
     if owner is not None:
         return str(owner.__module__), f"{owner.__name__}.{name}"

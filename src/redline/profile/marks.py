@@ -39,7 +39,12 @@ _metadata_listeners: list[Callable[[dict[str, Any]], None]] = []
 
 try:
     from redline.profile import _native
-    from redline.profile._native import Mark, operation, phase, step
+    from redline.profile._native import (
+        Mark,  # pyright: ignore[reportAssignmentType]  (declared below for where it is missing)
+        operation,
+        phase,
+        step,
+    )
 except ImportError:
     _native = None
 
@@ -63,7 +68,7 @@ except ImportError:
 
     _idle: dict[str, Mark] = {}
 
-    def _mark(name: str) -> Mark:
+    def _mark(name: Any) -> Mark:
         mark = _idle.get(name)
         if mark is None:
             if not isinstance(name, str):

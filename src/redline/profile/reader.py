@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,14 +139,13 @@ class Session:
 
 def read_shard(path: Path) -> Shard:
     """Read an event file up to where it is whole."""
-    import pyarrow as pa
-    import pyarrow.ipc
-
+    pa: Any = import_module("pyarrow")  # which has no types
+    ipc: Any = import_module("pyarrow.ipc")
     deltas: list[NDArray[np.uint32]] = [np.empty(0, np.uint32)]
     codes: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)]
     problem = None
     try:
-        with pa.memory_map(str(path)) as source, pyarrow.ipc.open_stream(source) as stream:
+        with pa.memory_map(str(path)) as source, ipc.open_stream(source) as stream:
             if stream.schema.names != ["delta_ns", "code"] or stream.schema.types != [
                 pa.uint32(),
                 pa.uint16(),
@@ -205,9 +205,10 @@ def _has(note: dict[str, Any], *keys: str) -> bool:
 def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
     """What process.jsonl says: `start`, `end`, `name` and `metadata`, as far as it does."""
     found: dict[str, Any] = {"metadata": {}}
-    for note in _lines(directory / "process.jsonl", problems):
-        event = note.get("event") if isinstance(note, dict) else None
-        seconds = isinstance(note, dict) and isinstance(note.get("cpu_s", 0), int | float)
+    for line in _lines(directory / "process.jsonl", problems):
+        note = cast(dict[str, Any], line) if isinstance(line, dict) else {}
+        event: Any = note.get("event")
+        seconds = isinstance(note.get("cpu_s", 0), int | float)
         if event == "start" and seconds and _has(note, "pid", "parent_pid", "base_ns"):
             found |= {"start": note, "name": note.get("name")}
         elif event == "end" and seconds and _has(note, "time_ns", "dropped"):
@@ -253,7 +254,7 @@ def _read_process(directory: Path) -> Process | None:
     return Process(directory, start, end, name, notes["metadata"], names, problems)
 
 
-def printable(text: str) -> str:
+def printable(text: Any) -> str:
     """A name for a terminal or a file: control characters and what no file can hold escaped."""
     if not isinstance(text, str):
         raise TypeError(f"a name must be text, not {text!r}")
@@ -291,7 +292,7 @@ def open_session(directory: str | Path) -> Session:
     """
     path = Path(directory)
     try:
-        manifest = json.loads((path / "session.json").read_text())
+        content: Any = json.loads((path / "session.json").read_text())
     except FileNotFoundError:
         raise SessionError(
             f"{path} is not a profile session: it has no session.json. Give the directory that "
@@ -301,7 +302,8 @@ def open_session(directory: str | Path) -> Session:
         raise SessionError(
             f"{path / 'session.json'} cannot be read: {error}. Profile again"
         ) from error
-    kind = manifest.get("format") if isinstance(manifest, dict) else None
+    manifest = cast(dict[str, Any], content) if isinstance(content, dict) else {}
+    kind = manifest.get("format")
     if kind != layout.FORMAT:
         raise SessionError(f"{path} is a {kind!r} directory, no profile session")
     version = manifest.get("version")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -39,7 +40,7 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
     if not command:
         raise ConfigError("there is no command to profile. Give it after --: -- python train.py")
     try:
-        import redline.profile._native  # noqa: F401
+        import_module("redline.profile._native")
     except ImportError as error:
         raise ProfileError(
             "the C extension redline.profile._native was not built, and nothing can be recorded "

@@ -137,7 +137,8 @@ def estimate_unit_cost(cycles: list[Cycle], count: int, busy_ns: int) -> Estimat
             count, len(cycles), f"{len(cycles)} calibration cycles, at least {MIN_CYCLES} needed"
         )
     cost = _cost_per_operation(cycles)
-    excess, fired = [], []
+    excess: list[float] = []
+    fired: list[int] = []
     for cycle in cycles:
         work_off = _work(cycle.off, cost)
         work_on = _work(cycle.before, cost) + _work(cycle.after, cost)

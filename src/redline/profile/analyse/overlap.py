@@ -25,11 +25,12 @@ __all__ = ["MAX_LABELS", "overlap", "overlap_numpy"]
 
 def _bounds(label: Hashable, intervals: Intervals) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sorted starts [N] and sorted ends [N], ns, of the intervals that last at all."""
-    rows = intervals if isinstance(intervals, np.ndarray) else list(intervals)
-    if len(rows) == 0:
+    array: NDArray[Any] = np.asarray(
+        intervals if isinstance(intervals, np.ndarray) else list(intervals)
+    )
+    if len(array) == 0:
         empty = np.empty(0, np.int64)
         return empty, empty
-    array = np.asarray(rows)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         raise ConfigError(
             f"the intervals of {label!r} have shape {array.shape} and dtype {array.dtype}; "
@@ -45,10 +46,13 @@ def _bounds(label: Hashable, intervals: Intervals) -> tuple[NDArray[np.int64], N
         )
     array = array[array[:, 1] > array[:, 0]]
     # Sorting starts and ends apart is enough: only how many are open matters to the union.
-    return tuple(
-        column if np.all(column[1:] >= column[:-1]) else np.sort(column)
-        for column in (np.ascontiguousarray(array[:, 0]), np.ascontiguousarray(array[:, 1]))
-    )  # pyright: ignore[reportReturnType]
+    return _sorted(array[:, 0]), _sorted(array[:, 1])
+
+
+def _sorted(times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """In rising order and contiguous; what is so already is not sorted again."""
+    times = np.ascontiguousarray(times)
+    return times if np.all(times[1:] >= times[:-1]) else np.sort(times)
 
 
 def overlap(intervals: Mapping[Label, Intervals]) -> dict[frozenset[Label], int]:
@@ -104,7 +108,7 @@ def overlap_numpy(intervals: Mapping[Label, Intervals]) -> dict[frozenset[Label]
         times.append(edges[last][changed])
         bits.append(np.full(int(changed.sum()), 1 << number, np.uint64))
     all_times, all_bits = (
-        np.concatenate([[], *times]).astype(np.int64),
+        np.concatenate([np.empty(0, np.int64), *times]),
         np.concatenate([np.empty(0, np.uint64), *bits]),
     )
     order = np.argsort(all_times, kind="stable")

@@ -136,7 +136,7 @@ def _pid(activity: _Activity) -> int:
 
 def _activity(timeline: Timeline) -> _Activity:
     numbers: dict[tuple[int, str], int] = {(ABSENT, ""): 0}
-    table = []
+    table: list[int] = []
     for state in timeline.states:
         activity = WAITING if state.level == levels.WAITING else BUSY
         row = activity, operation_name(timeline, state)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,21 +47,23 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
     path = session.directory / layout.MACHINE_SAMPLES
     if not path.exists():
         return None
-    start: dict[str, object] = {}
-    rows: list[dict[str, object]] = []
+    start: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for line in path.read_text(errors="replace").splitlines():
         try:
-            row = json.loads(line)
+            row: Any = json.loads(line)
         except json.JSONDecodeError:
             problems.append(f"{path.name}: a torn line, ignored")
             continue
         if not isinstance(row, dict):
             problems.append(f"{path.name}: a line that makes no sense, ignored")
-        elif row.get("event") == "start":
-            start = row
+            continue
+        found = cast(dict[str, Any], row)
+        if found.get("event") == "start":
+            start = found
         else:
-            rows.append(row)
+            rows.append(found)
     if start.get("gpus_absent"):
         problems.append(f"no GPU readings: {start['gpus_absent']}")
     try:
@@ -70,8 +73,11 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
         return _assemble({}, [], problems)
 
 
-def _assemble(start: dict, rows: list[dict], problems: list[str]) -> MachineSamples:  # pyright: ignore[reportMissingTypeArgument]
-    cores, gpus = list(start.get("cores", [])), list(start.get("gpus", []))
+def _assemble(
+    start: dict[str, Any], rows: list[dict[str, Any]], problems: list[str]
+) -> MachineSamples:
+    cores: list[int] = list(start.get("cores", []))
+    gpus: list[str] = list(start.get("gpus", []))
     pids = sorted({int(pid) for row in rows for pid in row["processes"]})
     table = np.full((2, len(pids), len(rows)), np.nan)
     cpu = np.full((len(rows), len(cores)), np.nan)

@@ -116,7 +116,8 @@ def compare_shares(
             measured_levels = _corrected_level_shares(summary, found.process.pid)
         if measured.mode != "full":
             measured_levels = {str(level): math.nan for level in levels.LEVELS}
-        names = [levels.LEVELS[code] for code in samples.levels[shown].tolist()]
+        codes: list[int] = samples.levels[shown].tolist()
+        names: list[str] = [levels.LEVELS[code] for code in codes]
         rows += _rows(process, "level", measured_levels, names, samples.weights_ns[shown])
         marked = _marked_at(timeline, samples.times_ns[inside])
         weights = samples.weights_ns[inside]
@@ -147,7 +148,7 @@ def with_shares(summary: Summary, session: Session, sampled: Session | None = No
 
 def _by_name(session: Session) -> dict[tuple[str, int], Process]:
     counts: dict[str, int] = defaultdict(int)
-    found = {}
+    found: dict[tuple[str, int], Process] = {}
     for process in session.processes:
         found[process.name, counts[process.name]] = process
         counts[process.name] += 1

@@ -6,9 +6,10 @@ import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import Cells, Key, compute_cells, operation_name
@@ -130,9 +131,10 @@ class Summary:
 
 def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        items = cast(dict[str, Any], value).items()
+        return {key: _without_nan(item) for key, item in items}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
+        return [_without_nan(item) for item in cast(list[Any], value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
@@ -247,7 +249,7 @@ def _callbacks_by_operation(timeline: Timeline) -> dict[tuple[str, str], int]:
     return dict(counts)
 
 
-def _states_at(thread: Decoded, times: Any) -> Any:
+def _states_at(thread: Decoded, times: NDArray[np.int64]) -> NDArray[np.int64]:
     at = np.searchsorted(thread.stream[0], times, side="right")
     return np.concatenate([[0], thread.stream[1]])[at]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.blocked import blocked, still_waiting
@@ -47,7 +48,7 @@ def build_timeline(process: Process) -> Timeline:
     begins = blind[0][blind[1] == 1]
     threads = blocked([still_waiting(thread, begins) for thread in threads])
     table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
-    streams = []
+    streams: list[tuple[Decoded, NDArray[np.uint32], NDArray[np.bool_]]] = []
     for thread in threads:
         numbers = [0 if s is None else table.setdefault(s, len(table)) for s in thread.states]
         gone = np.array([s is None for s in thread.states])
@@ -81,8 +82,9 @@ def _empty() -> Stream:
 def _first_busy(streams: list[Stream], idle: bytes) -> Stream:
     """One stream out of many, in pairs: each event is merged as often as pairs are deep."""
     while len(streams) > 1:
-        pairs = [streams[i : i + 2] for i in range(0, len(streams), 2)]
-        streams = [_lead(*pair, idle) if len(pair) == 2 else pair[0] for pair in pairs]
+        merged = [_lead(a, b, idle) for a, b in zip(streams[::2], streams[1::2], strict=False)]
+        # With an odd number the last one waits for the next round.
+        streams = merged + streams[2 * len(merged) :]
     return streams[0] if streams else _empty()
 
 
@@ -117,7 +119,8 @@ def _special(threads: list[Decoded], wanted: set[int]) -> list[tuple[int, int]]:
 
 
 def _as_stream(points: list[tuple[int, int]]) -> Stream:
-    times, states = [], []
+    times: list[int] = []
+    states: list[int] = []
     for time, state in points:
         if times and times[-1] == time:
             states[-1] = state

@@ -134,7 +134,7 @@ def api_stream(windows: list[GpuWindow], base_ns: int) -> Stream:
 
 def device_busy(timeline: Timeline, windows: list[GpuWindow]) -> list[DeviceBusy]:
     """How busy each device was."""
-    rows = []
+    rows: list[DeviceBusy] = []
     every = sorted({int(d) for w in windows for d in np.unique(w.records.device) if d >= 0})
     for device in every:
         intervals: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
@@ -169,13 +169,13 @@ def launched_by(timeline: Timeline, windows: list[GpuWindow]) -> list[Launched]:
     What was launched before a window began is under a name of its own.
     """
     found: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
-    names = [operation_name(timeline, state) for state in timeline.states]
+    names: list[str] = [operation_name(timeline, state) for state in timeline.states]
     for window in windows:
         records = window.records
         on_device = np.isin(records.kinds, ON_DEVICE)
         launch_ns = _launch_times(records, on_device)
         states = _held(timeline.lead, launch_ns - timeline.process.base_ns)
-        operations = [
+        operations: list[str] = [
             names[state] if time >= 0 else BEFORE
             for state, time in zip(states.tolist(), launch_ns.tolist(), strict=True)
         ]

@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 __all__ = ["Lines", "as_json"]
 
@@ -68,11 +68,15 @@ def as_json(value: Any, depth: int = 2) -> str:
     try:
         return json.dumps(value, default=_described)
     except (TypeError, ValueError, RecursionError):  # odd keys, or something that holds itself
-        if depth and isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        if depth and _has_text_keys(value):
             items = value.items()
             pairs = (f"{json.dumps(key)}: {as_json(item, depth - 1)}" for key, item in items)
             return "{" + ", ".join(pairs) + "}"
         return json.dumps(_described(value))
+
+
+def _has_text_keys(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in cast(Any, value))
 
 
 def _described(value: Any) -> str:

@@ -81,7 +81,7 @@ class MachineSampler:
 
     def _cpu_ticks(self) -> dict[int, tuple[int, int]]:
         """{core: (busy, all) ticks since the machine started}."""
-        found = {}
+        found: dict[int, tuple[int, int]] = {}
         try:
             lines = (self._proc / "stat").read_text().splitlines()
         except OSError:
@@ -95,7 +95,8 @@ class MachineSampler:
         return found
 
     def _busy_shares(self) -> list[float]:
-        now, shares = self._cpu_ticks(), []
+        now = self._cpu_ticks()
+        shares: list[float] = []
         for core, (busy, whole) in sorted(now.items()):
             busy_before, whole_before = self._before.get(core, (0, 0))
             passed = whole - whole_before
@@ -104,7 +105,7 @@ class MachineSampler:
         return shares
 
     def _processes(self) -> dict[str, dict[str, float]]:
-        found = {}
+        found: dict[str, dict[str, float]] = {}
         for directory in (self._session / "processes").iterdir():
             pid = directory.name.partition("-")[0]
             try:

@@ -61,7 +61,7 @@ class Nvml:
 
     def names(self) -> list[str]:
         """Of the devices, in NVML's order, which `CUDA_VISIBLE_DEVICES` does not change."""
-        found = []
+        found: list[str] = []
         for device in self._devices:
             text = ctypes.create_string_buffer(96)
             self._library.nvmlDeviceGetName(device, text, len(text))

@@ -15,8 +15,8 @@ import functools
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from redline.errors import ProfileError
 from redline.profile import _native, levels
@@ -117,13 +117,13 @@ class Patches:
             self._hooks.add(module, self._watch_action(target, name))
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        own = vars(owner)
+        own: Mapping[str, Any] = owner.__dict__
         missing = name not in own
         before = own.get(name)
         setattr(owner, name, replacement)
 
         def take_back() -> None:
-            if vars(owner).get(name) is not replacement:
+            if own.get(name) is not replacement:
                 return  # somebody wrapped the wrapper: it stays, and does nothing
             if missing:
                 delattr(owner, name)
@@ -173,14 +173,14 @@ class Patches:
         self, class_name: str, methods: tuple[str, ...], number: int
     ) -> Callable[[types.ModuleType], None]:
         def follow(module: types.ModuleType) -> None:
-            root = getattr(module, class_name)
+            root: Any = getattr(module, class_name)
             for kind in _descendants(root):
                 self._wrap_methods(kind, methods, number)
-            own = vars(root).get("__init_subclass__")
+            own: Any = root.__dict__.get("__init_subclass__")
 
             def init_subclass(cls: type, **kwargs: Any) -> None:
                 if isinstance(own, classmethod):
-                    own.__func__(cls, **kwargs)
+                    cast(Any, own).__func__(cls, **kwargs)
                 else:
                     super(root, cls).__init_subclass__(**kwargs)
                 if not self._done:
@@ -254,12 +254,12 @@ class Patches:
         Of an import of torch that is more than half a second.
         """
         loader = importlib.machinery.ExtensionFileLoader
-        load = loader.create_module
+        load: Callable[..., Any] = loader.create_module
         known = (
             (levels.BACKEND, levels.BACKEND_PACKAGES),
             (levels.SIMULATOR, levels.SIMULATOR_PACKAGES),
         )
-        timed = {}
+        timed: dict[str, Callable[..., Any]] = {}
         for level, packages in known:
             # Sealed: the loader is Python code, but what takes time is inside the library.
             number = _native.intern("call", "load libraries", level, "importlib", sealed=True)
@@ -291,7 +291,8 @@ class _StepArguments(dict[str, Any]):
 
 
 def _descendants(root: type) -> list[type]:
-    found, queue = [], [root]
+    found: list[type] = []
+    queue = [root]
     while queue:
         kind = queue.pop()
         if kind not in found:

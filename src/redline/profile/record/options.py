@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from redline.errors import ConfigError, UnknownNameError
 
@@ -77,5 +78,6 @@ class Options:
     @classmethod
     def from_json(cls, text: str) -> Options:
         """Back from text."""
-        values = json.loads(text)
-        return cls(**{**values, "watch": tuple(values["watch"])})
+        values: dict[str, Any] = json.loads(text)
+        values["watch"] = tuple(values["watch"])
+        return cls(**values)

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -147,8 +147,7 @@ class Recorder:
         self._exits.forked()
         try:
             self._open_files()
-            if self._files is not None:
-                self._companions.after_fork_in_child(self._files.directory, self._base_ns)
+            self._companions.after_fork_in_child(self._files.directory, self._base_ns)
         except (ProfileError, OSError) as error:
             sys.stderr.write(f"redline.profile: this process is not profiled: {error}\n")
             return
@@ -321,7 +320,7 @@ def environment(directory: Path, options: Options) -> dict[str, str]:
 
 
 @contextmanager
-def session(directory: str | Path, **options: Any) -> Iterator[Recorder]:
+def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
     """Record this block, and the processes started in it, into a new session.
 
     Args:

@@ -1,5 +1,8 @@
 """How far raw and corrected times are from those of unprofiled runs: the input and its figure."""
 
+# matplotlib's stubs leave many arguments unknown, which strict checking would report.
+# pyright: basic
+
 from __future__ import annotations
 
 import json

@@ -40,7 +40,7 @@ def _notes(before: Summary, after: Summary) -> list[str]:
     steps = _steps(before), _steps(after)
     modes = before.mode, after.mode
     corrected = [any(each.corrected for each in summary.overhead) for summary in (before, after)]
-    notes = []
+    notes: list[str] = []
     if steps[0] != steps[1]:
         notes.append(
             f"note: A has {steps[0]:,} steps, B {steps[1]:,}: the seconds are of different amounts "

@@ -13,6 +13,7 @@ import hashlib
 import html
 import json
 import re
+from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
@@ -66,12 +67,12 @@ def _part(name: str) -> str:
 
 def _plotly() -> str:
     try:
-        from plotly.offline import get_plotlyjs
+        offline: Any = import_module("plotly.offline")  # which has no types
     except ImportError as error:
         raise ProfileError(
             "the HTML report draws with plotly, which is not installed. pip install plotly"
         ) from error
-    return get_plotlyjs()
+    return offline.get_plotlyjs()
 
 
 def _hash(script: str) -> str:

@@ -30,7 +30,7 @@ def process_series(process: Process, row: int, begin_ns: int) -> list[dict[str, 
     if process.monitor is None:
         return []
     monitor = decode(process, process.monitor)
-    found = []
+    found: list[dict[str, Any]] = []
     for code, group, name, unit in (
         (layout.CODE_RSS, "memory", "resident memory", "MiB"),
         (layout.CODE_PROCESS_CPU, "cpu", "cores used", "cores"),
@@ -96,7 +96,7 @@ def session_series(session: Session, begin_ns: int) -> tuple[list[dict[str, Any]
     if samples is None or len(samples.times_ns) == 0:
         return [], list(samples.problems) if samples else []
     times = ((samples.times_ns - begin_ns) / 1e9).tolist()
-    found = []
+    found: list[dict[str, Any]] = []
     if samples.cores:
         busy = samples.cpu.sum(axis=1).tolist()
         name = f"all of the machine's {len(samples.cores)} cores"

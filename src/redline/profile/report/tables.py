@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from redline.errors import ConfigError
 from redline.profile.analyse.summary import Summary
@@ -57,7 +57,7 @@ def write_tables(summaries: list[Summary], directory: Path) -> list[Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make {directory}: {error}. Give another directory") from error
-    written = []
+    written: list[Path] = []
     for name in table_names(summaries):
         path = directory / f"{name}.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -67,12 +67,12 @@ def write_tables(summaries: list[Summary], directory: Path) -> list[Path]:
 
 
 def _rows(name: str, summaries: list[Summary]) -> list[tuple[str, Any]]:
-    found = []
+    found: list[tuple[str, Any]] = []
     for summary in summaries:
         value = getattr(summary, name)
         if isinstance(value, list):
-            rows = [row for row in value if dataclasses.is_dataclass(row)]
-            found += [(summary.session, row) for row in rows]
+            rows = cast(list[Any], value)
+            found += [(summary.session, row) for row in rows if dataclasses.is_dataclass(row)]
     return found
 
 

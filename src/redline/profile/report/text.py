@@ -77,7 +77,7 @@ def _table(cells: list[Cell], steps: int) -> list[str]:
 
 def _shares(summary: Summary) -> list[str]:
     """What the sampler saw, beside what was measured."""
-    lines = []
+    lines: list[str] = []
     for pid in dict.fromkeys(row.pid for row in summary.shares):
         rows = [row for row in summary.shares if row.pid == pid]
         lines += [
@@ -96,7 +96,7 @@ def _shares(summary: Summary) -> list[str]:
 
 
 def _overhead(summary: Summary) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for estimate in summary.overhead:
         head = f"overhead of the {estimate.probe} probe: {estimate.count} callbacks"
         if estimate.corrected:

@@ -30,7 +30,7 @@ def _find_redline() -> None:
     What else lies beside it is not for this program, which may have another environment.
     """
     try:
-        import redline
+        import redline  # pyright: ignore[reportUnusedImport]
     except ImportError:
         sys.path.append(os.environ.get("REDLINE_PROFILE_PACKAGE", ""))
         try:

@@ -1,0 +1,15 @@
+"""Types of the sweeps in C: `csrc/sweep.c` and `csrc/decode.c`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+Stream = tuple[NDArray[Any], NDArray[Any]]  # times int64 and states uint32
+
+def overlap_masks(starts: list[NDArray[Any]], ends: list[NDArray[Any]], /) -> Mapping[int, int]: ...
+def accumulate(streams: list[Stream], sizes: list[int], begin_ns: int, end_ns: int, /) -> bytes: ...
+def decode(
+    deltas: NDArray[Any], codes: NDArray[Any], kinds: Any, levels: Any, /
+) -> dict[str, Any]: ...
+def lead(a: Stream, b: Stream, idle: bytes, /) -> tuple[bytes, bytes]: ...
