@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+import redline.replay.buffer as buffer_module
 from redline.data import Rollout
 from redline.errors import ConfigError
 from redline.replay import Replay, ReplayConfig, ReplaySpec
@@ -64,6 +65,7 @@ def check_all(replay: Replay, stream: Stream, n: int) -> None:
     idle_rate=RATES,
     break_rate=RATES,
     late_reset=st.booleans(),
+    paired=st.booleans(),
 )
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_window_equals_the_reference(
@@ -77,8 +79,12 @@ def test_every_window_equals_the_reference(
     idle_rate: float,
     break_rate: float,
     late_reset: bool,
+    paired: bool,
 ) -> None:
-    """Ends, truncations at any offset, fillers, idle rows, fresh starts and ring wraps."""
+    """Ends, truncations at any offset, fillers, idle rows, fresh starts and ring wraps.
+
+    Whole observations are stored beside their successors, or once with links.
+    """
     stream = Stream(
         seed,
         num_envs,
@@ -90,7 +96,10 @@ def test_every_window_equals_the_reference(
         life_rate=0.1,
     )
     rollout = stream.rollout(lengths[0])
-    replay = make(stream, rollout, capacity=rows * num_envs, n_step=n, frame_stack=frames)
+    with pytest.MonkeyPatch.context() as patch:
+        if not paired:
+            patch.setattr(buffer_module, "LARGEST_PAIRED_BYTES", 0)
+        replay = make(stream, rollout, capacity=rows * num_envs, n_step=n, frame_stack=frames)
     replay.add(rollout)
     check_all(replay, stream, n)
     for length in lengths[1:]:

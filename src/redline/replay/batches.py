@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from redline.data import SequenceBatch as SequenceBatch
 from redline.errors import ConfigError
 from redline.replay.config import ReplayConfig
-from redline.replay.observations import ObservationLeaf
+from redline.replay.frames import FrameStore
+from redline.replay.links import FIRST, TERMINATED, TRUNCATED, VALID
+from redline.replay.plain import PairStore
 from redline.replay.spec import Path, ReplaySpec, entry_name, nest
 from redline.replay.storage import Arena
-from redline.replay.windows import FIRST, TERMINATED, TRUNCATED, VALID, Window, Windows
+from redline.replay.windows import Windows
+
+ObservationStore: TypeAlias = FrameStore | PairStore
 
 
 class Batches:
@@ -32,7 +36,7 @@ class Batches:
         arena: Arena,
         config: ReplayConfig,
         spec: ReplaySpec,
-        leaves: dict[Path, ObservationLeaf],
+        leaves: Mapping[Path, ObservationStore],
     ) -> None:
         self._arena, self._config, self._spec, self._leaves = arena, config, spec, leaves
         self._windows = Windows(config.gamma, config.n_step, spec.num_envs, arena.device)
@@ -55,56 +59,23 @@ class Batches:
         def stored(name: str) -> Tensor:
             return shaped(self._arena[name].index_select(0, slot))
 
-        observed = self._observed(flat, window, shape, out)
-        fields: dict[str, Any] = {
-            "obs": observed["obs"],
-            "action": nest(
-                {path: stored(entry_name("action", path)) for path in self._spec.action}, shape
-            ),
+        # Sequences overlap by more than two stacks can share, so only transitions try to.
+        shift = 0 if self._config.is_sequential else self._config.n_step
+        observed: dict[str, dict[Path, Tensor]] = {"obs": {}, "next_obs": {}}
+        for path, leaf in self._leaves.items():
+            earlier = self._earlier(out, path, shape, leaf)
+            successors = window if self._config.next_obs else None
+            for key, value in leaf.gather(flat, successors, shift, earlier).items():
+                observed[key][path] = value.reshape(*shape, *value.shape[1:])
+        actions = {path: stored(entry_name("action", path)) for path in self._spec.action}
+        return {
+            **{key: nest(leaves, shape) for key, leaves in observed.items() if leaves},
+            "action": nest(actions, shape),
             "reward": shaped(window.reward),
             "discount": shaped(window.discount),
             "num_steps": shaped(window.num_steps),
+            **{name: stored(f"extra/{name}") for name in self._spec.extras},
         }
-        if self._config.next_obs:
-            fields["next_obs"] = observed["next_obs"]
-        for name in self._spec.extras:
-            fields[name] = stored(f"extra/{name}")
-        return fields
-
-    def _observed(
-        self, flat: Tensor, window: Window, shape: tuple[int, ...], out: TensorDictBase | None
-    ) -> dict[str, Any]:
-        """Key -> the rows' observations, nested: obs, and next_obs where it is wanted."""
-        found: dict[str, dict[Path, Tensor]] = {"obs": {}, "next_obs": {}}
-        for path, leaf in self._leaves.items():
-            slots = {"obs": leaf.slots(flat)}
-            if self._config.next_obs:
-                slots["next_obs"] = self._successor(leaf, window)
-            fetched = self._fetch(leaf, slots, path, out, shape)
-            for key, value in fetched.items():
-                found[key][path] = value.reshape(*shape, *value.shape[1:])
-        return {key: nest(leaves, shape) for key, leaves in found.items() if leaves}
-
-    def _fetch(
-        self,
-        leaf: ObservationLeaf,
-        slots: dict[str, Tensor],
-        path: Path,
-        out: TensorDictBase | None,
-        shape: tuple[int, ...],
-    ) -> dict[str, Tensor]:
-        """The observations at these slots, key -> [N, ...]."""
-        n = self._config.n_step
-        device = slots["obs"].device
-        old = {key: earlier(out, (key, *path), shape, leaf, device) for key in slots}
-        if leaf.frames > n and len(slots) == 2 and len(shape) == 1 and device.type == "cpu":
-            obs, following = slots["obs"], slots["next_obs"]
-            if torch.equal(obs[:, n:], following[:, :-n]):
-                # The two stacks share all frames but n: each is gathered once, and both
-                # observations are views of the same memory.
-                joint = torch.cat([obs, following[:, -n:]], dim=1)
-                return leaf.fetch_overlapping(joint, n, old["obs"])
-        return {key: leaf.fetch(where, old[key]) for key, where in slots.items()}
 
     def steps(self, index: Tensor, head: Tensor, out: TensorDictBase | None) -> TensorDict:
         """The [T', N] steps of sequences; arguments as for `rows`."""
@@ -118,38 +89,38 @@ class Batches:
         fields["reset"][0] = False
         return TensorDict(fields, batch_size=list(index.shape))
 
-    def _successor(self, leaf: ObservationLeaf, window: Window) -> Tensor:
-        slots = leaf.successor_slots(window.last, window.ended)
-        if self._config.is_sequential:  # only there can rows be drawn that are not valid
-            valid = (window.num_steps > 0).view(-1, *([1] * (slots.dim() - 1)))
-            slots = torch.where(valid, slots, leaf.zero_slot)
-        return slots
+    def require_size(self, size: int, out: TensorDictBase | None) -> None:
+        """Refuse an earlier batch of another size.
 
+        Raises:
+            ConfigError: if `out` is not of this replay's shapes, dtypes and device.
+        """
+        for path, leaf in self._leaves.items():
+            self._earlier(out, path, (size,), leaf)
 
-def earlier(
-    out: TensorDictBase | None,
-    path: Path,
-    shape: tuple[int, ...],
-    leaf: ObservationLeaf,
-    device: torch.device,
-) -> Tensor | None:
-    """The tensor of an earlier batch whose memory may be taken.
-
-    Raises:
-        ConfigError: if it is not of the batch's shape, kind and place.
-    """
-    if out is None:
-        return None
-    value = out.get(path)
-    wanted = (*shape, *leaf.shape)
-    if (
-        not isinstance(value, Tensor)
-        or tuple(value.shape) != wanted
-        or value.dtype != leaf.dtype
-        or value.device != device
-    ):
-        raise ConfigError(
-            f"out[{'.'.join(path)!r}] should be {leaf.dtype} of shape {wanted} on {device}. Give "
-            "a batch that this replay drew with the same batch_size."
-        )
-    return value
+    def _earlier(
+        self,
+        out: TensorDictBase | None,
+        path: Path,
+        shape: tuple[int, ...],
+        leaf: ObservationStore,
+    ) -> dict[str, Tensor]:
+        """The observations of an earlier batch, whose memory may be overwritten."""
+        found: dict[str, Tensor] = {}
+        if out is None:
+            return found
+        wanted, device = (*shape, *leaf.shape), self._arena.device
+        for key in ("obs", "next_obs") if self._config.next_obs else ("obs",):
+            value = out.get((key, *path))
+            if (
+                not isinstance(value, Tensor)
+                or tuple(value.shape) != wanted
+                or value.dtype != leaf.dtype
+                or value.device != device
+            ):
+                raise ConfigError(
+                    f"out[{'.'.join((key, *path))!r}] should be {leaf.dtype} of shape {wanted} on "
+                    f"{device}. Give a batch that this replay drew with the same batch_size."
+                )
+            found[key] = value
+        return found

@@ -27,26 +27,33 @@ from redline.errors import (
     CorruptCheckpointError,
     IncompatibleCheckpointError,
 )
-from redline.replay.batches import Batches, SequenceBatch
+from redline.replay.batches import Batches, ObservationStore, SequenceBatch
 from redline.replay.config import ReplayConfig
-from redline.replay.continuation import Continuation
-from redline.replay.continuity import ChainState, Links, link_rows, next_chain_state
-from redline.replay.intake import (
-    follows_stored,
-    prepare_obs,
+from redline.replay.frames import FrameStore
+from redline.replay.links import (
+    CUT,
+    ChainState,
+    Links,
+    first_obs,
+    leaf_rows,
+    link_rows,
+    next_chain_state,
     require_rollout,
-    stacked_paths,
     zero_invalid,
 )
-from redline.replay.observations import ObservationLeaf
-from redline.replay.plain_batches import PlainBatches, serves
+from redline.replay.plain import LARGEST_PAIRED_BYTES, PairStore, PlainPath
 from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
 from redline.replay.sequences import SequenceIndex
-from redline.replay.snapshot import SavedFile, load_snapshot, read_manifest, save_snapshot
+from redline.replay.snapshot import (
+    SavedFile,
+    load_snapshot,
+    read_array,
+    read_manifest,
+    save_snapshot,
+)
 from redline.replay.spec import Path as KeyPath
 from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten
 from redline.replay.storage import Arena, ArrayPlan
-from redline.replay.windows import CUT
 
 
 class Replay:
@@ -76,29 +83,22 @@ class Replay:
             )
         stacked = stacked_paths(config, spec)
         self._frames = {path: config.frame_stack if path in stacked else 1 for path in spec.obs}
-        self._arena = Arena(self._plans(), config)
-        self._obs = {
-            path: ObservationLeaf(
-                self._arena, _obs_name(path), frames, self.ring_rows, self.num_envs
-            )
-            for path, frames in self._frames.items()
+        self._paired = {
+            path
+            for path, leaf in spec.obs.items()
+            if path not in stacked and leaf.nbytes <= LARGEST_PAIRED_BYTES
         }
+        self._arena = Arena(self._plans(), config)
+        self._obs = {path: self._make_store(path) for path in spec.obs}
         self._sequences = (
             SequenceIndex(self._arena, config, spec.state, self.ring_rows, self.num_envs)
             if config.is_sequential
             else None
         )
         self._sampler = self._make_sampler()
-        device = self._arena.device
-        self._continuation = None
-        is_plain = not (stacked or config.is_sequential or config.prioritized)
-        if is_plain and device.type == "cpu":
-            self._continuation = Continuation(self._arena, spec, self._obs, self.ring_rows)
         self._batches = Batches(self._arena, config, spec, self._obs)
-        self._plain = None
-        if serves(config, spec, self._frames, self._arena):
-            self._plain = PlainBatches(self._arena, config, spec, self._obs)
-        self._head_tensor = torch.zeros((), dtype=torch.int64, device=device)
+        self._plain = self._make_plain_path()
+        self._head_tensor = torch.zeros((), dtype=torch.int64, device=self.device)
         self._reset_chain()
 
     def __len__(self) -> int:
@@ -144,27 +144,28 @@ class Replay:
             ConfigError: if shapes, dtypes, episodes or stacks are not as they should be, or
                 a priority is NaN, infinite or negative. The buffer is unchanged.
         """
-        if self._continuation is not None and self._carried_on(rollout):
-            return
         if isinstance(self._sampler, PrioritizedSampler):
             self._sampler.require_sound()
+        if priorities is None and self._add_plain(rollout):
+            return
         require_rollout(rollout, priorities, self.config, self.spec, self.ring_rows)
-        length = rollout.rollout_length
-        starts = self._sequences and self._sequences.require_states(self._head, rollout, states)
-        follows = follows_stored(rollout, self._obs, self._head, self.device)
-        if self._is_broken:
-            follows[:] = False
-        self._is_broken = False
+        length, head = rollout.rollout_length, self._head
+        starts = self._sequences and self._sequences.require_states(head, rollout, states)
+        follows = self._follows(rollout)
         links = link_rows(rollout, follows & self._chain.episode_open)
         chain = next_chain_state(self._chain, links, follows)
-        obs = prepare_obs(rollout, links, self._obs)
-
-        head, oldest = self._head, max(self._head + length - self.ring_rows, 0)
-        for leaf in self._obs.values():
-            leaf.release(oldest)
-        matches = follows & links.valid[0]
-        self._cut_before(head, self._chain.newest_goes_on & ~matches, matches)
+        obs = leaf_rows(rollout, links)
         for path, leaf in self._obs.items():
+            leaf.check(obs[path], links)
+
+        # Nothing can be refused from here on.
+        self._is_broken = False
+        oldest = max(head + length - self.ring_rows, 0)
+        matches = follows & links.valid[0]
+        cut = self._chain.newest_goes_on & ~matches
+        self._cut_before(head, cut)
+        for path, leaf in self._obs.items():
+            leaf.make_way(head, oldest, cut, matches)
             leaf.write(head, obs[path], links, matches)
         self._write_rows(head, rollout, links)
         self._move_to(head + length, oldest)
@@ -177,21 +178,29 @@ class Replay:
             oldest_unit = -(-oldest // self.config.state_interval)
             self._sampler.advance(oldest_unit, first, eligible, priority)
 
-    def _carried_on(self, rollout: Rollout) -> bool:
-        """Whether the rollout was of the usual kind, and was taken in as such."""
-        head, length = self._head, rollout.rollout_length
-        if head == 0 or self._is_broken:
+    def _add_plain(self, rollout: Rollout) -> bool:
+        """Take in a usual rollout of plain transitions; whether it was one."""
+        head = self._head
+        if self._plain is None or head == 0 or self._is_broken:
             return False
-        goes_on = self._continuation.carry_on(  # type: ignore[union-attr]
-            rollout, head, self._chain.episode_open
-        )
+        goes_on = self._plain.add(rollout, head, self._chain.episode_open)
         if goes_on is None:
             return False
+        length = rollout.rollout_length
         oldest = max(head + length - self.ring_rows, 0)
         self._move_to(head + length, oldest)
         self._chain = ChainState(newest_goes_on=goes_on, episode_open=goes_on)
-        self._sampler.advance_whole(oldest, head, length)  # type: ignore[union-attr]
+        self._sampler.advance_whole(oldest, head, length)
         return True
+
+    def _follows(self, rollout: Rollout) -> Array:
+        """[B] whether the rollout begins with the observations that were to be acted on next."""
+        if self._head == 0 or self._is_broken:
+            return np.zeros(self.num_envs, dtype=bool)
+        follows = np.ones(self.num_envs, dtype=bool)
+        for path, first in first_obs(rollout).items():
+            follows &= self._obs[path].follows(self._head, first).cpu().numpy()
+        return follows
 
     def sample(
         self,
@@ -226,12 +235,9 @@ class Replay:
                 f"were added, a unit takes {self.config.sequence_rows}. "
                 "Collect more before the first update."
             )
-        if self._plain is not None and isinstance(self._sampler, UniformSampler):
-            units = self._sampler.draw_on_host(self._uniform_on_host(batch_size, rng))
-            return self._plain.sample(units, 1.0, out)
+        if self._plain is not None and self.config.n_step == 1:
+            return self._sample_plain(self._plain, batch_size, rng, beta, out)
         index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
-        if self._plain is not None:
-            return self._plain.sample(index.numpy(), weight.numpy(), out)
         if self._sequences is None:
             fields = self._batches.rows(index, self._head_tensor, out)
             fields["index"], fields["weight"] = index, weight
@@ -243,6 +249,27 @@ class Replay:
             index=index,
             weight=weight,
         )
+
+    def _sample_plain(
+        self,
+        plain: PlainPath,
+        batch_size: int,
+        rng: np.random.Generator | torch.Generator,
+        beta: float | Tensor,
+        out: TensorDict | None,
+    ) -> TensorDict:
+        if isinstance(self._sampler, UniformSampler):
+            from_numpy = isinstance(rng, np.random.Generator)
+            uniform = (
+                rng.random(batch_size) if from_numpy else self._uniform(batch_size, rng).numpy()
+            )
+            index, weight = self._sampler.draw_on_host(uniform), 1.0
+        else:
+            drawn = self._sampler.draw(self._uniform(batch_size, rng), beta)
+            index, weight = (tensor.numpy() for tensor in drawn)
+        if out is not None and not plain.made(out, batch_size):
+            self._batches.require_size(batch_size, out)
+        return plain.sample(index, weight, out)
 
     def update_priorities(self, index: Tensor, priority: Tensor) -> None:
         """Give drawn units new priorities; those overwritten since are passed over.
@@ -286,6 +313,8 @@ class Replay:
         """
         if isinstance(self._sampler, PrioritizedSampler):
             self._sampler.require_sound()
+        if self._plain is not None:
+            self._plain.mark_changed(self._head)
         header = {
             "layout": self._layout(),
             "head": self._head,
@@ -305,18 +334,37 @@ class Replay:
         manifest = read_manifest(directory)
         header = manifest["header"]
         self._require_layout(header["layout"], directory)
+        pairs = [leaf for leaf in self._obs.values() if isinstance(leaf, PairStore)]
+        linked = [leaf for leaf in pairs if leaf.name not in manifest["arrays"]]
+        absent = [name for leaf in linked for name in (leaf.name, leaf.next_name)]
         try:
-            host = load_snapshot(self._arena, manifest, directory)
+            host = load_snapshot(self._arena, manifest, directory, without=absent)
+            self._move_to(header["head"], header["oldest"])
+            for leaf in linked:
+                self._load_linked(leaf, manifest, directory)
         except (CorruptCheckpointError, IncompatibleCheckpointError):
             self.clear()
             raise
-        self._move_to(header["head"], header["oldest"])
+        if self._plain is not None:
+            self._plain.skip_marking(self._head)
         if self._sequences is not None:
             self._sequences.complete = header["complete"]
+        self._is_broken = False
         self._chain = ChainState(host["chain/newest_goes_on"], host["chain/episode_open"])
         self._sampler.load_state_arrays(_under("sampler", host))
         for path, leaf in self._obs.items():
-            leaf.pool.load_state_arrays(_under(_obs_name(path), host))
+            leaf.load_state_arrays(_under(_obs_name(path), host))
+
+    def _load_linked(self, leaf: PairStore, manifest: dict[str, Any], directory: Path) -> None:
+        """Convert an observation of format 1, which stored each once, with links."""
+        frames, last = f"{leaf.name}/frames", f"{leaf.name}/last"
+        leaf.load_linked(
+            read_array(manifest, frames, directory, leaf.dtype),
+            read_array(manifest, last, directory, None),
+            self._arena["flags"].cpu(),
+            self._head,
+            self._oldest,
+        )
 
     def break_chain(self) -> None:
         """The next rollout begins fresh episodes, though it may look as if it carried on."""
@@ -324,15 +372,17 @@ class Replay:
 
     def clear(self) -> None:
         """Forget everything."""
+        if self._plain is not None:
+            self._plain.mark_changed(self._head)
         self._arena.clear()
         for leaf in self._obs.values():
-            leaf.pool.clear()
+            leaf.clear()
         self._sampler.clear()
         self._reset_chain()
 
     def _move_to(self, head: int, oldest: int) -> None:
         self._head, self._oldest = head, oldest
-        if self._plain is None:  # batches made by numpy do without
+        if self._plain is None or self.config.n_step > 1:  # one-step batches do without
             self._head_tensor.fill_(head)
 
     def _reset_chain(self) -> None:
@@ -342,15 +392,32 @@ class Replay:
         self._chain = ChainState(newest_goes_on=closed, episode_open=closed)
         if self._sequences is not None:
             self._sequences.complete = 0
+        if self._plain is not None:
+            self._plain.skip_marking(0)
+
+    def _make_store(self, path: KeyPath) -> ObservationStore:
+        name, rows, envs = _obs_name(path), self.ring_rows, self.num_envs
+        if path in self._paired:
+            return PairStore(self._arena, name, self.spec.obs[path], rows, envs)
+        return FrameStore(self._arena, name, self._frames[path], rows, envs)
+
+    def _make_plain_path(self) -> PlainPath | None:
+        leaves = {p: leaf for p, leaf in self._obs.items() if isinstance(leaf, PairStore)}
+        is_plain = len(leaves) == len(self._obs) and not self.config.is_sequential
+        if not is_plain or self.device.type != "cpu":
+            return None
+        return PlainPath(self._arena, self.config, self.spec, leaves, self.ring_rows)
 
     def _plans(self) -> list[ArrayPlan]:
         config, spec, rows = self.config, self.spec, self.ring_rows
         total = rows * spec.num_envs
         plans: list[ArrayPlan] = []
         for path, leaf in spec.obs.items():
-            plans += ObservationLeaf.plans(
-                _obs_name(path), leaf, self._frames[path], rows, spec.num_envs
-            )
+            name = _obs_name(path)
+            if path in self._paired:
+                plans += PairStore.plans(name, leaf, total, next_obs=config.next_obs)
+            else:
+                plans += FrameStore.plans(name, leaf, self._frames[path], rows, spec.num_envs)
         for name, leaf in self._row_leaves().items():
             plans.append(ArrayPlan(name=name, rows=total, shape=leaf.shape, dtype=leaf.dtype))
         plans.append(ArrayPlan(name="reward", rows=total, shape=(), dtype=torch.float32))
@@ -373,9 +440,7 @@ class Replay:
         actions = {entry_name("action", path): leaf for path, leaf in self.spec.action.items()}
         return {**actions, **{f"extra/{name}": leaf for name, leaf in self.spec.extras.items()}}
 
-    def _cut_before(self, head: int, cut: Array, matches: Array) -> None:
-        for leaf in self._obs.values():
-            leaf.keep_head(head, cut, matches)
+    def _cut_before(self, head: int, cut: Array) -> None:
         envs = np.flatnonzero(cut)
         if len(envs) == 0:
             return
@@ -399,16 +464,11 @@ class Replay:
             return torch.rand(count, generator=rng, dtype=torch.float64, device=self.device)
         return torch.from_numpy(rng.random(count)).to(self.device)
 
-    def _uniform_on_host(self, count: int, rng: np.random.Generator | torch.Generator) -> Array:
-        if isinstance(rng, np.random.Generator):
-            return rng.random(count)
-        return self._uniform(count, rng).numpy()
-
     def _host_arrays(self) -> dict[str, Array]:
         host = {f"chain/{name}": value for name, value in self._chain._asdict().items()}
         host |= {f"sampler/{name}": v for name, v in self._sampler.state_arrays().items()}
         for path, leaf in self._obs.items():
-            host |= {f"{_obs_name(path)}/{n}": v for n, v in leaf.pool.state_arrays().items()}
+            host |= {f"{_obs_name(path)}/{n}": v for n, v in leaf.state_arrays().items()}
         return host
 
     def _layout(self) -> dict[str, Any]:
@@ -431,6 +491,31 @@ class Replay:
                     f"{directory}: the saved replay has {key}={saved.get(key)}, this one "
                     f"{wanted}. Resume with the settings it was saved with."
                 )
+
+
+def stacked_paths(config: ReplayConfig, spec: ReplaySpec) -> set[KeyPath]:
+    """Which observations are stacks of `frame_stack` frames.
+
+    Raises:
+        ConfigError: if the setting leaves it open, or names what is not there.
+    """
+    if config.frame_stack == 1:
+        return set()
+    if not config.stacked_keys:
+        if len(spec.obs) > 1:
+            raise ConfigError(
+                f"frame_stack={config.frame_stack} with several observations "
+                f"{[dotted(path) for path in spec.obs]}: name the stacked ones in stacked_keys."
+            )
+        return set(spec.obs)
+    names = {dotted(path): path for path in spec.obs}
+    unknown = [key for key in config.stacked_keys if key not in names]
+    if unknown:
+        raise ConfigError(
+            f"stacked_keys={config.stacked_keys}: there is no observation {unknown}, "
+            f"only {sorted(names)}."
+        )
+    return {names[key] for key in config.stacked_keys}
 
 
 def _obs_name(path: KeyPath) -> str:

@@ -60,6 +60,10 @@ class Sampler(Protocol):
         """
         ...
 
+    def advance_whole(self, oldest: int, first: int, num_rows: int) -> None:
+        """`advance` by `num_rows` unit rows of which every unit may be drawn."""
+        ...
+
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """Units and their importance weights.
 
@@ -119,12 +123,11 @@ class _UnitRows:
         self.count += int(np.add.reduce(units))
         self.stop = max(self.stop, first + len(eligible))
 
-    def append_whole(self, first: int, num_rows: int, num_envs: int) -> None:
-        """The same for rows of which every unit may be drawn."""
-        for part in self._parts(first, num_rows):
+    def fill(self, num_envs: int) -> None:
+        """Every unit of the rows from the oldest on may be drawn."""
+        self._per_row[:] = 0
+        for part in self._parts(self.oldest, self.stop - self.oldest):
             part.fill(num_envs)
-        self.count += num_rows * num_envs
-        self.stop = max(self.stop, first + num_rows)
 
     def _parts(self, first: int, num_rows: int) -> list[Array]:
         """Consecutive unit rows, in two pieces where they reach around the ring's end."""
@@ -141,12 +144,15 @@ class _UnitRows:
         return {"per_row": self._per_row, "span": span}
 
     def load_state_arrays(self, state: dict[str, Array]) -> None:
-        self._per_row[:] = state["per_row"]
+        self._per_row[:] = state.get("per_row", 0)
         self.oldest, self.stop, self.count = (int(value) for value in state["span"])
 
 
 class UniformSampler:
-    """Every eligible unit with equal probability: a queue of unit numbers.
+    """Every eligible unit with equal probability.
+
+    In main memory, as long as every unit in the ring may be drawn, a unit is found by counting
+    from the oldest. Otherwise, and always on a device, a queue of unit numbers is looked up.
 
     Args:
         arena: holds the arrays that `plans` asked for.
@@ -158,7 +164,9 @@ class UniformSampler:
         self._arena, self._num_envs = arena, num_envs
         self._size = unit_rows * num_envs
         self._rows = _UnitRows(unit_rows)
-        self._begin = 0
+        self._begin = 0  # place of the queue's first unit
+        self._on_host = arena.device.type == "cpu"
+        self._is_whole = self._on_host  # every unit in the ring may be drawn: no queue
         self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
 
     @staticmethod
@@ -173,43 +181,34 @@ class UniformSampler:
 
     def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
         """See `Sampler`; priorities play no part."""
-        if np.count_nonzero(eligible) == eligible.size > 0:
-            self.advance_whole(oldest, first, len(eligible))
-            return
-        self._evict(oldest)
+        if self._is_whole:
+            if np.count_nonzero(eligible) == eligible.size:
+                self.advance_whole(oldest, first, len(eligible))
+                return
+            self._make_queue()
+        _, gone = self._rows.evict(oldest)
+        self._begin += gone
         row, env = np.nonzero(eligible)
         if len(row):
             units = (first + row) * self._num_envs + env
-            self._write(self._begin + self.count, units)
+            place = self._begin + self.count
+            self._arena.write_ring("units", place, torch.from_numpy(units)[:, None], 1)
         self._rows.append(first, eligible)
-        self._point()
+        self._choose_way()
 
     def advance_whole(self, oldest: int, first: int, num_rows: int) -> None:
         """`advance` by `num_rows` unit rows of which every unit may be drawn."""
-        self._evict(oldest)
-        start = first * self._num_envs
-        units = np.arange(start, start + num_rows * self._num_envs)
-        self._write(self._begin + self.count, units)
-        self._rows.append_whole(first, num_rows, self._num_envs)
-        self._point()
-
-    def _evict(self, oldest: int) -> None:
-        if oldest > self._rows.oldest:
-            _, gone = self._rows.evict(oldest)
-            self._begin += gone
-
-    def _write(self, place: int, units: Array) -> None:
-        """New units to the end of the queue."""
-        slot = place % self._size
-        if self._arena.device.type == "cpu" and slot + len(units) <= self._size:
-            self._arena.host("units")[slot : slot + len(units)] = units
-            self._arena.arrays["units"].touch(slot, slot + len(units))
+        if not self._is_whole:
+            self.advance(oldest, first, np.ones((num_rows, self._num_envs), dtype=bool), None)
             return
-        self._arena.write_ring("units", place, torch.from_numpy(units)[:, None], 1)
+        rows = self._rows
+        rows.stop = max(rows.stop, first + num_rows)
+        rows.oldest = max(rows.oldest, oldest)
+        rows.count = (rows.stop - rows.oldest) * self._num_envs
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """See `Sampler`; all weights are 1."""
-        if uniform.device.type == "cpu":  # the same numbers, in fewer and cheaper calls
+        if self._on_host:
             units = torch.from_numpy(self.draw_on_host(uniform.numpy()))
         else:
             offset = (uniform * self._span[1]).long()
@@ -226,29 +225,50 @@ class UniformSampler:
             [N] int64 units.
         """
         place = (uniform * self.count).astype(np.int64)
+        if self._is_whole:
+            place += self._rows.oldest * self._num_envs
+            return place
         place += self._begin % self._size
         # Taking by `wrap` subtracts the size where need be: once at most.
         return self._arena.host("units").take(place, mode="wrap")
 
     def state_arrays(self) -> dict[str, Array]:
         """See `Sampler`."""
-        return {**self._rows.state_arrays(), "begin": np.array([self._begin], dtype=np.int64)}
+        state = self._rows.state_arrays()
+        if self._is_whole:
+            del state["per_row"]
+        return {**state, "begin": np.array([self._begin], dtype=np.int64)}
 
     def load_state_arrays(self, state: dict[str, Array]) -> None:
-        """See `Sampler`."""
+        """See `Sampler`; format 1 saved the queue in any case."""
         self._rows.load_state_arrays(state)
         self._begin = int(state["begin"][0])
-        self._point()
+        self._is_whole = "per_row" not in state
+        if self._is_whole and not self._on_host:
+            self._make_queue()
+        self._choose_way()
 
     def clear(self) -> None:
         """See `Sampler`."""
         self._rows.clear()
         self._begin = 0
-        self._point()
+        self._is_whole = self._on_host
+        self._choose_way()
 
-    def _point(self) -> None:
-        if self._span.device.type != "cpu":
+    def _make_queue(self) -> None:
+        """From counting to a queue."""
+        rows, width = self._rows, self._num_envs
+        self._is_whole, self._begin = False, 0
+        units = torch.arange(rows.oldest * width, rows.stop * width)
+        self._arena.write_ring("units", 0, units[:, None], 1)
+        rows.fill(width)
+
+    def _choose_way(self) -> None:
+        """Count again once every unit in the ring may be drawn; tell the device what changed."""
+        if not self._on_host:
             self._span[0], self._span[1] = self._begin, self.count
+        elif self.count == (self._rows.stop - self._rows.oldest) * self._num_envs:
+            self._is_whole, self._begin = True, 0
 
 
 class PrioritizedSampler:
@@ -333,6 +353,10 @@ class PrioritizedSampler:
             unit = first * self._num_envs + torch.arange(mask.numel(), device=device)
             self.tree.set(unit % self._size, torch.where(mask, value, 0.0).view(-1))
         self._point()
+
+    def advance_whole(self, oldest: int, first: int, num_rows: int) -> None:
+        """`advance` by `num_rows` unit rows of which every unit may be drawn."""
+        self.advance(oldest, first, np.ones((num_rows, self._num_envs), dtype=bool), None)
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """See `Sampler`."""

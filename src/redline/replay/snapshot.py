@@ -18,18 +18,21 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from redline.data import Array
 from redline.errors import CorruptCheckpointError, IncompatibleCheckpointError
 from redline.replay.storage import Arena, StoredArray
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Format 1 stored every observation once, with links, and the queue of a uniform sampler always.
+_READABLE = (1, FORMAT_VERSION)
 MANIFEST = "replay.json"
 # Names from a file are not trusted as paths.
 _FILE_NAME = re.compile(r"[\w-]+\.bin")
@@ -130,21 +133,24 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise CorruptCheckpointError(
             f"{path} lists the file {foreign[0]!r}, which no replay has. Use an earlier checkpoint."
         )
-    if body.get("format_version") != FORMAT_VERSION:
+    if body.get("format_version") not in _READABLE:
         raise IncompatibleCheckpointError(
-            f"{path} has replay format version {body.get('format_version')!r}, this is version "
-            f"{FORMAT_VERSION}. Use the release of Redline that wrote it."
+            f"{path} has replay format version {body.get('format_version')!r}, this one reads "
+            f"{_READABLE}. Use the release of Redline that wrote it."
         )
     return body
 
 
-def load_snapshot(arena: Arena, manifest: dict[str, Any], directory: Path) -> dict[str, Array]:
+def load_snapshot(
+    arena: Arena, manifest: dict[str, Any], directory: Path, without: Collection[str] = ()
+) -> dict[str, Array]:
     """Read the arrays of a snapshot in place, checking each file.
 
     Args:
         arena: arrays of the same layout.
         manifest: from `read_manifest`.
         directory: where the files are.
+        without: arrays that an earlier format does not hold; they are zeroed.
 
     Returns:
         The host arrays.
@@ -157,6 +163,9 @@ def load_snapshot(arena: Arena, manifest: dict[str, Any], directory: Path) -> di
     files = manifest["files"]
     for name, array in arena.arrays.items():
         table = manifest["arrays"].get(name)
+        if name in without:
+            array.clear()
+            continue
         if table is None or table["row_bytes"] != array.plan.row_bytes:
             raise IncompatibleCheckpointError(
                 f"{directory}: the saved replay has no array {name!r} of "
@@ -170,6 +179,43 @@ def load_snapshot(arena: Arena, manifest: dict[str, Any], directory: Path) -> di
         _read_into(directory, entry["file"], files, _bytes(value))
         found[name] = value
     return found
+
+
+def read_array(
+    manifest: dict[str, Any], name: str, directory: Path, dtype: torch.dtype | None
+) -> Tensor:
+    """One saved array, for conversion from an earlier format.
+
+    Args:
+        manifest: from `read_manifest`.
+        name: of the array.
+        directory: where the files are.
+        dtype: of its elements; None is the integer type of one element per row.
+
+    Returns:
+        [rows, elements per row].
+
+    Raises:
+        CorruptCheckpointError: if a file is missing, torn or altered.
+        IncompatibleCheckpointError: if there is no such array.
+    """
+    table = manifest["arrays"].get(name)
+    if table is None:
+        raise IncompatibleCheckpointError(
+            f"{directory}: the saved replay has no array {name!r}. "
+            "Use the settings it was saved with."
+        )
+    files, chunk_bytes = manifest["files"], manifest["chunk_bytes"]
+    # The last chunk may hold rows that were reserved for growth.
+    ends = [int(chunk) * chunk_bytes + files[file][0] for chunk, file in table["chunks"].items()]
+    value = np.zeros(max([table["rows"] * table["row_bytes"], *ends]), dtype=np.uint8)
+    for chunk, file in table["chunks"].items():
+        first = int(chunk) * chunk_bytes
+        _read_into(directory, file, files, value[first : first + files[file][0]].data)
+    row_bytes = table["row_bytes"]
+    dtype = dtype or (torch.int32 if row_bytes == 4 else torch.int64)
+    flat = torch.from_numpy(value[: table["rows"] * row_bytes])
+    return flat.view(table["rows"], row_bytes).view(dtype)
 
 
 def verify_snapshot(directory: Path) -> None:
@@ -268,13 +314,8 @@ def _load_array(
     chunk_bytes: int,
     directory: Path,
 ) -> None:
+    array.clear()
     flat = array.flat_bytes()
-    for chunk in np.flatnonzero(array.written):
-        first, stop = array.chunk_range(int(chunk))
-        flat[first:stop] = 0
-    array.written[:] = False
-    array.changed[:] = False
-    array.digest.clear()
     for chunk, name in chunks.items():
         first = int(chunk) * chunk_bytes
         size, digest = files[name]

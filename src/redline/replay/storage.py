@@ -2,7 +2,8 @@
 
 Address space is reserved for the most an array can grow to, but memory is committed only
 as rows are first written, so that growing never copies. On a device, where that is not
-possible, growing copies.
+possible, growing copies. A buffer that does not fit where it is to lie is refused before
+anything is allocated, with the arithmetic.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import shutil
 import sys
 import tempfile
 import weakref
@@ -24,12 +26,6 @@ from torch import Tensor
 from redline.data import Array
 from redline.errors import ConfigError, DeviceError
 from redline.replay.config import ReplayConfig
-from redline.replay.memory import (
-    available_device_memory,
-    available_disk,
-    available_memory,
-    require_fit,
-)
 
 # Not in Python's mmap module; the value is that of every Linux that PyTorch runs on.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -135,7 +131,7 @@ class StoredArray:
             return
         added = (rows - self.rows) * self.row_bytes
         if self.file_descriptor is None:
-            self._require_room(rows, added)
+            self._require_memory(rows, added)
         device = self.tensor.device
         if device.type != "cpu":
             larger = torch.zeros((rows, *self.plan.shape), dtype=self.plan.dtype, device=device)
@@ -146,14 +142,24 @@ class StoredArray:
             _reserve_disk(self.file_descriptor, self.rows * self.row_bytes, added, self.plan.name)
         self.rows = rows
 
-    def _require_room(self, rows: int, added: int) -> None:
+    def _require_memory(self, rows: int, added: int) -> None:
         device = self.tensor.device
-        room, size = available_memory(), added
+        available, size = available_memory(), added
         if device.type != "cpu":  # old and new lie there side by side while it is copied
-            room, size = available_device_memory(device), rows * self.row_bytes
+            available, size = available_device_memory(device), rows * self.row_bytes
         require_fit(
-            {self.plan.name: size}, rows - self.rows, room, " less: it holds ends of episodes"
+            {self.plan.name: size}, rows - self.rows, available, " less: it holds ends of episodes"
         )
+
+    def clear(self) -> None:
+        """Zero what was ever written."""
+        flat = self.flat_bytes()
+        for chunk in np.flatnonzero(self.written):
+            first, stop = self.chunk_range(int(chunk))
+            flat[first:stop] = 0
+        self.written[:] = False
+        self.changed[:] = False
+        self.digest.clear()
 
     def chunk_range(self, chunk: int) -> tuple[int, int]:
         """First byte and the byte after the last of a chunk."""
@@ -182,7 +188,7 @@ class Arena:
         self.arrays: dict[str, StoredArray] = {}
         self._host: dict[str, Array] = {}
         plans = list(plans)
-        _require_room(plans, config, self.device)
+        _require_fits(plans, config, self.device)
         for plan in plans:
             tensor, descriptor = self._allocate(plan, config)
             self.arrays[plan.name] = StoredArray(
@@ -234,13 +240,7 @@ class Arena:
     def clear(self) -> None:
         """Zero everything that was ever written."""
         for array in self.arrays.values():
-            flat = array.flat_bytes()
-            for chunk in np.flatnonzero(array.written):
-                first, stop = array.chunk_range(int(chunk))
-                flat[first:stop] = 0
-            array.written[:] = False
-            array.changed[:] = False
-            array.digest.clear()
+            array.clear()
 
     def _allocate(self, plan: ArrayPlan, config: ReplayConfig) -> tuple[Tensor, int | None]:
         if self.device.type != "cpu":
@@ -256,33 +256,69 @@ class Arena:
         return flat.view(plan.dtype).view(rows, *plan.shape), descriptor
 
 
-class HostRing:
-    """A ring's rows of B entries in main memory, for pieces that do not reach around its end.
+def available_memory(root: Path = Path("/")) -> tuple[int, str]:
+    """Bytes this process may still take, and what sets the limit.
+
+    The least of what the machine has free and what each control group above this process
+    (version 1 or 2) leaves; page cache that can be dropped counts as free.
 
     Args:
-        arena: holds the array.
-        name: of the array; the ring is its first part.
-        num_rows: rows of the ring.
-        num_envs: B, entries of the array's first axis per row.
-
-    Attributes:
-        rows: [num_rows, B, ...] all of it.
+        root: where /proc and /sys are found.
     """
+    found = [_machine_memory(root)]
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            found += _group_memory(
+                root / "sys/fs/cgroup", path, ("memory.max", "memory.current", "inactive_file")
+            )
+        elif "memory" in controllers.split(","):
+            found += _group_memory(
+                root / "sys/fs/cgroup/memory",
+                path,
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            )
+    return min(found)
 
-    def __init__(self, arena: Arena, name: str, num_rows: int, num_envs: int) -> None:
-        entries = arena.host(name)[: num_rows * num_envs]
-        self.rows = entries.reshape(num_rows, num_envs, *entries.shape[1:])
-        self._stored, self._num_envs = arena.arrays[name], num_envs
 
-    def part(self, row: int, count: int) -> Array:
-        """[count, B, ...] rows from the one at `row`, about to be written."""
-        stop = row + count
-        self._stored.touch(row * self._num_envs, stop * self._num_envs)
-        return self.rows[row:stop]
+def available_device_memory(device: torch.device) -> tuple[int, str] | None:
+    """Free bytes of a CUDA device; None for a kind of device that does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0], f"free on {device}"
+    return available_memory() if device.type == "cpu" else None
 
-    def write(self, row: int, values: Array) -> None:
-        """Write [R, B, ...] values from `row` on."""
-        self.part(row, len(values))[:] = values
+
+def available_disk(directory: Path) -> tuple[int, str]:
+    """Free bytes on the disk that holds `directory`."""
+    return shutil.disk_usage(directory).free, f"free on the disk of {directory}"
+
+
+def require_fit(
+    parts: dict[str, int], capacity: int, available: tuple[int, str] | None, advice: str
+) -> None:
+    """Refuse a buffer that cannot fit, with the arithmetic.
+
+    Args:
+        parts: array group -> bytes.
+        capacity: transitions that these bytes are for.
+        available: bytes there are, and where; None skips the check.
+        advice: further ways out, to end the message.
+
+    Raises:
+        ConfigError: if the parts sum to more than is available.
+    """
+    needed = sum(parts.values())
+    if available is None or needed <= available[0]:
+        return
+    free, source = available
+    largest = sorted(parts.items(), key=lambda item: -item[1])[:4]
+    terms = " + ".join(f"{name} {size / capacity:,.0f}" for name, size in largest)
+    raise ConfigError(
+        f"replay of capacity={capacity:,} transitions needs {needed / 1e9:,.2f} GB = {capacity:,} "
+        f"x {needed / capacity:,.0f} bytes ({terms}{' + ...' if len(parts) > 4 else ''}), but "
+        f"{free / 1e9:,.2f} GB is available ({source}). Use a capacity of at most "
+        f"{int(capacity * free / needed):,}{advice}."
+    )
 
 
 def _storage_device(config: ReplayConfig) -> torch.device:
@@ -307,7 +343,7 @@ def _storage_directory(config: ReplayConfig) -> Path:
     return directory
 
 
-def _require_room(plans: list[ArrayPlan], config: ReplayConfig, device: torch.device) -> None:
+def _require_fits(plans: list[ArrayPlan], config: ReplayConfig, device: torch.device) -> None:
     parts: dict[str, int] = {}
     for plan in plans:
         group = plan.name.split("/", 1)[0]
@@ -367,3 +403,39 @@ def _reserve_disk(descriptor: int, start: int, size: int, name: str) -> None:
             f"the disk cannot hold {size / 1e9:,.2f} GB for the replay array {name!r} ({error}). "
             "Use a smaller capacity, or a storage_dir on a larger disk."
         ) from error
+
+
+def _machine_memory(root: Path) -> tuple[int, str]:
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024, "MemAvailable of the machine"
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return total, "memory of the machine"
+
+
+def _group_memory(mount: Path, path: str, names: tuple[str, str, str]) -> list[tuple[int, str]]:
+    """What each group from `path` up to the mount leaves, for those with a limit."""
+    limit_name, usage_name, cache_name = names
+    found: list[tuple[int, str]] = []
+    group = mount / path.lstrip("/")
+    for directory in [group, *group.parents]:
+        if not directory.is_relative_to(mount):
+            break
+        limit, usage = _read(directory / limit_name).strip(), _read(directory / usage_name).strip()
+        if not (limit.isdigit() and usage.isdigit()):
+            continue
+        cache = 0
+        for line in _read(directory / "memory.stat").splitlines():
+            name, _, value = line.partition(" ")
+            cache = int(value) if name == cache_name else cache
+        free = max(int(limit) - max(int(usage) - cache, 0), 0)
+        found.append((free, f"{limit_name} of the control group {directory}"))
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # not Linux, not in a group, or not ours to read: no limit known here
+        return ""

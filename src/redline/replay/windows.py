@@ -23,13 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Bits of a row's flags.
-VALID = 1
-TERMINATED = 2
-TRUNCATED = 4
-CUT = 8  # the chain of rows breaks here without an end of the episode; the successor is kept
-FIRST = 16  # the first valid row of an episode
-ENDED = TERMINATED | TRUNCATED | CUT
+from redline.replay.links import ENDED, FIRST, TERMINATED, VALID
 
 
 class Window(NamedTuple):
@@ -40,7 +34,7 @@ class Window(NamedTuple):
         discount: [N] float32 factor of the successor's value.
         num_steps: [N] int64, k.
         last: [N] int64 number of the window's last row.
-        ended: [N] bool, the successor is the kept one of row `last`, not the next row's.
+        ended: [N] bool, the successor is row `last`'s true last observation, not the next row.
     """
 
     reward: Tensor

@@ -1,0 +1,516 @@
+"""Plain transitions: each observation stored beside its true successor.
+
+`PairStore` holds one observation leaf that is small enough to be stored twice, in two rings
+of L rows. No links are needed: what a row is bootstrapped from was written with it. Larger
+observations and stacks of frames are stored once, by `frames.py`.
+
+`PlainPath` is the quick way in and out of a buffer that holds nothing but such leaves, in main
+memory. Collectors write every rollout into the same few TensorDicts, and batches are drawn into
+the same one, so both keep numpy views of that memory: for a rollout of a single step, looking
+its tensors up would take longer than copying them. Whatever is out of the ordinary (invalid
+rows, a break between rollouts, the ring's end, wrong shapes) is left to `Replay.add`, which
+writes the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from redline.data import Array, Rollout
+from redline.replay.config import ReplayConfig
+from redline.replay.links import (
+    ENDED,
+    FIRST,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    LeafRows,
+    Links,
+    zero_invalid,
+)
+from redline.replay.spec import LeafSpec, ReplaySpec, entry_name, flatten, nest
+from redline.replay.spec import Path as KeyPath
+from redline.replay.storage import Arena, ArrayPlan
+from redline.replay.windows import Window
+
+LARGEST_PAIRED_BYTES = 4096  # of one observation; beyond, the memory counts for more than links
+_MOST_ROLLOUTS = 8  # rollouts whose memory is remembered
+_MOST_BYTES = 1024 * 1024  # of such a rollout, because remembering keeps it alive
+
+
+class PairStore:
+    """One tensor of the observations and, if batches carry it, its true successor.
+
+    Args:
+        arena: holds the arrays that `plans` asked for.
+        name: of the leaf, "obs" or "obs/...".
+        leaf: shape and dtype.
+        ring_rows: L.
+        num_envs: B.
+    """
+
+    def __init__(
+        self, arena: Arena, name: str, leaf: LeafSpec, ring_rows: int, num_envs: int
+    ) -> None:
+        self._arena, self.name, self.next_name = arena, name, f"next_{name}"
+        self.shape, self.dtype = leaf.shape, leaf.dtype
+        self._ring_rows, self._num_envs = ring_rows, num_envs
+        self.has_next = self.next_name in arena
+        # The observation to act on next, [B, ...]: where the next rollout should begin.
+        self.last_obs = torch.zeros((num_envs, *leaf.shape), dtype=leaf.dtype)
+
+    @staticmethod
+    def plans(name: str, leaf: LeafSpec, rows: int, *, next_obs: bool) -> list[ArrayPlan]:
+        """The arrays of a leaf for `rows` transitions."""
+        names = [name, f"next_{name}"] if next_obs else [name]
+        return [ArrayPlan(name=n, rows=rows, shape=leaf.shape, dtype=leaf.dtype) for n in names]
+
+    def follows(self, head: int, first: Tensor) -> Tensor:
+        """[B] bool whether [B, ...] observations are those that were to be acted on next."""
+        del head
+        return (self.last_obs.to(first.device) == first).reshape(self._num_envs, -1).all(1)
+
+    def check(self, rows: LeafRows, links: Links) -> None:
+        """Any observation will do."""
+
+    def make_way(self, head: int, oldest: int, cut: Array, matches: Array) -> None:
+        """Nothing is shared between rows."""
+
+    def write(self, head: int, rows: LeafRows, links: Links, matches: Array) -> None:
+        """Store a rollout's observations.
+
+        Args:
+            head: absolute number of its first row.
+            rows: the leaf's part of it.
+            links: how its rows hang together.
+            matches: not needed here.
+        """
+        self._arena.write_ring(self.name, head, rows.obs, self._num_envs)
+        if self.has_next:
+            following = torch.cat([rows.obs[1:], rows.last_obs[None]])
+            device = following.device
+            at = (torch.from_numpy(rows.end_t).to(device), torch.from_numpy(rows.end_b).to(device))
+            following[at] = rows.end_obs
+            following = zero_invalid(following, links)
+            self._arena.write_ring(self.next_name, head, following, self._num_envs)
+        self.last_obs.copy_(rows.last_obs)
+
+    def gather(
+        self, index: Tensor, window: Window | None, shift: int, out: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Observations of N rows; see `FrameStore.gather`."""
+        del shift
+        wanted = {"obs": (self.name, index)}
+        if window is not None:
+            wanted["next_obs"] = (self.next_name, window.last)
+        found: dict[str, Tensor] = {}
+        for key, (name, rows) in wanted.items():
+            stored, into = self._arena[name], out.get(key)
+            if into is not None and not into.is_contiguous():
+                into = None
+            if into is not None:
+                into = into.view(len(rows), *self.shape)
+            found[key] = torch.index_select(stored, 0, rows % len(stored), out=into)
+        return found
+
+    def load_linked(
+        self, frames: Tensor, last: Tensor, flags: Tensor, head: int, oldest: int
+    ) -> None:
+        """Take over what format 1 of a snapshot stored: observations once, with links.
+
+        Args:
+            frames: [M, elements] the ring of (L + 1) * B observations, and others behind it.
+            last: [L * B, 1] places of the successors of rows that ended or were cut.
+            flags: [L * B] of the rows.
+            head: absolute number of the row to be written next.
+            oldest: of the oldest row.
+        """
+        width, ring = self._num_envs, (self._ring_rows + 1) * self._num_envs
+        frames = frames.view(-1, *self.shape)
+        index = torch.arange(oldest * width, head * width)
+        slot = index % len(flags)
+        after = torch.where((flags[slot] & ENDED) != 0, last[slot, 0], (index + width) % ring)
+        following = frames[after]
+        following[(flags[slot] & VALID) == 0] = 0
+        for name, value in ((self.name, frames[index % ring]), (self.next_name, following)):
+            if name in self._arena and len(index):
+                rows = value.view(-1, width, *self.shape)
+                self._arena.write_ring(name, oldest, rows, width)
+        self.last_obs.copy_(frames[(head * width + torch.arange(width)) % ring])
+
+    def state_arrays(self) -> dict[str, Array]:
+        """What is not in the arena."""
+        return {"last_obs": self.last_obs.numpy()}
+
+    def load_state_arrays(self, state: Mapping[str, Array]) -> None:
+        """The inverse of `state_arrays`."""
+        if "last_obs" in state:  # else `load_linked` sets it
+            self.last_obs.copy_(torch.from_numpy(state["last_obs"]))
+
+    def clear(self) -> None:
+        """Forget the observation to act on."""
+        self.last_obs.zero_()
+
+
+class SameTensors:
+    """Remembers the tensors of a TensorDict, and tells whether it still holds them.
+
+    Args:
+        tree: the TensorDict; it and its tensors are kept alive, so no others can be taken for
+            them.
+        keys: the entries that matter, with all that is below them. None: all, and that there
+            are no more.
+
+    Raises:
+        KeyError: if one is missing.
+    """
+
+    def __init__(self, tree: TensorDictBase, keys: Iterable[str] | None = None) -> None:
+        self._nodes: list[tuple[TensorDictBase, int | None, list[tuple[str, Any, int | None]]]] = []
+        self._remember(tree, keys)
+
+    def _remember(self, tree: TensorDictBase, keys: Iterable[str] | None) -> None:
+        names = list(tree.keys()) if keys is None else list(keys)
+        entries: list[tuple[str, Any, int | None]] = []
+        self._nodes.append((tree, len(names) if keys is None else None, entries))
+        for name in names:
+            value = tree[name]
+            if isinstance(value, TensorDictBase):
+                entries.append((name, value, None))
+                self._remember(value, None)
+            else:
+                entries.append((name, value, value.data_ptr()))
+
+    def are_held(self) -> bool:
+        """Whether each is the one it was, where it was: `share_memory_` moves its memory."""
+        for tree, size, entries in self._nodes:
+            held = _mapping(tree)
+            if size is not None and len(held) != size:
+                return False
+            for key, value, address in entries:
+                if held.get(key) is not value:
+                    return False
+                if address is not None and value.data_ptr() != address:
+                    return False
+        return True
+
+
+def _mapping(tree: TensorDictBase) -> Mapping[str, Any]:
+    """What a TensorDict holds. Its own dict, where it has one, answers 15 times as fast."""
+    own = getattr(tree, "_tensordict", None)
+    return own if isinstance(own, dict) else dict(tree.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _RolloutViews:
+    """The memory of a rollout's steps, of the shapes and dtypes it should have.
+
+    Attributes:
+        batch_size: (T, B) it had.
+        tensors: what it held.
+        valid: [T, B] bool.
+        terminated: [T, B] bool.
+        truncated: [T, B] bool.
+        episode_id: [T, B] int64.
+        rows: (ring [L, B, ...], values [T, B, ...]) to be copied as they are.
+        obs: path -> [T, B, ...].
+        final_obs: likewise.
+    """
+
+    batch_size: torch.Size
+    tensors: SameTensors
+    valid: Array
+    terminated: Array
+    truncated: Array
+    episode_id: Array
+    rows: list[tuple[Array, Array]]
+    obs: dict[KeyPath, Array]
+    final_obs: dict[KeyPath, Array]
+
+    def are_usual(self, ended: Array) -> bool:
+        """Whether all rows are valid, and each episode goes on until it ended."""
+        if np.count_nonzero(self.valid) < self.valid.size:
+            return False
+        if len(ended) == 1:
+            return True
+        changes = self.episode_id[:-1] != self.episode_id[1:]
+        return np.count_nonzero(changes & ~ended[:-1]) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchViews:
+    """A batch of N transitions, and numpy views of its memory.
+
+    Attributes:
+        batch: it.
+        tensors: what it was made of: a caller may have put others.
+        index: [N] int64.
+        weight: [N] float32.
+        num_steps: [N] int64.
+        discount: [N] float32.
+        rows: (array of the buffer with one entry per transition, the batch's memory for it).
+    """
+
+    batch: TensorDict
+    tensors: SameTensors
+    index: Array
+    weight: Array
+    num_steps: Array
+    discount: Array
+    rows: list[tuple[Array, Array]]
+
+
+class PlainPath:
+    """Adds and draws plain transitions in main memory.
+
+    Args:
+        arena: the buffer's arrays.
+        config: the buffer's.
+        spec: the buffer's.
+        leaves: its observations.
+        ring_rows: L.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        config: ReplayConfig,
+        spec: ReplaySpec,
+        leaves: dict[KeyPath, PairStore],
+        ring_rows: int,
+    ) -> None:
+        self._arena, self._spec, self._leaves = arena, spec, leaves
+        self._ring_rows = ring_rows
+        self._rollouts: dict[int, _RolloutViews] = {}
+        self._batch: _BatchViews | None = None
+        self._unmarked = 0  # rows from here on may not be marked as changed yet
+        self._by_row = {entry_name("action", path): ("action", path) for path in spec.action}
+        self._by_row |= {f"extra/{name}": (name, ()) for name in spec.extras}
+        self._by_row["reward"] = ("reward", ())
+        names = ["flags", *self._by_row]
+        for leaf in leaves.values():
+            names += [leaf.name, leaf.next_name] if leaf.has_next else [leaf.name]
+        self._rings = {name: self._ring(name) for name in names}
+        self._last_obs = {path: leaf.last_obs.numpy() for path, leaf in leaves.items()}
+        # What one step means, by the row's flags.
+        bits = np.arange(2 * FIRST)
+        valid = (bits & VALID) != 0
+        self._num_steps = valid.astype(np.int64)
+        bootstraps = valid & ((bits & TERMINATED) == 0)
+        self._discount = np.where(bootstraps, np.float32(config.gamma), np.float32(0.0))
+
+    def add(self, rollout: Rollout, head: int, episode_open: Array) -> Array | None:
+        """Write a rollout if it carries on where the last one stopped, with valid rows only.
+
+        Args:
+            rollout: [T, B].
+            head: absolute number of its first row, above 0.
+            episode_open: [B] bool, the episode of the row before goes on.
+
+        Returns:
+            [B] bool, whether the episode goes on after the last row. None if it is another kind
+            of rollout: then nothing was written.
+        """
+        views = self._views_of(rollout.steps)
+        last = _arrays(rollout.last_obs, self._spec.obs, (self._spec.num_envs,))
+        if views is None or last is None:
+            return None
+        ended = views.terminated | views.truncated
+        first, stop = head % self._ring_rows, head % self._ring_rows + len(ended)
+        if stop > self._ring_rows or not views.are_usual(ended) or not self._joins(views):
+            return None
+        for ring, values in views.rows:
+            ring[first:stop] = values
+        any_ended = np.count_nonzero(ended) > 0
+        self._write_flags(views, ended if any_ended else None, first, stop, episode_open)
+        for path, leaf in self._leaves.items():
+            if leaf.has_next:
+                following = self._rings[leaf.next_name][first:stop]
+                following[:-1], following[-1] = views.obs[path][1:], last[path]
+                if any_ended:
+                    at = ended.nonzero()
+                    following[at] = views.final_obs[path][at]
+            self._last_obs[path][:] = last[path]
+        return ~ended[-1]
+
+    def mark_changed(self, head: int) -> None:
+        """Record which rows were written since the last call; `add` leaves that to a save."""
+        count = min(head - self._unmarked, self._ring_rows)
+        start, width = (head - count) % self._ring_rows, self._spec.num_envs
+        over = max(start + count - self._ring_rows, 0)
+        for name in self._rings:
+            self._arena.arrays[name].touch(start * width, (start + count - over) * width)
+            self._arena.arrays[name].touch(0, over * width)
+        self._unmarked = head
+
+    def skip_marking(self, head: int) -> None:
+        """Rows below `head` are marked already: they were loaded, or there are none."""
+        self._unmarked = head
+
+    def sample(self, index: Array, weight: Array | float, out: TensorDictBase | None) -> TensorDict:
+        """The one-step transitions of the rows that were drawn.
+
+        Args:
+            index: [N] int64 numbers t * B + b of the rows.
+            weight: [N] float32 importance weights, or one for all.
+            out: an earlier batch; if it is the one made last, and holds what it held then, it is
+                written over and returned.
+        """
+        made = self._batch
+        if made is None or out is None or not self.made(out, len(index)):
+            made = self._batch = self._make_batch(len(index))
+        made.index[:], made.weight[:] = index, weight
+        flags = self._arena.host("flags")
+        slot = index % len(flags)
+        bits = flags.take(slot).astype(np.intp)
+        # Taking by `clip` writes to `out` without a detour; every slot is inside anyway.
+        self._num_steps.take(bits, out=made.num_steps, mode="clip")
+        self._discount.take(bits, out=made.discount, mode="clip")
+        for stored, into in made.rows:
+            stored.take(slot, axis=0, out=into, mode="clip")
+        return made.batch
+
+    def made(self, out: TensorDictBase, size: int) -> bool:
+        """Whether `out` is the batch made last, of that size, and holds what it held then."""
+        made = self._batch
+        if made is None or out is not made.batch or size != len(made.index):
+            return False
+        return made.tensors.are_held()
+
+    def _views_of(self, steps: TensorDict) -> _RolloutViews | None:
+        """Views of a rollout's memory; None if it is not as it should be."""
+        known = self._rollouts.get(id(steps))  # known steps are kept alive, so the id is theirs
+        if known is not None and known.batch_size == steps.batch_size and known.tensors.are_held():
+            return known
+        self._rollouts.pop(id(steps), None)
+        views = self._make_views(steps)
+        if views is not None and steps.bytes() <= _MOST_BYTES:
+            if len(self._rollouts) >= _MOST_ROLLOUTS:
+                self._rollouts.clear()
+            self._rollouts[id(steps)] = views
+        return views
+
+    def _make_views(self, steps: TensorDict) -> _RolloutViews | None:
+        spec = self._spec
+        wanted: dict[str, dict[KeyPath, LeafSpec]] = {
+            **{key: {(): LeafSpec((), torch.bool)} for key in ("valid", "terminated", "truncated")},
+            "episode_id": {(): LeafSpec((), torch.int64)},
+            "reward": {(): LeafSpec((), torch.float32)},
+            "action": spec.action,
+            **{name: {(): leaf} for name, leaf in spec.extras.items()},
+            "obs": spec.obs,
+            "final_obs": spec.obs,
+        }
+        try:
+            tensors = SameTensors(steps, wanted)
+        except KeyError:
+            return None
+        if steps.batch_size[1:] != (spec.num_envs,):
+            return None
+        arrays: dict[str, dict[KeyPath, Array]] = {}
+        for name, leaves in wanted.items():
+            found = _arrays(steps[name], leaves, tuple(steps.batch_size))
+            if found is None:
+                return None
+            arrays[name] = found
+        rows = [
+            (self._rings[name], arrays[key][path]) for name, (key, path) in self._by_row.items()
+        ]
+        rows += [(self._rings[leaf.name], arrays["obs"][p]) for p, leaf in self._leaves.items()]
+        return _RolloutViews(
+            batch_size=steps.batch_size,
+            tensors=tensors,
+            valid=arrays["valid"][()],
+            terminated=arrays["terminated"][()],
+            truncated=arrays["truncated"][()],
+            episode_id=arrays["episode_id"][()],
+            rows=rows,
+            obs=arrays["obs"],
+            final_obs=arrays["final_obs"],
+        )
+
+    def _joins(self, views: _RolloutViews) -> bool:
+        """Whether the rollout begins with what was there to act on."""
+        for path, last in self._last_obs.items():
+            if np.count_nonzero(last == views.obs[path][0]) < last.size:
+                return False
+        return True
+
+    def _write_flags(
+        self, views: _RolloutViews, ended: Array | None, first: int, stop: int, episode_open: Array
+    ) -> None:
+        flags = self._rings["flags"][first:stop]
+        flags[:] = VALID
+        if np.count_nonzero(episode_open) < episode_open.size:
+            flags[0] += FIRST * (~episode_open).view(np.uint8)
+        if ended is not None:
+            flags += TERMINATED * views.terminated.view(np.uint8)
+            flags += TRUNCATED * views.truncated.view(np.uint8)
+            flags[1:] += FIRST * ended[:-1].view(np.uint8)
+
+    def _make_batch(self, size: int) -> _BatchViews:
+        """A batch with memory of its own, to be written over from here on."""
+        arrays: dict[str, Array] = {}
+        parts: dict[str, dict[KeyPath, Tensor]] = {}
+
+        def add(name: str, key: str, path: KeyPath, shape: tuple[int, ...], kind: Any) -> None:
+            tensor = torch.zeros((size, *shape), dtype=kind)
+            parts.setdefault(key, {})[path] = tensor
+            arrays[name] = tensor.numpy()
+
+        add("discount", "discount", (), (), torch.float32)
+        add("num_steps", "num_steps", (), (), torch.int64)
+        add("index", "index", (), (), torch.int64)
+        add("weight", "weight", (), (), torch.float32)
+        by_row = dict(self._by_row)
+        for path, leaf in self._leaves.items():
+            by_row[leaf.name] = ("obs", path)
+            if leaf.has_next:
+                by_row[leaf.next_name] = ("next_obs", path)
+        for name, (key, path) in by_row.items():
+            stored = self._arena[name]
+            add(name, key, path, tuple(stored.shape[1:]), stored.dtype)
+        fields = {key: nest(leaves, (size,)) for key, leaves in parts.items()}
+        batch = TensorDict(fields, batch_size=[size])
+        return _BatchViews(
+            batch=batch,
+            tensors=SameTensors(batch),
+            index=arrays["index"],
+            weight=arrays["weight"],
+            num_steps=arrays["num_steps"],
+            discount=arrays["discount"],
+            rows=[(self._arena.host(name), arrays[name]) for name in by_row],
+        )
+
+    def _ring(self, name: str) -> Array:
+        """[L, B, ...] view of an array of the buffer."""
+        stored = self._arena.host(name)
+        return stored.reshape(self._ring_rows, self._spec.num_envs, *stored.shape[1:])
+
+
+def _arrays(
+    tree: Any, leaves: Mapping[KeyPath, LeafSpec], leading: tuple[int, ...]
+) -> dict[KeyPath, Array] | None:
+    """Path -> the memory of a tensor; None unless all are there, in main memory, and as wanted.
+
+    Args:
+        tree: nested tensors [*leading, ...].
+        leaves: path -> what is wanted of each.
+        leading: sizes of the leading axes.
+    """
+    found: dict[KeyPath, Array] = {}
+    for path, value in flatten(tree).items():
+        leaf = leaves.get(path)
+        if leaf is None or not isinstance(value, Tensor) or not value.is_cpu:
+            return None
+        if value.dtype != leaf.dtype or value.shape != (*leading, *leaf.shape):
+            return None
+        found[path] = value.numpy()
+    return found if len(found) == len(leaves) else None

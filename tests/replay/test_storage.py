@@ -1,0 +1,125 @@
+"""What there is to use, read from /proc and the control groups, and the refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import redline.replay.storage as storage_module
+from redline.errors import ConfigError, DeviceError
+from redline.replay import Replay, ReplayConfig, ReplaySpec
+from redline.replay.spec import LeafSpec
+from redline.replay.storage import available_disk, available_memory
+
+ATARI = ReplaySpec(
+    num_envs=8,
+    obs={(): LeafSpec((4, 84, 84), torch.uint8)},
+    action={(): LeafSpec((), torch.int64)},
+    extras={},
+    state={},
+)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_machine_memory(tmp_path: Path) -> None:
+    write(tmp_path / "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    assert available_memory(tmp_path)[0] == 4000 * 1024
+
+
+def test_control_group_version_2(tmp_path: Path) -> None:
+    """The tightest group above the process counts; cache that can be dropped is free."""
+    write(tmp_path / "proc/meminfo", "MemAvailable: 40000000 kB\n")
+    write(tmp_path / "proc/self/cgroup", "0::/job/task\n")
+    group = tmp_path / "sys/fs/cgroup/job"
+    write(group / "memory.max", "1000000\n")
+    write(group / "memory.current", "700000\n")
+    write(group / "memory.stat", "anon 1\ninactive_file 200000\n")
+    write(group / "task/memory.max", "max\n")
+    write(group / "task/memory.current", "600000\n")
+    free, source = available_memory(tmp_path)
+    assert free == 1_000_000 - (700_000 - 200_000)
+    assert "memory.max" in source
+    assert "job" in source
+
+
+def test_control_group_version_1(tmp_path: Path) -> None:
+    write(tmp_path / "proc/meminfo", "MemAvailable: 40000000 kB\n")
+    write(tmp_path / "proc/self/cgroup", "5:cpu,cpuacct:/\n3:memory:/box\n")
+    group = tmp_path / "sys/fs/cgroup/memory/box"
+    write(group / "memory.limit_in_bytes", "500000\n")
+    write(group / "memory.usage_in_bytes", "100000\n")
+    assert available_memory(tmp_path)[0] == 400_000
+
+
+def test_without_proc_the_machine_is_asked(tmp_path: Path) -> None:
+    assert available_memory(tmp_path)[0] > 2**20
+
+
+def test_a_buffer_that_cannot_fit_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Fault 28: elsewhere found out hours later. The message carries the arithmetic."""
+    monkeypatch.setattr(storage_module, "available_memory", lambda: (int(12e9), "a test"))
+    with pytest.raises(ConfigError) as refusal:
+        Replay(ReplayConfig(capacity=1_000_000), ATARI)
+    message = str(refusal.value)
+    for part in ("capacity=1,000,000", "GB", "bytes (obs", "12.00 GB", "a test", "memmap"):
+        assert part in message
+    most = int(message.split("at most ")[1].split(" ")[0].rstrip(",").replace(",", ""))
+    assert 400_000 < most < 430_000
+    Replay(ReplayConfig(capacity=most - 1000), ATARI)
+    Replay(ReplayConfig(capacity=1_000_000, frame_stack=4), ATARI)
+
+    monkeypatch.setattr(storage_module, "available_disk", lambda _: (int(1e9), "a test"))
+    with pytest.raises(ConfigError, match="larger disk"):
+        Replay(ReplayConfig(capacity=1_000_000, storage="memmap", storage_dir=tmp_path), ATARI)
+
+
+def test_growth_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.replay.streams import Stream
+
+    stream = Stream(0, frames=3, end_rate=1.0)
+    rollout = stream.rollout(16)
+    config = ReplayConfig(capacity=400, frame_stack=3)
+    replay = Replay(config, ReplaySpec.from_rollout(rollout))
+    monkeypatch.setattr(storage_module, "available_memory", lambda: (10, "a test"))
+    with pytest.raises(ConfigError, match="ends of episodes"):
+        replay.add(rollout)
+
+
+def test_memory_is_committed_as_it_is_used() -> None:
+    """Reserved address space costs nothing until rows are written."""
+
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
+    before = resident()
+    replay = Replay(ReplayConfig(capacity=100_000, frame_stack=4), ATARI)
+    assert replay.nbytes > 700e6
+    assert resident() - before < 50e6
+
+
+def test_a_missing_device_is_named() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(DeviceError, match="no CUDA device"):
+        Replay(ReplayConfig(capacity=100, storage="device", device="cuda"), ATARI)
+
+
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="storage_dir"):
+        Replay(ReplayConfig(capacity=100, storage="memmap", storage_dir=tmp_path / "file"), ATARI)
+
+
+def test_disk(tmp_path: Path) -> None:
+    assert available_disk(tmp_path)[0] > 0
