@@ -60,6 +60,7 @@ class Contender:
     insert: Callable[[], Any]
     sample: Callable[[], Any]
     bytes_per_transition: float
+    transitions_per_insert: int
 
 
 def atari_rollouts(rng: np.random.Generator, rollouts: int = 6) -> list[Rollout]:
@@ -84,17 +85,21 @@ def atari_rollouts(rng: np.random.Generator, rollouts: int = 6) -> list[Rollout]
     return found
 
 
-def cheetah_rollouts(rng: np.random.Generator) -> list[Rollout]:
-    """Vectors of HalfCheetah's sizes."""
-    obs = rng.normal(size=(LENGTH + 1, NUM_ENVS, 17)).astype(np.float32)
-    return [rollout_of(torch.from_numpy(obs), torch.float32, (6,), rng)]
+def cheetah_rollouts(
+    rng: np.random.Generator, length: int = LENGTH, num_envs: int = NUM_ENVS
+) -> list[Rollout]:
+    """Vectors of HalfCheetah's sizes; an episode of one step never ends."""
+    obs = rng.normal(size=(length + 1, num_envs, 17)).astype(np.float32)
+    rollout = rollout_of(torch.from_numpy(obs), torch.float32, (6,), rng)
+    rollout.steps["truncated"] &= length > 1
+    return [rollout]
 
 
 def rollout_of(
     obs: torch.Tensor, dtype: torch.dtype, action: tuple[int, ...], rng: np.random.Generator
 ) -> Rollout:
-    """A rollout with these LENGTH + 1 observations."""
-    shape = (LENGTH, NUM_ENVS)
+    """A rollout with these [T + 1, B, ...] observations."""
+    shape = (len(obs) - 1, obs.shape[1])
     false = torch.zeros(shape, dtype=torch.bool)
     truncated = false.clone()
     truncated[-1] = True
@@ -110,7 +115,7 @@ def rollout_of(
                 "truncated": truncated,
                 "valid": ~false,
                 "final_obs": final,
-                "env_id": torch.arange(NUM_ENVS).expand(shape),
+                "env_id": torch.arange(shape[1]).expand(shape),
                 "episode_id": torch.zeros(shape, dtype=torch.int64),
             },
             batch_size=list(shape),
@@ -136,7 +141,8 @@ def redline_buffer(rollouts: list[Rollout], capacity: int, **settings: Any) -> C
         if settings.get("prioritized"):
             replay.update_priorities(batch["index"], torch.rand(BATCH))
 
-    return Contender(lambda: replay.add(next(source)), sample, replay.nbytes / capacity)
+    rows = rollouts[0].done.numel()
+    return Contender(lambda: replay.add(next(source)), sample, replay.nbytes / capacity, rows)
 
 
 def successors(rollout: Rollout) -> torch.Tensor:
@@ -152,6 +158,7 @@ def sb3_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
     from stable_baselines3.common.buffers import ReplayBuffer
 
     obs, action = rollouts[0]["obs"].numpy(), rollouts[0]["action"].numpy()
+    length, num_envs = obs.shape[:2]
     images = obs.dtype == np.uint8
     box = gymnasium.spaces.Box
     buffer = ReplayBuffer(
@@ -159,9 +166,9 @@ def sb3_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
         box(0 if images else -np.inf, 255 if images else np.inf, obs.shape[2:], obs.dtype.type),
         gymnasium.spaces.Discrete(6) if images else box(-1, 1, action.shape[2:], np.float32),
         device="cpu",
-        n_envs=NUM_ENVS,
+        n_envs=num_envs,
     )
-    infos: list[dict[str, Any]] = [{} for _ in range(NUM_ENVS)]
+    infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
     sources = itertools.cycle(
         [
             tuple(
@@ -180,14 +187,15 @@ def sb3_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
 
     def insert() -> None:
         columns = next(sources)
-        for t in range(LENGTH):
+        for t in range(length):
             buffer.add(*(column[t] for column in columns), infos)
 
     while not buffer.full:
         insert()
     arrays = (value for value in vars(buffer).values() if isinstance(value, np.ndarray))
     size = sum(array.nbytes for array in arrays)
-    return Contender(insert, lambda: buffer.sample(BATCH), size / capacity)
+    rows = rollouts[0].done.numel()
+    return Contender(insert, lambda: buffer.sample(BATCH), size / capacity, rows)
 
 
 def torchrl_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
@@ -224,7 +232,7 @@ def torchrl_buffer(rollouts: list[Rollout], capacity: int) -> Contender:
 
     while len(buffer) < capacity:
         buffer.extend(next(source))
-    return Contender(lambda: buffer.extend(next(source)), sample, row_bytes)
+    return Contender(lambda: buffer.extend(next(source)), sample, row_bytes, rows[0].shape[0])
 
 
 def absent() -> dict[str, str]:
@@ -262,7 +270,7 @@ def compare(
 ) -> list[Result]:
     """Alternating pairs of both operations."""
     results = []
-    for operation, scale in (("insert", LENGTH * NUM_ENVS), ("sample", BATCH)):
+    for operation, scale in (("insert", ours.transitions_per_insert), ("sample", BATCH)):
         calls = [getattr(ours, operation), getattr(other, operation)]
         rates: list[list[float]] = [[], []]
         for call in calls:
@@ -316,6 +324,7 @@ def run(capacity: int, pairs: int, seconds: float, skipped: Collection[str]) -> 
         ("Atari stacks, frame-deduplicating", atari, capacity, 4),
         ("Atari stacks, plain", atari, capacity, 1),
         ("HalfCheetah", cheetah, small, 1),
+        ("HalfCheetah, 1 env, 1 step", cheetah_rollouts(rng, 1, 1), small, 1),
     ):
         settings: dict[str, Any] = {"frame_stack": stack}
         if "stable_baselines3" not in skipped:

@@ -9,17 +9,13 @@ when a batch is drawn, so one buffer serves any n.
 | `config.py` | `ReplayConfig`, which imports no torch |
 | `spec.py` | `ReplaySpec`: shapes and dtypes of what is stored |
 | `buffer.py` | `Replay`: add, sample, update_priorities, save, load |
-| `batches.py` | what is gathered for the rows that were drawn |
-| `intake.py` | what a rollout must be, and how it joins what is there |
-| `continuity.py` | where episodes begin and end in a rollout, and where a chain is cut |
-| `continuation.py`, `plain_batches.py` | the quick ways in and out, of small plain transitions |
-| `entries.py` | what a TensorDict held, and whether it does still |
-| `observations.py` | observations stored once per frame, stacks rebuilt by one gather |
-| `windows.py` | n-step windows |
+| `links.py` | what a rollout must be, and where its episodes begin and end |
+| `plain.py` | small observations beside their successors; the quick path of plain transitions |
+| `frames.py` | large observations and stacks, each frame stored once |
+| `windows.py`, `batches.py` | n-step windows, and what is gathered for the rows drawn |
 | `sequences.py` | which sequences are complete, and their stored states |
 | `samplers.py`, `tree.py` | uniform and proportional choice |
-| `pool.py` | slots for true last observations |
-| `storage.py`, `memory.py` | arrays in memory, in a file or on a device; the check that they fit |
+| `storage.py` | arrays in memory, in a file or on a device; the check that they fit |
 | `snapshot.py` | incremental, verified save and load |
 """
 
