@@ -1,4 +1,4 @@
-"""DQN learns by derived steps from every kind of observation that can be flattened."""
+"""DQN learns from every kind of observation that can be flattened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import redline
-from redline.engines.cpu.single_acting import single_actor
+from redline.engines.cpu import actor_for
 from redline.envs import make_vec
 from redline.policies import SquashedGaussianActor
 from redline.policies.make import make_actor, make_policy
@@ -57,7 +57,6 @@ def test_dqn_trains(space: spaces.Space, num_envs: int, tmp_path: Any) -> None:
         replay_size=64,
         hidden_sizes=(8,),
         activation="relu",
-        accelerate="derived",
         total_env_steps=64,
         quiet=True,
         tensorboard=False,
@@ -73,7 +72,7 @@ def test_acting_without_the_tensor_library_is_for_float32(dtype: Any, is_served:
         make_policy(space, discrete, hidden_sizes=(8,)),
         make_actor(SquashedGaussianActor, space, box, hidden_sizes=(8,)),
     ):
-        assert (single_actor(policy) is not None) == is_served
+        assert (actor_for(policy, 1, 4) is not None) == is_served
 
 
 def test_a_declared_float64_arrives_as_float32_and_is_served() -> None:
@@ -81,4 +80,4 @@ def test_a_declared_float64_arrives_as_float32_and_is_served() -> None:
         lambda: Drawing(spaces.Box(-1, 1, (4,), np.float64), spaces.Discrete(2)), 1
     ) as env:
         policy = make_policy(env.observation_space, env.action_space, hidden_sizes=(8,))
-    assert single_actor(policy) is not None
+    assert actor_for(policy, 1, 4) is not None

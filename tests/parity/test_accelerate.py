@@ -16,10 +16,10 @@ from redline.engines.accelerate import (
     choose_mode,
     describe,
 )
+from redline.engines.cpu.derive import derived
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from redline.engines.cpu.derive import derived
 from redline.errors import ConfigError, RedlineError
 from tests.parity.learners import LEARNERS, ON_POLICY, batch, make, parameters
 

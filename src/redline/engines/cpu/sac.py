@@ -1,129 +1,164 @@
-"""SAC's update for Box actions with hand-derived gradients; losses are in `algos/sac.py`.
+"""SAC's update for Box actions with gradients derived by hand; the losses are in `algos/sac.py`.
 
 With a = tanh(u), u = mean + std * noise, N rows and one sample of actions:
 
-    L_actor = mean(alpha log pi - V),   V = min over Q (or their mean)
+    L_actor = mean(alpha log pi - V),   V = min over Q
     dL/du = 2 a alpha / N + (1 - a^2) * dL/da,   dL/da = -dV/da / N
     dL/dmean = dL/du,   dL/dlog_std = dL/du * std * noise - alpha / N
 
-and no gradient where the log standard deviation is cut off.
+and no gradient where the log standard deviation is cut off. In each row only the smallest critic
+receives a gradient; equal ones share it, as in autograd.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from redline.algos.critics import bootstrapped
-from redline.algos.sac import SAC, Draws
-from redline.engines.cpu.array_networks import InArrays
-from redline.engines.cpu.networks import DerivedActor, DerivedCritic
-from redline.engines.cpu.own_step import OwnStep
-from redline.engines.cpu.sac_arrays import ArraySAC
-from redline.policies.actors import squashed_log_prob
+from redline.algos.sac import SAC
+from redline.data import Array
+from redline.engines.cpu.critics import ActorNetwork, CriticNetworks, Inputs, as_metrics
+from redline.engines.cpu.distributions import squashed_log_prob
+from redline.engines.cpu.known_parts import (
+    NotServedError,
+    known_actor,
+    known_critic,
+    require_optimizer,
+    require_parameters,
+)
+from redline.engines.cpu.mlp import require_quick
+from redline.engines.cpu.parameters import Gradients, OptimizerStep, TargetMove
+from redline.policies.actors import SquashedGaussianActor
+
+_TWO = np.float32(2.0)
 
 
-class DerivedSAC(OwnStep):
-    """`step` in place of that of `SAC`.
+class SACUpdate:
+    """In place of `SAC.update`.
 
     Args:
-        algorithm: owns parameters, optimisers, generator and counts.
-        actor: of `algorithm.policy`.
-        critic: of `algorithm.critic`.
-        target: of `algorithm.target`.
+        algorithm: owns parameters, optimizers, generator and counts, which are changed in place.
+
+    Attributes:
+        watched: one parameter of each network, to see whether they have been moved.
+
+    Raises:
+        NotServedError: if a part is not known.
     """
 
-    def __init__(
-        self, algorithm: SAC, actor: DerivedActor, critic: DerivedCritic, target: DerivedCritic
-    ) -> None:
-        self.algorithm = algorithm
-        self._actor, self._critic, self._target = actor, critic, target
-        self._size = algorithm.policy.action_size
-        self._log_std_range = algorithm.policy.log_std_range
-        networks = actor, critic, target
-        self._arrays = InArrays(networks, lambda rows: ArraySAC(algorithm, *networks, rows))
-
-    @classmethod
-    def of(cls, algorithm: SAC) -> DerivedSAC | None:
-        """None if a network is not plain, or a subset of the critics is drawn."""
-        actor = DerivedActor.of(algorithm.policy, algorithm.actor_optimizer)
-        critic = DerivedCritic.of(algorithm.critic, algorithm.critic_optimizer)
-        target = DerivedCritic.of(algorithm.target)
-        if algorithm.config.critic_subset is not None or not (actor and critic and target):
-            return None
-        return cls(algorithm, actor, critic, target)
-
-    def step(
-        self, batch: Any, drawn: Draws, moves: bool
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """As `SAC.step`."""
-        arrays = self._arrays.step_for(len(drawn.noise[0]))
-        if arrays is not None:
-            return arrays.step(batch, drawn, moves)
-        algorithm, alpha, noise = self.algorithm, self.algorithm.alpha(), drawn.noise
-        action, log_prob, _ = self._sample(batch["next_obs"], noise[0])
-        inputs = torch.cat([self._target.encode(batch["next_obs"]), action], 1)
-        value = _least(self._target.values(inputs))
-        soft_value = torch.addcmul(value, alpha, log_prob, value=-1.0)
-        target = bootstrapped(batch["reward"], batch["discount"], soft_value)
-        features = self._critic.encode(batch["obs"])
-        done = batch["action"].flatten(1)
-        loss, q_value, priority = self._critic.learn(
-            torch.cat([features, done], 1), target, batch["weight"], algorithm.critic_optimizer
-        )
-        actor_metrics: dict[str, Tensor] = {}
-        if len(noise) > 1:
-            actor_metrics = self._learn_actor(batch["obs"], features, noise[1], alpha)
-        if moves:
-            algorithm.move_target()
-        metrics = {"critic_loss": loss, "q_value": q_value, "priority": priority, "alpha": alpha}
-        return metrics, actor_metrics
-
-    def _sample(self, obs: Any, noise: Tensor) -> tuple[Tensor, Tensor, Any]:
-        """Actions [N, k], their log-density [N], and what backpropagation needs."""
-        kept = self._actor.perceptron.forward(self._actor.encoder(obs))
-        mean, raw = kept[-1].chunk(2, dim=1)
-        log_std = raw.clamp(*self._log_std_range)
-        spread = log_std.exp() * noise
-        u = mean + spread
-        return torch.tanh(u), squashed_log_prob(noise, log_std, u), (kept, raw, log_std, spread)
-
-    def _learn_actor(
-        self, obs: Any, features: Tensor, noise: Tensor, alpha: Tensor
-    ) -> dict[str, Tensor]:
-        """One step of the actor, and one of the temperature from the same actions."""
-        algorithm = self.algorithm
-        action, log_prob, (kept, raw, log_std, spread) = self._sample(obs, noise)
-        inputs = torch.cat([features, action], 1)
-        tapes = [member.forward(inputs) for member in self._critic.members]
-        values = torch.stack([tape[-1].squeeze(1) for tape in tapes])
-        value = values.amin(0)
-        share = 1.0 / len(value)
-        chosen = (values == value).to(value.dtype)
-        chosen *= -share / chosen.sum(0)  # equal values share, as autograd does it
-        grad = self._critic.action_gradient(
-            self._critic.members, tapes, list(chosen.unbind()), self._size
-        )
-        grad = torch.addcmul(grad, grad, action.square(), value=-1.0)
-        grad = grad.addcmul_(action, 2.0 * share * alpha)
-        grad_log_std = torch.addcmul(-share * alpha, grad, spread)
-        grad_log_std *= log_std == raw
-        self._actor.perceptron.backward(kept, torch.cat([grad, grad_log_std], 1), columns=None)
-        algorithm.actor_optimizer.step(self._actor.gradients)
-        entropy = -log_prob.mean()
+    def __init__(self, algorithm: SAC) -> None:
+        policy, critic, target = algorithm.policy, algorithm.critic, algorithm.target
+        if algorithm.config.critic_subset is not None:
+            raise NotServedError("the target takes the minimum of a drawn subset of the critics")
+        space = policy.observation_space
+        self._actor = known_actor(policy, SquashedGaussianActor)
+        self._critic = known_critic(critic, space, "critic")
+        self._target = known_critic(target, space, "target")
+        require_parameters({"policy": policy, "critic": critic})
+        require_parameters({"target": target}, trainable=False)
+        require_optimizer(algorithm.actor_optimizer, [policy], "actor_optimizer")
+        require_optimizer(algorithm.critic_optimizer, [critic], "critic_optimizer")
+        chains = [self._actor.chain, *self._critic.members]
+        require_quick(chains, algorithm.config.batch_size)
+        self._algorithm, self._size = algorithm, policy.action_size
+        self._lowest, self._highest = map(np.float32, policy.log_std_range)
+        self._gradients = [
+            Gradients(optimizer.parameters)
+            for optimizer in (algorithm.actor_optimizer, algorithm.critic_optimizer)
+        ]
+        self._actor_step = OptimizerStep(algorithm.actor_optimizer, self._gradients[0].views)
+        self._critic_step = OptimizerStep(algorithm.critic_optimizer, self._gradients[1].views)
+        self._spare_entropy = torch.zeros(())
+        self._alpha_step: OptimizerStep | None = None
         if algorithm.alpha_optimizer is not None:
+            self._alpha_step = OptimizerStep(algorithm.alpha_optimizer, [self._spare_entropy])
+        self._move_target = TargetMove([target], [critic], algorithm.config.tau)
+        self.watched = [next(module.parameters()) for module in (policy, critic, target)]
+        self._rows = 0
+
+    def _take_memory(self, rows: int) -> None:
+        """Memory for batches of so many rows."""
+        self._rows = rows
+        self._inputs = Inputs(self._actor, self._critic, self._size, rows)
+        self._actor_network = ActorNetwork(self._actor, rows, self._gradients[0])
+        self._critics = CriticNetworks(self._critic, rows, self._gradients[1])
+        # Of the target only the values are kept, so it uses the critics' memory.
+        self._targets = CriticNetworks(self._target, rows, share=self._critics.workspace)
+        self._grad = np.empty((rows, 2 * self._size), np.float32)
+
+    @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
+    def __call__(self, batch: Any) -> dict[str, Tensor]:
+        """As `SAC.update`."""
+        algorithm, inputs, rows = self._algorithm, self._inputs_for(batch), len(batch["reward"])
+        config = algorithm.config
+        algorithm.updates += 1
+        actor_learns = algorithm.updates % config.actor_update_interval == 0
+        noise = [algorithm.draw_noise(rows).numpy() for _ in range(1 + actor_learns)]
+        temperature = algorithm.alpha()
+        alpha = temperature.numpy()[()]
+        inputs.take(batch["next_obs"], self._target)
+        log_prob, *_ = self._sample(inputs.of_actor(batch["next_obs"], self._actor), noise[0])
+        value = np.minimum.reduce(self._targets.values(inputs.both), 0)
+        log_prob *= alpha
+        value -= log_prob
+        metrics = self._critics.learn(batch, inputs, value, self._critic_step)
+        if actor_learns:
+            x = inputs.of_actor(batch["obs"], self._actor)
+            algorithm.actor_metrics |= self._learn_actor(x, noise[1], alpha)
+        if algorithm.updates % config.target_update_interval == 0:
+            self._move_target()
+        return metrics | {"alpha": temperature} | algorithm.actor_metrics
+
+    def _inputs_for(self, batch: Any) -> Inputs:
+        rows = len(batch["reward"])
+        if rows != self._rows:
+            self._take_memory(rows)
+        return self._inputs
+
+    def _sample(self, x: Array, noise: Array) -> tuple[Array, Array, Array]:
+        """Put actions among the inputs.
+
+        Returns:
+            [N] their log-density, [N, k] std * noise, and [N, k] bool, which log standard
+            deviations are not cut off.
+        """
+        outputs = self._actor_network.forward(x)
+        mean, raw = outputs[:, : self._size], outputs[:, self._size :]
+        log_std = np.maximum(raw, self._lowest)
+        np.minimum(log_std, self._highest, out=log_std)
+        spread = np.exp(log_std)
+        spread *= noise
+        u = mean + spread
+        np.tanh(u, out=self._inputs.action)
+        return squashed_log_prob(noise, log_std, u), spread, raw == log_std
+
+    def _learn_actor(self, x: Array, noise: Array, alpha: Any) -> dict[str, Tensor]:
+        """One step of the actor, and one of the temperature from the same actions."""
+        action, size = self._inputs.action, self._size
+        log_prob, spread, is_free = self._sample(x, noise)
+        values = self._critics.values(self._inputs.both)
+        value = np.minimum.reduce(values, 0)
+        chosen = (values == value).astype(np.float32)
+        share = np.float32(1.0 / len(value))
+        chosen *= -share / np.add.reduce(chosen, 0)
+        grad = self._critics.action_gradient(chosen, size)
+        slope = action * action
+        slope *= grad
+        grad -= slope
+        grad += action * (_TWO * share * alpha)
+        spread *= grad
+        spread -= share * alpha
+        spread *= is_free
+        self._grad[:, :size], self._grad[:, size:] = grad, spread
+        self._actor_network.backward(self._grad)
+        self._actor_step()
+        entropy = -np.add.reduce(log_prob) * share
+        if self._alpha_step is not None:
             # d/d log_alpha of log_alpha * (mean(H) - target)
-            target: Any = algorithm.target_entropy
-            algorithm.alpha_optimizer.step([entropy - target])
-        loss = -torch.addcmul(value, alpha, log_prob, value=-1.0).mean()
-        return {"actor_loss": loss, "entropy": entropy}
-
-
-def _least(values: list[Tensor]) -> Tensor:
-    """[N] the minimum over the members."""
-    least = values[0]
-    for value in values[1:]:
-        least = torch.minimum(least, value)
-    return least
+            self._spare_entropy.numpy()[()] = entropy - np.float32(self._algorithm.target_entropy)
+            self._alpha_step()
+        loss = -(np.add.reduce(value) * share + alpha * entropy)
+        return as_metrics(actor_loss=loss, entropy=entropy)

@@ -335,6 +335,29 @@ do_all(const Part *parts, int count, Kernel kernel, const Factors *factors, long
         PyEval_RestoreThread(others);
 }
 
+/* The steps taken so far, of which every parameter has a count of its own that all agree.
+ *
+ * Adds one to each of them, and gives the sum; -1, and nothing is done, if they are no numbers of 32
+ * bits or differ, as they do once a parameter has been left out of a step.
+ */
+static float
+count_step(PyObject *list)
+{
+    if (!PyList_Check(list) || PyList_GET_SIZE(list) == 0 || PyList_GET_SIZE(list) > MOST_TENSORS)
+        return -1.0f;
+    float *counts[MOST_TENSORS];
+    Py_ssize_t size = PyList_GET_SIZE(list);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        counts[i] = number_of(PyList_GET_ITEM(list, i), 32);
+        if (counts[i] == NULL || *counts[i] != *counts[0])
+            return -1.0f;
+    }
+    float present = *counts[0] + 1.0f;
+    for (Py_ssize_t i = 0; i < size; i++)
+        *counts[i] = present;
+    return present;
+}
+
 static PyObject *
 step(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -350,19 +373,20 @@ step(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred() || !are_lists(args, 4, "step takes four lists of as many tensors each"))
         return NULL;
     Part parts[MOST_TENSORS];
-    float *count = number_of(args[4], 32);
     const double *learning_rate = number_of(args[5], 64);
     int num_parts = make_parts(args, 4, parts);
-    if (count == NULL || learning_rate == NULL || num_parts < 0)
+    if (learning_rate == NULL || num_parts < 0)
         Py_RETURN_FALSE;
-    *count += 1.0f;
+    float count = count_step(args[4]);
+    if (count < 0.0f)
+        Py_RETURN_FALSE;
     const Factors factors = {
         .keep_first = (float)beta1,
         .add_first = (float)(1.0 - beta1),
         .keep_second = (float)beta2,
         .add_second = (float)(1.0 - beta2),
-        .step_size = (float)(*learning_rate / (1.0 - pow(beta1, *count))),
-        .root = (float)sqrt(1.0 - pow(beta2, *count)),
+        .step_size = (float)(*learning_rate / (1.0 - pow(beta1, count))),
+        .root = (float)sqrt(1.0 - pow(beta2, count)),
         .eps = (float)eps,
     };
     do_all(parts, num_parts, kernels->move, &factors, threads);
@@ -406,8 +430,9 @@ connect(PyObject *module, PyObject *capsule)
 
 static PyMethodDef methods[] = {
     {"step", (PyCFunction)(void (*)(void))step, METH_FASTCALL,
-     "step(parameters, gradients, first, second, count, learning_rate, beta1, beta2, eps, threads): "
-     "one step of Adam, in place; False, and nothing is done, if any tensor is not served."},
+     "step(parameters, gradients, first, second, counts, learning_rate, beta1, beta2, eps, threads): "
+     "one step of Adam, in place; False, and nothing is done, if any tensor is not served, or the "
+     "counts of steps differ."},
     {"move_towards", (PyCFunction)(void (*)(void))move_towards, METH_FASTCALL,
      "move_towards(targets, online, tau, threads): move the targets a part of the way, in place; "
      "False, and nothing is done, if any tensor is not served."},

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from redline.engines.accelerate import accelerate
 from tensordict import TensorDict
 
 from redline.algos.dqn import DQN, DQNConfig
-from redline.engines.cpu.dqn_arrays import ArrayDQN
+from redline.engines.cpu import update_for
 from tests.algos.q_networks import transitions
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -30,9 +29,13 @@ def make(**settings: Any) -> DQN:
         hidden_sizes=(8,),
         activation="relu",
     )
-    accelerate(algorithm, "derived")
-    assert isinstance(algorithm.step.__self__._arrays, ArrayDQN)  # type: ignore[attr-defined]
     return algorithm
+
+
+def update_of(algorithm: DQN) -> Callable[[TensorDict], dict[str, Any]]:
+    update, reason = update_for(algorithm)
+    assert update is not None, reason
+    return update
 
 
 def batch(seed: int, count: int = 6) -> TensorDict:
@@ -63,32 +66,33 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_batch_written_over_is_learned_from_like_a_new_one(settings: dict[str, Any]) -> None:
     """As a replay does: the same tensors, with other rows in them."""
-    anew, over = make(**settings), make(**settings)
+    anew, over = update_of(make(**settings)), update_of(make(**settings))
     kept = batch(0)
     for seed in range(4):
         kept.update_(batch(seed))
-        assert_equal(over.update(kept), anew.update(batch(seed)))
+        assert_equal(over(kept), anew(batch(seed)))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_batches_of_other_sizes_may_come_between(settings: dict[str, Any]) -> None:
     """Updates of 6, 4 and 6 rows: each is what an algorithm in that state makes of it at once."""
     algorithm = make(**settings)
+    update = update_of(algorithm)
     for seed, count in enumerate((6, 4, 6, 1)):
         fresh = make(**settings)
         fresh.load_state_dict(algorithm.state_dict())
-        assert_equal(algorithm.update(batch(seed, count)), fresh.update(batch(seed, count)))
+        assert_equal(update(batch(seed, count)), update_of(fresh)(batch(seed, count)))
 
 
 def test_one_entry_of_a_batch_may_be_exchanged() -> None:
-    one, other = make(), make()
+    one, other = update_of(make()), update_of(make())
     kept = batch(0)
-    one.update(kept)
-    other.update(batch(0))
+    one(kept)
+    other(batch(0))
     kept["reward"] = kept["reward"] + 1.0
     changed = batch(0)
     changed["reward"] = changed["reward"] + 1.0
-    assert_equal(one.update(kept), other.update(changed))
+    assert_equal(one(kept), other(changed))
 
 
 def moved_by_data(tensor: torch.Tensor) -> None:
@@ -106,47 +110,49 @@ def moved_to_shared_memory(tensor: torch.Tensor) -> None:
 @pytest.mark.parametrize("move", [moved_by_data, moved_by_set, moved_to_shared_memory])
 def test_a_tensor_that_moves_is_followed(move: Callable[[torch.Tensor], None]) -> None:
     """It is the same tensor as before, but what lies where it lay is no longer its own."""
-    one, other = make(), make()
+    one, other = update_of(make()), update_of(make())
     kept, changed = batch(0), batch(0)
-    one.update(kept)
-    other.update(batch(0))
+    one(kept)
+    other(batch(0))
     move(kept["reward"])
     changed["reward"] = changed["reward"] + 50.0
-    assert_equal(one.update(kept), other.update(changed))
+    assert_equal(one(kept), other(changed))
 
 
 def test_priorities_stay_as_they_were_given() -> None:
-    algorithm = make(prioritized=True)
-    given = algorithm.update(batch(0))["priority"]
+    update = update_of(make(prioritized=True))
+    given = update(batch(0))["priority"]
     before = given.clone()
-    algorithm.update(batch(1))
+    update(batch(1))
     assert torch.equal(given, before)
 
 
 def test_the_highest_priority_is_kept_and_goes_on_from_a_saved_one() -> None:
     """1 before the first update; less changes nothing; a loss that diverged stays visible."""
     algorithm = make(prioritized=True)
+    update = update_of(algorithm)
     low, high = batch(0), batch(1)
     low["reward"], low["discount"] = torch.zeros(6), torch.zeros(6)
     low["obs"] = torch.zeros(6, 3)
-    assert algorithm.update(low)["priority"].max() < 1.0
+    assert update(low)["priority"].max() < 1.0
     assert algorithm.highest_priority.item() == 1.0
     high["reward"] = torch.full((6,), 50.0)
-    highest = algorithm.update(high)["priority"].max()
-    algorithm.update(low)
+    highest = update(high)["priority"].max()
+    update(low)
     assert algorithm.highest_priority == highest > 40.0
     resumed = make(prioritized=True)
     resumed.load_state_dict(algorithm.state_dict())
-    resumed.update(low)
+    resume = update_of(resumed)
+    resume(low)
     assert resumed.highest_priority == highest
     high["reward"] = torch.full((6,), float("nan"))
-    resumed.update(high)
+    resume(high)
     assert resumed.highest_priority.isnan()
 
 
 def test_the_norm_is_told_whether_or_not_gradients_are_clipped() -> None:
     clipped, free = make(max_grad_norm=0.1), make(max_grad_norm=0.0)
-    norms = [float(one.update(batch(0))["grad_norm"]) for one in (clipped, free)]
+    norms = [float(update_of(one)(batch(0))["grad_norm"]) for one in (clipped, free)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
     assert norms[0] > 0.1
 
@@ -156,4 +162,15 @@ def test_an_action_that_there_is_not_is_refused(action: int) -> None:
     wrong = batch(0)
     wrong["action"][2] = action
     with pytest.raises(ValueError, match="invalid entry"):
-        make().update(wrong)
+        update_of(make())(wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+def test_observations_of_other_types_are_converted(dtype: torch.dtype) -> None:
+    """Where the space says float32 and the batch does not, as the eager update does."""
+    one, other = update_of(make()), make()
+    given = batch(0)
+    for name in ("obs", "next_obs"):
+        given[name] = (4.0 * given[name]).to(dtype)
+    got, wanted = one(given), other.update(given)
+    assert float(got["loss"]) == pytest.approx(float(wanted["loss"]), rel=1e-4)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from redline.engines.accelerate import accelerate
 from tensordict import TensorDict
 from torch import Tensor, nn
 
 from redline.algos.ddpg import DDPG, DDPGConfig
 from redline.algos.sac import SAC, SACConfig
 from redline.algos.td3 import TD3, TD3Config
-from redline.engines.cpu import array_networks, native_network
+from redline.engines.cpu import mlp, update_for
 from tests.parity.learners import parameters
 
 ACTIONS = spaces.Box(-2.0, 1.0, (2, 2), np.float32)
@@ -62,18 +61,19 @@ def batch(space: spaces.Space[Any], seed: int, rows: int = 7) -> TensorDict:
     )
 
 
-def arrays_of(learner: Any) -> Any:
-    """What computes in arrays."""
-    return learner.step.__self__._arrays._made
+def update_of(learner: Any) -> Any:
+    update, reason = update_for(learner)
+    assert update is not None, reason
+    return update
 
 
 def assert_follows(eager: Any, by_hand: Any) -> None:
     """Two updates from equal states."""
-    accelerate(by_hand, "derived")
+    update = update_of(by_hand)
     for seed in range(2):
         data = batch(VECTOR, seed)
         eager.update(data)
-        by_hand.update(data)
+        update(data)
     assert_alike(eager, by_hand)
 
 
@@ -100,57 +100,26 @@ def test_all_observations_are_seen_as_their_encoders_give_them(
     name: str, seen: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(native_network, "_dense", None)
+        monkeypatch.setattr(mlp, "_dense", None)
     space = SPACES[seen]
     eager, by_hand = make(name, space), make(name, space)
-    accelerate(by_hand, "derived")
+    update = update_of(by_hand)
     for seed in range(3):
         data = batch(space, seed)
-        wanted, got = eager.update(data), by_hand.update(data)
+        wanted, got = eager.update(data), update(data)
         for key, value in wanted.items():
             torch.testing.assert_close(got[key], value, rtol=1e-3, atol=1e-4, msg=key)
-    assert arrays_of(by_hand) is not None
-    assert_alike(eager, by_hand)
-
-
-class EveryOther(nn.Module):
-    """Features that lie apart in memory."""
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return obs[:, ::2]
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-@pytest.mark.parametrize("compiled", [True, False])
-def test_features_may_lie_apart(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not compiled:
-        monkeypatch.setattr(native_network, "_dense", None)
-
-    def encoder(space: spaces.Space[Any]) -> nn.Module:
-        made = EveryOther()
-        made.out_features = 3  # type: ignore[assignment]
-        return made
-
-    eager, by_hand = (make(name, network={"encoder": encoder}) for _ in range(2))
-    accelerate(by_hand, "derived")
-    for seed in range(2):
-        eager.update(batch(VECTOR, seed))
-        by_hand.update(batch(VECTOR, seed))
-    assert arrays_of(by_hand) is not None
     assert_alike(eager, by_hand)
 
 
 @pytest.mark.parametrize("name", list(KINDS))
-def test_batches_may_change_their_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of 3 rows go through the tensor library here."""
-    monkeypatch.setattr(array_networks, "_all_suit", lambda networks, rows: rows != 3)
+def test_batches_may_change_their_size(name: str) -> None:
     eager, by_hand = make(name), make(name)
-    accelerate(by_hand, "derived")
+    update = update_of(by_hand)
     for seed, rows in enumerate((7, 3, 7, 1, 40)):
         data = batch(VECTOR, seed, rows)
         eager.update(data)
-        by_hand.update(data)
-        assert (arrays_of(by_hand) is None) == (rows == 3)
+        update(data)
     assert_alike(eager, by_hand)
 
 
@@ -158,11 +127,11 @@ def test_batches_may_change_their_size(name: str, monkeypatch: pytest.MonkeyPatc
 def test_parameters_may_be_moved(name: str) -> None:
     """`share_memory_` lets go of where they were."""
     eager, by_hand = make(name), make(name)
-    accelerate(by_hand, "derived")
+    update = update_of(by_hand)
     for seed in range(3):
         data = batch(VECTOR, seed)
         eager.update(data)
-        by_hand.update(data)
+        update(data)
         if seed == 0:
             for part in (by_hand.policy, by_hand.critic, by_hand.target):
                 part.share_memory()
@@ -177,14 +146,12 @@ def test_threads_do_not_change_a_bit(name: str) -> None:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             learner = make(name, network={"hidden_sizes": (256, 256)})
-            accelerate(learner, "derived")
+            update = update_of(learner)
             for seed in range(2):
-                learner.update(batch(VECTOR, seed, 256))
+                update(batch(VECTOR, seed, 256))
             results.append(parameters(learner))
     finally:
         torch.set_num_threads(before)
-    if arrays_of(learner) is None or not native_network.prefers_onednn():
-        pytest.skip("the tensor library computes networks of this size here")
     for key, value in results[0].items():
         assert torch.equal(results[1][key], value), key
 
@@ -193,10 +160,10 @@ def test_threads_do_not_change_a_bit(name: str) -> None:
 def test_what_an_update_returns_stays(name: str) -> None:
     """Memory is used again at the next update; metrics and priorities are not in it."""
     learner = make(name)
-    accelerate(learner, "derived")
-    first = learner.update(batch(VECTOR, 0))
+    update = update_of(learner)
+    first = update(batch(VECTOR, 0))
     before = {key: value.clone() for key, value in first.items()}
-    learner.update(batch(VECTOR, 1))
+    update(batch(VECTOR, 1))
     for key, value in before.items():
         assert isinstance(first[key], Tensor)
         assert torch.equal(first[key], value), key
@@ -226,9 +193,9 @@ def test_equal_values_share_the_gradient() -> None:
 @pytest.mark.parametrize("name", list(KINDS))
 def test_what_is_not_a_number_is_learned_like_elsewhere_and_quietly(name: str) -> None:
     eager, by_hand = make(name), make(name)
-    accelerate(by_hand, "derived")
+    update = update_of(by_hand)
     data = batch(VECTOR, 0)
     data["reward"][2] = float("nan")
     assert eager.update(data)["critic_loss"].isnan()
-    assert by_hand.update(data)["critic_loss"].isnan()
+    assert update(data)["critic_loss"].isnan()
     assert parameters(by_hand)["critic.ensemble.weights.0"].isnan().any()

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from redline.algos.dqn import DQN, DQNConfig
-from redline.engines.cpu.single_acting import single_actor
+from redline.engines.cpu import actor_for
 from redline.policies import DeterministicActor, SquashedGaussianActor, make_actor, make_policy
 from redline.policies.policy import Policy
 
@@ -48,8 +48,9 @@ CONDITIONS: dict[str, list[dict[str, Any]]] = {
 def test_acts_as_the_policy_does(name: str) -> None:
     torch.manual_seed(3)
     policy = POLICIES[name]()
-    single = single_actor(policy)
+    single = actor_for(policy, 1, 8)
     assert single is not None
+    assert single.is_rowwise
     rng = np.random.default_rng(1)
     for conditions in CONDITIONS.get(name, [{}]):
         conditioning = {key: torch.tensor([value]) for key, value in conditions.items()}
@@ -76,7 +77,7 @@ def test_acts_as_the_policy_does(name: str) -> None:
 def test_sees_the_parameters_change() -> None:
     """It reads the policy's own memory: an update is seen at once."""
     policy = q_policy()
-    single = single_actor(policy)
+    single = actor_for(policy, 1, 8)
     assert single is not None
     single.begin(None, np.ones((1, 1, 2), np.float32))
     extras = {name: np.zeros((1, 1), np.float32) for name in ("q_taken", "q_max")}
@@ -107,10 +108,25 @@ def test_sees_the_parameters_change() -> None:
     ],
 )
 def test_other_policies_act_for_themselves(policy: Policy) -> None:
-    assert single_actor(policy) is None
+    assert actor_for(policy, 1, 8) is None
+
+
+class Doubled(SquashedGaussianActor):
+    def act(self, *args: Any, **kwargs: Any) -> Any:
+        return super().act(*args, **kwargs)
+
+
+def test_changed_policies_act_for_themselves() -> None:
+    own = make_policy(VECTOR, BOX)
+    own.act = own.act  # type: ignore[method-assign]
+    hooked = make_policy(VECTOR, BOX)
+    hooked.torso.register_forward_hook(lambda *_: None)
+    for policy in (own, hooked, make_actor(Doubled, VECTOR, BOX)):
+        assert actor_for(policy, 1, 8) is None
+    assert actor_for(make_policy(VECTOR, BOX), 2, 8) is None
 
 
 def test_conditioning_that_is_not_known_is_left_to_the_policy() -> None:
-    single = single_actor(q_policy())
+    single = actor_for(q_policy(), 1, 8)
     assert single is not None
     assert not single.serves({"greedy": torch.ones(1, dtype=torch.bool)})

@@ -1,4 +1,4 @@
-"""Steps in C beside torch's in float64, and where torch's kernels take over."""
+"""Steps in C against torch's in float64, and what is left to the optimizer itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from redline.algos import optimizers
-from redline.algos.optimizers import Adam, move_towards
+from redline.algos.optimizers import Adam, RMSprop
+from redline.engines.cpu import parameters as module
+from redline.engines.cpu.parameters import Gradients, OptimizerStep, TargetMove
 
 native = pytest.importorskip(
     "redline.engines.cpu._parameters", reason="built where there is a C compiler"
 )
-if optimizers._parameters is None:
+if module._parameters is None:
     pytest.skip("this torch does not tell C where tensors lie", allow_module_level=True)
 
 SHAPES = st.lists(
@@ -44,12 +45,29 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             answers.append(native.step(*args))
             return answers[-1]
 
-    monkeypatch.setattr(optimizers, "_parameters", Listener())
+    monkeypatch.setattr(module, "_parameters", Listener())
     return answers
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Holder(torch.nn.Module):
+    """A network of one parameter, in the tensor's own memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.parameter = torch.nn.Parameter(tensor, requires_grad=False)
+        self.parameter.data = tensor
+
+
+def move(target: Tensor, online: Tensor, tau: float) -> None:
+    """One target network's move."""
+    holder = Holder(target)
+    version = holder.parameter._version
+    TargetMove([holder], [Holder(online)], tau)()
+    assert holder.parameter._version > version  # as autograd's checks expect
 
 
 def in_float64(start: list[Tensor], learning_rate: float, eps: float) -> tuple[Any, list[Tensor]]:
@@ -85,7 +103,7 @@ def test_a_hundred_steps_equal_torchs_in_float64(
     generator = torch.Generator().manual_seed(seed)
     for _ in range(100):
         grads = [torch.randn(p.shape, generator=generator) * scale for p in parameters]
-        adam.step(grads)
+        OptimizerStep(adam, grads)()
         for p, grad in zip(wanted, grads, strict=True):
             p.grad = grad.double()
         reference.step()
@@ -107,7 +125,7 @@ def test_instructions_and_places_in_memory_do_not_change_a_bit() -> None:
             adam = Adam([p], 1e-2)
             for step in range(3):
                 g.copy_(randn(101, seed=step))
-                adam.step([g])
+                OptimizerStep(adam, [g])()
             results.append(p.clone())
     assert all(torch.equal(result, results[0]) for result in results)
 
@@ -133,7 +151,7 @@ def test_threads_do_not_change_a_bit(
         targets = [randn(*shape, seed=10 + i) for i, shape in enumerate(SHARED)]
         adam = Adam(parameters, 1e-2)
         for step in range(3):
-            adam.step([randn(*shape, seed=step) for shape in SHARED])
+            OptimizerStep(adam, [randn(*shape, seed=step) for shape in SHARED])()
             assert native.move_towards(targets, parameters, 0.1, threads) is True
         results.append([*parameters, *targets])
     for other in results[1:]:
@@ -145,7 +163,7 @@ def test_very_many_numbers_move_while_other_threads_run() -> None:
     """A quarter of the way from 1 to 5 is 2."""
     target, online = torch.ones(1_100_000), torch.full((1_100_000,), 5.0)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda part: move_towards([part], [online[: len(part)]], 0.25), [target]))
+        list(pool.map(lambda part: move(part, online[: len(part)], 0.25), [target]))
     assert bool((target == 2.0).all())
 
 
@@ -165,12 +183,11 @@ def test_targets_move_as_torchs_do_in_float64(
     wanted = [torch.lerp(a.double(), b.double(), tau) for a, b in zip(targets, online, strict=True)]
     apart = [target.clone() for target in targets]
     assert native.move_towards(apart, online, tau, 1) is True
-    versions = [target._version for target in targets]
-    move_towards(targets, online, tau)
+    for target, ahead in zip(targets, online, strict=True):
+        move(target, ahead, tau)
     assert all(map(torch.equal, targets, apart))
-    for target, exact, version in zip(targets, wanted, versions, strict=True):
+    for target, exact in zip(targets, wanted, strict=True):
         torch.testing.assert_close(target.double(), exact, rtol=1e-6, atol=1e-6)
-        assert target._version > version  # as autograd's checks expect
     if tau == 1.0:
         assert all(map(torch.equal, targets, online))
 
@@ -180,7 +197,7 @@ def test_targets_that_c_does_not_serve_move_all_the_same() -> None:
     for dtype, wide in ((torch.float64, False), (torch.float32, True)):
         target = torch.tensor([[1.0, 0.0], [3.0, 0.0]], dtype=dtype)
         target = target[:, 0] if wide else target[:, 0].clone()
-        move_towards([target], [torch.tensor([5.0, 3.0], dtype=dtype)], 0.25)
+        move(target, torch.tensor([5.0, 3.0], dtype=dtype), 0.25)
         assert target.tolist() == [2.0, 3.0]
 
 
@@ -198,8 +215,8 @@ def test_any_order_of_the_axes_is_served(
     flat, parameter = randn(24), turned(randn(24))
     plain, other = Adam([flat], 0.1), Adam([parameter], 0.1)
     for step in range(3):
-        plain.step([randn(24, seed=step)])
-        other.step([turned(randn(24, seed=step))])
+        OptimizerStep(plain, [randn(24, seed=step)])()
+        OptimizerStep(other, [turned(randn(24, seed=step))])()
     assert served == [True] * 6
     assert torch.equal(parameter, turned(flat))
 
@@ -238,23 +255,43 @@ def test_what_is_not_served_is_left_alone(parameter: Tensor, gradient: Any) -> N
     moments = [[torch.ones(3), like(parameter)] for _ in range(2)]
     rate = torch.tensor(0.1, dtype=torch.float64)
     lists = ([good, parameter], [torch.ones(3), gradient], *moments)
-    assert native.step(*lists, count, rate, 0.9, 0.999, 1e-8, 1) is False
+    assert native.step(*lists, [count], rate, 0.9, 0.999, 1e-8, 1) is False
     assert count.item() == 4.0
     assert torch.equal(good, torch.ones(3))
     assert not parameter.any()
 
 
+RATE = torch.tensor(0.1, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
-    ("count", "rate"),
+    ("counts", "rate"),
     [
-        (torch.tensor(1.0), torch.tensor(0.1)),
-        (torch.tensor(1.0).double(), torch.tensor(0.1).double()),
-        (torch.ones(1), torch.tensor(0.1).double()),
+        ([torch.tensor(1.0)], torch.tensor(0.1)),
+        ([torch.tensor(1.0).double()], RATE),
+        ([torch.ones(1)], RATE),
+        ([torch.tensor(1.0), torch.tensor(2.0)], RATE),
+        ([torch.tensor(1.0)] * 257, RATE),
+        ([], RATE),
+        ((torch.tensor(1.0),), RATE),
     ],
 )
-def test_a_count_or_step_size_of_another_kind_is_not_served(count: Tensor, rate: Tensor) -> None:
+def test_counts_or_a_step_size_of_another_kind_are_not_served(counts: Any, rate: Tensor) -> None:
+    """Counts that differ too: some parameters have been left out of a step."""
     ones = [torch.ones(3)]
-    assert native.step(ones, ones, ones, ones, count, rate, 0.9, 0.999, 1e-8, 1) is False
+    before = [count.clone() for count in counts]
+    assert native.step(ones, ones, ones, ones, counts, rate, 0.9, 0.999, 1e-8, 1) is False
+    assert all(map(torch.equal, before, counts))
+
+
+def test_every_parameter_has_a_count_that_goes_up() -> None:
+    """From 4 to 5 steps, with the moments' corrections of the fifth."""
+    counts = [torch.tensor(4.0), torch.tensor(4.0)]
+    lists = [[torch.ones(3), torch.ones(2)] for _ in range(4)]
+    assert native.step(*lists, counts, RATE, 0.9, 0.999, 1e-8, 1) is True
+    assert [count.item() for count in counts] == [5.0, 5.0]
+    moved = 1.0 - 0.1 / (1.0 - 0.9**5) * (1.0 - 0.999**5) ** 0.5
+    torch.testing.assert_close(lists[0][0], torch.full((3,), moved))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +308,7 @@ def test_torchs_kernel_does_what_is_not_served(
 ) -> None:
     reference, wanted = in_float64(parameters, 0.1, 1e-8)
     grads = [torch.full_like(p, 2.0) for p in parameters]
-    Adam(parameters, 0.1).step(grads)
+    OptimizerStep(Adam(parameters, 0.1), grads)()
     for p, grad in zip(wanted, grads, strict=True):
         p.grad = grad.double()
     reference.step()
@@ -291,44 +328,76 @@ def test_it_follows_parameters_that_are_moved(served: list[bool]) -> None:
         lambda: moved.data.share_memory_(),
     ):
         move()
-        adam.step([grad])
-        reference.step([grad])
+        OptimizerStep(adam, [grad])()
+        OptimizerStep(reference, [grad])()
         assert torch.equal(moved.detach(), still)
     assert served == [True] * 6
     assert not torch.equal(before, still)
 
 
-def test_the_count_is_one_whoever_steps(served: list[bool]) -> None:
-    """C, torch's kernel (which alone can skip) and the compiled operations, one after another."""
-    parameter = randn(5)
+def test_steps_by_c_and_by_the_optimizer_take_turns(served: list[bool]) -> None:
+    """Moments and counts are the optimizer's own, also after it has been loaded."""
+    parameter = torch.nn.Parameter(randn(5))
     adam = Adam([parameter], 0.1)
     reference, (wanted,) = in_float64([parameter], 0.1, 1e-8)
-    grads = [randn(5, seed=step) for step in range(6)]
-    adam.step([grads[0]])
-    adam.step([grads[1]], skip=torch.tensor(0.0))
-    adam.step([randn(5, seed=9)], skip=torch.tensor(1.0))
-    adam.step([grads[2]])
-    adam._compiled_step([0], [grads[3]], None)
-    adam.load_state_dict(
-        {"0": {name: value.clone() for name, value in adam.state_dict()["0"].items()}}
-    )
-    adam.step([grads[4]])
-    adam.set_learning_rate(0.01)
-    adam.step([grads[5]])
-    for step, grad in enumerate(grads):
-        reference.param_groups[0]["lr"] = 0.01 if step == 5 else 0.1
+    grad = torch.empty(5)
+    step = OptimizerStep(adam, [grad])
+    for i in range(6):
+        grad.copy_(randn(5, seed=i))
+        if i == 3:
+            saved = {name: value.clone() for name, value in adam.state_dict()["0"].items()}
+            adam.load_state_dict({"0": saved})
+        if i == 5:
+            adam.set_learning_rate(0.01)
+            reference.param_groups[0]["lr"] = 0.01
+        if i % 2:
+            parameter.grad = grad.clone()
+            adam.step()
+        else:
+            step()
         wanted.grad = grad.double()
         reference.step()
-    torch.testing.assert_close(parameter.double(), wanted.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(parameter.double(), wanted, rtol=1e-5, atol=1e-6)
     assert adam.state_dict()["0"]["step"].item() == 6.0
-    assert served == [True] * 4
+    assert served.count(True) >= 3
+
+
+@pytest.mark.parametrize("kind", [Adam, RMSprop])
+def test_without_c_the_optimizer_steps_itself(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_parameters", None)
+    one, other = (torch.nn.Parameter(randn(4)) for _ in range(2))
+    optimizers = kind([one], 0.1), kind([other], 0.1)
+    for seed in range(3):
+        grad = randn(4, seed=seed)
+        OptimizerStep(optimizers[0], [grad])()
+        assert one.grad is None
+        other.grad = grad
+        optimizers[1].step()
+    assert torch.equal(one, other)
+
+
+def test_clipping_scales_to_the_norm_and_reports_the_one_before() -> None:
+    """(3, 4) has norm 5; at most 1 makes it (0.6, 0.8), at most 10 leaves it, 0 too."""
+    for limit, wanted in ((1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (0.0, [3.0, 4.0])):
+        gradients = Gradients([torch.zeros(1), torch.zeros(1)])
+        gradients.views[0].fill_(3.0)
+        gradients.views[1].fill_(4.0)
+        assert gradients.clip(limit) == 5.0
+        assert torch.cat(gradients.views).tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_norm_that_is_not_a_number_is_not_hidden() -> None:
+    gradients = Gradients([torch.zeros(2)])
+    gradients.views[0][0] = float("nan")
+    gradients.clip(0.5)
+    assert gradients.views[0].isnan().all()
 
 
 def test_autograd_notices_the_change() -> None:
     """A parameter that a graph still needs must not be changed unseen."""
     parameter = torch.nn.Parameter(torch.ones(3))
     loss = (parameter * parameter).sum()
-    Adam([parameter], 0.1).step([torch.ones(3)])
+    OptimizerStep(Adam([parameter], 0.1), [torch.ones(3)])()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -341,7 +410,7 @@ def test_a_table_of_another_version_is_not_asked() -> None:
     make.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     assert native.connect(make(ctypes.addressof(table), b"dlpack_exchange_api", None)) is False
     parameter = torch.zeros(3)
-    Adam([parameter], 0.5).step([torch.ones(3)])
+    OptimizerStep(Adam([parameter], 0.5), [torch.ones(3)])()
     torch.testing.assert_close(parameter, torch.full((3,), -0.5))
 
 
