@@ -97,7 +97,7 @@ def origin_of(function: Any) -> tuple[str, str]:
         if isinstance(bound_to, types.ModuleType):
             return bound_to.__name__, name
         family: list[type] = type.mro(type(bound_to))
-        if isinstance(bound_to, type):
+        if issubclass(type(bound_to), type):
             family = type.mro(bound_to) + family
         owner = next((c for c in family if name in vars(c)), None)
     if owner is not None:
