@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from redline.data import EpisodeRecord
 from redline.envs import env_seed, make_vec
-from redline.envs.registry import name_of
+from redline.envs.single_env import name_of
 from redline.errors import ConfigError, EnvDataError, EnvError, UnknownNameError
 from tests.envs.recording import draw_actions, record
 from tests.envs.scripted import Counting, Masked, Spaces

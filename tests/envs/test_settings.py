@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from redline.envs import EnvSettings, cpus, make_vec
-from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
+from redline.envs.cpus import batch_scheduling, first_core_to_pin, usable_cpus
 from redline.envs.games.minatar import IDS
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from tests.envs.scripted import Counting
@@ -39,7 +39,7 @@ def test_unknown_environments_come_with_close_matches(name: str, close: str) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "threads"}, "Choose one of auto, gymnasium"),
+        ({"backend": "threads"}, "Choose one of auto, vector, ale"),
         ({"backend": "vector"}, "for a ready gymnasium.vector.VectorEnv only"),
         ({"backend": "ale"}, "steps ALE/\\*-v5 games only"),
         ({"preset": "dqn-2015"}, "is an Atari protocol"),
@@ -210,7 +210,7 @@ def policies(looks: str, monkeypatch: pytest.MonkeyPatch, before: str | None = N
     def schedule() -> None:
         if before is not None:
             os.sched_setscheduler(0, getattr(os, before), os.sched_param(0))
-        with patient_threads():
+        with batch_scheduling():
             seen.append(os.sched_getscheduler(0))
             within = threading.Thread(target=lambda: seen.append(os.sched_getscheduler(0)))
             within.start()
@@ -249,7 +249,7 @@ def test_threads_are_plain_where_the_system_refuses(
 
     monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
     monkeypatch.setattr(os, name, refuse)
-    with patient_threads():
+    with batch_scheduling():
         pass
     assert refused == [name]
 
@@ -257,5 +257,5 @@ def test_threads_are_plain_where_the_system_refuses(
 def test_threads_are_plain_where_there_is_one_kind_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
     monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
-    with patient_threads():
+    with batch_scheduling():
         pass

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from redline.collect.collector import ResetMode
 from redline.collect.local import LocalCollector
 from redline.envs.backends.processes import split_evenly
-from redline.envs.settings import THREADED, EnvSettings
+from redline.envs.settings import EnvSettings
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
@@ -107,7 +107,7 @@ class AlternatingCollector(LocalCollector):
         timeout_s: float = 8.0,
         cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
-        threaded = settings.backend in THREADED
+        threaded = settings.backend_class.threaded
         if threaded:
             num_workers = num_groups
         _check_groups(num_groups, num_workers, num_envs)
@@ -166,7 +166,7 @@ def in_processes(
     Raises:
         ConfigError: if they can only be stepped in another way.
     """
-    if settings.backend not in ("gymnasium", "processes"):
+    if not settings.backend_class.single_envs:
         raise ConfigError(
             f"the back end {settings.backend!r} steps its environments by itself, and this "
             f"collector steps them in worker processes. Use env_backend='gymnasium', or the serial "

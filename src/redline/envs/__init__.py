@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redline.envs.atari import PRESETS, AtariPreset
+    from redline.envs.backends.backend import Backend
     from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
-    from redline.envs.make import make_device_vec, make_vec
     from redline.envs.seeding import env_seed, episode_seed
-    from redline.envs.settings import BACKENDS, EnvSettings
+    from redline.envs.settings import EnvSettings, make_device_vec, make_vec
     from redline.envs.vec_env import EnvStep, VecEnv, zeros_like_space
 
 __all__ = [
-    "BACKENDS",
     "PRESETS",
     "AtariPreset",
+    "Backend",
     "DeviceStep",
     "DeviceVecEnv",
     "EnvSettings",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BACKENDS": "settings",
+    "Backend": "backends.backend",
     "PRESETS": "atari",
     "AtariPreset": "atari",
     "DeviceStep": "device.vec_env",
@@ -40,8 +40,8 @@ _HOMES = {
     "VecEnv": "vec_env",
     "env_seed": "seeding",
     "episode_seed": "seeding",
-    "make_device_vec": "make",
-    "make_vec": "make",
+    "make_device_vec": "settings",
+    "make_vec": "settings",
     "zeros_like_space": "vec_env",
 }
 

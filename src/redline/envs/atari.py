@@ -77,6 +77,11 @@ PRESETS = {
 }
 
 
+def is_atari(env: Any) -> bool:
+    """Whether `env` is an id of an Atari game that the presets are made for."""
+    return isinstance(env, str) and env.startswith(PREFIX)
+
+
 def find_preset(name: str | None) -> AtariPreset:
     """The preset called `name`; None means `dqn-2015`.
 

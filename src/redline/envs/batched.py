@@ -12,10 +12,9 @@ import numpy as np
 
 from redline.envs.accounting import EpisodeBook
 from redline.envs.backends.backend import Backend
-from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.checks import DataChecker
 from redline.envs.spaces.nested import Array, NestedArray
-from redline.envs.vec_env import EnvStep, VecEnv
+from redline.envs.vec_env import EnvStep, VecEnv, refuse_other_state
 from redline.errors import ConfigError, EnvError
 
 _STATE_FORMAT = 1
@@ -58,7 +57,7 @@ class BatchedEnv(VecEnv):
             episodic_life=episodic_life,
         )
         self._num_steps = 0
-        self._alone = backend if isinstance(backend, EnvLoop) and backend.num_envs == 1 else None
+        self._alone = backend if backend.can_step_one and backend.num_envs == 1 else None
         self.can_step_quietly = self._alone is not None
         self._unsettled: list[float] = []
         self._has_reset = self._closed = self._is_stepping = False
@@ -147,16 +146,7 @@ class BatchedEnv(VecEnv):
     def load_state_dict(self, state: dict[str, Any]) -> NestedArray:
         """Go on from `state`; see `VecEnv.load_state_dict`."""
         self._refuse_if_closed()
-        for name, mine in (
-            ("format", _STATE_FORMAT),
-            ("env_id", self.env_id),
-            ("backend", self.backend),
-        ):
-            if state.get(name) != mine:
-                raise EnvError(
-                    f"the saved environment state has {name} {state.get(name)!r}, this one has "
-                    f"{mine!r}. Resume with the environment and back end of the saved run."
-                )
+        refuse_other_state(state, format=_STATE_FORMAT, env_id=self.env_id, backend=self.backend)
         self._abandon_step()
         self._unsettled.clear()
         self._book.load_state_dict(state["episodes"])

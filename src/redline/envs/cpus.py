@@ -13,7 +13,7 @@ from pathlib import Path
 from redline.errors import ConfigError
 
 _CGROUP = Path("/sys/fs/cgroup")
-_FEW_LOOKS = 20_000  # for work, before an idle thread of OpenMP sleeps: some 0.3 ms
+_FEW_SPINS = 20_000  # of an idle OpenMP thread before it sleeps: some 0.3 ms
 
 
 def usable_cpus(cgroup: Path = _CGROUP) -> int:
@@ -43,10 +43,10 @@ def allowed_cpus() -> list[int]:
 
 
 def first_core_to_pin(num_threads: int) -> int:
-    """What to tell a pool of threads that can pin each of them to a core of its own, from one on.
+    """The first core for a pool that pins each of its threads to the next core.
 
-    Threads that come awake together may be put on the same core while another one, whose thread
-    only waits for work in a loop, is not given up: pinned ones share the cores evenly.
+    The system may wake two threads on one core while an idle thread spins on another. Pinned
+    threads share the cores evenly.
 
     Args:
         num_threads: of the pool.
@@ -59,20 +59,39 @@ def first_core_to_pin(num_threads: int) -> int:
     return 0 if everywhere else -1
 
 
-@contextlib.contextmanager
-def patient_threads() -> Iterator[None]:
-    """Threads that are made within wait for a core's turn when they come awake (Linux).
+def thread_pool(num_threads: int, num_envs: int, *, tune: bool) -> dict[str, int]:
+    """The options of a simulator's pool of threads, as EnvPool and ALE call them.
 
-    Whoever sets a pool of threads off wakes one after the other. Plain ones take the core of the
-    thread that wakes them, and the last is not woken before its next turn: of two of EnvPool's one
-    then does most of a step. Their share of a core is the same.
-
-    Threads stay plain where OpenMP's idle threads may hold a core for milliseconds, which is what
-    they do unless `GOMP_SPINCOUNT` is small (see `train/idle_threads.py`): patient ones would wait
-    for those.
+    Args:
+        num_threads: as asked for; 0 means one per environment, at most the usable cores.
+        num_envs: B.
+        tune: whether threads may be pinned; see `first_core_to_pin`.
     """
-    # Threads are scheduled as the one is that makes them; it is this one that is asked.
-    if not (_idle_threads_sleep_soon() and _schedule_this_thread("SCHED_OTHER", "SCHED_BATCH")):
+    threads = num_threads or min(num_envs, usable_cpus())
+    first = first_core_to_pin(threads) if tune else -1
+    return {"num_threads": threads, "thread_affinity_offset": first}
+
+
+@contextlib.contextmanager
+def batch_scheduling(wanted: bool = True) -> Iterator[None]:
+    """Schedule the threads that are started within as `SCHED_BATCH` (Linux).
+
+    A simulator's step wakes its threads one after the other. A thread of the usual class may
+    preempt the one that is still waking the others, so that of two of EnvPool's threads one does
+    most of a step. A batch thread does not preempt; its share of a core is the same.
+
+    Nothing is changed where idle OpenMP threads may spin for milliseconds, because batch threads
+    would wait for those. They do unless `GOMP_SPINCOUNT` is small, which training sees to.
+
+    Args:
+        wanted: false leaves threads as they are.
+    """
+    # A new thread inherits the class of the thread that starts it, so this one changes its own.
+    if not (
+        wanted
+        and _idle_threads_sleep_soon()
+        and _schedule_this_thread("SCHED_OTHER", "SCHED_BATCH")
+    ):
         yield
         return
     try:
@@ -82,8 +101,8 @@ def patient_threads() -> Iterator[None]:
 
 
 def _idle_threads_sleep_soon() -> bool:
-    looks = os.environ.get("GOMP_SPINCOUNT", "")
-    return looks.isdecimal() and int(looks) <= _FEW_LOOKS
+    spins = os.environ.get("GOMP_SPINCOUNT", "")
+    return spins.isdecimal() and int(spins) <= _FEW_SPINS
 
 
 def _schedule_this_thread(usual: str, wanted: str) -> bool:

@@ -1,18 +1,20 @@
 """The one kind of environment the rest of Redline knows: a batch of B, stepped together.
 
 Back ends differ in how they reset, what they report and what they can save. An adapter
-hides that behind `VecEnv`. Autoreset is normalised here and nowhere else.
+hides that behind `VecEnv`. Autoreset is normalized here and nowhere else.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from redline.envs.spaces.nested import Array, NestedArray
+from redline.errors import EnvError
 
 if TYPE_CHECKING:
     from redline.data import EpisodeRecord
@@ -48,7 +50,7 @@ class VecEnv(ABC):
     Attributes:
         num_envs: B.
         env_id: the name it was made from, for messages and the run's config.
-        backend: "gymnasium", "processes", "envpool", "ale", "device" or "vector".
+        backend: name of the back end that steps them.
         observation_space: the space of one environment's observation, as the policy sees it.
         action_space: the space of one environment's action.
         frame_skip: simulator frames per env_step; `frames = env_steps * frame_skip`.
@@ -171,6 +173,24 @@ class VecEnv(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def refuse_other_state(state: Mapping[str, Any], **expected: Any) -> None:
+    """Refuse a saved state that is of other environments.
+
+    Args:
+        state: as `state_dict` gave it.
+        expected: the entries that it must have.
+
+    Raises:
+        EnvError: naming the first entry that differs.
+    """
+    for name, mine in expected.items():
+        if state.get(name) != mine:
+            raise EnvError(
+                f"the saved environment state has {name} {state.get(name)!r}, this one has "
+                f"{mine!r}. Resume with the environment and back end of the saved run."
+            )
 
 
 def zeros_like_space(space: gymnasium.Space[Any], *leading: int) -> NestedArray:

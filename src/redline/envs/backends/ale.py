@@ -18,20 +18,20 @@ import numpy as np
 from gymnasium import spaces
 
 from redline.envs import atari
-from redline.envs.backends.backend import Backend, StepBuffers
-from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
-from redline.envs.journal import ActionJournal
-from redline.envs.registry import check_registered
+from redline.envs.backends.backend import ConcurrentBackend
+from redline.envs.cpus import batch_scheduling, thread_pool
 from redline.envs.seeding import episode_seed, fresh_seed
-from redline.envs.spaces.actions import make_codec
+from redline.envs.single_env import check_registered, name_of
 from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
-    from redline.envs.settings import EnvSettings
+    from redline.envs.settings import EnvSettings, EnvSource
+
+_JOURNAL_LENGTH = 1024  # steps that it has space for at first
 
 
-class AleBackend(Backend):
+class AleBackend(ConcurrentBackend):
     """B Atari games under a protocol.
 
     Args:
@@ -46,7 +46,24 @@ class AleBackend(Backend):
     """
 
     name = "ale"
+    threaded = True
+    restorable = None
     frame_skip = atari.FRAME_SKIP
+
+    @classmethod
+    def serves(cls, env: EnvSource) -> bool:
+        """The ids of ALE."""
+        return atari.is_atari(env)
+
+    @classmethod
+    def check_env(cls, env: EnvSource) -> None:
+        """Refuse anything else; see `Backend.check_env`."""
+        super().check_env(env)
+        if not cls.serves(env):
+            raise ConfigError(
+                f"backend='ale' steps ALE/*-v5 games only, not {name_of(env)}. Use 'gymnasium' or "
+                f"'processes'."
+            )
 
     def __init__(self, settings: EnvSettings, num_envs: int, first_env_id: int) -> None:
         atari.register_games()
@@ -59,14 +76,12 @@ class AleBackend(Backend):
                 f"Use backend='gymnasium' to set a mode or difficulty."
             )
         protocol = atari.find_preset(settings.preset)
-        self.num_envs, self.first_env_id, self.env_id = num_envs, first_env_id, settings.env_id
-        threads = settings.num_threads or min(num_envs, usable_cpus())
-        with patient_threads():
+        pool = thread_pool(settings.num_threads, num_envs, tune=settings.tune_process)
+        with batch_scheduling(settings.tune_process):
             self._games = AtariVectorEnv(
                 atari.rom_of(str(settings.env)),
                 num_envs,
-                num_threads=threads,
-                thread_affinity_offset=first_core_to_pin(threads),
+                **pool,
                 max_num_frames_per_episode=atari.MAX_FRAMES,
                 repeat_action_probability=protocol.sticky_probability,
                 full_action_space=protocol.full_action_set,
@@ -80,12 +95,11 @@ class AleBackend(Backend):
                 reward_clipping=False,
                 episodic_life=False,
             )
-        self.observation_space = self._games.single_observation_space
         action_space = self._games.single_action_space
         if not isinstance(action_space, spaces.Discrete):
-            raise EnvError(f"{self.env_id}: ALE gave the action space {action_space}.")
-        self.codec = make_codec(action_space, num_envs, self._label)
-        self.buffers = StepBuffers.allocate(self.observation_space, num_envs)
+            raise EnvError(f"{settings.env_id}: ALE gave the action space {action_space}.")
+        obs_space = self._games.single_observation_space
+        self.allocate(settings.env_id, num_envs, first_env_id, obs_space, action_space)
         self._journal = ActionJournal(num_envs)
         self._seed: int | None = None
         self._num_resets = np.zeros(num_envs, dtype=np.int64)
@@ -117,11 +131,6 @@ class AleBackend(Backend):
         lives = info["lives"]
         self.buffers.lives[mask] = lives[mask] if len(lives) == self.num_envs else lives
 
-    def step(self, action: NestedArray, active: Array | None) -> bool:
-        """Step all games, and reset those that ended."""
-        self.begin_step(action, active)
-        return self.finish_step()
-
     def begin_step(self, action: NestedArray, active: Array | None) -> None:
         """Set ALE's threads off."""
         del active  # it cannot leave any out, and nobody asks for that
@@ -130,12 +139,10 @@ class AleBackend(Backend):
         self._games.send(action)
 
     def finish_step(self) -> bool:
-        """Wait for its threads; see `step`."""
+        """Wait for its threads, and reset the games that ended."""
         buffers = self.buffers
         obs, reward, terminated, truncated, info = self._games.recv()
-        buffers.reward[...] = reward
-        buffers.terminated[...] = terminated
-        buffers.truncated[...] = truncated
+        buffers.write_outcome(reward, terminated, truncated)
         buffers.lives[...] = info["lives"]
         np.copyto(_array(buffers.obs), obs)
         ended = buffers.terminated | buffers.truncated
@@ -158,11 +165,6 @@ class AleBackend(Backend):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replay each running game from its seed."""
-        if len(state["num_resets"]) != self.num_envs:
-            raise EnvError(
-                f"the saved state is of {len(state['num_resets'])} environments, this batch has "
-                f"{self.num_envs}. Resume with the same num_envs."
-            )
         self._seed = None if state["seed"] is None else int(state["seed"])
         self._num_resets[...] = state["num_resets"]
         self._episode_seeds[...] = state["episode_seeds"]
@@ -175,7 +177,7 @@ class AleBackend(Backend):
         if not same.all():
             index = int(np.flatnonzero(~same)[0])
             raise EnvError(
-                f"{self._label(index)}: replaying the game's actions did not reproduce the saved "
+                f"{self.label(index)}: replaying the game's actions did not reproduce the saved "
                 f"observation. Resume with the version of ale-py that the run was started with."
             )
         self.buffers.lives[...] = state["lives"]
@@ -213,8 +215,44 @@ class AleBackend(Backend):
         """End the threads."""
         self._games.close()
 
-    def _label(self, index: int) -> str:
-        return f"{self.env_id}, environment {self.first_env_id + index}"
+
+class ActionJournal:
+    """Per environment, the actions since its last reset.
+
+    Args:
+        num_envs: B.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._actions = np.zeros((num_envs, _JOURNAL_LENGTH), dtype=np.int16)
+        self._length = np.zeros(num_envs, dtype=np.int64)
+        self._rows = np.arange(num_envs)
+
+    def begin(self, rows: Array) -> None:
+        """Forget the actions of the environments `rows`, whose episodes ended."""
+        self._length[rows] = 0
+
+    def record(self, action: Array) -> None:
+        """Add one action [B] per environment."""
+        if int(self._length.max()) == self._actions.shape[1]:
+            self._actions = np.pad(self._actions, ((0, 0), (0, self._actions.shape[1])))
+        self._actions[self._rows, self._length] = action
+        self._length += 1
+
+    def state_dict(self) -> dict[str, Array]:
+        """The lengths [B], and the actions [B, longest]."""
+        longest = int(self._length.max())
+        return {"length": self._length.copy(), "actions": self._actions[:, :longest].copy()}
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        """Take over what `state_dict` gave."""
+        length, actions = np.asarray(state["length"]), np.asarray(state["actions"])
+        width = _JOURNAL_LENGTH
+        while width < actions.shape[1]:
+            width *= 2
+        self._actions = np.zeros((len(length), width), dtype=np.int16)
+        self._actions[:, : actions.shape[1]] = actions
+        self._length = length.astype(np.int64)
 
 
 def _array(tree: NestedArray) -> Array:

@@ -6,23 +6,27 @@ ends is reset at once, in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 
 from redline.envs.backends.backend import Backend, StepBuffers
 from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
-from redline.envs.spaces.actions import make_codec
 from redline.envs.spaces.layout import carried_space, make_writer
 from redline.envs.spaces.nested import Array, NestedArray, leaves
 from redline.errors import EnvDataError, EnvError
 
+if TYPE_CHECKING:
+    from redline.envs.settings import EnvSettings, EnvSource
+    from redline.envs.single_env import SingleEnv
+
 
 class EnvLoop(Backend):
-    """B single environments in this process.
+    """B single environments in this process: the back end `gymnasium`.
 
     Args:
         make_env: makes one environment; called B times.
@@ -33,7 +37,9 @@ class EnvLoop(Backend):
     """
 
     name = "gymnasium"
+    single_envs = True
     can_idle = True
+    can_step_one = True
 
     def __init__(
         self,
@@ -44,7 +50,6 @@ class EnvLoop(Backend):
         first_env_id: int = 0,
         frame_skip: int = 1,
     ) -> None:
-        self.num_envs, self.env_id, self.first_env_id = num_envs, env_id, first_env_id
         self.frame_skip = frame_skip
         self._envs: list[gymnasium.Env[Any, Any]] = []
         try:
@@ -56,14 +61,36 @@ class EnvLoop(Backend):
             raise
         env = self._envs[0]
         self._native_space = env.observation_space
-        self.observation_space = carried_space(env.observation_space)
         self.native_action_space = env.action_space
-        self.codec = make_codec(env.action_space, num_envs, self._label)
+        obs_space = carried_space(env.observation_space)
+        self.allocate(env_id, num_envs, first_env_id, obs_space, env.action_space)
         self._snapshots = [Snapshotter(env) for env in self._envs]
         self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]
         self._keeps_journals = any(journal is not None for journal in self._journals)
         self._left_over: tuple[Any, ...] | None = None
-        self.use_buffers(StepBuffers.allocate(self.observation_space, num_envs))
+        self.use_buffers(self.buffers)
+
+    @classmethod
+    def serves(cls, env: EnvSource) -> bool:
+        """Whatever no other back end takes before it."""
+        del env
+        return True
+
+    @classmethod
+    def make(cls, settings: EnvSettings, num_envs: int, first_env_id: int) -> EnvLoop:
+        """The loop over environments of an id or a callable."""
+        return cls.over(settings.single(), num_envs, first_env_id)
+
+    @classmethod
+    def over(cls, single: SingleEnv, num_envs: int, first_env_id: int) -> EnvLoop:
+        """The loop over B environments that are each made as `single` says."""
+        return cls(
+            single.make,
+            num_envs,
+            env_id=single.env_id,
+            first_env_id=first_env_id,
+            frame_skip=single.frame_skip,
+        )
 
     @property
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -73,8 +100,8 @@ class EnvLoop(Backend):
     def use_buffers(self, buffers: StepBuffers) -> None:
         """Write into `buffers` from now on, which may be shared memory."""
         self.buffers = buffers
-        self._write_obs = make_writer(self._native_space, buffers.obs, self._label)
-        self._write_final_obs = make_writer(self._native_space, buffers.final_obs, self._label)
+        self._write_obs = make_writer(self._native_space, buffers.obs, self.label)
+        self._write_final_obs = make_writer(self._native_space, buffers.final_obs, self.label)
 
     def reset(self, seed: int | None) -> None:
         """Start new episodes everywhere; environment i is seeded from (seed, i) alone."""
@@ -97,9 +124,13 @@ class EnvLoop(Backend):
         rows = self.codec.rows(action)
         if self._keeps_journals:
             self._record(rows, active)
-        if active is not None:
-            return self._step_some(rows, active.tolist())
-        return self._write(map(_step, self._envs, rows))
+        if active is None:
+            return self._write(map(_step, self._envs, rows))
+        self.buffers.clear_flags()
+        which = np.flatnonzero(active).tolist()
+        any_ended = self._write((self._envs[i].step(rows[i]) for i in which), which)
+        self.buffers.valid[...] = active
+        return any_ended
 
     def step_one(self, action: NestedArray) -> float | None:
         """Step the only environment, and write its observation if nothing else happened.
@@ -115,10 +146,10 @@ class EnvLoop(Backend):
         row = self.codec.only_row(action)
         if self._keeps_journals:
             self._record([row], None)
-        made = self._envs[0].step(row)
-        obs, reward, terminated, truncated, info = made
+        outcome = self._envs[0].step(row)
+        obs, reward, terminated, truncated, info = outcome
         if terminated or truncated or "lives" in info or not isinstance(reward, (float, int)):
-            self._left_over = made
+            self._left_over = outcome
             return None
         self._write_obs(0, obs)
         return reward
@@ -132,16 +163,22 @@ class EnvLoop(Backend):
         """Step, or write what `step_one` left over."""
         if self._left_over is None:
             return super().finish_step()
-        made, self._left_over = self._left_over, None
-        return self._write(iter([made]))
+        outcome, self._left_over = self._left_over, None
+        return self._write(iter([outcome]))
 
-    def _write(self, made: Iterator[tuple[Any, ...]]) -> bool:
-        """Write what the environments' steps gave, one after the other."""
+    def _write(self, outcomes: Iterator[tuple[Any, ...]], which: list[int] | None = None) -> bool:
+        """Step and write, one environment after the other; whether any episode ended.
+
+        Args:
+            outcomes: steps the next environment whenever it is asked for the next item.
+            which: the environments that it steps; None means all.
+        """
         any_ended = False
         write_obs, buffers = self._write_obs, self.buffers
         rewards, terminations, truncations = [], [], []
         lives = buffers.lives
-        for i, (obs, reward, terminated, truncated, info) in enumerate(made):
+        numbers = range(self.num_envs) if which is None else which
+        for i, (obs, reward, terminated, truncated, info) in zip(numbers, outcomes, strict=True):
             rewards.append(reward)
             terminations.append(terminated)
             truncations.append(truncated)
@@ -153,40 +190,18 @@ class EnvLoop(Backend):
                 write_obs(i, obs)
                 if "lives" in info:
                     lives[i] = info["lives"]
+        index = slice(None) if which is None else which
         try:
-            buffers.reward[:] = rewards
+            buffers.reward[index] = rewards
             if any_ended:
-                buffers.terminated[:] = terminations
-                buffers.truncated[:] = truncations
+                buffers.terminated[index] = terminations
+                buffers.truncated[index] = truncations
             else:
                 buffers.terminated.fill(False)
                 buffers.truncated.fill(False)
         except (TypeError, ValueError) as error:
-            raise self._odd_scalars(rewards, terminations, truncations) from error
-        buffers.valid[:] = True
-        return any_ended
-
-    def _step_some(self, rows: list[Any], active: list[bool]) -> bool:
-        buffers, any_ended = self.buffers, False
-        buffers.clear_flags()
-        for i, env in enumerate(self._envs):
-            if not active[i]:
-                buffers.valid[i] = False
-                continue
-            obs, reward, terminated, truncated, info = env.step(rows[i])
-            try:
-                buffers.reward[i] = reward
-                buffers.terminated[i], buffers.truncated[i] = terminated, truncated
-            except (TypeError, ValueError) as error:
-                raise self._odd_scalars([reward], [terminated], [truncated]) from error
-            if terminated or truncated:
-                any_ended = True
-                self._write_final_obs(i, obs)
-                self._reset_one(i, None)
-            else:
-                self._write_obs(i, obs)
-                if "lives" in info:
-                    buffers.lives[i] = info["lives"]
+            raise self._odd_scalars(numbers, rewards, terminations, truncations) from error
+        buffers.valid.fill(True)
         return any_ended
 
     def _record(self, rows: list[Any], active: Array | None) -> None:
@@ -194,13 +209,13 @@ class EnvLoop(Backend):
             if journal is not None and (active is None or active[i]):
                 journal.before_step(rows[i])
 
-    def _odd_scalars(self, *columns: list[Any]) -> EnvDataError:
+    def _odd_scalars(self, numbers: Iterable[int], *columns: list[Any]) -> EnvDataError:
         names = ("reward", "terminated", "truncated")
         for name, column in zip(names, columns, strict=True):
-            for i, value in enumerate(column):
+            for i, value in zip(numbers, column, strict=True):
                 if getattr(value, "shape", ()) != () or not hasattr(value, "__float__"):
                     return EnvDataError(
-                        f"{self._label(i)}: {name} is {value!r} of type {type(value).__name__}. "
+                        f"{self.label(i)}: {name} is {value!r} of type {type(value).__name__}. "
                         f"step() must return one plain number or bool for it."
                     )
         return EnvDataError(f"{self.env_id}: reward, terminated or truncated is not a number.")
@@ -209,21 +224,15 @@ class EnvLoop(Backend):
         """The state of each environment and the observation to act on."""
         return {
             "envs": [snap.save() for snap in self._snapshots],
-            "obs": {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)},
-            "lives": self.buffers.lives.copy(),
+            **self.buffers.saved(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore each environment; see `Snapshotter.restore`."""
-        if len(state["envs"]) != self.num_envs:
-            raise EnvError(
-                f"the saved state is of {len(state['envs'])} environments, this batch has "
-                f"{self.num_envs}. Resume with the same num_envs."
-            )
         self.buffers.clear_flags()
         self._left_over = None
         for i, (snap, saved) in enumerate(zip(self._snapshots, state["envs"], strict=True)):
-            replayed = snap.restore(saved, self._label(i))
+            replayed = snap.restore(saved, self.label(i))
             if replayed is not None:
                 self._write_obs(i, replayed[0])
                 self._compare(i, state["obs"])
@@ -236,7 +245,7 @@ class EnvLoop(Backend):
             if leaf[i].tobytes() != saved[key][i].tobytes():
                 part = f" (key {key!r})" if key else ""
                 raise EnvError(
-                    f"{self._label(i)}: replaying the episode's actions did not reproduce the "
+                    f"{self.label(i)}: replaying the episode's actions did not reproduce the "
                     f"saved observation{part}, so its state cannot be restored. Give the "
                     f"environment get_state() and set_state(state), or draw all its randomness "
                     f"from self.np_random."
@@ -252,9 +261,6 @@ class EnvLoop(Backend):
         space = find_mask_space(self._envs[0], make_env)
         if space is not None:
             self._envs = [with_action_mask(env, space) for env in self._envs]
-
-    def _label(self, index: int) -> str:
-        return f"{self.env_id}, environment {self.first_env_id + index}"
 
 
 def _step(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, ...]:

@@ -17,23 +17,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redline.envs import atari
-from redline.envs.backends.backend import Backend, StepBuffers
-from redline.envs.backends.next_step import FillerRows
-from redline.envs.cpus import first_core_to_pin, patient_threads, usable_cpus
-from redline.envs.registry import is_atari
+from redline.envs.backends.backend import ConcurrentBackend, FillerRows
+from redline.envs.cpus import batch_scheduling, thread_pool
 from redline.envs.seeding import env_seed, fresh_seed
-from redline.envs.spaces.actions import make_codec
 from redline.envs.spaces.layout import batch_to_carried, carried_space
 from redline.envs.spaces.nested import Array, NestedArray
-from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
+from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from redline.envs.settings import EnvSettings
+    from redline.envs.settings import EnvSettings, EnvSource
 
 
-class EnvPoolBackend(Backend):
+class EnvPoolBackend(ConcurrentBackend):
     """B environments of EnvPool.
 
     Args:
@@ -48,20 +45,29 @@ class EnvPoolBackend(Backend):
     """
 
     name = "envpool"
+    threaded = True
     restorable = "EnvPool cannot save its state"
+
+    @classmethod
+    def check_env(cls, env: EnvSource) -> None:
+        """Refuse what has no id; see `Backend.check_env`."""
+        super().check_env(env)
+        if not isinstance(env, str):
+            raise ConfigError(
+                "backend='envpool' needs an id, not a callable. Use 'gymnasium' or 'processes'."
+            )
 
     def __init__(self, settings: EnvSettings, num_envs: int, first_env_id: int) -> None:
         self._envpool = _import_envpool()
-        self.num_envs, self.first_env_id, self.env_id = num_envs, first_env_id, settings.env_id
+        self._tune = settings.tune_process
         self._pool_id, self._options = self._task(settings)
         self._pool: Any = None
-        threads = settings.num_threads or min(num_envs, usable_cpus())
-        self._options["num_threads"] = threads
-        self._options.setdefault("thread_affinity_offset", first_core_to_pin(threads))
+        pool = thread_pool(settings.num_threads, num_envs, tune=self._tune)
+        self._options["num_threads"] = pool["num_threads"]
+        self._options.setdefault("thread_affinity_offset", pool["thread_affinity_offset"])
         self._native_space, action_space = self._spaces()
-        self.observation_space = carried_space(self._native_space)
-        self.codec = make_codec(action_space, num_envs, self._label)
-        self.buffers = StepBuffers.allocate(self.observation_space, num_envs)
+        obs_space = carried_space(self._native_space)
+        self.allocate(settings.env_id, num_envs, first_env_id, obs_space, action_space)
         self._fillers = FillerRows(self.buffers)
 
     def _spaces(self) -> tuple[Space[Any], Space[Any]]:
@@ -73,7 +79,7 @@ class EnvPoolBackend(Backend):
 
     def _task(self, settings: EnvSettings) -> tuple[str, dict[str, Any]]:
         pool_id, options = str(settings.env), dict(settings.env_kwargs)
-        if is_atari(pool_id):
+        if atari.is_atari(pool_id):
             pool_id = pool_id.removeprefix(atari.PREFIX)
             protocol = atari.find_preset(settings.preset)
             options |= {
@@ -108,7 +114,7 @@ class EnvPoolBackend(Backend):
         seeds = [env_seed(seed, self.first_env_id + i) for i in range(self.num_envs)]
         with _refusals(self._pool_id, self._options), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*precision lowered by casting")
-            with patient_threads():
+            with batch_scheduling(self._tune):
                 self._pool = self._envpool.make_gymnasium(
                     self._pool_id, num_envs=self.num_envs, seed=seeds, **self._options
                 )
@@ -125,23 +131,16 @@ class EnvPoolBackend(Backend):
         self._write(obs)
         self.buffers.lives[...] = info.get("lives", 0)
 
-    def step(self, action: NestedArray, active: Array | None) -> bool:
-        """Step all, or reset those that ended in the step before."""
-        self.begin_step(action, active)
-        return self.finish_step()
-
     def begin_step(self, action: NestedArray, active: Array | None) -> None:
         """Set EnvPool's threads off."""
         del active  # it cannot leave any out, and nobody asks for that
         self._pool.send(action)
 
     def finish_step(self) -> bool:
-        """Wait for its threads; see `step`."""
+        """Wait for its threads; what ended in the step before was only reset in this one."""
         buffers = self.buffers
         obs, reward, terminated, truncated, info = self._pool.recv()
-        buffers.reward[...] = reward
-        buffers.terminated[...] = terminated
-        buffers.truncated[...] = truncated
+        buffers.write_outcome(reward, terminated, truncated)
         if "lives" in info:
             buffers.lives[...] = info["lives"]
         self._write(obs)
@@ -150,21 +149,10 @@ class EnvPoolBackend(Backend):
     def _write(self, obs: Any) -> None:
         batch_to_carried(self._native_space, self.buffers.obs, obs, self.env_id)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Refused: see `restorable`."""
-        raise EnvError(f"{self.env_id}: {self.restorable}.")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refused: see `restorable`."""
-        raise EnvError(f"{self.env_id}: {self.restorable}.")
-
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
             self._pool.close()
-
-    def _label(self, index: int) -> str:
-        return f"{self.env_id}, environment {self.first_env_id + index}"
 
 
 def _import_envpool() -> Any:

@@ -9,27 +9,29 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
 from gymnasium import Space
 
-from redline.envs.backends.backend import Backend, StepBuffers
+from redline.envs.backends.backend import ConcurrentBackend, StepBuffers
 from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.cpus import usable_cpus
-from redline.envs.registry import SingleEnv
-from redline.envs.spaces.actions import make_codec
-from redline.envs.spaces.nested import Array, NestedArray, copy_all, leaves, map_leaves
+from redline.envs.single_env import SingleEnv
+from redline.envs.spaces.nested import Array, NestedArray, copy_all, map_leaves
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError, EnvError
+
+if TYPE_CHECKING:
+    from redline.envs.settings import EnvSettings
 
 _STEP_ALL, _STEP_ACTIVE = 0, 1
 _SLOW_COMMAND_S = 120.0  # restoring may replay whole episodes
 
 
-class ProcessBackend(Backend):
+class ProcessBackend(ConcurrentBackend):
     """B single environments in worker processes.
 
     Args:
@@ -46,6 +48,7 @@ class ProcessBackend(Backend):
     """
 
     name = "processes"
+    single_envs = True
     can_idle = True
 
     def __init__(
@@ -64,8 +67,7 @@ class ProcessBackend(Backend):
                 f"num_workers={workers} is more than num_envs={num_envs}: a worker without an "
                 f"environment has nothing to do. Use at most {num_envs}."
             )
-        self.num_envs, self.first_env_id = num_envs, first_env_id
-        self.env_id, self.frame_skip = single.env_id, single.frame_skip
+        self.frame_skip = single.frame_skip
         self._shares = split_evenly(num_envs, workers)
         self._memory = SharedBlock()
         try:
@@ -74,7 +76,10 @@ class ProcessBackend(Backend):
                     _Factory(single, first_env_id + begin, end - begin)
                     for begin, end in self._shares
                 ],
-                titles=[self._title(begin, end) for begin, end in self._shares],
+                titles=[
+                    _title(single.env_id, first_env_id + begin, first_env_id + end - 1)
+                    for begin, end in self._shares
+                ],
                 memory=self._memory,
                 timeout_s=timeout_s,
                 cpus=cpus,
@@ -83,16 +88,28 @@ class ProcessBackend(Backend):
             self._memory.close()
             raise
         try:
+            spaces = cloudpickle.loads(self._group.call("describe")[0])
+            self.allocate(single.env_id, num_envs, first_env_id, **spaces)
             self._share_buffers()
         except BaseException:
             self.close()
             raise
 
+    @classmethod
+    def make(cls, settings: EnvSettings, num_envs: int, first_env_id: int) -> ProcessBackend:
+        """The workers over environments of an id or a callable."""
+        return cls(
+            settings.single(),
+            num_envs,
+            first_env_id=first_env_id,
+            num_workers=settings.num_workers,
+            timeout_s=settings.worker_timeout_s,
+            cpus=settings.worker_cpus,
+        )
+
     def _share_buffers(self) -> None:
-        described = cloudpickle.loads(self._group.call("describe")[0])
-        self.observation_space = described["observation_space"]
-        self.codec = make_codec(described["action_space"], self.num_envs, self._label)
-        buffers = StepBuffers.allocate(self.observation_space, self.num_envs)
+        """Move the buffers into shared memory, each worker's rows into its hands."""
+        buffers = self.buffers
         arrays = {
             "buffers": {part.name: getattr(buffers, part.name) for part in fields(buffers)},
             "action": self.codec.zeros(),
@@ -114,11 +131,6 @@ class ProcessBackend(Backend):
         """Start new episodes everywhere; environment i is seeded from (seed, i) alone."""
         self._group.call("reset", [seed] * self._group.num_workers, _SLOW_COMMAND_S)
 
-    def step(self, action: NestedArray, active: Array | None) -> bool:
-        """Step all, or those in `active`."""
-        self.begin_step(action, active)
-        return self.finish_step()
-
     def begin_step(self, action: NestedArray, active: Array | None) -> None:
         """Give the workers their actions and wake them."""
         copy_all(self._action, action)
@@ -135,17 +147,11 @@ class ProcessBackend(Backend):
         parts = self._group.call("state", timeout_s=_SLOW_COMMAND_S)
         return {
             "envs": [env for part in parts for env in part["envs"]],
-            "obs": {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)},
-            "lives": self.buffers.lives.copy(),
+            **self.buffers.saved(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore each environment, whatever the number of workers it was saved with."""
-        if len(state["envs"]) != self.num_envs:
-            raise EnvError(
-                f"the saved state is of {len(state['envs'])} environments, this batch has "
-                f"{self.num_envs}. Resume with the same num_envs."
-            )
         parts = [
             {
                 "envs": state["envs"][begin:end],
@@ -161,13 +167,10 @@ class ProcessBackend(Backend):
         self._group.close()
         self._memory.close()
 
-    def _title(self, begin: int, end: int) -> str:
-        first, last = self.first_env_id + begin, self.first_env_id + end - 1
-        which = f"environment {first}" if first == last else f"environments {first} .. {last}"
-        return f"{which} of {self.env_id}"
 
-    def _label(self, index: int) -> str:
-        return f"{self.env_id}, environment {self.first_env_id + index}"
+def _title(env_id: str, first: int, last: int) -> str:
+    which = f"environment {first}" if first == last else f"environments {first} .. {last}"
+    return f"{which} of {env_id}"
 
 
 def split_evenly(total: int, parts: int) -> list[tuple[int, int]]:
@@ -183,13 +186,7 @@ class _Factory:
     num_envs: int
 
     def __call__(self, link: WorkerLink) -> _LoopHandler:
-        loop = EnvLoop(
-            self.single.make,
-            self.num_envs,
-            env_id=self.single.env_id,
-            first_env_id=self.first_env_id,
-            frame_skip=self.single.frame_skip,
-        )
+        loop = EnvLoop.over(self.single, self.num_envs, self.first_env_id)
         return _LoopHandler(loop, link)
 
 

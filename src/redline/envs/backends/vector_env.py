@@ -12,21 +12,22 @@ Its state cannot be saved, since it cannot be known what it holds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from redline.envs.backends.backend import Backend, StepBuffers
-from redline.envs.backends.next_step import FillerRows
-from redline.envs.registry import name_of
+from redline.envs.backends.backend import Backend, FillerRows
 from redline.envs.seeding import env_seed
-from redline.envs.spaces.action_mask import KEY, flat_mask
-from redline.envs.spaces.actions import make_codec
+from redline.envs.single_env import name_of
+from redline.envs.spaces.action_mask import KEY, flat_mask, mask_space
 from redline.envs.spaces.layout import batch_to_carried, carried_space, make_writer
 from redline.envs.spaces.nested import Array, NestedArray, copy_rows, leaves
-from redline.errors import ConfigError, EnvDataError, EnvError
+from redline.errors import ConfigError, EnvDataError
+
+if TYPE_CHECKING:
+    from redline.envs.settings import EnvSettings, EnvSource
 
 
 class VectorBackend(Backend):
@@ -45,34 +46,50 @@ class VectorBackend(Backend):
     restorable = "a vector environment of one's own offers no way to save its state"
 
     def __init__(self, env: VectorEnv[Any, Any, Any], num_envs: int, first_env_id: int) -> None:
-        self._env, self.env_id, self.first_env_id = env, name_of(env), first_env_id
+        self._env = env
         if env.num_envs != num_envs:
             raise ConfigError(
-                f"num_envs={num_envs}, but the given {self.env_id} has {env.num_envs}. Set "
+                f"num_envs={num_envs}, but the given {name_of(env)} has {env.num_envs}. Set "
                 f"num_envs={env.num_envs}."
             )
-        self.num_envs = num_envs
         self._mode = _autoreset_mode(env)
         self._native_space = env.single_observation_space
-        self.observation_space = carried_space(self._native_space)
-        self._has_mask = self._find_mask()
+        obs_space = carried_space(self._native_space)
+        masks = self._find_mask_space()
+        self._has_mask = masks is not None
+        if masks is not None:
+            obs_space = spaces.Dict({"obs": obs_space, KEY: masks})
         self._native_action_space = env.single_action_space
-        self.codec = make_codec(self._native_action_space, num_envs, self._label)
-        self.buffers = StepBuffers.allocate(self.observation_space, num_envs)
+        self.allocate(name_of(env), num_envs, first_env_id, obs_space, self._native_action_space)
         self._fillers = FillerRows(self.buffers)
         final = _part(self.buffers.final_obs, "obs") if self._has_mask else self.buffers.final_obs
-        self._write_final = make_writer(self._native_space, final, self._label)
+        self._write_final = make_writer(self._native_space, final, self.label)
 
-    def _find_mask(self) -> bool:
-        """Look for action masks in `info` and, if there are any, widen the observation."""
+    @classmethod
+    def serves(cls, env: EnvSource) -> bool:
+        """Ready vector environments."""
+        return isinstance(env, VectorEnv)
+
+    @classmethod
+    def check_env(cls, env: EnvSource) -> None:
+        """Refuse anything else; see `Backend.check_env`."""
+        if not cls.serves(env):
+            raise ConfigError(
+                f"backend='vector' is for a ready gymnasium.vector.VectorEnv only, not "
+                f"{name_of(env)}. Leave it at 'auto'."
+            )
+
+    @classmethod
+    def make(cls, settings: EnvSettings, num_envs: int, first_env_id: int) -> VectorBackend:
+        """The back end around the environment that the settings hold."""
+        return cls(cast("VectorEnv[Any, Any, Any]", settings.env), num_envs, first_env_id)
+
+    def _find_mask_space(self) -> spaces.Box | None:
+        """The space of the action masks in `info`; None if there are none."""
         if isinstance(self._native_space, spaces.Dict) and KEY in self._native_space.spaces:
-            return False
+            return None
         _, info = self._env.reset()
-        if KEY not in info:
-            return False
-        mask = spaces.Box(0, 1, shape=flat_mask(info[KEY][0]).shape, dtype=np.int8)
-        self.observation_space = spaces.Dict({"obs": self.observation_space, KEY: mask})
-        return True
+        return mask_space(info[KEY][0]) if KEY in info else None
 
     def reset(self, seed: int | None) -> None:
         """Start new episodes everywhere.
@@ -137,11 +154,11 @@ class VectorBackend(Backend):
 
     def _reset_ended(self, ended: Array) -> None:
         copy_rows(self.buffers.final_obs, self.buffers.obs, ended)
-        kept = {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)}
+        before = {key: leaf.copy() for key, leaf in leaves(self.buffers.obs)}
         obs, info = self._env.reset(options={"reset_mask": ended.copy()})
         self._write(self.buffers.obs, obs, info, rows=ended)
         for key, leaf in leaves(self.buffers.obs):
-            leaf[~ended] = kept[key][~ended]
+            leaf[~ended] = before[key][~ended]
 
     def _write(
         self,
@@ -163,19 +180,8 @@ class VectorBackend(Backend):
             if rows is None or rows[i]:
                 _part(target, KEY)[i] = flat_mask(info[KEY][i])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Refused: see `restorable`."""
-        raise EnvError(f"{self.env_id}: {self.restorable}.")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refused: see `restorable`."""
-        raise EnvError(f"{self.env_id}: {self.restorable}.")
-
     def close(self) -> None:
         """Leave it open: it belongs to whoever made it, who may evaluate in it afterwards."""
-
-    def _label(self, index: int) -> str:
-        return f"{self.env_id}, environment {self.first_env_id + index}"
 
 
 def _autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

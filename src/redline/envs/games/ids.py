@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 PREFIX = "redline/"
 
 GAMES: dict[str, tuple[str, str]] = {
@@ -25,3 +27,8 @@ ORIGINALS: dict[str, str] = {
     for name, (_, cls) in GAMES.items()
 }
 """Id -> the environment that it follows step by step, for pictures and for comparison."""
+
+
+def is_native(env: Any) -> bool:
+    """Whether `env` is an id of a game that the device back end steps."""
+    return isinstance(env, str) and env in GAMES

@@ -21,6 +21,7 @@ from redline.envs.games.game import Game, GameState, pick, pick_state
 from redline.envs.games.ids import GAMES
 from redline.envs.games.randomness import draw_words, stream_keys, uniforms, word_offsets
 from redline.envs.seeding import fresh_seed
+from redline.envs.vec_env import refuse_other_state
 from redline.errors import (
     ActionError,
     ConfigError,
@@ -296,16 +297,7 @@ class NativeEnv(DeviceVecEnv):
 
     def load_state_dict(self, state: dict[str, Any]) -> Tensor:
         """Go on from `state`; see `DeviceVecEnv.load_state_dict`."""
-        for name, mine in (
-            ("format", _STATE_FORMAT),
-            ("env_id", self.env_id),
-            ("backend", self.backend),
-        ):
-            if state.get(name) != mine:
-                raise EnvError(
-                    f"the saved environment state has {name} {state.get(name)!r}, this one has "
-                    f"{mine!r}. Resume with the environment and back end of the saved run."
-                )
+        refuse_other_state(state, format=_STATE_FORMAT, env_id=self.env_id, backend=self.backend)
         pattern = self._seeded(0)
         game = self._begin(torch.zeros(2 * self._num_words, self.num_envs, device=self.device))
         saved = state["carry"]
@@ -323,14 +315,14 @@ class NativeEnv(DeviceVecEnv):
         )
         return self.game.observe(self._carry.game)
 
-    def _restored(self, name: str, saved: Any, like: Tensor) -> Tensor:
-        """A saved array as a tensor, if it is what `like` is."""
+    def _restored(self, name: str, saved: Any, pattern: Tensor) -> Tensor:
+        """A saved array as a tensor, if it is what `pattern` is."""
         given = None if saved is None else torch.from_numpy(np.array(saved))
-        if given is None or given.shape != like.shape or given.dtype != like.dtype:
+        if given is None or given.shape != pattern.shape or given.dtype != pattern.dtype:
             what = "missing" if given is None else f"{given.dtype} of {tuple(given.shape)}"
             raise EnvError(
-                f"{self.env_id}: {name!r} in the saved state is {what}, expected {like.dtype} of "
-                f"{tuple(like.shape)}. Resume with the same num_envs and env_kwargs."
+                f"{self.env_id}: {name!r} in the saved state is {what}, not {pattern.dtype} of "
+                f"{tuple(pattern.shape)}. Resume with the same num_envs and env_kwargs."
             )
         return given.to(self.device)
 
@@ -341,9 +333,9 @@ class NativeEnv(DeviceVecEnv):
 
 def _only(active: Tensor, after: Carry, before: Carry) -> Carry:
     """`after` where active, else `before`."""
-    kept = {
+    stepped = {
         name: pick(active, leaf, getattr(before, name))
         for name, leaf in after._asdict().items()
         if name not in ("game", "key")
     }
-    return after._replace(game=pick_state(active, after.game, before.game), **kept)
+    return after._replace(game=pick_state(active, after.game, before.game), **stepped)

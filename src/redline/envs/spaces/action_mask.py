@@ -20,7 +20,7 @@ from redline.errors import EnvDataError
 KEY = "action_mask"
 
 
-# Known to report none, so that no extra environment need be made to find out.
+# Known to report none: no further environment has to be constructed to find out.
 _WITHOUT_MASKS = (
     "ale_py.",
     "gymnasium.envs.classic_control.",
@@ -52,7 +52,12 @@ def find_mask_space(
         probe.close()
     if KEY not in info:
         return None
-    return spaces.Box(0, 1, shape=flat_mask(info[KEY]).shape, dtype=np.int8)
+    return mask_space(info[KEY])
+
+
+def mask_space(mask: Any) -> spaces.Box:
+    """The space of masks like this one, as `flat_mask` gives them."""
+    return spaces.Box(0, 1, shape=flat_mask(mask).shape, dtype=np.int8)
 
 
 def flat_mask(mask: Any) -> Array:

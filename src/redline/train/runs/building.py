@@ -24,10 +24,11 @@ from redline.collect import (
     WorkersCollector,
 )
 from redline.envs import EnvSettings, VecEnv
+from redline.envs.atari import is_atari
+from redline.envs.backends.registry import find_backend
 from redline.envs.cpus import threads_each, worker_cpus
 from redline.envs.device.mirrored import MirroredEnv
-from redline.envs.registry import is_atari, is_native
-from redline.envs.settings import THREADED
+from redline.envs.games.ids import is_native
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
 from redline.replay import Replay, ReplayConfig, ReplaySpec
@@ -116,9 +117,9 @@ def env_settings(config: RunConfig, given: Given) -> EnvSettings:
         )
     backend: str = run.env_backend
     if run.collector in STEPPING_WORKERS and not (
-        run.collector == "alternating" and backend in THREADED
+        run.collector == "alternating" and backend != "auto" and find_backend(backend).threaded
     ):
-        if backend not in ("auto", "gymnasium", "processes"):
+        if backend != "auto" and not find_backend(backend).single_envs:
             raise ConfigError(
                 f"env_backend={backend!r} steps its environments by itself, and "
                 f"collector={run.collector!r} steps them in worker processes. Use "

@@ -39,16 +39,6 @@ class SingleEnv:
     frame_skip: int = 1
 
 
-def is_atari(env: Any) -> bool:
-    """Whether `env` is an id of an Atari game that the presets are made for."""
-    return isinstance(env, str) and env.startswith(atari.PREFIX)
-
-
-def is_native(env: Any) -> bool:
-    """Whether `env` is an id of a game that the device back end steps."""
-    return isinstance(env, str) and env in ids.GAMES
-
-
 def find_single(
     env: str | Callable[[], gymnasium.Env[Any, Any]],
     preset: str | None,
@@ -63,12 +53,12 @@ def find_single(
     """
     if not isinstance(env, str):
         return _find_callable(env, preset, env_kwargs)
-    if is_native(env):
+    if ids.is_native(env):
         raise ConfigError(
             f"{env} is stepped as a whole batch and cannot be made alone. Its original is "
             f"{ids.ORIGINALS[env]!r}."
         )
-    if is_atari(env):
+    if atari.is_atari(env):
         protocol = atari.find_preset(preset)
         atari.register_games()
         check_registered(env)
