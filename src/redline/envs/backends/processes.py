@@ -136,11 +136,11 @@ class ProcessBackend(ConcurrentBackend):
         copy_all(self._action, action)
         if active is not None:
             self._active[...] = active
-        self._group.ring(_STEP_ALL if active is None else _STEP_ACTIVE)
+        self._group.begin_step(_STEP_ALL if active is None else _STEP_ACTIVE)
 
     def finish_step(self) -> bool:
         """Wait for all workers."""
-        return any(self._group.await_rings())
+        return any(self._group.finish_step())
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment and the observation to act on."""

@@ -1,14 +1,14 @@
-"""Signals between processes that carry no data: a word in shared memory, and a bell to wake by.
+"""Signals between processes: words in shared memory, and an eventfd to wake the other side.
 
-Pickling a command, sending it through a socket and reading the reply costs more than many an
-environment's step. Here a step takes two words in shared memory and one write to an eventfd
+Pickling a command, sending it through a socket and reading the reply costs more than the step
+of many an environment. Here a step takes two words in shared memory and one write to an eventfd
 each way:
 
-    parent: words[w] = (code, number of the call), ring go[w]   ->  worker w wakes and works
-    worker: words[w] = (result, number of the call), ring done  ->  the parent wakes
+    parent: words[w] = (code, number of the call), send go[w]   ->  worker w wakes and works
+    worker: words[w] = (result, number of the call), send done  ->  the parent wakes
 
 A waiter may watch its word for some microseconds before it sleeps, which saves the wake-up.
-It reads the bell in any case, so that no ring is left over and none can be lost.
+It clears the signal in any case, so that none is left over and none can be lost.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import os
 import sys
 import time
 
-_RING = (1).to_bytes(8, sys.byteorder)  # what an eventfd is written; a pipe takes it as well
+_ONE = (1).to_bytes(8, sys.byteorder)  # what an eventfd is written; a pipe takes it as well
 _WORDS = 8  # int64 per worker: a cache line, so that no two processes write the same one
 _CALL, _CODE, _DONE, _RESULT = 0, 1, 2, 3
 _CHECKS_PER_LOOK = 64  # reads of the word between two looks at the clock
 
 
-class Bell:
+class Signal:
     """Wakes one other process.
 
     Args:
-        fds: (to read, to write) of a bell that another process made; None makes a new one.
+        fds: (to read, to write) of a signal that another process created; None creates one.
     """
 
     def __init__(self, fds: tuple[int, int] | None = None) -> None:
@@ -44,12 +44,12 @@ class Bell:
         """(to read, to write), to be inherited; the same one twice for an eventfd."""
         return self.read_fd, self.write_fd
 
-    def ring(self) -> None:
+    def send(self) -> None:
         """Wake the other side, now or as soon as it waits."""
-        os.write(self.write_fd, _RING)
+        os.write(self.write_fd, _ONE)
 
-    def take(self) -> None:
-        """Wait for a ring, and take all that there are."""
+    def clear(self) -> None:
+        """Wait until the signal was sent, and clear it, however often it was."""
         os.read(self.read_fd, 4096)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class CallWords:
         return num_workers * _WORDS * 8
 
     def call(self, worker: int, number: int, code: int) -> None:
-        """Before the worker's bell is rung."""
+        """Before the worker is sent its signal."""
         self._words[worker * _WORDS + _CODE] = code
         self._words[worker * _WORDS + _CALL] = number
 
@@ -84,7 +84,7 @@ class CallWords:
         return self._words[worker * _WORDS + _CODE]
 
     def finish(self, worker: int, result: int) -> None:
-        """Before the parent's bell is rung."""
+        """Before the parent is sent its signal."""
         begin = worker * _WORDS
         self._words[begin + _RESULT] = result
         self._words[begin + _DONE] = self._words[begin + _CALL]

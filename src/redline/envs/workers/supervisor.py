@@ -12,8 +12,8 @@ and from then on exchanges commands and replies with the handler that the factor
     replies = group.call("step")                  # send to all, wait for all
     group.send(0, "collect", payload)             # or without waiting
     done = group.receive_ready(timeout_s=0.1)     # {worker: reply} of those that answered
-    group.ring(code)                              # or by bell, with data in shared memory only:
-    numbers = group.await_rings()                 # what each handler's step(code) answered
+    group.begin_step(code)                        # or by signal, with data in shared memory only:
+    numbers = group.finish_step()                 # what each handler's step(code) answered
     group.post("step"), group.post("step")        # or several commands ahead,
     replies = group.gather("step")                # answered one after the other
     group.close()
@@ -25,10 +25,10 @@ Large data travels in a `SharedBlock`, which has no name in the file system. Wha
 | a RedlineError is raised | the same error, once all have answered; the group goes on |
 | anything else is raised | WorkerError with the traceback |
 | it is killed or exits | WorkerError with the signal or exit status |
-| it does not answer in time, or stands still | WorkerError with the stack of each thread |
+| it does not answer in time, or hangs | WorkerError with the stack of each thread |
 
 A command that may take long (starting, resetting, restoring) has a long limit, but a worker
-that meanwhile uses no processor time for `timeout_s` stands still: it has failed, too.
+that meanwhile uses no processor time for `timeout_s` hangs: it has failed, too.
 
 Every WorkerError ends the whole group at once. A worker whose parent is gone, even by
 SIGKILL, exits within about a second.
@@ -46,8 +46,8 @@ from typing import Any
 
 import cloudpickle
 
+from redline.envs.workers.hang_timeout import HangTimeout
 from redline.envs.workers.shared_memory import SharedBlock
-from redline.envs.workers.watch import Watch
 from redline.envs.workers.worker_main import (
     ALIVE,
     CLOSE,
@@ -158,8 +158,8 @@ class WorkerGroup:
             command: the handlers' command.
             payloads: one per worker; None sends None to each.
             timeout_s: instead of the group's own.
-            heartbeat: worker -> a number that changes while it gets on; a worker has failed
-                when that stood still for the whole time.
+            heartbeat: worker -> a number that changes with its progress; a worker has failed
+                when it did not change for the whole time.
 
         Returns:
             The replies, in the workers' order.
@@ -207,7 +207,7 @@ class WorkerGroup:
         ready = self._poll(timeout_s)
         return self._take([worker for worker in ready if worker.num_pending], OK)
 
-    def ring(self, code: int) -> None:
+    def begin_step(self, code: int) -> None:
         """Have every handler do `step(code)`, without waiting; what it needs is shared memory.
 
         Raises:
@@ -218,10 +218,10 @@ class WorkerGroup:
         for worker in self._workers:
             worker.num_pending += 1
             self._shared.words.call(worker.index, self._num_calls, code)
-            worker.go.ring()
+            worker.go.send()
 
-    def await_rings(self) -> list[int]:
-        """Wait until every handler has done what `ring` asked for; raises as `call` does.
+    def finish_step(self) -> list[int]:
+        """Wait until every handler has answered `begin_step`; raises as `call` does.
 
         Returns:
             What each answered.
@@ -230,15 +230,15 @@ class WorkerGroup:
         shared, number = self._shared, self._num_calls
         if shared.spin_s > 0:
             shared.words.watch_for_finish(len(self._workers) - 1, number, shared.spin_s)
-        watch = Watch(range(len(self._workers)), self._timeout_s, None)
+        timeout = HangTimeout(range(len(self._workers)), self._timeout_s, None)
         waiting = {worker.index: worker for worker in self._workers}
         refusals: dict[int, RedlineError] = {}
         done_fd = shared.done.read_fd
         while waiting:
-            patience_s = max(0.0, watch.patience_s(waiting))
-            for fd, _ in self._call_poller.poll(patience_s * 1000.0):
+            wait_s = max(0.0, timeout.next_check_s(waiting))
+            for fd, _ in self._call_poller.poll(wait_s * 1000.0):
                 if fd == done_fd:
-                    shared.done.take()
+                    shared.done.clear()
                 else:
                     # A worker that was called and writes instead has failed, or refuses.
                     self._take_or_refuse(self._by_fd[fd], refusals)
@@ -246,10 +246,7 @@ class WorkerGroup:
                 waiting.pop(index).num_pending -= 1
             for index in refusals:
                 waiting.pop(index, None)
-            silent = watch.silent(waiting)
-            if silent:
-                hung = [waiting[index] for index in silent]
-                raise self._hung(hung, watch.waited_s(silent), self._timeout_s, "step")
+            self._raise_if_hung(timeout, waiting, self._timeout_s, "step")
         if refusals:
             raise refusals[min(refusals)]
         return [shared.words.result(worker.index) for worker in self._workers]
@@ -322,17 +319,15 @@ class WorkerGroup:
         waiting = {worker.index: worker for worker in workers if worker.index not in known}
         standstill_s = max(self._timeout_s, _LEAST_STANDSTILL_S)
         if heartbeat is None and timeout_s > standstill_s and self._workers[0].cpu_time() >= 0:
-            watch = Watch(
+            timeout = HangTimeout(
                 waiting, standstill_s, lambda index: self._workers[index].cpu_time(), timeout_s
             )
         else:
-            watch = Watch(waiting, timeout_s, heartbeat)
+            timeout = HangTimeout(waiting, timeout_s, heartbeat)
         while waiting:
-            ready = self._ready(waiting, watch.patience_s(waiting))
-            silent = [] if ready else watch.silent(waiting)
-            if silent:
-                hung = [waiting[index] for index in silent]
-                raise self._hung(hung, watch.waited_s(silent), timeout_s, command)
+            ready = self._ready(waiting, timeout.next_check_s(waiting))
+            if not ready:
+                self._raise_if_hung(timeout, waiting, timeout_s, command)
             for worker in ready:
                 del waiting[worker.index]
                 replies |= self._take_or_refuse(worker, refusals, wanted)
@@ -341,7 +336,7 @@ class WorkerGroup:
         return replies
 
     def _ready(self, waiting: Collection[int], timeout_s: float) -> list[WorkerProcess]:
-        """Those of `waiting` with a reply to read; what others reply is kept for its turn."""
+        """Those of `waiting` with a reply to read; what others reply goes to their inbox."""
         ready = self._poll(timeout_s)
         for worker in ready:
             if worker.index not in waiting:
@@ -396,19 +391,28 @@ class WorkerGroup:
             end = f"exited with status {status}; its own messages are above"
         return WorkerError(f"{worker} {end}. The other workers were ended.")
 
-    def _hung(
-        self, workers: list[WorkerProcess], waited_s: float, timeout_s: float, command: str
-    ) -> WorkerError:
+    def _raise_if_hung(
+        self,
+        timeout: HangTimeout,
+        waiting: dict[int, WorkerProcess],
+        timeout_s: float,
+        command: str,
+    ) -> None:
+        """End the group if one of `waiting` has hung, with the Python stacks of those that have."""
+        hung = timeout.hung(waiting)
+        if not hung:
+            return
+        workers, idle_s = [waiting[index] for index in hung], timeout.idle_s(hung)
         deadline = time.monotonic() + _DUMP_WAIT_S  # for all of them together
         stacks = [f"{worker}:\n{worker.stack(deadline)}" for worker in workers[:4]]
         names = ", ".join(map(str, workers))
         self.kill()
         option = "start_timeout_s" if command == "start" else self._timeout_option
         reason = f"did not answer {command!r} within {option}={timeout_s:g} s"
-        if waited_s < 0.95 * timeout_s:
+        if idle_s < 0.95 * timeout_s:
             option = self._timeout_option
-            reason = f"stood still in {command!r}: no answer and no work done for {waited_s:.0f} s"
-        return WorkerError(
+            reason = f"stood still in {command!r}: no answer and no work done for {idle_s:.0f} s"
+        raise WorkerError(
             f"{names} {reason}; all workers were ended. Raise {option} if it may take longer. The "
             f"Python stack was:\n" + "\n".join(stacks)
         )

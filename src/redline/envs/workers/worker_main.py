@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from redline.envs.workers.shared_memory import SharedBlock
-from redline.envs.workers.signals import Bell, CallWords
+from redline.envs.workers.signals import CallWords, Signal
 from redline.errors import RedlineError
 
 CLOSE = "__close__"
@@ -50,10 +50,10 @@ class Handler(Protocol):
 
 
 class StepHandler(Handler, Protocol):
-    """A handler that can be called by bell as well."""
+    """A handler that can be called by signal as well."""
 
     def step(self, code: int) -> int:
-        """Answer `WorkerGroup.ring(code)`, whose data lies in shared memory.
+        """Answer `WorkerGroup.begin_step(code)`, whose data lies in shared memory.
 
         Errors are treated as in `handle`.
         """
@@ -97,8 +97,8 @@ class WorkerStart:
         dump_fd: takes the stacks of a worker that hangs.
         life_fd: reaches its end of file when the parent is gone.
         words_fd: the group's `CallWords`.
-        go_fd: where this worker's bell is heard.
-        done_fd: where the parent's bell is rung.
+        go_fd: where this worker's signal arrives.
+        done_fd: where the parent is sent its signal.
         memory_fd: shared memory; -1 if there is none.
         spin_s: how long to watch for a call before sleeping.
         cpus: the cores to run on; none: those of the parent.
@@ -134,14 +134,14 @@ class WorkerStart:
         return fds if self.memory_fd < 0 else [*fds, self.memory_fd]
 
 
-class _Door:
-    """Where a worker waits for what comes next: a command, or a call by bell."""
+class _Receiver:
+    """Where a worker waits for what comes next: a command, or a call by signal."""
 
     def __init__(self, start: WorkerStart, connection: Connection) -> None:
         self._start, self._connection = start, connection
         self._words = CallWords(start.words_fd, start.num_workers)
-        self._go = Bell((start.go_fd, start.go_fd))
-        self._done = Bell((start.done_fd, start.done_fd))
+        self._go = Signal((start.go_fd, start.go_fd))
+        self._done = Signal((start.done_fd, start.done_fd))
         self._poller = select.poll()
         self._poller.register(connection.fileno(), select.POLLIN)
         self._poller.register(start.go_fd, select.POLLIN)
@@ -155,13 +155,13 @@ class _Door:
         self._called_last = self._start.go_fd in ready
         if not self._called_last:
             return None
-        self._go.take()
+        self._go.clear()
         return self._words.code(self._start.index)
 
     def finish(self, result: int) -> None:
         """Answer a call."""
         self._words.finish(self._start.index, result)
-        self._done.ring()
+        self._done.send()
 
 
 def main(arguments: list[str]) -> None:
@@ -182,13 +182,13 @@ def main(arguments: list[str]) -> None:
     connection = Connection(start.connection_fd)
     try:
         transmit(connection, (ALIVE, None))
-        _serve(connection, WorkerLink(start.index, memory), _Door(start, connection))
+        _serve(connection, WorkerLink(start.index, memory), _Receiver(start, connection))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the parent is gone: nobody to tell
     sys.stdout.flush()
 
 
-def _serve(connection: Connection, link: WorkerLink, door: _Door) -> None:
+def _serve(connection: Connection, link: WorkerLink, receiver: _Receiver) -> None:
     payload = connection.recv_bytes()
     kind, answer = _guarded(lambda: cloudpickle.loads(payload)(link))
     transmit(connection, (kind, None if kind == OK else answer))
@@ -196,11 +196,11 @@ def _serve(connection: Connection, link: WorkerLink, door: _Door) -> None:
         return
     handler: StepHandler = answer
     while kind != FAILED:
-        code = door.wait()
+        code = receiver.wait()
         if code is not None:
             kind, answer = _guarded(functools.partial(handler.step, code))
             if kind == OK:
-                door.finish(answer)
+                receiver.finish(answer)
             else:
                 transmit(connection, (kind, answer))
             continue

@@ -15,7 +15,7 @@ from typing import Any
 
 from redline.envs.cpus import usable_cpus
 from redline.envs.workers.shared_memory import SharedBlock
-from redline.envs.workers.signals import Bell, CallWords
+from redline.envs.workers.signals import CallWords, Signal
 from redline.envs.workers.worker_main import DUMP_SIGNAL, WorkerStart
 
 _BOOTSTRAP = (
@@ -28,7 +28,7 @@ _SPIN_S = 100e-6  # about what a wake-up costs on a busy machine
 
 
 class SharedByWorkers:
-    """What the workers of a group have in common: its memory, and the words and bell of calls.
+    """What the workers of a group have in common: its memory, and the words and signal of calls.
 
     Whoever waits for a call's end watches for it first if every process can have a core of its
     own; where cores are short, that would only keep the others from working.
@@ -36,7 +36,7 @@ class SharedByWorkers:
 
     def __init__(self, num_workers: int, memory: SharedBlock | None) -> None:
         self.num_workers, self.memory = num_workers, memory
-        self.words_block, self.done = SharedBlock(), Bell()
+        self.words_block, self.done = SharedBlock(), Signal()
         self.words_block.resize(CallWords.nbytes(num_workers))
         self.words = CallWords(self.words_block.fd, num_workers)
         self.spin_s = _SPIN_S if usable_cpus() > num_workers else 0.0
@@ -67,7 +67,7 @@ class WorkerProcess:
         self.connection: Any = ours
         self.dump_fd, dump_write_fd = os.pipe()
         life_read_fd, self.life_fd = os.pipe()
-        self.go = Bell()
+        self.go = Signal()
         start = WorkerStart(
             index=index,
             num_workers=shared.num_workers,

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from redline.envs import make_vec
-from redline.envs.games.t_maze import TMaze
+from redline.envs.games.memory_tasks import TMaze
 from redline.errors import ConfigError
 
 

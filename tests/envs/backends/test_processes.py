@@ -16,50 +16,16 @@ import pytest
 
 from redline.envs import make_vec
 from redline.envs.backends.processes import split_evenly
-from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
-from redline.envs.workers.supervisor import WorkerGroup
 from redline.errors import ConfigError, EnvDataError, EnvError, WorkerError
 from tests.envs.recording import record
-from tests.envs.scripted import Counting, Echo, Faulty, Walk
+from tests.envs.scripted import Counting, Faulty, Walk
+from tests.envs.workers.processes import alive, named_memory, wait_until_gone
 
 ZERO = np.zeros(3, dtype=np.int64)
 
 
 def pids_of(env: Any) -> list[int]:
     return [worker.process.pid for worker in env._backend._group._workers]
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; one that is dead but not yet waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until_gone(pids: list[int], limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, "a worker outlived its parent"
-        time.sleep(0.02)
-
-
-def named_memory(*pids: int) -> set[str]:
-    """Entries of /dev/shm that these processes map or hold open: what could be left behind.
-
-    Other programs of this machine use that folder too, so its listing tells nothing.
-    """
-    found = set()
-    for pid in pids:
-        words = Path(f"/proc/{pid}/maps").read_text().split()
-        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if exists(link)]
-        found |= {word for word in (*words, *links) if word.startswith("/dev/shm")}
-    return found
-
-
-def exists(link: Path) -> bool:
-    """Whether a file descriptor is still open."""
-    return os.path.lexists(link)
 
 
 def test_workers_give_the_same_steps_as_one_process() -> None:
@@ -270,77 +236,6 @@ def test_workers_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     wait_until_gone(pids)
 
 
-def test_a_group_of_workers_alone() -> None:
-    """Commands without waiting, replies as they come, closing with replies still unread.
-
-    FAULTS 18: a hang at shutdown while queues still hold items. FAULTS 25: worker ids
-    outside the allowed cpuset crash, so workers are left where their parent may run.
-    """
-    group = WorkerGroup([Echo, Echo], titles=["a", "b"], timeout_s=60)
-    assert group.call("hello", [1, 2]) == [(0, "hello", 1), (1, "hello", 2)]
-    assert group.call("affinity") == [sorted(os.sched_getaffinity(0))] * 2
-    group.send(0, "sleep", 1.0)
-    group.send(1, "quick")
-    assert group.receive_ready(timeout_s=30) == {1: (1, "quick", None)}
-    assert group.receive(0) == (0, "sleep", 1.0)
-    assert group.receive_ready() == {}
-    group.send(0, "big", 50_000_000)
-    begin = time.monotonic()
-    group.close()
-    assert time.monotonic() - begin < 10
-    assert group.num_workers == 0
-    group.close()
-
-
-def test_a_worker_that_dies_idle_is_noticed_at_the_next_word() -> None:
-    group = WorkerGroup([Echo], titles=["a"], timeout_s=60)
-    pid = group._workers[0].process.pid
-    os.kill(pid, signal.SIGKILL)
-    wait_until_gone([pid])
-    with pytest.raises(WorkerError, match="was killed by SIGKILL"):
-        group.call("hello")
-
-
-def test_shared_blocks_hold_nested_arrays_without_overlap() -> None:
-    tree = {"a": np.zeros((3, 5), np.uint8), "b": {"c": np.zeros(2), "d": np.zeros((), np.int64)}}
-    layout = Layout.of(spec_of(tree))
-    before = named_memory(os.getpid())
-    block = SharedBlock()
-    block.resize(layout.nbytes)
-    arrays = block.arrays(layout)
-    assert named_memory(os.getpid()) == before
-    arrays["a"][...], arrays["b"]["c"][...], arrays["b"]["d"][...] = 1, 2, 3
-    again = block.arrays(layout)
-    assert (again["a"] == 1).all()
-    assert (again["b"]["c"] == 2).all()
-    assert again["b"]["d"] == 3
-    block.close()
-    block.close()
-
-
 def test_shares_are_contiguous_and_even() -> None:
     assert split_evenly(5, 2) == [(0, 2), (2, 5)]
     assert split_evenly(3, 3) == [(0, 1), (1, 2), (2, 3)]
-
-
-class Fussy:
-    """A handler that raises at its first command."""
-
-    def __init__(self, link: Any) -> None:
-        del link
-
-    def handle(self, command: str, payload: Any) -> None:
-        raise KeyError("the first command")
-
-    def close(self) -> None:
-        raise AssertionError("not reached")
-
-
-def test_a_command_to_a_worker_that_failed_at_an_earlier_one_tells_how_it_failed() -> None:
-    """Commands may be given ahead: the broken pipe is not the cause."""
-    group = WorkerGroup([Fussy], titles=["fussy"])
-    group.post("first")
-    process = group._workers[0].process
-    process.wait(20)
-    with pytest.raises(WorkerError, match=r"KeyError: 'the first command'"):
-        group.post("second")

@@ -1,4 +1,4 @@
-"""How long a worker may stand still before it counts as hung."""
+"""How long a worker may make no progress before it counts as hung."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Iterable
 
 _HEARTBEAT_CHECK_S = 0.5
-_STOPPED_S = 1.0  # later than this, the watcher itself was not running
+_STOPPED_S = 1.0  # later than this, this process itself was not running
 
 
-class Watch:
-    """When each worker was last known to get on.
+class HangTimeout:
+    """When each worker was last known to make progress, and which have hung since.
 
     Args:
         workers: their numbers.
-        timeout_s: how long one may stand still.
-        heartbeat: worker -> a number that changes while it gets on; None: only a reply counts.
+        timeout_s: how long one may make no progress.
+        heartbeat: worker -> a number that changes with its progress; None: only a reply counts.
         limit_s: how long they have altogether.
     """
 
@@ -33,7 +33,7 @@ class Watch:
         self._due = math.inf
         self._beats = {index: heartbeat(index) for index in self._seen} if heartbeat else {}
 
-    def patience_s(self, waiting: Iterable[int]) -> float:
+    def next_check_s(self, waiting: Iterable[int]) -> float:
         """How long to wait for a reply before looking again."""
         begin = min(self._seen[index] for index in waiting)
         now = time.monotonic()
@@ -43,8 +43,8 @@ class Watch:
         self._due = now + max(0.0, left)
         return left
 
-    def silent(self, waiting: Iterable[int]) -> list[int]:
-        """Those of `waiting` that stood still for the whole time."""
+    def hung(self, waiting: Iterable[int]) -> list[int]:
+        """Those of `waiting` that made no progress for the whole time."""
         now = time.monotonic()
         late_s = now - self._due
         if late_s > _STOPPED_S:
@@ -59,6 +59,6 @@ class Watch:
             return list(waiting)
         return [index for index in waiting if now - self._seen[index] >= self._timeout_s]
 
-    def waited_s(self, workers: Iterable[int]) -> float:
-        """For how long the first of `workers` has stood still."""
+    def idle_s(self, workers: Iterable[int]) -> float:
+        """For how long the first of `workers` has made no progress."""
         return time.monotonic() - min(self._seen[index] for index in workers)

@@ -1,4 +1,6 @@
-"""A T-maze: what was seen at the first step decides what is right at the last one.
+"""Two tasks that need memory: a T-maze, and CartPole with its velocities hidden.
+
+In the maze, what was seen at the first step decides what is right at the last one:
 
 ```
         up
@@ -20,11 +22,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
 
 from redline.envs.spaces.nested import Array
 from redline.errors import ConfigError
 
-ID = "redline/TMaze-v1"
+PREFIX = "redline/"
+T_MAZE = "redline/TMaze-v1"
+HIDDEN_VELOCITY = "redline/CartPoleHiddenVelocity-v1"
 _FORWARD, _UP = 0, 1
 
 
@@ -101,7 +106,25 @@ class TMaze(gymnasium.Env[Array, Any]):
         return np.array(shown, dtype=np.float32)
 
 
+def make_hidden_velocity(**kwargs: Any) -> gymnasium.Env[Array, int]:
+    """CartPole-v1 that shows (cart position, pole angle) only.
+
+    One observation does not tell which way the pole moves.
+    """
+    env = gymnasium.make("CartPole-v1", disable_env_checker=True, **kwargs)
+    shown = env.observation_space
+    if not isinstance(shown, spaces.Box):
+        raise TypeError(f"CartPole-v1 has the observation space {shown}, expected a Box")
+    space = spaces.Box(shown.low[[0, 2]], shown.high[[0, 2]], dtype=np.float32)
+    return TransformObservation(env, _positions, space)
+
+
+def _positions(obs: Array) -> Array:
+    return obs[[0, 2]]
+
+
 def register() -> None:
-    """Make the id known to Gymnasium."""
-    if ID not in gymnasium.registry:
-        gymnasium.register(ID, entry_point="redline.envs.games.t_maze:TMaze")
+    """Make the ids known to Gymnasium."""
+    for env_id, maker in ((T_MAZE, "TMaze"), (HIDDEN_VELOCITY, "make_hidden_velocity")):
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point=f"redline.envs.games.memory_tasks:{maker}")

@@ -12,7 +12,7 @@ import torch
 from redline.envs.games.game import Game, pick_state
 from redline.envs.games.native import make_game
 from redline.errors import ConfigError
-from tests.envs.device.minatar_twins import ORIGINAL_NAMES, Twin
+from tests.envs.games.minatar_twins import ORIGINAL_NAMES, Twin
 
 B = 8
 

@@ -1,0 +1,131 @@
+"""Counting cores, pinning threads to them, and scheduling them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from redline.envs import cpus
+from redline.envs.cpus import batch_scheduling, first_core_to_pin, usable_cpus
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+        ({}, 64),
+    ],
+)
+def test_cores_are_counted_by_affinity_and_quota(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
+) -> None:
+    """FAULTS 25: all cores taken, whatever the cpuset or control group allows."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(100, 164)))
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert usable_cpus(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "allowed", "first"),
+    [
+        (4, 4, [0, 1, 2, 3], 0),
+        (2, 4, [0, 1, 2, 3], -1),  # other pools would take the same two
+        (8, 4, [0, 1, 2, 3], -1),
+        (2, 4, [2, 3], -1),  # cores 0 and 1 are somebody else's
+        (2, 4, [0, 1], -1),
+        (4, 4, [], -1),  # the system does not say
+        (1, None, [], -1),
+    ],
+)
+def test_threads_are_pinned_where_they_have_every_core_to_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    cores: int | None,
+    allowed: list[int],
+    first: int,
+) -> None:
+    monkeypatch.setattr(cpus.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(cpus, "allowed_cpus", lambda: allowed)
+    assert first_core_to_pin(threads) == first
+
+
+def can_be_batch_scheduled() -> bool:
+    """Whether this system lets plain threads be scheduled as a batch, found in one of its own."""
+    found: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: found.append(cpus._schedule_this_thread("SCHED_OTHER", "SCHED_BATCH"))
+    )
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+needs_batch = pytest.mark.skipif(not can_be_batch_scheduled(), reason="no batch scheduling")
+
+
+def policies(looks: str, monkeypatch: pytest.MonkeyPatch, before: str | None = None) -> list[int]:
+    """How a thread is scheduled within, one that it makes there, and it afterwards."""
+    seen: list[int] = []
+    monkeypatch.setenv("GOMP_SPINCOUNT", looks)
+
+    def schedule() -> None:
+        if before is not None:
+            os.sched_setscheduler(0, getattr(os, before), os.sched_param(0))
+        with batch_scheduling():
+            seen.append(os.sched_getscheduler(0))
+            within = threading.Thread(target=lambda: seen.append(os.sched_getscheduler(0)))
+            within.start()
+            within.join()
+        seen.append(os.sched_getscheduler(0))
+
+    thread = threading.Thread(target=schedule)
+    thread.start()
+    thread.join()
+    return seen
+
+
+@needs_batch
+def test_threads_are_batch_scheduled_where_nothing_else_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a thread of its own: how it is scheduled is what this is about."""
+    batch, other = os.SCHED_BATCH, os.SCHED_OTHER
+    assert policies("10000", monkeypatch) == [batch, batch, other]
+    assert policies("10000", monkeypatch, "SCHED_IDLE") == [os.SCHED_IDLE] * 3
+    # Beside idle threads that hold a core for long, batch threads would wait for them.
+    for looks in ("300000", "infinity", ""):
+        assert policies(looks, monkeypatch) == [other] * 3
+
+
+@needs_batch
+@pytest.mark.parametrize("name", ["sched_getscheduler", "sched_setscheduler"])
+def test_threads_are_plain_where_the_system_refuses(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    refused: list[str] = []
+
+    def refuse(*arguments: object) -> None:
+        refused.append(name)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
+    monkeypatch.setattr(os, name, refuse)
+    with batch_scheduling():
+        pass
+    assert refused == [name]
+
+
+def test_threads_are_plain_where_there_is_one_kind_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "10000")
+    monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
+    with batch_scheduling():
+        pass
