@@ -122,6 +122,8 @@ class ResumeArguments:
     """New length of the run in env_steps. None: as it was."""
     env: str | None = None
     """Refuse to go on unless the run's environment is this one."""
+    env_backend: str | None = None
+    """The run's back end again, where it is `module:Name`, so that the module is imported."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the progress bar and messages."""
 
@@ -207,6 +209,7 @@ def _resume(arguments: list[str], recording: Any) -> int:
         parsed.resume,
         env=parsed.env,
         algorithm=algorithm,
+        env_backend=parsed.env_backend,
         total_env_steps=parsed.total_env_steps,
         quiet=parsed.quiet,
         recording=recording,
@@ -287,6 +290,8 @@ class EvalArguments:
     """The run's algorithm again, where it is `module:Name` of your own."""
     env: str | None = None
     """The run's environment again, where it is `module:Id`, so that the module is imported."""
+    env_backend: str | None = None
+    """Likewise the back end that steps it, where it is `module:Name`."""
     episodes: int = 10
     """Number of episodes, exactly."""
     seed: int | None = None
@@ -342,6 +347,8 @@ class ExportArguments:
     """The run's algorithm again, where it is `module:Name` of your own."""
     env: str | None = None
     """The run's environment again, where it is `module:Id`, so that the module is imported."""
+    env_backend: str | None = None
+    """Likewise the back end that steps it, where it is `module:Name`."""
     format: Literal["onnx", "torch"] = "onnx"
     """onnx (extra: onnx), or torch for a torch.export program."""
 
@@ -353,7 +360,12 @@ def _eval(arguments: list[str]) -> None:
     from redline.train.runs.run import load_run
     from redline.train.runs.video import require_video
 
-    run = load_run(parsed.run_dir, algorithm=parsed.algorithm, env=parsed.env)
+    run = load_run(
+        parsed.run_dir,
+        algorithm=parsed.algorithm,
+        env=parsed.env,
+        env_backend=parsed.env_backend,
+    )
     if parsed.video:
         require_video(".mp4")
     result = run.evaluate(
@@ -391,7 +403,12 @@ def _export(arguments: list[str]) -> None:
     parsed = _parse(ExportArguments, arguments, "export")
     from redline.train.runs.run import load_run
 
-    run = load_run(parsed.run_dir, algorithm=parsed.algorithm, env=parsed.env)
+    run = load_run(
+        parsed.run_dir,
+        algorithm=parsed.algorithm,
+        env=parsed.env,
+        env_backend=parsed.env_backend,
+    )
     path = run.export(parsed.out, format=parsed.format, which=parsed.which)
     sys.stdout.write(f"{path}\n")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from redline.envs import VecEnv
-from redline.envs.spaces.nested import leaves
+from redline.nested import leaves
 
 
 def draw_actions(env: VecEnv, rng: np.random.Generator) -> Any:

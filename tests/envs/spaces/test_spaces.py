@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from redline.envs import make_vec
 from redline.envs.spaces.actions import make_codec
 from redline.envs.spaces.layout import carried_space, make_writer
-from redline.envs.spaces.nested import leaves
 from redline.envs.vec_env import zeros_like_space
 from redline.errors import ActionError, EnvDataError, SpaceError
+from redline.nested import leaves
 from tests.envs.recording import stack
 from tests.envs.scripted import Counting, Masked, Spaces
 

@@ -135,6 +135,7 @@ class Backend(ABC):
             work between `begin_step` and `finish_step`.
         single_envs: whether it steps environments that are made one by one, so that a
             collector's worker processes can step them as well.
+        on_device: whether it steps on any device, and `make_on_device` needs no copies.
         can_idle: whether `step` accepts an `active` mask.
         can_step_one: whether there is `step_one`, the shorter way for a batch of one.
         env_id: the name the environments were made from, for messages.
@@ -150,6 +151,7 @@ class Backend(ABC):
     name: ClassVar[str]
     threaded: ClassVar[bool] = False
     single_envs: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
     can_idle: ClassVar[bool] = False
     can_step_one: ClassVar[bool] = False
     env_id: str

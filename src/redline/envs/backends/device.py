@@ -30,6 +30,7 @@ class DeviceBackend(Backend):
     """
 
     name = "device"
+    on_device = True
     can_idle = True
     restorable = None
 

@@ -25,6 +25,7 @@ from redline.collect import (
 )
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.atari import is_atari
+from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import find_backend
 from redline.envs.cpus import threads_each, worker_cpus
 from redline.envs.device.mirrored import MirroredEnv
@@ -53,11 +54,14 @@ class Given:
         algorithm: class, or module:Name of one.
         env: id, callable or `VectorEnv`; None: as the config says.
         network: in place of the built-in encoders.
+        env_backend: what steps the environments: a name, class or module:Name of one; None: as
+            the config says.
     """
 
     algorithm: str | type[Algorithm] | None = None
     env: EnvArgument | None = None
     network: NetworkFactory | None = None
+    env_backend: str | type[Backend] | None = None
 
 
 STEPPING_WORKERS = ("central", "alternating")
@@ -101,7 +105,8 @@ def env_settings(config: RunConfig, given: Given) -> EnvSettings:
                 f"env=...) with the same object."
             )
         env = run.env
-    if run.collector in ACTING_WORKERS and run.env_backend == "processes":
+    backend = _backend_of(run, given)
+    if run.collector in ACTING_WORKERS and backend == "processes":
         raise ConfigError(
             f"collector={run.collector!r} and env_backend='processes' would start processes inside "
             f"of processes. Use one of them: the workers step their environments themselves."
@@ -115,7 +120,6 @@ def env_settings(config: RunConfig, given: Given) -> EnvSettings:
             f"{what} needs environments beside those that train, and a VectorEnv object is only "
             f"one. Give an id, or a callable that makes one gymnasium.Env."
         )
-    backend: str = run.env_backend
     if run.collector in STEPPING_WORKERS and not (
         run.collector == "alternating" and backend != "auto" and find_backend(backend).threaded
     ):
@@ -139,6 +143,25 @@ def env_settings(config: RunConfig, given: Given) -> EnvSettings:
         env_kwargs=run.parsed_env_kwargs(),
         num_workers=run.num_workers,
         worker_timeout_s=run.worker_timeout_s,
+    )
+
+
+def _backend_of(run: RunSettings, given: Given) -> str | type[Backend]:
+    """What is to step the environments.
+
+    Raises:
+        ConfigError: if only the run directory names a back end that is Python code.
+    """
+    if given.env_backend is not None:
+        return given.env_backend
+    if ":" not in run.env_backend:
+        return run.env_backend
+    name_it = f"name it again: --env-backend {run.env_backend}"
+    if run.env_backend.startswith(_PYTHON_ENV):
+        name_it = "call redline.train(resume=..., env_backend=...) or redline.load with its class"
+    raise ConfigError(
+        f"the environment back end of this run, {run.env_backend!r}, is Python code, and a run "
+        f"directory alone must not decide what is imported. If you trust it, {name_it}."
     )
 
 
@@ -244,7 +267,7 @@ def make_collector(
 def _lives_on_devices(run: RunSettings, settings: EnvSettings) -> bool:
     """Whether data are tensors on the way from the environments to the policy."""
     placed = run.env_device is not None or run.policy_device is not None
-    return run.collector == "serial" and (placed or settings.backend == "device")
+    return run.collector == "serial" and (placed or settings.backend_class.on_device)
 
 
 def _make_device_collector(
@@ -252,7 +275,7 @@ def _make_device_collector(
 ) -> DeviceCollector:
     run = config.run
     policy_device = run.policy_device or run.device
-    if settings.backend == "device":
+    if settings.backend_class.on_device:
         env.close()  # the numpy view; the games themselves are wanted
         on_device = settings.make_on_device(config.algo.num_envs, run.env_device or policy_device)
     else:

@@ -12,6 +12,7 @@ import gymnasium
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import require_not_negative
+from redline.envs.backends.backend import Backend
 from redline.errors import (
     CheckpointError,
     IncompatibleCheckpointError,
@@ -212,6 +213,7 @@ def load_run(
     algorithm: str | type[Algorithm] | None = None,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    env_backend: str | type[Backend] | None = None,
 ) -> Run:
     """The run in a directory.
 
@@ -220,6 +222,7 @@ def load_run(
         algorithm: its class or module:Name, if it is none that Redline knows by name.
         env: the environment, if it was given as a Python object.
         network: the network factory, if there was one.
+        env_backend: the environments' back end, if it is a class or module:Name of your own.
 
     Raises:
         RunDirectoryError: if the directory holds no run.
@@ -233,4 +236,4 @@ def load_run(
             f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "
             f"give the same."
         )
-    return Run(path, config, Given(algorithm=algorithm, env=env, network=network))
+    return Run(path, config, Given(algorithm, env, network, env_backend))

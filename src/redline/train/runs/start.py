@@ -14,6 +14,8 @@ from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.registry import algorithm_label, declaration
+from redline.envs.backends.backend import Backend
+from redline.envs.backends.registry import backend_label
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
@@ -36,6 +38,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    env_backend: str | type[Backend] | None = None,
     resume: str | Path | None = None,
     preset: str = "auto",
     **settings: Any,
@@ -49,6 +52,8 @@ def train(
             `gymnasium.vector.VectorEnv`.
         network: observation space -> module from observations to features, in place of the
             built-in encoders.
+        env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
+            one; None is "auto". With `resume` only needed where the run's is your own.
         resume: run directory to go on with.
         preset: named hyperparameters to start from.
         settings: any setting of the run, the policy or the algorithm by its name, such as
@@ -67,7 +72,14 @@ def train(
                 f"{', '.join(sorted(unknown))} cannot be changed when a run is resumed: it would "
                 f"not be the same run. Only {' and '.join(sorted(allowed))} can."
             )
-        return resume_run(Path(resume), env=env, network=network, algorithm=algorithm, **settings)
+        return resume_run(
+            Path(resume),
+            env=env,
+            network=network,
+            algorithm=algorithm,
+            env_backend=env_backend,
+            **settings,
+        )
     if algorithm is None:
         raise ConfigError("algorithm is missing. Give one, such as redline.train('ppo', ...).")
     if env is None:
@@ -79,8 +91,10 @@ def train(
         settings.setdefault("num_envs", env.num_envs)
     if isinstance(settings.get("env_kwargs"), Mapping):
         settings["env_kwargs"] = json.dumps(settings["env_kwargs"])
+    if env_backend is not None:
+        settings["env_backend"] = backend_label(env_backend)
     config = preset_config(declaration(algorithm), name, preset).replace(env=name, **settings)
-    return start_run(config, Given(algorithm=algorithm, env=env, network=network))
+    return start_run(config, Given(algorithm, env, network, env_backend))
 
 
 def start_run(
@@ -108,6 +122,7 @@ def start_run(
         given,
         algorithm=given.algorithm or config.algorithm,
         env=given.env if given.env is not None else config.run.env,
+        env_backend=given.env_backend or config.run.env_backend,
     )
     return _executed(config, out, given, None, recording)
 
@@ -118,6 +133,7 @@ def resume_run(
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
     algorithm: str | type[Algorithm] | None = None,
+    env_backend: str | type[Backend] | None = None,
     total_env_steps: int | None = None,
     quiet: bool = False,
     recording: Recording | None = None,
@@ -131,6 +147,7 @@ def resume_run(
         network: the same network factory again, if there was one.
         algorithm: None, or the run's own; it must be given where it is none that Redline knows
             by name.
+        env_backend: likewise.
         total_env_steps: new length of the run; None: as it was.
         quiet: leave out the progress bar and messages.
         recording: run directory -> context in which the training takes place.
@@ -146,7 +163,12 @@ def resume_run(
             f"{out} is a run of {config.algorithm}, not of {algorithm_label(algorithm)}. Leave the "
             f"algorithm out, or give another run directory."
         )
-    given = Given(algorithm=algorithm, env=env, network=network)
+    given = Given(algorithm, env, network, env_backend)
+    if env_backend is not None and backend_label(env_backend) != config.run.env_backend:
+        raise IncompatibleCheckpointError(
+            f"the environments of {out} were stepped by the back end {config.run.env_backend}, not "
+            f"by {backend_label(env_backend)}. Leave the back end out, or start a new run."
+        )
     if env is not None and describe_env(env) != config.run.env:
         raise IncompatibleCheckpointError(
             f"{out} was trained on {config.run.env}, not on {describe_env(env)}. Resume it with "
