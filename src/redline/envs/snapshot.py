@@ -6,7 +6,7 @@ How, in order of preference:
 |---|---|---|
 | protocol | the innermost environment has `get_state()` and `set_state(state)` | what they give |
 | mujoco | Gymnasium's MuJoCo environments | integration state, every array of MjData |
-| ale | `ale_py`'s environments without sticky actions | ALE's own serialised system state |
+| ale | `ale_py`'s environments without sticky actions | ALE's own serialized system state |
 | attributes | Gymnasium's classic control and toy text | its attributes |
 | journal | any other | its generators before the last reset, and the actions since |
 

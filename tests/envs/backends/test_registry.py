@@ -122,9 +122,10 @@ def test_what_is_no_back_end_is_refused() -> None:
 def test_looking_back_ends_up_loads_no_simulator_and_no_torch() -> None:
     """A process that only steps environments starts in a fraction of torch's time."""
     code = (
-        "import sys; from redline.envs import EnvSettings; EnvSettings(env='CartPole-v1'); "
-        "EnvSettings(env='redline/CartPole-v1'); "
-        "print([name for name in ('torch', 'ale_py', 'envpool', 'mujoco') if name in sys.modules])"
+        "import sys; from redline.envs.backends.registry import choose_backend; "
+        "choose_backend('redline/CartPole-v1', 'auto'); choose_backend('CartPole-v1', 'envpool'); "
+        "heavy = ('torch', 'ale_py', 'envpool', 'mujoco', 'redline.envs.settings'); "
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
