@@ -94,7 +94,9 @@ def train(
     if env_backend is not None:
         settings["env_backend"] = backend_label(env_backend)
     config = preset_config(declaration(algorithm), name, preset).replace(env=name, **settings)
-    return start_run(config, Given(algorithm, env, network, env_backend))
+    return start_run(config, Given(
+        algorithm=algorithm, env=env, network=network, env_backend=env_backend
+    ))
 
 
 def start_run(
@@ -163,7 +165,9 @@ def resume_run(
             f"{out} is a run of {config.algorithm}, not of {algorithm_label(algorithm)}. Leave the "
             f"algorithm out, or give another run directory."
         )
-    given = Given(algorithm, env, network, env_backend)
+    given = Given(
+        algorithm=algorithm, env=env, network=network, env_backend=env_backend
+    )
     if env_backend is not None and backend_label(env_backend) != config.run.env_backend:
         raise IncompatibleCheckpointError(
             f"the environments of {out} were stepped by the back end {config.run.env_backend}, not "
