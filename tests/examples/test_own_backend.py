@@ -96,7 +96,10 @@ def test_a_run_directory_alone_imports_nothing(backend: Any, tmp_path: Path) -> 
     out = tmp_path / "run"
     trained(backend, out, total_env_steps=128)
     assert json.loads((out / "config.json").read_text())["run"]["env_backend"] == NAME
-    for refused in (lambda: redline.train(resume=out), lambda: load_run(out).policy()):
+    for refused in (
+        lambda: redline.train(resume=out, total_env_steps=256),
+        lambda: load_run(out).policy(),
+    ):
         with pytest.raises(ConfigError, match="must not decide what is imported"):
             refused()
     assert load_run(out, env_backend=NAME).policy()
@@ -110,7 +113,7 @@ def test_a_class_that_no_module_gives_back_is_wanted_again(backend: Any, tmp_pat
 
     trained(Local, tmp_path / "run", total_env_steps=128)
     with pytest.raises(ConfigError, match="with its class"):
-        redline.train(resume=tmp_path / "run")
+        redline.train(resume=tmp_path / "run", total_env_steps=256)
     again = redline.train(
         resume=tmp_path / "run", env_backend=Local, total_env_steps=256, quiet=True
     )
