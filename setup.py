@@ -1,9 +1,9 @@
 """The C extensions; everything else about the package is in pyproject.toml.
 
-They are optional: where no C compiler is found the package still installs. Then marks do
-nothing, starting a profile says that the extension is missing, a priority tree is searched by
-tensor code, which gives the same results, small perceptrons are computed by numpy, and Adam,
-target networks' moves and convolutions are torch's.
+They are optional: where no C compiler is found the package still installs. Without them marks do
+nothing, starting a profile says that the extension is missing, and a priority tree is searched by
+torch, which gives the same results. The CPU engine computes small networks by numpy, and leaves
+convolutions and optimizer steps to torch.
 """
 
 from __future__ import annotations

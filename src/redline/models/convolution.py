@@ -9,15 +9,10 @@ a third less time; the numbers are the same up to the order of rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeGuard
-
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from redline.engines.cpu.dense import Dense, is_traced
-from redline.engines.cpu.rectified import rectified, serves
 from redline.errors import SpaceError
 from redline.models.mlp import orthogonal_
 
@@ -25,19 +20,24 @@ PIXEL_SCALE = 1.0 / 255.0
 _FEW_PLANES = 16
 
 
+def _is_traced() -> bool:
+    """Whether this runs to be compiled or exported, which wants one plain operation."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None  # pyright: ignore
+
+
 def with_channels_last(image: Tensor, dtype: torch.dtype) -> Tensor:
     """The same images [N, C, H, W], converted, with the channels last in memory.
 
     Plane by plane where they are few and small numbers: for four planes of 84x84 pixels that takes
-    half the time that the tensor library's own way across layouts does.
+    half the time of torch's own way across layouts.
     """
-    few = image.dtype == torch.uint8 and image.shape[1] <= _FEW_PLANES and not is_traced()
+    few = image.dtype == torch.uint8 and image.shape[1] <= _FEW_PLANES and not _is_traced()
     if not few or image.is_contiguous(memory_format=torch.channels_last):
         return image.to(dtype, memory_format=torch.channels_last)
-    made = torch.empty(image.shape, dtype=dtype, memory_format=torch.channels_last)
-    for plane, source in zip(made.unbind(1), image.unbind(1), strict=True):
+    converted = torch.empty(image.shape, dtype=dtype, memory_format=torch.channels_last)
+    for plane, source in zip(converted.unbind(1), image.unbind(1), strict=True):
         plane.copy_(source)
-    return made
+    return converted
 
 
 class Pixels(nn.Module):
@@ -93,41 +93,6 @@ class ScaledConv2d(nn.Conv2d):
         return f"{super().extra_repr()}, scale={self.scale:.6g}"
 
 
-class ConvolutionalNetwork(nn.Sequential):
-    """`Pixels`, then a trunk.
-
-    Convolutions at its beginning that are followed by a ReLU are one operation with it, where
-    `rectified` serves them; it takes pixels as they are.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """[N, C, H, W] pixels -> [N, out_features]."""
-        layers, x, done = list(self), input, 0
-        for place in range(int(isinstance(layers[0], Pixels)), len(layers) - 1, 2):
-            layer = layers[place]
-            if not (_are_joined(layer, layers[place + 1]) and serves(layer, x)):
-                break
-            x = rectified(layer, x, layer.scale if isinstance(layer, ScaledConv2d) else 1.0)
-            done = place + 2
-        for layer in layers[done:]:
-            x = layer(x)
-        return x
-
-
-def _are_joined(layer: nn.Module, following: nn.Module) -> TypeGuard[nn.Conv2d]:
-    """Whether they are a convolution and a ReLU whose calls nobody listens to or changes."""
-    return (
-        type(layer) in (nn.Conv2d, ScaledConv2d)
-        and type(following) is nn.ReLU
-        and not (_has_hooks(layer) or _has_hooks(following))
-    )
-
-
-def _has_hooks(layer: nn.Module) -> bool:
-    forward, backward = layer._forward_hooks, layer._backward_hooks
-    return bool(forward or layer._forward_pre_hooks or backward or layer._backward_pre_hooks)
-
-
 def _flat_size(trunk: nn.Module, shape: tuple[int, ...]) -> int:
     """Number of features that a convolutional trunk makes of one image."""
     with torch.no_grad():
@@ -138,10 +103,9 @@ def _network(
     trunk: nn.Sequential, shape: tuple[int, ...], out_features: int, *, channels_last: bool
 ) -> nn.Sequential:
     """Pixels, a convolutional trunk, a dense layer; weights orthogonal."""
-    dense = Dense(_flat_size(trunk, shape), out_features)
+    dense = nn.Linear(_flat_size(trunk, shape), out_features)
     pixels = Pixels(channels_last=channels_last)
-    made = ConvolutionalNetwork(pixels, *trunk, dense, nn.ReLU(inplace=True))
-    return orthogonal_(made)
+    return orthogonal_(nn.Sequential(pixels, *trunk, dense, nn.ReLU(inplace=True)))
 
 
 def _check_image(name: str, shape: tuple[int, ...], smallest: int) -> None:
@@ -163,9 +127,6 @@ class NatureCNN(nn.Module):
         out_features: width of the dense layer.
         scale: factor on the pixels.
 
-    Attributes:
-        packed: what computes in its place where there is no gradient, see `packed.Packing`.
-
     Raises:
         SpaceError: if the image is too small or not [C, H, W].
     """
@@ -178,7 +139,6 @@ class NatureCNN(nn.Module):
         super().__init__()
         _check_image("NatureCNN", shape, self.smallest)
         self.shape, self.out_features = shape, out_features
-        self.packed: Callable[[Tensor], Tensor] | None = None
         trunk = nn.Sequential(
             ScaledConv2d(shape[0], 32, 8, scale, stride=4),
             nn.ReLU(inplace=True),
@@ -192,8 +152,6 @@ class NatureCNN(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, C, H, W] pixels -> [N, out_features]."""
-        if self.packed is not None and not torch.is_grad_enabled():
-            return self.packed(image)
         return self.network(image)
 
 

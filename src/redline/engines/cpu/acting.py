@@ -253,7 +253,7 @@ def _uniform(noise: Array) -> list[float]:
     return [math.erf(float(number) * _ROOT_HALF) for number in noise]
 
 
-_ACTORS: dict[type, Any] = {
+ROW_ACTORS: dict[type, Any] = {
     ActorCritic: ActorCriticRowActor,
     QPolicy: QRowActor,
     SquashedGaussianActor: SquashedGaussianRowActor,
@@ -265,13 +265,10 @@ def row_actor(policy: Policy) -> RowActor:
     """What acts for this policy with one environment.
 
     Args:
-        policy: of an exactly known type, on the CPU.
+        policy: of a type among `ROW_ACTORS`.
 
     Raises:
         NotServedError: if a part is not known.
     """
-    actor = _ACTORS.get(type(policy))
-    if actor is None:
-        raise NotServedError(f"policy is {type(policy).__name__}, which the kernels do not know")
     require_parameters({"policy": policy}, trainable=False)
-    return actor(policy)
+    return ROW_ACTORS[type(policy)](policy)

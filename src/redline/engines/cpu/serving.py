@@ -14,8 +14,9 @@ from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
 from redline.algos.sac import SAC
 from redline.algos.td3 import TD3
-from redline.engines.cpu.acting import row_actor
+from redline.engines.cpu.acting import ROW_ACTORS, row_actor
 from redline.engines.cpu.dqn import DQNUpdate
+from redline.engines.cpu.images import has_images, image_update, packed_actor
 from redline.engines.cpu.known_parts import NotServedError, require_type
 from redline.engines.cpu.policy_gradient import PolicyGradientUpdate
 from redline.engines.cpu.ppo import PPOUpdate
@@ -65,11 +66,13 @@ class _FollowedUpdate:
 
 def serve_update(algorithm: Any) -> tuple[Callable[[Any], Any] | None, str]:
     """See `update_for` in the package."""
+    kind = _UPDATES.get(type(algorithm))
     try:
-        kind = _UPDATES.get(type(algorithm))
+        if has_images(algorithm):
+            return image_update(algorithm), "the convolutional networks have kernels"
         if kind is None:
             return None, f"{type(algorithm).__name__} has no update on the CPU's kernels"
-        require_type(algorithm, tuple(_UPDATES), "the algorithm")
+        require_type(algorithm, type(algorithm), "the algorithm")
         return _FollowedUpdate(algorithm, kind), "every part of the networks has a kernel"
     except NotServedError as refusal:
         return None, str(refusal)
@@ -78,6 +81,11 @@ def serve_update(algorithm: Any) -> tuple[Callable[[Any], Any] | None, str]:
 def serve_actor(policy: Any, num_envs: int, rollout_length: int) -> Any | None:
     """See `actor_for` in the package."""
     try:
-        return row_actor(policy) if num_envs == 1 else None
+        if num_envs == 1 and type(policy) in ROW_ACTORS:
+            return row_actor(policy)
+    except NotServedError:
+        pass  # it may have a convolutional network
+    try:
+        return packed_actor(policy, num_envs, rollout_length)
     except NotServedError:
         return None

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from redline.engines.cpu.rectified import rectified, serves
-from redline.models import ImpalaResNet, NatureCNN, convolution
-from redline.models.convolution import ConvolutionalNetwork, Pixels, ScaledConv2d
+from redline.engines.cpu import convolution
+from redline.engines.cpu import images as images_module
+from redline.engines.cpu.convolution import rectified, serves
+from redline.engines.cpu.images import KernelNetwork
+from redline.models import ImpalaResNet, NatureCNN
 
 native = pytest.importorskip(
     "redline.engines.cpu._convolution", reason="built where there is a C compiler"
@@ -285,7 +287,7 @@ class Count:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.served = 0
-        monkeypatch.setattr(convolution, "rectified", self)
+        monkeypatch.setattr(images_module, "rectified", self)
 
     def __call__(self, layer: nn.Conv2d, image: Tensor, scale: float) -> Tensor:
         self.served += 1
@@ -301,71 +303,59 @@ def results_of(network: nn.Module, images: Tensor) -> list[Tensor]:
 def test_networks_compute_as_with_plain_layers(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count, network = Count(monkeypatch), NatureCNN((4, 40, 52))
+    count, plain = Count(monkeypatch), NatureCNN((4, 40, 52)).network
+    network = KernelNetwork(*plain)
     images = torch.randint(0, 256, (3, 4, 40, 52), dtype=torch.uint8).to(dtype)
-    made = results_of(network, images)
+    found, expected = results_of(network, images), results_of(plain, images)
     assert count.served == 3
-    monkeypatch.setattr(convolution, "serves", lambda layer, image: False)
-    expected = results_of(network, images)
-    assert count.served == 3
-    for one, other in zip(made, expected, strict=True):
+    for one, other in zip(found, expected, strict=True):
         largest = other.abs().max().item()
         torch.testing.assert_close(one, other, rtol=0.0, atol=1e-5 * largest)
-    keys = [f"network.{place}.{name}" for place in (1, 3, 5, 8) for name in ("weight", "bias")]
-    assert list(network.state_dict()) == keys
+    assert list(network.state_dict()) == list(plain.state_dict())
 
 
 def test_convolutions_that_pooling_follows_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    count, network = Count(monkeypatch), ImpalaResNet((4, 24, 24), channels=(32, 32))
+    count, plain = Count(monkeypatch), ImpalaResNet((4, 24, 24), channels=(32, 32)).network
     images = torch.randint(0, 256, (2, 4, 24, 24), dtype=torch.uint8)
-    made = network(images)
-    monkeypatch.setattr(convolution, "serves", lambda layer, image: False)
-    assert torch.equal(made, network(images))
+    torch.testing.assert_close(KernelNetwork(*plain)(images), plain(images))
     assert count.served == 0
-
-
-def test_exported_programs_hold_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    count, network = Count(monkeypatch), NatureCNN((4, 36, 36))
-    images = torch.randint(0, 256, (2, 4, 36, 36), dtype=torch.uint8)
-    program = torch.export.export(network, (images,))
-    assert sum("conv2d" in str(node.target) for node in program.graph.nodes) == 3
-    assert count.served == 0
-    torch.testing.assert_close(program.module()(images), network(images), rtol=1e-4, atol=1e-5)
-
-
-def test_layers_that_do_more_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with hooks, and other kinds of convolution, that may compute otherwise."""
-    count, heard = Count(monkeypatch), list[str]()
-    images = torch.randint(0, 256, (2, 4, 12, 12), dtype=torch.uint8)
-
-    class Doubled(nn.Conv2d):
-        def forward(self, input: Tensor) -> Tensor:
-            return 2.0 * super().forward(input)
-
-    for layer in (ScaledConv2d(4, 32, 8, 1 / 255), Doubled(4, 32, 8)):
-        network = ConvolutionalNetwork(Pixels(channels_last=True), layer, nn.ReLU())
-        for part in (layer, network[2]) if isinstance(layer, ScaledConv2d) else ():
-            hook = part.register_forward_hook(lambda *call: heard.append("called"))
-            network(images)
-            hook.remove()
-        assert count.served == 0
-        expected = torch.relu(layer(images.float()))
-        torch.testing.assert_close(network(images), expected, rtol=1e-4, atol=1e-4)
-        count.served = 0
-    assert heard == ["called"] * 2
-
-
-def test_parts_of_a_network_are_networks() -> None:
-    network = NatureCNN((4, 40, 52)).network
-    images = torch.rand(2, 4, 40, 52)
-    for part in (network[1:], network[1:3], network[:4], network[:1]):
-        assert isinstance(part, nn.Sequential)
-        expected = nn.Sequential.forward(part, images)
-        torch.testing.assert_close(part(images), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_images_that_do_not_fit_are_refused_by_the_layer() -> None:
-    network = NatureCNN((4, 40, 52)).network
+    network = KernelNetwork(*NatureCNN((4, 40, 52)).network)
     for shape in ((2, 8, 40, 52), (2, 4, 4, 52)):
         with pytest.raises(RuntimeError):
             network(torch.zeros(shape, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("onednn", [False, True])
+def test_both_libraries_multiply_right(monkeypatch: pytest.MonkeyPatch, onednn: bool) -> None:
+    """Small integers: every float32 sum is exact, whatever the order."""
+    if onednn and not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(convolution, "is_large", lambda *sizes: onednn)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randint(-4, 5, (7, 9), generator=generator).float()
+    b = torch.randint(-4, 5, (9, 5), generator=generator).float()
+    bias = torch.randint(-4, 5, (5,), generator=generator).float()
+    wanted = (a.double() @ b.double()).float()
+    for left, right in ((a, b), (a.t().contiguous().t(), b.t().contiguous().t())):
+        assert torch.equal(convolution.matrix_product(left, right), wanted)
+        assert torch.equal(convolution.affine(left, right, bias), wanted + bias)
+        rectified_sum = (wanted + bias).relu()
+        assert torch.equal(convolution.affine(left, right, bias, relu=True), rectified_sum)
+
+
+@pytest.mark.parametrize("onednn", [False, True])
+def test_a_dense_layer_has_the_gradients_of_autograd(
+    monkeypatch: pytest.MonkeyPatch, onednn: bool
+) -> None:
+    if onednn and not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setattr(convolution, "is_large", lambda *sizes: onednn)
+    layer, x = nn.Linear(9, 5), torch.randn(7, 9, requires_grad=True)
+    inputs = (x, layer.weight, layer.bias)
+    found = torch.autograd.grad(convolution.dense(layer, x).square().sum(), inputs)
+    wanted = torch.autograd.grad(layer(x).square().sum(), inputs)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
