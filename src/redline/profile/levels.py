@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, cast
 
 LEVELS = ("python", "backend", "compiled", "simulator", "cuda_api", "waiting", "unattributed")
 PYTHON, BACKEND, COMPILED, SIMULATOR, CUDA_API, WAITING, UNATTRIBUTED = range(len(LEVELS))
@@ -96,8 +96,9 @@ def origin_of(function: Any) -> tuple[str, str]:
         bound_to: Any = getattr(function, "__self__", None)
         if isinstance(bound_to, types.ModuleType):
             return bound_to.__name__, name
-        family: list[type] = type.mro(type(bound_to))
-        if issubclass(type(bound_to), type):
+        meta: Any = cast(Any, type(bound_to))
+        family = type.mro(meta)
+        if issubclass(meta, type):
             family = type.mro(bound_to) + family
         owner = next((c for c in family if name in vars(c)), None)
     if owner is not None:

@@ -50,7 +50,7 @@ class Hidden:
     """Time in calibration blocks, and the observed time that it is split like."""
 
     ns: int
-    like_ns: dict[Key, int]
+    nearby_ns: dict[Key, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def compute_cells(
     ]
     observed_ns = dict(seen)
     for each in hidden:
-        parts = split_exactly(each.ns, list(each.like_ns.values()))
-        for key, part in zip(each.like_ns, parts, strict=True):
+        parts = split_exactly(each.ns, list(each.nearby_ns.values()))
+        for key, part in zip(each.nearby_ns, parts, strict=True):
             seen[key] += part
     return Cells({key: ns for key, ns in seen.items() if ns}, observed_ns, hidden)
 

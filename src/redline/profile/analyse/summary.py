@@ -287,11 +287,11 @@ def _add_hidden(corrected: dict[Key, float], cells: Cells) -> None:
     """Add the calibration blocks to the observed time of which the probe's cost was taken."""
     left = {key: corrected[key] / ns for key, ns in cells.observed_ns.items() if ns}
     for part in cells.hidden:
-        like = {key: ns * left.get(key, 1.0) for key, ns in part.like_ns.items()}
-        if not any(like.values()):
-            like = {key: float(ns) for key, ns in part.like_ns.items()}
-        whole = sum(like.values())
-        for key, ns in like.items():
+        weights = {key: ns * left.get(key, 1.0) for key, ns in part.nearby_ns.items()}
+        if not any(weights.values()):
+            weights = {key: float(ns) for key, ns in part.nearby_ns.items()}
+        whole = sum(weights.values())
+        for key, ns in weights.items():
             corrected[key] = corrected.get(key, 0.0) + part.ns * ns / whole
 
 

@@ -61,17 +61,17 @@ def build_timeline(process: Process) -> Timeline:
     states = list(table)
     idle = bytes([1, *(s.level == levels.WAITING for s in states)])
     lead = _first_busy(absent, idle)
-    end_ns = _end_of(process, threads)
+    phases, phase = _phases(process, threads)
     return Timeline(
         process=process,
         threads=threads,
         states=[State(0, 0, levels.PYTHON), *states],
         lead=lead,
-        phases=(named := _phases(process, threads))[0],
-        phase=named[1],
+        phases=phases,
+        phase=phase,
         window=_switch(threads, layout.CODE_WINDOW_ON, layout.CODE_WINDOW_OFF),
         blind=blind,
-        end_ns=end_ns,
+        end_ns=_end_of(process, threads),
     )
 
 
