@@ -46,9 +46,9 @@ def rollout() -> Rollout:
 
 
 def test_sizes_flags_and_count() -> None:
-    made = rollout()
-    assert (made.rollout_length, made.num_envs, made.num_valid()) == (3, 2, 5)
-    assert made.done.tolist() == [[False, True], [True, False], [False, False]]
+    steps = rollout()
+    assert (steps.rollout_length, steps.num_envs, steps.num_valid()) == (3, 2, 5)
+    assert steps.done.tolist() == [[False, True], [True, False], [False, False]]
 
 
 def test_select_envs_keeps_sequences_and_their_states() -> None:

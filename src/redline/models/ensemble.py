@@ -52,6 +52,7 @@ class EnsembleMLP(nn.Module):
         self.norm_weights = nn.ParameterList()
         self.norm_biases = nn.ParameterList()
         for fan_in, fan_out in pairwise(sizes):
+            # `nn.Linear`'s own start, so that an ensemble learns as separate networks would.
             bound = fan_in**-0.5
             weight = torch.empty(num_members, fan_in, fan_out).uniform_(-bound, bound)
             bias = torch.empty(num_members, 1, fan_out).uniform_(-bound, bound)
@@ -77,7 +78,7 @@ class EnsembleMLP(nn.Module):
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if members is not None:
                 weight, bias = weight[members], bias[members]
-            if x.dim() == 2:
+            if x.dim() == 2:  # the same input for every member, without copying it
                 x = x.expand(weight.shape[0], *x.shape)
             x = torch.baddbmm(bias, x, weight)
             if layer < last:

@@ -100,6 +100,7 @@ def mlp(
     layers: list[nn.Module] = []
     last = len(sizes) - 2
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        # A head has a gain of its own: how far its first outputs lie apart matters.
         layer_gain = gain if i < last or output_gain is None else output_gain
         layers.append(orthogonal_(nn.Linear(fan_in, fan_out), layer_gain))
         if i < last or activate_output:

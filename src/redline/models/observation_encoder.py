@@ -141,6 +141,7 @@ class OneHotLeaf(nn.Module):
 
     def forward(self, leaf: Tensor) -> Tensor:
         """Compare each integer with each of its values."""
+        # Compared, not scattered: a number out of range must not be an error on the device.
         repeated = leaf.reshape(leaf.shape[0], -1)[:, self.column]
         return (repeated == self.value).to(torch.float32)
 

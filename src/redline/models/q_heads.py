@@ -103,6 +103,7 @@ class QHead(nn.Module, ABC):
         advantage = advantage.unflatten(-1, (self.num_actions, self.num_values))
         if self.state_value is None:
             return advantage
+        # Without the subtraction V and A are not determined: a constant could move between.
         value = self.state_value(features, noisy).unsqueeze(-2)
         return value + advantage - advantage.mean(-2, keepdim=True)
 

@@ -89,6 +89,7 @@ class RecurrentCore(Core):
         self.input_weight = nn.Parameter(torch.empty(self.num_gates * size, in_features))
         self.hidden_weight = nn.Parameter(torch.empty(self.num_gates * size, size))
         self.bias = nn.Parameter(torch.zeros(self.num_gates * size))
+        # Gate by gate: a stack of gates that is orthogonal as a whole would shrink each.
         for weight in (self.input_weight, self.hidden_weight):
             for gate in weight.detach().chunk(self.num_gates):
                 nn.init.orthogonal_(gate)
@@ -126,6 +127,7 @@ class RecurrentCore(Core):
         Returns:
             [T, B, H] outputs, and the state after the last step.
         """
+        # One large product for all steps; only the recurrent one has to wait for its turn.
         projected = self._project(x)
         parts = tuple(state[name] for name in self.state_names)
         outputs: list[Tensor] = []

@@ -84,6 +84,7 @@ class ActionHead(nn.Module, ABC):
         By inversion, one generator number per noise number in row order: drawing 7 rows
         and then 5 gives the same as drawing 12.
         """
+        # In double precision: the tails of the inverse would be coarse in single.
         uniform = np.maximum(rng.random((length, self.noise_size)), _LEAST_UNIFORM)
         return self.noise(uniform).astype(np.float32)
 
@@ -116,6 +117,8 @@ class MultiCategoricalHead(ActionHead):
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
         super().__init__()
+        # One table of places serves all components, so that their number does not show in
+        # the number of operations.
         sizes = space.nvec.reshape(-1).astype(np.int64)
         self.num_outputs = self.noise_size = self.mask_size = int(sizes.sum())
         self._shape = tuple(space.nvec.shape)
@@ -123,6 +126,7 @@ class MultiCategoricalHead(ActionHead):
         place = np.arange(sizes.max())
         present = place[None, :] < sizes[:, None]
         index = np.where(present, starts[:, None] + place[None, :], 0)
+        # Not persistent: the space gives them again, and checkpoints stay without them.
         self.register_buffer("_index", torch.from_numpy(index), persistent=False)
         surplus = None if present.all() else torch.from_numpy(present)
         self.register_buffer("_present", surplus, persistent=False)
@@ -185,6 +189,7 @@ class GaussianHead(ActionHead):
         self.noise_size = self._size
         self.num_outputs = self._size * (2 if state_dependent_std else 1)
         self._initial_log_std = initial_log_std
+        # None, and not absent: `distribution` asks for it to tell the two kinds apart.
         self.log_std = None
         if not state_dependent_std:
             self.log_std = nn.Parameter(torch.full((self._size,), float(initial_log_std)))
@@ -220,6 +225,7 @@ class GaussianHead(ActionHead):
     def _mean_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.log_std is not None:
             return outputs, self.log_std
+        # Added, so that a network whose outputs begin near 0 begins at the initial value.
         mean, log_std = outputs.split(self._size, dim=1)
         return mean, (log_std + self._initial_log_std).clamp(*_LOG_STD_RANGE)
 
@@ -264,6 +270,7 @@ class SquashedGaussianHead(GaussianHead):
 
     def env_action(self, action: Any) -> Any:
         """Tanh, scaled to the bounds; clipped too, against rounding past them."""
+        # numpy keeps double precision, in which a bound of the space is exact.
         if isinstance(action, Tensor):
             squashed = self._center + self._half_width * torch.tanh(action)
         else:
@@ -276,6 +283,7 @@ class JointHead(ActionHead):
 
     def __init__(self, parts: Mapping[str, ActionHead]) -> None:
         super().__init__()
+        # A list: names of a space may hold dots, which names of modules may not.
         self._names = list(parts)
         self.parts = nn.ModuleList(parts.values())
         self._output_sizes = [head.num_outputs for head in parts.values()]

@@ -30,7 +30,7 @@ from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import ActionEvaluation, ActOutput, Conditioning, Policy, State
 
 
-class Evaluation(NamedTuple):
+class NetworkOutput(NamedTuple):
     """What the network says of N observations.
 
     Attributes:
@@ -94,6 +94,8 @@ class ActorCritic(Policy):
         self.critic_torso = critic_torso
         self.core = core
         width = features if core is None else core.out_features
+        # A small gain: the first actions are near-uniform, so that chance in the initial
+        # weights is not taken for a preference.
         self.policy_head = orthogonal_(nn.Linear(width, action_head.num_outputs), POLICY_GAIN)
         self.value_head = orthogonal_(nn.Linear(width, 1), VALUE_GAIN)
         self.action_head = action_head
@@ -114,7 +116,7 @@ class ActorCritic(Policy):
         """Clip or squash what `act` gave to the bounds of the action space."""
         return self.action_head.env_action(action)
 
-    def evaluate(self, obs: NestedTensor, state: State) -> Evaluation:
+    def evaluate(self, obs: NestedTensor, state: State) -> NetworkOutput:
         """One step of the network, with gradient.
 
         Args:
@@ -124,7 +126,7 @@ class ActorCritic(Policy):
         inputs, mask = self._inputs(obs)
         features, state = self._features(inputs, state)
         distribution = self.action_head.distribution(self.policy_head(features), mask)
-        return Evaluation(distribution, self._value(inputs, features), state)
+        return NetworkOutput(distribution, self._value(inputs, features), state)
 
     def act_greedily(self, obs: NestedTensor, state: State) -> tuple[NestedTensor, State]:
         """The mode of the action distribution and nothing else, for exporting.
@@ -179,6 +181,7 @@ class ActorCritic(Policy):
         """
         del conditioning
         inputs, _ = self._inputs(obs)
+        # A critic with a torso of its own needs nothing of the actor's.
         shared = None if self.critic_torso is not None else self._features(inputs, state)[0]
         return self._value(inputs, shared)
 
@@ -217,8 +220,10 @@ class ActorCritic(Policy):
         obs = map_leaves(_merge_time, rollout["obs"])
         action = map_leaves(_merge_time, rollout["action"])
         if self.core is None:
+            # Without a state each row stands alone: one pass over all of them.
             output = self.evaluate_actions(obs, action)
         else:
+            # Only the core goes step by step; torso and heads see all rows at once.
             inputs, mask = self._inputs(obs)
             features, state = self.core.sequence(
                 self.torso(inputs).unflatten(0, (length, num_envs)),
@@ -244,6 +249,7 @@ class ActorCritic(Policy):
         """Take the valid observations into the running statistics; nothing in eval mode."""
         if self.normalizer is not None:
             obs = rollout["obs"]
+            # A mask is no measurement: its mean says nothing about the state.
             self.normalizer.update(without_mask(obs) if self.has_mask else obs, rollout.valid)
 
     def export_module(self) -> GreedyPolicy:
@@ -277,6 +283,7 @@ def resets(rollout: Rollout) -> Tensor:
     t = 0 is the rollout's own.
     """
     ended = rollout.done | ~rollout.valid
+    # The end of row t clears the state before row t + 1.
     return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
 
 

@@ -84,6 +84,8 @@ class Actor(Policy):
         self.has_mask = check_mask_space(observation_space, action_space, noise_head)
         self.torso = torso
         self.head = nn.Linear(features, num_outputs)
+        # Its methods, not the module: a head's own standard deviation would be a parameter
+        # of the actor that nothing learns.
         self._draw_noise = noise_head.draw_noise
         self._noise_from_uniform = noise_head.noise_from_uniform
 
@@ -137,7 +139,6 @@ class Actor(Policy):
             )
         if noise is None:
             return ActOutput(self.act_greedily(obs, state)[0], {}, state)
-        drawn = noise
         if "greedy" in conditioning:
             noise = noise.masked_fill(conditioning["greedy"].unsqueeze(-1), 0.0)
         action = self._explore(obs, noise, conditioning)
@@ -146,7 +147,7 @@ class Actor(Policy):
             if "greedy" in conditioning:
                 rows = rows & ~conditioning["greedy"]
             rows = rows.view(-1, *([1] * (action.dim() - 1)))
-            action = torch.where(rows, self._uniform(obs, drawn), action)
+            action = torch.where(rows, self._uniform(obs, noise), action)
         return ActOutput(action, {}, state)
 
     @abstractmethod
@@ -327,6 +328,7 @@ class SquashedGaussianActor(BoxActor):
         Returns:
             [N, *shape] actions and [N] log-densities in nats.
         """
+        # Reparametrized: the gradient goes through the action into mean and deviation.
         distribution = self.distribution(obs)
         u = distribution.sample(noise)
         log_prob = squashed_log_prob(noise, distribution.log_std, u)
@@ -384,6 +386,7 @@ class DeterministicActor(BoxActor):
         action = self(obs)
         if "noise_scale" not in conditioning:
             return action
+        # A column per environment, so that each can explore by its own amount.
         noise = noise * conditioning["noise_scale"].unsqueeze(-1)
         return (action + self._shaped(noise)).clamp(-1.0, 1.0)
 
@@ -430,6 +433,7 @@ class BoxBounds(nn.Module):
         self.space = _checked(space)
         self.shape = tuple(int(n) for n in self.space.shape)
         self.size = int(np.prod(self.shape))
+        # Arrays beside the buffers: actions in numpy never touch torch.
         low, high = self.space.low.astype(np.float64), self.space.high.astype(np.float64)
         # Halved before they are added: the distance of two large bounds may be infinite.
         self._center_array, self._half_width_array = high / 2 + low / 2, high / 2 - low / 2

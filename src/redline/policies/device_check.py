@@ -52,6 +52,7 @@ class DeviceCheck(PolicyWrapper):
         for name, tensor in parameters.items():
             self._require_device(f"the parameter {name!r}", tensor)
         self.observation_space = getattr(policy, "observation_space", None)
+        # Actors keep actions in [-1, 1], which is not the environment's space.
         stored = getattr(policy, "stored_action_space", policy.action_space)
         self._action = None if stored is None else _leaves_of(stored)
         self._obs = None if self.observation_space is None else _leaves_of(self.observation_space)

@@ -102,6 +102,7 @@ class Categorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[...] log-probability of integer `action` [...]."""
+        # A rollout may carry small integers, and `gather` takes int64 only.
         index = action.to(torch.int64).unsqueeze(-1)
         return self.log_probs.gather(-1, index).squeeze(-1)
 
@@ -186,6 +187,7 @@ class Bernoulli:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[N] sum over the bits of `action` [N, *shape]."""
+        # log p = a * l - softplus(l), which stays finite for any log-odds l.
         ones = action.flatten(1).to(self._logits.dtype)
         return (ones * self._logits - functional.softplus(self._logits)).sum(dim=1)
 

@@ -62,6 +62,7 @@ def _check_mask(
                 )
             _check_mask(sub, _named_spaces(action_space)[name], parts[name], f"{where}.{name}")
         return
+    # -1 fits no head: a mask must be flat, as the choices are numbered.
     size = int(np.prod(mask.shape)) if mask.shape is not None and len(mask.shape) == 1 else -1
     if head.mask_size == 0 or size != head.mask_size:
         needed = (

@@ -37,6 +37,7 @@ def moments_of(rows: Tensor, valid: Tensor) -> Moments:
         rows: [..., *shape] any float.
         valid: [...] bool.
     """
+    # float64: sums of squares over millions of rows leave no digits of float32.
     flat = rows.to(torch.float64).flatten(0, valid.dim() - 1)
     selected = valid.reshape(-1, *([1] * (flat.dim() - 1)))
     count = valid.sum().to(torch.float64)
@@ -127,6 +128,7 @@ class ObservationNormalizer(nn.Module):
         """Normalize [N, ...] observations; the caller's mapping is left as it is."""
         if isinstance(obs, Tensor):
             return self.moments[0](obs) if self._paths else obs
+        # New dicts with the same leaves: the caller's stay as they are.
         normalized: Any = map_leaves(lambda leaf: leaf, obs)
         for path, moments in zip(self._paths, self.moments, strict=True):
             leaf_at(normalized, path[:-1])[path[-1]] = moments(leaf_at(obs, path))

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from tensordict import TensorDict
 from torch import Tensor, nn
 
-from redline.data import Array, NestedTensor, Rollout, as_tensordict, leaves, map_leaves
+from redline.data import Array, NestedTensor, Rollout, map_leaves
 from redline.models.observation_encoder import image_layout
 
 if TYPE_CHECKING:
@@ -142,31 +141,6 @@ class Policy(nn.Module, ABC):
         sets `has_value` to False; its rollouts then carry no bootstrap values.
         """
         raise NotImplementedError(f"{type(self).__name__} has no value")
-
-    def evaluate_actions(self, obs: NestedTensor, action: NestedTensor) -> ActionEvaluation:
-        """Evaluate N rows on their own, for minibatches of a policy that is not recurrent.
-
-        Args:
-            obs: [N, ...] observations.
-            action: [N, ...] as `act` gave them.
-
-        Returns:
-            log_prob, entropy and value, each [N], with gradient.
-        """
-        leaf = next(value for _, value in leaves(action))
-        shape = (1, len(leaf))
-        rows = {
-            name: as_tensordict(map_leaves(lambda part: part.unsqueeze(0), tree), shape)
-            for name, tree in (("obs", obs), ("action", action))
-        }
-        steps = TensorDict(rows, batch_size=list(shape))
-        output = self.evaluate_rollout(Rollout(steps=steps, initial_state={}, last_obs={}))
-        return ActionEvaluation(
-            output.log_prob.squeeze(0),
-            output.entropy.squeeze(0),
-            output.value.squeeze(0),
-            output.state,
-        )
 
     def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         """Run the same module over [T, B] with the same state resets as acting had.

@@ -189,6 +189,7 @@ class QPolicy(Policy):
         features, state = self._step(obs, state)
         greedy = conditioning.get("greedy")
         values = self.values(features, obs, noisy=noise is not None)
+        # A second pass of the head, only where one batch holds both kinds of environments.
         if noise is not None and greedy is not None and self.head.is_noisy:
             mean = self.values(features, obs, noisy=False)
             values = values._replace(q=torch.where(greedy.unsqueeze(-1), mean.q, values.q))
@@ -224,6 +225,8 @@ class QPolicy(Policy):
         if values.allowed is None:
             count = values.q.shape[-1]
             return (uniform * count).long().clamp(max=count - 1)
+        # The k-th allowed action, without a loop or a host's look: the ranks of the allowed
+        # ones are 1, 2, ..., and as many places come before it as have a rank of k or less.
         rank = values.allowed.cumsum(-1)
         count = rank[:, -1]
         wanted = torch.minimum((uniform * count).long(), count - 1)

@@ -138,6 +138,7 @@ class SkillPolicy(PolicyWrapper):
     def _joined(self, rollout: Rollout) -> Rollout:
         obs = joined(rollout["obs"], rollout[SKILL].long(), self._nested)
         shape = (rollout.rollout_length, rollout.num_envs)
+        # Shallow: other readers of the rollout must not see the joined observations.
         steps = rollout.steps.copy()
         steps["obs"] = as_tensordict(obs, shape)
         return Rollout(
