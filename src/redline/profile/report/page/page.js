@@ -441,7 +441,7 @@
   // -------------------------------------------------------------- controls
 
   function show() {
-    // Digits enough to tell two neighbouring edges apart, however short the session is.
+    // Digits enough to tell two neighboring edges apart, however short the session is.
     const digits = Math.max(3, 1 + Math.ceil(-Math.log10(edges[1] - edges[0])));
     byId("from").value = edges[state.first].toFixed(digits);
     byId("to").value = edges[state.end].toFixed(digits);
