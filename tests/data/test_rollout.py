@@ -1,8 +1,6 @@
-"""Rollouts, nested data and masked statistics."""
+"""Rollouts, their minibatches and masked statistics."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +12,8 @@ from tensordict import TensorDict
 from redline.data import (
     Rollout,
     as_tensordict,
-    leaves,
-    map_leaves,
     masked_mean,
     masked_mean_std,
-    to_numpy,
-    to_tensor,
 )
 from redline.errors import ConfigError
 
@@ -167,20 +161,3 @@ def test_a_bad_row_that_is_not_valid_reaches_no_gradient(bad: float) -> None:
     (mean + std).backward()
     assert value.grad is not None
     assert value.grad.tolist() == [0.0, 0.0, 1.0]
-
-
-def test_nested_data_keeps_its_structure() -> None:
-    tree: dict[str, Any] = {"x": np.zeros(2), "y": {"z": np.ones(3, np.uint8)}}
-    assert [name for name, _ in leaves(tree)] == ["x", "y.z"]
-    assert [name for name, _ in leaves(np.zeros(1))] == [""]
-    doubled = map_leaves(lambda a, b: a + b, tree, tree)
-    assert doubled["y"]["z"].tolist() == [2, 2, 2]
-    tensors = to_tensor(tree)
-    assert tensors["x"].dtype == torch.float32  # float64 becomes the networks' dtype
-    assert tensors["y"]["z"].dtype == torch.uint8  # images stay as they are
-    assert to_numpy(tensors)["y"]["z"].dtype == np.uint8
-
-
-def test_trees_of_different_structure_are_an_error() -> None:
-    with pytest.raises(KeyError):
-        map_leaves(lambda a, b: a, {"x": np.zeros(1)}, {"y": np.zeros(1)})
