@@ -124,6 +124,7 @@ def main() -> None:
             out=f"{directory}/run",
             quiet=True,
             seed=1,
+            num_threads=1,  # processor time is compared, at an equal number of threads
             **workload.settings,
         )
 

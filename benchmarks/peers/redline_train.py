@@ -36,6 +36,10 @@ def main() -> None:
     arguments = parser.parse_args()
     stopwatch = Stopwatch(arguments.warmup, arguments.measured)
 
+    with contextlib.suppress(ImportError):  # earlier revisions do this when they are imported
+        from redline.train.process import before_torch_loads
+
+        before_torch_loads()
     import redline
     from redline.train.loops.loop import TrainLoop
 

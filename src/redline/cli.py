@@ -130,6 +130,7 @@ class ResumeArguments:
 
 def _train(arguments: list[str]) -> int:
     from redline.algos.registry import algorithm_names
+    from redline.train.process import before_torch_loads
 
     names = ",".join(algorithm_names())
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -143,6 +144,9 @@ def _train(arguments: list[str]) -> int:
             "`redline train ALGORITHM --help` explains every option.\n"
         )
         return 0 if arguments else 2
+    # Before the options are parsed: an algorithm's file holds its options, and loads torch.
+    if not {"--no-tune-process", "--no-tune_process"} & set(arguments):
+        before_torch_loads(_peek(arguments, "--resume"))
     mode, arguments = _take_profile(arguments)
     options, arguments = _take_profile_options(arguments, mode)
     recording = None

@@ -31,11 +31,28 @@ def test_config_json_gives_back_the_same() -> None:
     assert again.policy.hidden_sizes == (32, 16)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_config_file_of_version_0_1_is_read(kept: bool) -> None:
+    """It said `keep_freed_memory`, and None where it now says "auto"."""
+    data = config().to_json()
+    del data["run"]["tune_process"]
+    data["run"] |= {"keep_freed_memory": kept, "num_threads": None}
+    run = RunConfig.from_json(data).run
+    assert run.tune_process == kept
+    assert run.num_threads == "auto"
+
+
+def test_a_chosen_number_of_threads_stays() -> None:
+    assert RunConfig.from_json(config(num_threads=3).to_json()).run.num_threads == 3
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"seed": -1}, "seed=-1"),
         ({"total_env_steps": 0}, "total_env_steps=0"),
+        ({"num_threads": 0}, "num_threads=0"),
+        ({"num_threads": "all"}, "num_threads='all'"),
         ({"device": "tpu"}, "device='tpu'"),
         ({"learning_rate": "fast"}, "learning_rate='fast'"),
         ({"num_envs": 2.5}, "num_envs=2.5"),

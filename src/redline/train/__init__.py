@@ -1,8 +1,8 @@
 """Training: settings, loops, checkpoints, logs, evaluation.
 
 The module itself can be called, so that `redline.train("ppo", env="CartPole-v1")` works
-although this room has the same name; the function is `redline.train.runs.start.train`. Nothing
-heavy is imported before it is used, and torch not before its idle threads are told to sleep.
+although this package has the same name; the function is `redline.train.runs.start.train`.
+Importing the package imports nothing heavy and changes nothing about the process.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from redline.train.idle_threads import let_idle_threads_sleep
 
 if TYPE_CHECKING:
     from redline.train.runs.run import Run
@@ -22,10 +20,13 @@ class _CallableModule(ModuleType):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Run:
         """Train an agent; see `redline.train.runs.start.train`."""
+        from redline.train.process import before_torch_loads
+
+        if kwargs.get("tune_process", True):
+            before_torch_loads(kwargs.get("resume"))
         from redline.train.runs.start import train
 
         return train(*args, **kwargs)
 
 
-let_idle_threads_sleep()
 sys.modules[__name__].__class__ = _CallableModule

@@ -89,13 +89,14 @@ class RunSettings:
     config.json says which that was."""
     self_check: bool = True
     """Whether an engine's first update is compared with the one that is written."""
-    num_threads: int | None = None
-    """Threads of the tensor library.
-    None: 1 for vector observations, all available cores for images."""
-    keep_freed_memory: bool = True
-    """Whether this process keeps the memory that it frees, for what it allocates next, until it
-    ends, instead of giving it back (with glibc). Large batches are quicker; of several runs in
-    one process the first that says so decides."""
+    num_threads: int | Literal["auto"] = "auto"
+    """Threads of torch.
+    auto: chosen from the work of an update and the cores that are free when the run starts; the
+    run says how many, and config.json keeps the number."""
+    tune_process: bool = True
+    """Whether the run may change what holds for its whole process: glibc keeps freed memory, idle
+    OpenMP threads sleep soon, numpy's matrix library works with one thread. Of several runs in
+    one process the first decides."""
     out: str | None = None
     """Run directory.
     None: runs/<algorithm>-<env>-seed<seed>, numbered if that exists."""
@@ -139,7 +140,7 @@ class RunSettings:
         require_not_negative(seed=self.seed, eval_interval=self.eval_interval)
         for name in ("num_threads", "log_interval", "checkpoint_interval", "checkpoint_gap"):
             value = getattr(self, name)
-            if value is not None:
+            if value not in (None, "auto"):
                 require_positive(**{name: value})
         self.parsed_env_kwargs()
 
@@ -259,12 +260,9 @@ class RunConfig:
                 f"redline train {label} --resume ..., or algorithm={label!r} from Python."
             )
         said = declaration(label if is_named(label) else algorithm)
-        run = dict(data.get("run", {}))
-        if run.get("accelerate") in _OLD_ENGINES:
-            run["accelerate"] = _OLD_ENGINES[run["accelerate"]]
         return RunConfig(
             algorithm=label,
-            run=_from_plain(RunSettings, run),
+            run=_from_plain(RunSettings, _of_today(data.get("run", {}))),
             policy=_from_plain(PolicySettings, data.get("policy", {})),
             algo=_from_plain(said.Config, data.get("algo", {})),
         )
@@ -309,6 +307,20 @@ def _field_names(part: Any) -> set[str]:
 
 def _types_of(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
+
+
+def _of_today(run: Any) -> Any:
+    """The run's settings by today's names, from a config.json of version 0.1."""
+    if not isinstance(run, Mapping):
+        return run
+    run = dict(run)
+    if run.get("accelerate") in _OLD_ENGINES:
+        run["accelerate"] = _OLD_ENGINES[run["accelerate"]]
+    if "keep_freed_memory" in run:
+        run["tune_process"] = run.pop("keep_freed_memory")
+    if run.get("num_threads", "auto") is None:
+        run["num_threads"] = "auto"
+    return run
 
 
 def _from_plain(cls: Any, data: Any) -> Any:

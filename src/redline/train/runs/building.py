@@ -203,11 +203,12 @@ def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False)
         reset_mode = "wait" if waits_for_episodes and env.can_idle else "immediate"
     # While the async collector's workers act, the learner learns.
     num_processes = run.num_workers + 1 if run.collector == "async" else 1
+    threads = threads_each(num_processes) if images else 1
     return config.replace(
         log_interval=run.log_interval or max(1, total // 100),
         checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
         checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
-        num_threads=run.num_threads or (threads_each(num_processes) if images else 1),
+        num_threads=threads if run.num_threads == "auto" else run.num_threads,
         reset_mode=reset_mode,
     )
 

@@ -15,7 +15,6 @@ from redline.engines.self_check import CheckedUpdate
 from redline.errors import IncompatibleCheckpointError, RedlineError
 from redline.train.checkpoint.atomic_files import write_json_atomic
 from redline.train.checkpoint.checkpoint import Checkpoint
-from redline.train.freed_memory import keep_freed_memory
 from redline.train.loops.loop import TrainLoop
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.loops.on_policy_loop import OnPolicyLoop
@@ -36,6 +35,7 @@ from redline.train.runs.building import (
     make_store,
     resolve,
 )
+from redline.train.process import tune_process
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock
 from redline.train.settings import RunConfig, RunSettings
 
@@ -157,9 +157,8 @@ def _checked(
 
 def _set_up_process(run: RunSettings) -> None:
     """Threads, memory and global random numbers, which are this process's own."""
-    torch.set_num_threads(run.num_threads or 1)
-    if run.keep_freed_memory:
-        keep_freed_memory()
+    torch.set_num_threads(int(run.num_threads))  # a number by now; see `resolve`
+    tune_process(run)
     seed_global_generators(run.seed)
 
 
