@@ -143,6 +143,7 @@ def env_settings(config: RunConfig, given: Given) -> EnvSettings:
         env_kwargs=run.parsed_env_kwargs(),
         num_workers=run.num_workers,
         worker_timeout_s=run.worker_timeout_s,
+        tune_process=run.tune_process,
     )
 
 
