@@ -19,6 +19,7 @@ from redline.collect import (
     WorkersCollector,
 )
 from redline.data import Rollout, leaves
+from redline.engines.acting import actor_for
 from redline.envs import EnvSettings
 from redline.policies.policy import Policy
 
@@ -35,6 +36,8 @@ def make(placement: str, policy: Policy, env: Any = "CartPole-v1", **settings: A
     """A collector of 4 environments and rollouts of 20 steps, unless `settings` say otherwise."""
     settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3} | settings
     source = EnvSettings(env=env, backend="gymnasium")
+    if placement != "device":
+        settings["actor_for"] = actor_for
     if placement in _IN_PROCESSES:
         return _IN_PROCESSES[placement](source, policy, **settings)
     del settings["num_workers"]

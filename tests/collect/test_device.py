@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from redline.algos.dqn import DQN, DQNConfig
 from redline.collect import DeviceCollector, SerialCollector
-from redline.collect.device_noise import DeviceNoise
+from redline.collect.noise import DeviceNoise
 from redline.data import Rollout, leaves
 from redline.envs import make_device_vec, make_vec
 from redline.envs.device.mirrored import MirroredEnv
@@ -151,7 +151,7 @@ def test_noise_drawn_on_the_device_depends_on_seed_and_index_alone() -> None:
     later.load_state_dict(parts.state_dict())
     assert torch.equal(torch.cat([first, later.draw()]), whole[:, 2:])
     with pytest.raises(EnvError, match="noise comes from the 'host'"):
-        parts.load_state_dict({"source": "host"})
+        parts.load_state_dict({"noise": {"source": "host"}})
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from redline.collect import SerialCollector
+from redline.engines.acting import actor_for
 from redline.envs import make_vec
 from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.batched import BatchedEnv
@@ -38,7 +39,8 @@ def collector(make_env: Any, length: int, *, quietly: bool, **settings: Any) -> 
         env = make_vec(make_env, 1, **settings)
     assert env.can_step_quietly
     env.can_step_quietly = quietly
-    return SerialCollector(env, policy_for(env), rollout_length=length, seed=3)
+    policy = policy_for(env)
+    return SerialCollector(env, policy, rollout_length=length, seed=3, actor_for=actor_for)
 
 
 class Whole(Counting):
@@ -92,7 +94,7 @@ def test_quiet_steps_go_on_from_a_checkpoint_bit_for_bit() -> None:
 
 def test_most_steps_are_quiet_and_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rollouts of 5 steps with an end after every 4th: 4 + 4 quiet, 2 that are not."""
-    monkeypatch.setattr("redline.collect.actor._UNSETTLED_S", math.inf)
+    monkeypatch.setattr("redline.collect.quiet_steps._MAX_DELAY_S", math.inf)
     with collector(lambda: Counting(length=4), 5, quietly=True) as quiet:
         settled: list[int] = []
         env, settle = quiet.env, quiet.env.settle
@@ -212,7 +214,7 @@ def test_progress_is_seen_while_steps_are_quiet() -> None:
 
     class Looking(Counting):
         def step(self, action: Any) -> Any:
-            seen.append(int(quiet._actors[0].progress[0]))
+            seen.append(int(quiet._loops[0].progress[0]))
             return super().step(action)
 
     with collector(lambda: Looking(length=100), 4, quietly=True) as quiet:

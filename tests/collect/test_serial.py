@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from gymnasium import spaces
 
 from redline.collect import SerialCollector
 from redline.data import Array, Rollout
+from redline.engines.acting import actor_for
 from redline.engines.cpu.packed import PackedNetwork
 from redline.errors import ConfigError
 from redline.models import NatureCNN
@@ -196,7 +199,8 @@ def test_images_are_acted_on_with_the_weights_of_now(
         env.observation_space, env.action_space, shared_encoder=shared_encoder, hidden_sizes=()
     )
     networks = [part for part in policy.modules() if isinstance(part, NatureCNN)]
-    with SerialCollector(env, policy, rollout_length=16, seed=0) as collector:
+    some: Any = {"rollout_length": 16, "seed": 0, "actor_for": actor_for}
+    with SerialCollector(env, policy, **some) as collector:
         for _ in range(2):
             passes.clear()
             steps = collector.collect().steps.flatten()

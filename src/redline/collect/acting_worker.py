@@ -1,4 +1,4 @@
-"""The inside of a worker process that steps and acts; `workers` is its other end."""
+"""The inside of a worker process that steps and acts, and what it exchanges with `workers`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redline.collect.actor import Actor
+from redline.collect.acting_loop import ActingLoop, ActorFor, Collected
 from redline.collect.buffer import RolloutBuffer
-from redline.collect.collector import ResetMode
-from redline.collect.rows import Collected
-from redline.data import Array, NestedArray, map_leaves, to_numpy
+from redline.collect.episodes import ResetMode
+from redline.collect.memory import ArrayMemory
+from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_numpy
 from redline.envs.settings import EnvSettings
 from redline.envs.vec_env import VecEnv
 from redline.envs.workers.shared_memory import Layout
@@ -25,7 +25,7 @@ from redline.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CollectRequest:
     """What a worker is asked to collect.
 
     Attributes:
@@ -44,16 +44,77 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerPart:
     """A worker's answer; its columns of the rollout are in shared memory.
 
     Attributes:
-        made: what its rollout has beside the rows, the state as arrays.
+        collected: what its rollout has beside the rows, the state as arrays.
         last_obs: [b, ...] of its environments.
     """
 
-    made: Collected
+    collected: Collected
     last_obs: NestedArray
+
+
+@dataclass(slots=True)
+class PrefetchedRollout:
+    """A rollout that was asked for before it is needed; complete as soon as it has `parts`.
+
+    Attributes:
+        number: of the rollout, from 1; 0 if it comes from a checkpoint.
+        slot: its buffer.
+        weights: the weights in shared memory that act; None once they are not needed.
+        version: their number.
+        parts: the workers' answers.
+    """
+
+    number: int
+    slot: int
+    weights: int | None
+    version: int
+    parts: list[WorkerPart] | None = None
+
+    def to_state(self, buffer: RolloutBuffer) -> dict[str, Any]:
+        """All of a complete rollout, for a checkpoint.
+
+        Args:
+            buffer: where its rows are.
+        """
+        if self.parts is None:
+            raise ConfigError("a rollout that is not complete was to be saved.")
+        return {
+            "version": self.version,
+            "fields": map_leaves(np.array, buffer.fields),
+            "parts": [
+                {
+                    "initial_state": part.collected.initial_state,
+                    "episodes": [
+                        [row, e.env_id, e.episode_id, e.return_, e.length]
+                        for row, e in part.collected.episodes
+                    ],
+                    "num_running": part.collected.num_running,
+                    "last_obs": part.last_obs,
+                }
+                for part in self.parts
+            ],
+        }
+
+    @staticmethod
+    def from_state(saved: Mapping[str, Any], slot: int, buffer: RolloutBuffer) -> PrefetchedRollout:
+        """What `to_state` gave, with its rows written into `buffer`, which is number `slot`."""
+        map_leaves(
+            lambda into, leaf: np.copyto(into, np.asarray(leaf)), buffer.fields, saved["fields"]
+        )
+        parts = []
+        for part in saved["parts"]:
+            episodes = [
+                (row, EpisodeRecord(env_id=i, episode_id=k, return_=r, length=n))
+                for row, i, k, r, n in part["episodes"]
+            ]
+            state = to_numpy(map_leaves(torch.as_tensor, part["initial_state"]))
+            collected = Collected(state, episodes, part["num_running"])
+            parts.append(WorkerPart(collected, map_leaves(np.asarray, part["last_obs"])))
+        return PrefetchedRollout(0, slot, None, saved["version"], parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +129,7 @@ class ActingJob:
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
         num_threads: of the tensor library.
+        actor_for: gives what acts in the policy's place; None: the policy always acts.
     """
 
     settings: EnvSettings
@@ -77,6 +139,7 @@ class ActingJob:
     seed: int
     reset_mode: ResetMode
     num_threads: int
+    actor_for: ActorFor | None
 
     def __call__(self, link: WorkerLink) -> ActingHandler:
         """Make the environments, in the worker."""
@@ -122,34 +185,38 @@ class ActingHandler:
             [torch.from_numpy(leaf) for leaf in leaves.values()]
             for leaves in shared["weights"].values()
         ]
-        self._buffers = [
+        buffers = [
             RolloutBuffer(fields).columns(job.begin, job.end)
             for fields in shared["rollouts"].values()
         ]
         self._progress: Array = shared["progress"][self._link.index]
-        self._actor = Actor(
+        self._loop = ActingLoop.beside_arrays(
             self._env,
             job.policy,
-            self._buffers[0],
+            buffers[0],
             seed=job.seed,
             reset_mode=job.reset_mode,
             first_env_id=job.begin,
             progress=self._progress[:2],
+            actor_for=job.actor_for,
             alone=all(fields["reward"].shape[1] == 1 for fields in shared["rollouts"].values()),
         )
+        further = [ArrayMemory(b, job.policy.extras_spec, job.begin) for b in buffers[1:]]
+        self._memories = [self._loop.memory, *further]
 
-    def _collect(self, request: Request) -> Part:
+    def _collect(self, request: CollectRequest) -> WorkerPart:
         # In this order, so that the rows of the rollout before are never taken for this one's.
         self._progress[1] = 0
         self._progress[2] = request.number
         if request.stamp != self._stamp:
             self._take_weights(request)
-        self._actor.use_buffer(self._buffers[request.slot])
-        made = self._actor.collect(request.conditioning)
-        last_obs = map_leaves(np.array, self._actor.last_obs)
-        return Part(made._replace(initial_state=to_numpy(made.initial_state)), last_obs)
+        self._loop.memory = self._memories[request.slot]
+        collected = self._loop.collect(request.conditioning)
+        last_obs = map_leaves(np.array, self._loop.last_obs)
+        state = to_numpy(collected.initial_state)
+        return WorkerPart(collected._replace(initial_state=state), last_obs)
 
-    def _take_weights(self, request: Request) -> None:
+    def _take_weights(self, request: CollectRequest) -> None:
         """Copy, never share: the learner may write the next version at any later time."""
         own = self._job.policy.state_dict()
         with torch.no_grad():
@@ -158,11 +225,11 @@ class ActingHandler:
         self._stamp = request.stamp
 
     def _limit(self, quota: Array | None) -> None:
-        self._actor.limit_episodes(quota)
+        self._loop.limit_episodes(quota)
 
     def _state(self, _: None) -> dict[str, Any]:
-        return self._actor.state_dict()
+        return self._loop.state_dict()
 
     def _load(self, payload: tuple[Mapping[str, Any], int]) -> str | None:
         state, fresh_seed = payload
-        return self._actor.load_state_dict(state, fresh_seed)
+        return self._loop.load_state_dict(state, fresh_seed)

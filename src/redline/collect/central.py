@@ -10,16 +10,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from redline.collect.collector import ResetMode
-from redline.collect.local import LocalCollector
+from redline.collect.acting_loop import ActorFor
+from redline.collect.collector import CollectorSetup
+from redline.collect.episodes import ResetMode
+from redline.collect.serial import ArrayCollector
 from redline.envs.backends.processes import split_evenly
-from redline.envs.settings import EnvSettings
+from redline.envs.settings import EnvSettings, EnvSource
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
 
 
-class CentralCollector(LocalCollector):
+class CentralCollector(ArrayCollector):
     """Steps in W worker processes and acts on all environments as one batch.
 
     The policy sees the same batches as in the serial collector, so the rollouts are
@@ -35,12 +37,16 @@ class CentralCollector(LocalCollector):
         reset_mode: what an environment does after its episode ends.
         timeout_s: seconds after which a worker that does not answer counts as hung.
         cpus: the cores that each worker may run on; None: those of this process.
+        actor_for: gives what acts in the policy's place; None: the policy always acts.
 
     Raises:
         ConfigError: if there are more workers than environments, or the back end steps in
             threads of its own.
         WorkerError: if a worker does not start.
     """
+
+    name = "central"
+    workers = "stepping"
 
     def __init__(
         self,
@@ -54,15 +60,27 @@ class CentralCollector(LocalCollector):
         reset_mode: ResetMode = "immediate",
         timeout_s: float = 8.0,
         cpus: Sequence[Collection[int]] | None = None,
+        actor_for: ActorFor | None = None,
     ) -> None:
         env = in_processes(settings, num_workers, timeout_s, cpus).make(num_envs)
         super().__init__(
-            [env], policy, rollout_length=rollout_length, seed=seed, reset_mode=reset_mode
+            [env],
+            policy,
+            rollout_length=rollout_length,
+            seed=seed,
+            reset_mode=reset_mode,
+            actor_for=actor_for,
         )
         self.env = env
 
+    @classmethod
+    def make(cls, setup: CollectorSetup) -> CentralCollector:
+        """See `Collector.make`."""
+        setup.env.close()
+        return cls(setup.settings, setup.policy, **setup.in_workers)
 
-class AlternatingCollector(LocalCollector):
+
+class AlternatingCollector(ArrayCollector):
     """Two or more groups of environments: while the policy acts for one, the others step.
 
     Each group has its own worker processes; with the back end envpool or ale, a pool of threads
@@ -84,6 +102,7 @@ class AlternatingCollector(LocalCollector):
             until the group before it is through, so that each has all cores to itself.
         timeout_s: seconds after which a worker that does not answer counts as hung.
         cpus: the cores that each worker may run on; None: those of this process.
+        actor_for: gives what acts in the policy's place; None: the policy always acts.
 
     Raises:
         ConfigError: if a group would have no worker or no environment, a worker no
@@ -91,6 +110,9 @@ class AlternatingCollector(LocalCollector):
             pinned.
         WorkerError: if a worker does not start.
     """
+
+    name = "alternating"
+    workers = "stepping"
 
     def __init__(
         self,
@@ -106,6 +128,7 @@ class AlternatingCollector(LocalCollector):
         overlap: bool = True,
         timeout_s: float = 8.0,
         cpus: Sequence[Collection[int]] | None = None,
+        actor_for: ActorFor | None = None,
     ) -> None:
         threaded = settings.backend_class.threaded
         if threaded:
@@ -123,10 +146,10 @@ class AlternatingCollector(LocalCollector):
         try:
             for (first, end), (first_worker, end_worker) in shares:
                 own = None if cpus is None else cpus[first_worker:end_worker]
-                made = settings
+                group = settings
                 if not threaded:
-                    made = in_processes(settings, end_worker - first_worker, timeout_s, own)
-                envs.append(made.make(end - first, first))
+                    group = in_processes(settings, end_worker - first_worker, timeout_s, own)
+                envs.append(group.make(end - first, first))
             super().__init__(
                 envs,
                 policy,
@@ -134,11 +157,24 @@ class AlternatingCollector(LocalCollector):
                 seed=seed,
                 reset_mode=reset_mode,
                 overlap=overlap,
+                actor_for=actor_for,
             )
         except BaseException:
             for env in envs:
                 env.close()
             raise
+
+    @classmethod
+    def make(cls, setup: CollectorSetup) -> AlternatingCollector:
+        """See `Collector.make`."""
+        setup.env.close()
+        groups = {"num_groups": setup.num_groups, "overlap": setup.overlap}
+        return cls(setup.settings, setup.policy, **setup.in_workers, **groups)
+
+    @classmethod
+    def choose_backend(cls, env: EnvSource, backend: str) -> str:
+        """See `Collector.choose_backend`; back ends with threads of their own alternate, too."""
+        return backend if backend in THREADED else super().choose_backend(env, backend)
 
 
 def _check_groups(num_groups: int, num_workers: int, num_envs: int) -> None:

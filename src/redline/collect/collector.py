@@ -1,27 +1,95 @@
-"""What the training loop asks of a collector, whatever its placement."""
+"""What the training loop asks of a collector, whatever its placement.
+
+A collector of your own is one class: derive from `Collector`, or from one of those that are
+there, and build it in `make` from a `CollectorSetup`.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from redline.collect.future import RolloutFuture
+from redline.collect.acting_loop import ActorFor
+from redline.collect.episodes import ResetMode
 from redline.data import Array, Rollout
+from redline.envs.registry import is_native
+from redline.envs.settings import EnvSettings, EnvSource
+from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
+from redline.policies.policy import Policy
 
-ResetMode: TypeAlias = Literal["immediate", "wait"]
-"""`immediate`: a new episode begins as soon as one ends. `wait`: the environment stays idle,
-its rows not valid, until the rollout is over."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSetup:
+    """All that a collector can be built from; each takes what it needs.
+
+    Args:
+        env: environments in this process. The collector takes them over: it steps and later
+            closes them, or closes them before it makes its own.
+        settings: how to make more of them.
+        policy: the learner's.
+        num_envs: B.
+        rollout_length: T.
+        seed: of the run.
+        reset_mode: what an environment does after its episode ends.
+        num_workers: W, worker processes; None: one, or as many as there are groups.
+        num_groups: groups of environments that take turns.
+        overlap: whether a group may begin to step while another one still does.
+        max_staleness: M, rollouts that are made while the learner learns.
+        timeout_s: seconds after which a worker that does not answer counts as hung.
+        cpus: the cores that each worker may run on; None: those of this process.
+        device: the learner's.
+        env_device: where the environments' data are to be; None: as they come.
+        policy_device: where to act; None: on the learner's device.
+        actor_for: gives what acts in the policy's place; None: the policy always acts.
+    """
+
+    env: VecEnv
+    settings: EnvSettings
+    policy: Policy
+    num_envs: int
+    rollout_length: int
+    seed: int = 0
+    reset_mode: ResetMode = "immediate"
+    num_workers: int | None = None
+    num_groups: int = 2
+    overlap: bool = True
+    max_staleness: int = 1
+    timeout_s: float = 8.0
+    cpus: Sequence[Collection[int]] | None = None
+    device: str = "cpu"
+    env_device: str | None = None
+    policy_device: str | None = None
+    actor_for: ActorFor | None = None
+
+    @property
+    def in_process(self) -> dict[str, Any]:
+        """The arguments of collectors that step in this process, but environments and policy."""
+        names = ("rollout_length", "seed", "reset_mode", "actor_for")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def in_workers(self) -> dict[str, Any]:
+        """The arguments of collectors with worker processes, but settings and policy."""
+        more = {name: getattr(self, name) for name in ("num_envs", "timeout_s", "cpus")}
+        return self.in_process | more | {"num_workers": self.num_workers or 1}
 
 
 class Collector(ABC):
     """Fills rollouts of T steps of B environments with one policy.
 
     Attributes:
+        name: what it is asked for by, `--collector NAME`; "" for one that only has its class.
+        workers: whether it has worker processes, and whether they only step or act as well.
+        works_ahead: whether it collects while the learner learns.
+        takes_devices: whether environments and acting can be placed on devices.
         num_envs: B.
         rollout_length: T.
         version: number of the weights that act in the next rollout to be begun.
@@ -29,12 +97,56 @@ class Collector(ABC):
         restorable: None if `state_dict` restores the environments bit for bit, else why not.
     """
 
+    name: ClassVar[str] = ""
+    workers: ClassVar[Literal["none", "stepping", "acting"]] = "none"
+    works_ahead: ClassVar[bool] = False
+    takes_devices: ClassVar[bool] = False
     num_envs: int
     rollout_length: int
     version: int
     max_staleness: int = 0
     restorable: str | None
     _future: RolloutFuture | None = None
+
+    @classmethod
+    def make(cls, setup: CollectorSetup) -> Collector:
+        """Build the collector of a run.
+
+        Args:
+            setup: all that there is to build it from. `setup.env` is to be stepped or closed.
+
+        Raises:
+            ConfigError: if the setup does not fit; the default refuses every one.
+        """
+        del setup
+        raise ConfigError(
+            f"{cls.__qualname__} cannot be built for a run: it has no `make`. Add the classmethod "
+            f"make(cls, setup: CollectorSetup)."
+        )
+
+    @classmethod
+    def choose_backend(cls, env: EnvSource, backend: str) -> str:
+        """The back end with which this collector steps.
+
+        Args:
+            env: what is to be stepped.
+            backend: as the user gave it, "auto" included.
+
+        Raises:
+            ConfigError: if the back end or the environment does not fit the collector.
+        """
+        if cls.workers != "none" and isinstance(env, VectorEnv):
+            raise ConfigError(
+                f"collector={cls.name!r} needs environments beside those that train, and a "
+                f"VectorEnv object is only one. Give an id, or a callable that makes one "
+                f"gymnasium.Env."
+            )
+        if cls.workers == "acting" and backend == "processes":
+            raise ConfigError(
+                f"collector={cls.name!r} and env_backend='processes' would start processes inside "
+                f"of processes. Use one of them: the workers step their environments themselves."
+            )
+        return step_in_workers(cls.name, env, backend) if cls.workers == "stepping" else backend
 
     def collect(self, conditioning: Mapping[str, Tensor] | None = None) -> Rollout:
         """Take T steps in every environment.
@@ -177,3 +289,84 @@ class Collector(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def step_in_workers(name: str, env: EnvSource, backend: str) -> str:
+    """The back end of environments that are stepped one by one in worker processes.
+
+    Args:
+        name: of the collector, for messages.
+        env: what is to be stepped.
+        backend: as the user gave it.
+
+    Raises:
+        ConfigError: if they can only be stepped in another way.
+    """
+    if backend not in ("auto", "gymnasium", "processes"):
+        raise ConfigError(
+            f"env_backend={backend!r} steps its environments by itself, and collector={name!r} "
+            f"steps them in worker processes. Use env_backend='gymnasium', or collector='serial'."
+        )
+    if is_native(env):
+        raise ConfigError(
+            f"{env} steps its whole batch in tensor operations, and collector={name!r} steps "
+            f"single environments in worker processes. Use collector='serial', or 'workers' or "
+            f"'async', whose workers step a batch each."
+        )
+    return "gymnasium"
+
+
+class RolloutFuture:
+    """What `Collector.collect_async` gives.
+
+    Args:
+        make: makes the rollout, or waits for it; runs in a thread of its own.
+        look: a copy of what the rollout holds by now.
+    """
+
+    def __init__(self, make: Callable[[], Rollout], look: Callable[[], Rollout]) -> None:
+        self._make, self._look = make, look
+        self._rollout: Rollout | None = None
+        self._error: BaseException | None = None
+        # A daemon: a program that ends does not wait for a rollout that nobody wants.
+        self._thread = threading.Thread(target=self._run, name="redline-collect", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._rollout = self._make()
+        except BaseException as error:  # noqa: BLE001 (raised again in `result`)
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        """Whether the rollout is complete, or has failed; never waits."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is done, or for `timeout_s` seconds; whether it is done then."""
+        self._thread.join(timeout_s)
+        return self.done
+
+    def result(self) -> Rollout:
+        """Wait for the rollout, which holds until the collector's next call.
+
+        Raises:
+            RedlineError: what `Collector.collect` would have raised.
+        """
+        self._thread.join()
+        if self._rollout is None:
+            if self._error is None:
+                raise RuntimeError("the collecting thread ended without a result")
+            raise self._error
+        return self._rollout
+
+    def partial(self) -> Rollout:
+        """A copy of the rows that are complete by now; never waits.
+
+        It has the shape of the whole rollout. Rows that are still to come are zero and not
+        valid. Where the copy ends in the middle of an episode there is no bootstrap value
+        yet, and of a single environment the policy's own outputs may come with the last row: it
+        is for looking at, not for learning from.
+        """
+        return self._look()

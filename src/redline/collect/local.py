@@ -1,6 +1,6 @@
 """Collection whose policy acts in the learner's process, wherever the environments step.
 
-One or more groups of environments, each with an actor of its own, write into one rollout.
+One or more groups of environments, each with a loop of its own, write into one rollout.
 With one group, stepping and acting take turns. With more, and environments that step in
 other processes or threads, one group steps while the policy acts for another:
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,101 +20,81 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redline.collect.actor import Actor
-from redline.collect.buffer import RolloutBuffer, pinned_zeros, zeros
-from redline.collect.collector import Collector, ResetMode
-from redline.collect.rows import in_order
-from redline.data import Array, NestedTensor, Rollout, map_leaves, to_tensor
-from redline.envs.vec_env import VecEnv
+from redline.collect.acting_loop import ActingLoop
+from redline.collect.buffer import RolloutBuffer
+from redline.collect.collector import Collector
+from redline.collect.episodes import in_order
+from redline.collect.memory import TensorMemory
+from redline.data import Array, NestedTensor, Rollout, map_leaves
 from redline.errors import ConfigError, RedlineError, WorkerError
 from redline.policies.policy import Policy
-
-_COPY = operator.methodcaller("copy")
 
 
 class LocalCollector(Collector):
     """Acts in this process, for one or more groups of environments in turn.
 
-    It acts with the learner's own module: nothing else runs while it collects, so the
-    weights cannot change under a rollout. `collect_async` acts with a copy.
+    Nothing else runs while it collects, so the weights cannot change under a rollout.
+    `collect_async` acts with a copy.
 
     Args:
-        envs: the groups, in the order of their environments' numbers; closed with the collector.
+        loops: of the groups, in the order of their environments' numbers; the environments
+            are closed with the collector.
         policy: the learner's policy.
-        rollout_length: T.
+        memory: of the whole rollout.
         seed: of the run.
-        reset_mode: what an environment does after its episode ends.
         overlap: whether a group may begin to step while another one still does.
+
+    Attributes:
+        policy: what acts: the learner's own module, or a copy on another device.
     """
 
     def __init__(
         self,
-        envs: Sequence[VecEnv],
+        loops: Sequence[ActingLoop],
         policy: Policy,
+        memory: RolloutBuffer | TensorMemory,
         *,
-        rollout_length: int,
-        seed: int = 0,
-        reset_mode: ResetMode = "immediate",
+        seed: int,
         overlap: bool = True,
     ) -> None:
-        self._envs, self._policy, self._frozen = list(envs), policy, None
-        self.num_envs, self.rollout_length = sum(env.num_envs for env in envs), rollout_length
+        self._loops, self._learner, self.policy = list(loops), policy, loops[0].policy
+        self._frozen: Policy | None = None
+        self.rollout_length = loops[0].memory.rollout_length
+        bounds = [0, *itertools.accumulate(loop.env.num_envs for loop in loops)]
+        self._columns = [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
+        self.num_envs = bounds[-1]
         self.version = self._acting_version = 0
         self._seed, self._overlap = seed, overlap
         self._cancelled = False
-        parameter = next(policy.parameters(), None)
-        on_cuda = parameter is not None and parameter.device.type == "cuda"
-        self._buffer = RolloutBuffer.create(
-            rollout_length,
-            self.num_envs,
-            envs[0].observation_space,
-            envs[0].action_space,
-            policy.extras_spec,
-            allocate=pinned_zeros if on_cuda else zeros,
-        )
-        self._steps = self._buffer.steps()
-        bounds = [0, *itertools.accumulate(env.num_envs for env in envs)]
-        self._columns = [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
-        self._actors = [
-            Actor(
-                env,
-                policy,
-                self._buffer.columns(rows.start, rows.stop),
-                seed=seed,
-                reset_mode=reset_mode,
-                first_env_id=rows.start,
-                alone=self.num_envs == 1,
-            )
-            for env, rows in zip(envs, self._columns, strict=True)
-        ]
+        self._memory, self._steps = memory, memory.steps()
 
     @property
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """None if the environments can be saved bit for bit, else why not."""
-        return next((env.restorable for env in self._envs if env.restorable), None)
+        return next((loop.env.restorable for loop in self._loops if loop.env.restorable), None)
 
     def _start(self, conditioning: Mapping[str, Tensor] | None, *, background: bool) -> None:
         # The caller may put other tensors into the mapping while the rollout is made.
         self._conditioning = None if conditioning is None else dict(conditioning)
         self._acting_version = self.version
-        policy = self._frozen_policy() if background else self._policy
-        for actor in self._actors:
-            actor.policy = policy
-            actor.progress[1] = 0
+        policy = self._frozen_policy() if background else self.policy
+        for loop in self._loops:
+            loop.policy = policy
+            loop.progress[1] = 0
 
     def _frozen_policy(self) -> Policy:
-        """A copy with the learner's present weights."""
+        """A copy with the weights of this moment."""
         if self._frozen is None:
-            self._frozen = copy.deepcopy(self._policy)
+            self._frozen = copy.deepcopy(self.policy)
         else:
-            self._frozen.load_state_dict(self._policy.state_dict())
-        return self._frozen.train(self._policy.training)
+            copy_weights(self._frozen, self.policy)
+        return self._frozen.train(self.policy.training)
 
     def _finish(self) -> Rollout:
         with torch.inference_mode():
             self._begin()
             self._step_in_turn()
-            parts = [actor.end() for actor in self._actors]
+            parts = [loop.end() for loop in self._loops]
         return Rollout(
             steps=self._steps,
             initial_state={
@@ -123,100 +102,101 @@ class LocalCollector(Collector):
                 for name in parts[0].initial_state
             },
             last_obs=self._last_obs(),
-            episodes=in_order(parts),
+            episodes=in_order(part.episodes for part in parts),
             version=self._acting_version,
             num_running=sum(part.num_running for part in parts),
         )
 
     def _begin(self) -> None:
-        if len(self._actors) == 1:  # takes it as it is: a slice costs more than a single act
-            self._actors[0].begin(self._conditioning)
+        if len(self._loops) == 1:  # takes it as it is: a slice costs more than a single act
+            self._loops[0].begin(self._conditioning)
             return
-        for actor, rows in zip(self._actors, self._columns, strict=True):
-            actor.begin(conditioning_of(rows, self._conditioning))
+        for loop, columns in zip(self._loops, self._columns, strict=True):
+            loop.begin(conditioning_of(columns, self._conditioning))
 
     def _last_obs(self) -> NestedTensor:
         """A copy of what all groups see now."""
-        if len(self._actors) == 1:
-            return to_tensor(map_leaves(_COPY, self._actors[0].last_obs))
-        groups = [to_tensor(actor.last_obs) for actor in self._actors]
+        groups = [loop.copy_last_obs() for loop in self._loops]
+        if len(groups) == 1:
+            return groups[0]
         return map_leaves(lambda *leaves: torch.cat(leaves), *groups)
 
     def _step_in_turn(self) -> None:
         """Step every group to the end of the rollout."""
-        if len(self._actors) == 1:
-            self._actors[0].run(self._refuse_if_cancelled)
+        if len(self._loops) == 1:
+            self._loops[0].run(self._refuse_if_cancelled)
             return
-        stepping: list[Actor] = []
+        stepping: list[ActingLoop] = []
         try:
-            while any(not actor.is_over for actor in self._actors):
-                for actor in self._actors:
-                    self._take_turn(actor, stepping)
+            while any(not loop.is_over for loop in self._loops):
+                for loop in self._loops:
+                    self._take_turn(loop, stepping)
         except WorkerError:
             raise  # the end of this collector: the other groups are not waited for
         except BaseException:  # whatever it was: a program may catch it and collect again
-            # What they are at would come as the answer to the next question.
-            for actor in stepping:
+            # Their present step would come as the answer to the next question.
+            for loop in stepping:
                 with contextlib.suppress(RedlineError):
-                    actor.env.finish_step()
+                    loop.env.finish_step()
             raise
 
-    def _take_turn(self, actor: Actor, stepping: list[Actor]) -> None:
+    def _take_turn(self, loop: ActingLoop, stepping: list[ActingLoop]) -> None:
         """Finish a group's step, if it is at one, and begin the next."""
-        if actor in stepping:
-            stepping.remove(actor)
-            actor.observe()
-        if actor.is_over:
+        if loop in stepping:
+            stepping.remove(loop)
+            loop.observe()
+        if loop.is_over:
             return
         self._refuse_if_cancelled()
-        actor.act()
+        loop.act()
         while stepping and not self._overlap:
             stepping.pop(0).observe()
-        actor.send()
-        stepping.append(actor)
+        loop.send()
+        stepping.append(loop)
 
     def _refuse_if_cancelled(self) -> None:
         if self._cancelled:
             raise RedlineError("the collector was closed while it collected.")
 
     def _partial(self) -> Rollout:
-        done = [np.full(actor.env.num_envs, actor.progress[1]) for actor in self._actors]
-        steps = self._buffer.first_rows(np.concatenate(done))
+        done = [np.full(loop.env.num_envs, loop.progress[1]) for loop in self._loops]
         return Rollout(
-            steps=steps,
+            steps=self._memory.first_rows(np.concatenate(done)),
             initial_state={},
             last_obs={},
             version=self._acting_version,
-            num_running=sum(actor.num_running for actor in self._actors),
+            num_running=sum(loop.episodes.num_running for loop in self._loops),
         )
 
     def _limit_episodes(self, quota: Array | None) -> None:
-        for actor, rows in zip(self._actors, self._columns, strict=True):
-            actor.limit_episodes(None if quota is None else quota[rows])
+        for loop, columns in zip(self._loops, self._columns, strict=True):
+            loop.limit_episodes(None if quota is None else quota[columns])
 
     def update_weights(self, version: int) -> None:
-        """Name the weights that act from now on; they are the learner's own."""
+        """Take the learner's present weights, if they are not the very ones that act."""
         self.version = version
+        if self.policy is not self._learner:
+            copy_weights(self.policy, self._learner)
 
     def state_dict(self) -> dict[str, Any]:
         """Environments, noise streams, recurrent states and the version of the weights."""
         self._refuse_if_busy("state_dict()")
-        return {"version": self.version, "actors": [actor.state_dict() for actor in self._actors]}
+        return {"version": self.version, "actors": [loop.state_dict() for loop in self._loops]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
         """Go on from `state`; see `Collector.load_state_dict`."""
         self._refuse_if_busy("load_state_dict()")
         saved = state["actors"]
-        if len(saved) != len(self._actors):
+        if len(saved) != len(self._loops):
             raise ConfigError(
                 f"the saved state is of {len(saved)} groups of environments, this run has "
-                f"{len(self._actors)}. Resume with the same number."
+                f"{len(self._loops)}. Resume with the same number."
             )
         self.version = state["version"]
         fresh_seed = self._seed + 1 + self.version
         reasons = [
-            actor.load_state_dict(part, fresh_seed)
-            for actor, part in zip(self._actors, saved, strict=True)
+            loop.load_state_dict(part, fresh_seed)
+            for loop, part in zip(self._loops, saved, strict=True)
         ]
         return next((reason for reason in reasons if reason), None)
 
@@ -225,14 +205,25 @@ class LocalCollector(Collector):
         self._cancelled = True
         if self._future is not None:
             self._future.wait()
-        for env in self._envs:
-            env.close()
+        for loop in self._loops:
+            loop.env.close()
+
+
+def copy_weights(target: Policy, source: Policy) -> None:
+    """Copy parameters and all buffers, those that checkpoints leave out too."""
+    with torch.no_grad():
+        for mine, theirs in zip(_tensors(target), _tensors(source), strict=True):
+            mine.copy_(theirs)
+
+
+def _tensors(policy: Policy) -> itertools.chain[Tensor]:
+    return itertools.chain(policy.parameters(), policy.buffers())
 
 
 def conditioning_of(
-    rows: slice, conditioning: Mapping[str, Tensor] | None
+    columns: slice, conditioning: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor] | None:
     """The part of `conditioning` [B, ...] that belongs to some of the environments."""
     if conditioning is None:
         return None
-    return {name: leaf[rows] for name, leaf in conditioning.items()}
+    return {name: leaf[columns] for name, leaf in conditioning.items()}

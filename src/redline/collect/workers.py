@@ -27,12 +27,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redline.collect.acting_worker import ActingJob, Part, Request
+from redline.collect.acting_loop import ActorFor
+from redline.collect.acting_worker import (
+    ActingJob,
+    CollectRequest,
+    PrefetchedRollout,
+    WorkerPart,
+)
 from redline.collect.buffer import RolloutBuffer
-from redline.collect.collector import Collector, ResetMode
+from redline.collect.collector import Collector, CollectorSetup
+from redline.collect.episodes import ResetMode, in_order
 from redline.collect.local import conditioning_of
-from redline.collect.made_ahead import MadeAhead
-from redline.collect.rows import in_order
 from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.backends.processes import split_evenly
 from redline.envs.cpus import threads_each
@@ -59,12 +64,16 @@ class WorkersCollector(Collector):
         max_staleness: M, rollouts that are made while the learner learns; 0: none.
         timeout_s: seconds without a step after which a worker counts as hung.
         cpus: the cores that each worker may run on; None: those of this process.
+        actor_for: gives what acts in the policy's place; None: the policy always acts.
 
     Raises:
         ConfigError: if there are more workers than environments, or something cannot be sent
             to another process.
         WorkerError: if a worker does not start.
     """
+
+    name = "workers"
+    workers = "acting"
 
     def __init__(
         self,
@@ -79,6 +88,7 @@ class WorkersCollector(Collector):
         max_staleness: int = 0,
         timeout_s: float = 8.0,
         cpus: Sequence[Collection[int]] | None = None,
+        actor_for: ActorFor | None = None,
     ) -> None:
         if num_workers > num_envs:
             raise ConfigError(
@@ -97,7 +107,7 @@ class WorkersCollector(Collector):
         if cpus is not None:
             threads = [len(own) for own in cpus]
         jobs = [
-            ActingJob(settings, acting, *share, seed, reset_mode, count)
+            ActingJob(settings, acting, *share, seed, reset_mode, count, actor_for)
             for share, count in zip(self._shares, threads, strict=True)
         ]
         self._memory = SharedBlock()
@@ -119,6 +129,12 @@ class WorkersCollector(Collector):
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def make(cls, setup: CollectorSetup) -> WorkersCollector:
+        """See `Collector.make`."""
+        setup.env.close()
+        return cls(setup.settings, setup.policy, **setup.in_workers)
 
     def _share_memory(self) -> None:
         observation_space, action_space, self.frame_skip = self._group.call("spaces")[0]
@@ -149,7 +165,9 @@ class WorkersCollector(Collector):
         ]
         self._progress = shared["progress"]
         self._free = list(range(num_rollouts))
-        self._ahead: list[MadeAhead] = []  # replaced as a whole: another thread may look at it
+        self._prefetched: list[
+            PrefetchedRollout
+        ] = []  # replaced as a whole: another thread may look at it
         self._held: int | None = None
         self._dirty: set[int] = set()  # slots that this process has written into
         self._num_asked, self._stamp = 0, 0
@@ -168,7 +186,7 @@ class WorkersCollector(Collector):
 
     def update_weights(self, version: int) -> None:
         """Put the learner's present weights where the rollouts asked for from now on find them."""
-        in_use = {made.weights for made in self._ahead}
+        in_use = {ahead.weights for ahead in self._prefetched}
         self._latest = next(slot for slot in range(len(self._weights)) if slot not in in_use)
         for target, source in zip(self._weights[self._latest], self._flat_weights(), strict=True):
             target.copy_(source)
@@ -195,7 +213,7 @@ class WorkersCollector(Collector):
         if conditioning is not None:
             on_cpu = {name: leaf.cpu() for name, leaf in conditioning.items()}
         requests = [
-            Request(
+            CollectRequest(
                 self._num_asked,
                 slot,
                 self._latest,
@@ -205,25 +223,28 @@ class WorkersCollector(Collector):
             for share in self._shares
         ]
         self._group.post("collect", requests)
-        self._ahead = [*self._ahead, MadeAhead(self._num_asked, slot, self._latest, self.version)]
+        self._prefetched = [
+            *self._prefetched,
+            PrefetchedRollout(self._num_asked, slot, self._latest, self.version),
+        ]
 
     def _finish(self) -> Rollout:
-        made = self._ahead[0]
+        rollout = self._prefetched[0]
         try:
-            parts = self._parts_of(made)
+            parts = self._parts_of(rollout)
         except RedlineError:
             # An environment broke its contract: the workers go on, with the next rollout.
-            self._ahead = self._ahead[1:]
-            self._free.append(made.slot)
+            self._prefetched = self._prefetched[1:]
+            self._free.append(rollout.slot)
             raise
-        self._ahead = self._ahead[1:]
-        self._held = made.slot
-        names = parts[0].made.initial_state
+        self._prefetched = self._prefetched[1:]
+        self._held = rollout.slot
+        names = parts[0].collected.initial_state
         return Rollout(
-            steps=self._steps[made.slot],
+            steps=self._steps[rollout.slot],
             initial_state={
                 name: torch.from_numpy(
-                    np.concatenate([part.made.initial_state[name] for part in parts])
+                    np.concatenate([part.collected.initial_state[name] for part in parts])
                 )
                 for name in names
             },
@@ -232,60 +253,62 @@ class WorkersCollector(Collector):
                     lambda *leaves: np.concatenate(leaves), *[part.last_obs for part in parts]
                 )
             ),
-            episodes=in_order(part.made for part in parts),
-            version=made.version,
-            num_running=sum(part.made.num_running for part in parts),
+            episodes=in_order(part.collected.episodes for part in parts),
+            version=rollout.version,
+            num_running=sum(part.collected.num_running for part in parts),
         )
 
-    def _parts_of(self, made: MadeAhead) -> list[Part]:
+    def _parts_of(self, rollout: PrefetchedRollout) -> list[WorkerPart]:
         """Wait for the answers of all workers, if they are not there yet."""
-        if made.parts is None:
-            made.parts = self._group.gather(
+        if rollout.parts is None:
+            rollout.parts = self._group.gather(
                 "collect", heartbeat=lambda worker: int(self._progress[worker, 0])
             )
-            made.weights = None
-        return made.parts
+            rollout.weights = None
+        return rollout.parts
 
     def _partial(self) -> Rollout:
-        made = self._ahead[0]
+        rollout = self._prefetched[0]
         rows = np.zeros(self.num_envs, np.int64)
         for worker, (begin, end) in enumerate(self._shares):
             _, done, number = self._progress[worker, :3].tolist()
-            if made.parts is not None or number > made.number:
+            if rollout.parts is not None or number > rollout.number:
                 done = self.rollout_length
-            elif number < made.number:
+            elif number < rollout.number:
                 done = 0
             rows[begin:end] = done
         return Rollout(
-            steps=self._buffers[made.slot].first_rows(rows),
+            steps=self._buffers[rollout.slot].first_rows(rows),
             initial_state={},
             last_obs={},
-            version=made.version,
+            version=rollout.version,
         )
 
     def _limit_episodes(self, quota: Array | None) -> None:
-        self._drop_ahead()
+        self._drop_prefetched()
         quotas = [None if quota is None else quota[slice(*share)] for share in self._shares]
         self._group.call("limit", quotas)
 
-    def _drop_ahead(self) -> None:
+    def _drop_prefetched(self) -> None:
         """Throw away what was made ahead."""
-        for made in self._ahead:
-            self._parts_of(made)
-            self._free.append(made.slot)
-        self._ahead = []
+        for rollout in self._prefetched:
+            self._parts_of(rollout)
+            self._free.append(rollout.slot)
+        self._prefetched = []
 
     # -- saving ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The workers' environments, noise and states, and the rollouts made ahead."""
         self._refuse_if_busy("state_dict()")
-        for made in self._ahead:
-            self._parts_of(made)
+        for rollout in self._prefetched:
+            self._parts_of(rollout)
         return {
             "version": self.version,
             "workers": self._group.call("state", timeout_s=_SLOW_COMMAND_S),
-            "ahead": [made.to_state(self._buffers[made.slot]) for made in self._ahead],
+            "ahead": [
+                rollout.to_state(self._buffers[rollout.slot]) for rollout in self._prefetched
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
@@ -302,19 +325,19 @@ class WorkersCollector(Collector):
                 f"the saved state holds {len(state['ahead'])} rollouts made ahead, and this run "
                 f"makes max_staleness={self.max_staleness}. Resume with the same number."
             )
-        self._drop_ahead()
+        self._drop_prefetched()
         self.version = state["version"]
         fresh_seed = self._seed + 1 + self.version
         parts = [(part, fresh_seed) for part in saved]
         reasons = self._group.call("load", parts, _SLOW_COMMAND_S)
         # The rollouts made ahead are whole and in order, also if the environments begin anew.
-        self._ahead = [self._restored(made) for made in state["ahead"]]
+        self._prefetched = [self._restored(rollout) for rollout in state["ahead"]]
         return next((reason for reason in reasons if reason), None)
 
-    def _restored(self, saved: Mapping[str, Any]) -> MadeAhead:
+    def _restored(self, saved: Mapping[str, Any]) -> PrefetchedRollout:
         slot = self._free.pop(0)
         self._dirty.add(slot)
-        return MadeAhead.from_state(saved, slot, self._buffers[slot])
+        return PrefetchedRollout.from_state(saved, slot, self._buffers[slot])
 
     def close(self) -> None:
         """End the workers and free the shared memory."""
@@ -340,6 +363,9 @@ class AsyncCollector(WorkersCollector):
         ConfigError: also if max_staleness is below 1.
     """
 
+    name = "async"
+    works_ahead = True
+
     def __init__(
         self, settings: EnvSettings, policy: Policy, *, max_staleness: int = 1, **further: Any
     ) -> None:
@@ -349,3 +375,10 @@ class AsyncCollector(WorkersCollector):
                 f"version behind. Use at least 1, or the workers collector."
             )
         super().__init__(settings, policy, max_staleness=max_staleness, **further)
+
+    @classmethod
+    def make(cls, setup: CollectorSetup) -> AsyncCollector:
+        """See `Collector.make`."""
+        setup.env.close()
+        further = setup.in_workers | {"max_staleness": setup.max_staleness}
+        return cls(setup.settings, setup.policy, **further)
