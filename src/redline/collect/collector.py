@@ -19,7 +19,7 @@ from torch import Tensor
 from redline.collect.acting_loop import ActorFor
 from redline.collect.episodes import ResetMode
 from redline.data import Array, Rollout
-from redline.envs.registry import is_native
+from redline.envs.games.ids import is_native
 from redline.envs.settings import EnvSettings, EnvSource
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
@@ -39,7 +39,7 @@ class CollectorSetup:
         rollout_length: T.
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
-        num_workers: W, worker processes; None: one, or as many as there are groups.
+        num_workers: W, worker processes.
         num_groups: groups of environments that take turns.
         overlap: whether a group may begin to step while another one still does.
         max_staleness: M, rollouts that are made while the learner learns.
@@ -58,7 +58,7 @@ class CollectorSetup:
     rollout_length: int
     seed: int = 0
     reset_mode: ResetMode = "immediate"
-    num_workers: int | None = None
+    num_workers: int = 1
     num_groups: int = 2
     overlap: bool = True
     max_staleness: int = 1
@@ -78,8 +78,8 @@ class CollectorSetup:
     @property
     def in_workers(self) -> dict[str, Any]:
         """The arguments of collectors with worker processes, but settings and policy."""
-        more = {name: getattr(self, name) for name in ("num_envs", "timeout_s", "cpus")}
-        return self.in_process | more | {"num_workers": self.num_workers or 1}
+        names = ("num_envs", "num_workers", "timeout_s", "cpus")
+        return self.in_process | {name: getattr(self, name) for name in names}
 
 
 class Collector(ABC):

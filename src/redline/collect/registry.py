@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from functools import reduce
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -56,7 +57,7 @@ def find_collector(choice: str | type[Collector]) -> type[Collector]:
         return _checked(choice, repr(choice))
     if choice in _BUILT_IN:
         return _BUILT_IN[choice]
-    if ":" in choice:
+    if ":" in choice and not choice.startswith("python:"):
         return _checked(_imported(choice), choice)
     for point in entry_points(group=GROUP):
         if point.name == choice:
@@ -79,38 +80,35 @@ def collector_label(choice: str | type[Collector]) -> str:
     """
     if isinstance(choice, str):
         return choice
-    for name, kind in _BUILT_IN.items():
-        if kind is choice:
-            return name
+    place = f"{choice.__module__}:{choice.__qualname__}"
     for point in entry_points(group=GROUP):
-        if point.value == f"{choice.__module__}:{choice.__qualname__}":
+        if point.value == place:
             return point.name
-    found: Any = sys.modules.get(choice.__module__)
-    for part in choice.__qualname__.split("."):
-        found = getattr(found, part, None)
-    if found is choice and choice.__module__ != "__main__":
-        return f"{choice.__module__}:{choice.__qualname__}"
-    return f"python:{choice.__qualname__}"
+    if _BUILT_IN.get(choice.name) is choice:
+        return choice.name
+    if choice.__module__ == "__main__" or "<locals>" in choice.__qualname__:
+        return f"python:{choice.__qualname__}"
+    return place
 
 
 def _imported(choice: str) -> Any:
     module, _, name = choice.partition(":")
+    if "" not in sys.path:  # the path of an installed program does not begin here, python's does
+        sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
+        return reduce(getattr, name.split("."), importlib.import_module(module))
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise UnknownNameError(
-            f"collector {choice!r}: there is no module {module!r}. Check the spelling, and that "
-            f"Python finds it: run from its folder, or install its package."
+            f"there is no module {module!r} to take the collector {choice!r} from. Give "
+            f"module:Name, with the module in the present directory or installed."
         ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise UnknownNameError(
-                f"collector {choice!r}: the module {module!r} has no {name!r}. Check the spelling."
-            )
-        found = getattr(found, part)
-    return found
+    except AttributeError as error:
+        raise UnknownNameError(
+            f"the module {module!r} has no {name!r} to collect with. Give module:Name of a class "
+            f"in it."
+        ) from error
 
 
 def _checked(found: Any, choice: str) -> type[Collector]:

@@ -14,21 +14,13 @@ import torch
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig
 from redline.algos.registry import find_algorithm, is_named
-from redline.collect import (
-    AlternatingCollector,
-    AsyncCollector,
-    CentralCollector,
-    Collector,
-    DeviceCollector,
-    SerialCollector,
-    WorkersCollector,
-)
+from redline.collect import Collector, CollectorSetup, find_collector
+from redline.engines.acting import actor_for
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import find_backend
 from redline.envs.cpus import threads_each, worker_cpus
-from redline.envs.device.mirrored import MirroredEnv
 from redline.envs.games.ids import is_native
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
@@ -238,57 +230,28 @@ def make_collector(
     config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
 ) -> Collector:
     """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
-    run = config.run
-    if _lives_on_devices(run, settings):
-        return _make_device_collector(config, settings, env, policy)
-    shared: dict[str, Any] = {
-        "rollout_length": config.algo.rollout_length,
-        "seed": run.seed,
-        "reset_mode": run.reset_mode,
-    }
-    if run.collector == "serial":
-        return SerialCollector(env, policy, **shared)
-    env.close()
-    shared |= {
-        "num_envs": config.algo.num_envs,
-        "num_workers": run.num_workers,
-        "timeout_s": run.worker_timeout_s,
-        "cpus": worker_cpus(run.cpu_affinity, run.num_workers),
-    }
-    if run.collector == "central":
-        return CentralCollector(settings, policy, **shared)
-    if run.collector == "alternating":
-        return AlternatingCollector(
-            settings, policy, num_groups=run.num_groups, overlap=run.overlap_groups, **shared
+    run, kind = config.run, find_collector(config.run.collector)
+    cpus = None if kind.workers == "none" else worker_cpus(run.cpu_affinity, run.num_workers)
+    return kind.make(
+        CollectorSetup(
+            env=env,
+            settings=settings,
+            policy=policy,
+            num_envs=config.algo.num_envs,
+            rollout_length=config.algo.rollout_length,
+            seed=run.seed,
+            reset_mode=run.reset_mode,  # type: ignore[arg-type]
+            num_workers=run.num_workers,
+            num_groups=run.num_groups,
+            overlap=run.overlap_groups,
+            max_staleness=run.max_staleness,
+            timeout_s=run.worker_timeout_s,
+            cpus=cpus,
+            device=run.device,
+            env_device=run.env_device,
+            policy_device=run.policy_device,
+            actor_for=actor_for,
         )
-    if run.collector == "async":
-        return AsyncCollector(settings, policy, max_staleness=run.max_staleness, **shared)
-    return WorkersCollector(settings, policy, **shared)
-
-
-def _lives_on_devices(run: RunSettings, settings: EnvSettings) -> bool:
-    """Whether data are tensors on the way from the environments to the policy."""
-    placed = run.env_device is not None or run.policy_device is not None
-    return run.collector == "serial" and (placed or settings.backend_class.on_device)
-
-
-def _make_device_collector(
-    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
-) -> DeviceCollector:
-    run = config.run
-    policy_device = run.policy_device or run.device
-    if settings.backend_class.on_device:
-        env.close()  # the numpy view; the games themselves are wanted
-        on_device = settings.make_on_device(config.algo.num_envs, run.env_device or policy_device)
-    else:
-        on_device = MirroredEnv(env, run.env_device or "cpu")
-    return DeviceCollector(
-        on_device,
-        policy,
-        rollout_length=config.algo.rollout_length,
-        seed=run.seed,
-        reset_mode=run.reset_mode,  # type: ignore[arg-type]
-        policy_device=policy_device,
     )
 
 
