@@ -25,67 +25,37 @@ from redline.envs.device.vec_env import DeviceVecEnv
 from redline.envs.vec_env import VecEnv
 from redline.errors import EnvError
 from redline.policies.device_check import DeviceCheck
-from redline.policies.policy import ActOutput, Policy, State, reset_state
+from redline.policies.policy import Policy, State, reset_state
 from redline.profile.marks import operation
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 
 
-class RowwiseActor(Protocol):
-    """Acts in numpy for the only environment of a run, row by row.
+class FastActor(Protocol):
+    """Acts in a policy's place, in less time.
+
+    `act` stands in for `Policy.act`, unless the actor is rowwise. Then it is for the only
+    environment of a run and works in numpy: `act(t, obs, action)` writes the action of row t,
+    all [1, ...], and after the last row `end(obs, action, extras)` writes the policy's extras,
+    name -> [t, 1, ...], of all rows that were acted on.
 
     Attributes:
-        is_rowwise: True.
+        is_rowwise: which of the two.
     """
 
     is_rowwise: bool
+    act: Callable[..., Any]
 
     def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:
         """Whether it understands this conditioning; else the policy acts."""
         ...
 
     def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
-        """Take what the next rollout is acted with, `noise` [T, 1, noise_size] included."""
-        ...
-
-    def act(self, t: int, obs: Array, action: Array) -> None:
-        """Write the action of row t [1, ...] for `obs` [1, ...]."""
-        ...
-
-    def end(self, obs: Array, action: Array, extras: Mapping[str, Array]) -> None:
-        """Write the policy's extras, name -> [t, 1, ...], of all rows that were acted on."""
+        """Take the present weights, and the noise [T, B, noise_size] of the next rollout."""
         ...
 
 
-class BatchActor(Protocol):
-    """A drop-in for `Policy.act`, with weights laid out anew at the start of each rollout.
-
-    Attributes:
-        is_rowwise: False.
-    """
-
-    is_rowwise: bool
-
-    def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:
-        """Whether it understands this conditioning; else the policy acts."""
-        ...
-
-    def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
-        """Take the policy's present weights; `noise` is [T, B, noise_size]."""
-        ...
-
-    def act(
-        self,
-        obs: NestedTensor,
-        state: State,
-        noise: Tensor | None,
-        conditioning: Mapping[str, Tensor] | None,
-    ) -> ActOutput:
-        """See `Policy.act`."""
-        ...
-
-
-ActorFor: TypeAlias = "Callable[[Policy, int, int], RowwiseActor | BatchActor | None]"
+ActorFor: TypeAlias = Callable[[Policy, int, int], "FastActor | None"]
 """(policy, num_envs, rollout_length) -> what acts in the policy's place; None: the policy itself.
 A function of a module, so that it can be sent to worker processes."""
 
@@ -175,7 +145,7 @@ class ActingLoop:
         self._acting_for: Policy | None = None
         self._actor: Any = None
         self._checked: DeviceCheck | None = None
-        self._rowwise: RowwiseActor | None = None
+        self._rowwise: Any = None
         self._obs: Any = None
         self._state: State = self._fresh_state()
         self.t, self.is_over = 0, True
@@ -313,7 +283,7 @@ class ActingLoop:
     def end(self) -> Collected:
         """Complete a rollout; see `collect`."""
         if self._rowwise is not None:
-            self._write_rowwise_extras(self._rowwise)
+            self._write_rowwise_extras()
         if self.policy.has_value:
             self._bootstrap_rest()
         self.progress[1] = self.memory.rollout_length
@@ -364,11 +334,11 @@ class ActingLoop:
         self._act = (self._checked or actor or self.policy).act
         self._noise_rows = torch.as_tensor(noise, device=self._device).unbind(0)
 
-    def _write_rowwise_extras(self, actor: RowwiseActor) -> None:
+    def _write_rowwise_extras(self) -> None:
         fields, done = self.memory.fields, slice(0, self.t)
         extras = {name: fields[name][done] for name in self.policy.extras_spec}
         with _INFERENCE:
-            actor.end(fields["obs"][done], fields["action"][done], extras)
+            self._rowwise.end(fields["obs"][done], fields["action"][done], extras)
         valid = fields["valid"][done]
         if not valid.all():
             for extra in extras.values():
@@ -442,8 +412,7 @@ class ActingLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Environments (if they can be saved), noise streams, recurrent state, episodes."""
-        if self._obs is None:
-            self._obs = self.env.reset(self._seed)
+        _ = self.last_obs  # there is nothing to save before the first reset
         saved: dict[str, Any] = self._noise.state_dict() | self.episodes.state_dict()
         saved["state"] = {name: leaf.cpu() for name, leaf in self._state.items()}
         if self.env.restorable is None:

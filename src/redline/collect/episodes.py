@@ -65,7 +65,7 @@ class Episodes(ABC):
         if self.quota is not None:
             self.active = self.quota > 0
         elif self._wait:
-            self.active = self._all_active()
+            self.active = self._placed(np.ones(self._env.num_envs, np.bool_))
 
     def limit(self, quota: Array | None) -> bool:
         """Run so many whole episodes from here on, then stay idle.
@@ -92,31 +92,12 @@ class Episodes(ABC):
         return self._env.num_envs if self.quota is None else int((self.quota > 0).sum())
 
     @abstractmethod
-    def _all_active(self) -> Any: ...
-
-    @abstractmethod
-    def _placed(self, quota: Array) -> Any:
-        """`quota` where the environments' data are."""
+    def _placed(self, array: Array) -> Any:
+        """`array` where the environments' data are."""
 
     @abstractmethod
     def _abandon(self) -> bool:
         """Give up the episodes in the middle, whose numbers are not used again."""
-
-    @abstractmethod
-    def record_step(self, t: int, step: Any) -> None:
-        """Account for row t."""
-
-    @abstractmethod
-    def read_ended(self) -> list[EndedEpisode]:
-        """The episodes that ended in this rollout; may wait for the device."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of them."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from there; None: all environments were reset, count from 0."""
 
 
 class ArrayEpisodes(Episodes):
@@ -137,11 +118,8 @@ class ArrayEpisodes(Episodes):
         super().begin_rollout()
         self._ended = []
 
-    def _all_active(self) -> Array:
-        return np.ones(self._env.num_envs, np.bool_)
-
-    def _placed(self, quota: Array) -> Array:
-        return quota
+    def _placed(self, array: Array) -> Array:
+        return array
 
     def _abandon(self) -> bool:
         abandoned = bool(self._in_episode.any())
@@ -150,7 +128,7 @@ class ArrayEpisodes(Episodes):
         return abandoned
 
     def record_step(self, t: int, step: EnvStep) -> None:
-        """See `Episodes`."""
+        """Account for row t."""
         if not self._all_in_episode:
             self._in_episode |= step.valid
             self._all_in_episode = bool(self._in_episode.all())
@@ -172,7 +150,7 @@ class ArrayEpisodes(Episodes):
         self._in_episode[:] = self._all_in_episode = True
 
     def read_ended(self) -> list[EndedEpisode]:
-        """See `Episodes`."""
+        """The episodes that ended in this rollout."""
         return self._ended
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,7 +162,7 @@ class ArrayEpisodes(Episodes):
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """See `Episodes`."""
+        """Go on from there; None: all environments were reset, count from 0."""
         self.ids[:] = 0 if state is None else state["episode_id"]
         self._in_episode[:] = False if state is None else state["in_episode"]
         self._all_in_episode = False
@@ -209,18 +187,15 @@ class TensorEpisodes(Episodes):
         self._returns = torch.zeros(shape, dtype=torch.float64, device=env.device)
         self._lengths = torch.zeros(shape, dtype=torch.int64, device=env.device)
 
-    def _all_active(self) -> Tensor:
-        return torch.ones(self._env.num_envs, dtype=torch.bool, device=self._device)
-
-    def _placed(self, quota: Array) -> Tensor:
-        return torch.from_numpy(quota).to(self._device)
+    def _placed(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _abandon(self) -> bool:
         env: Any = self._env
         return bool(env.in_episode.any())
 
     def record_step(self, t: int, step: DeviceStep) -> None:
-        """See `Episodes`."""
+        """See `ArrayEpisodes`."""
         self._has_ended[t], self._returns[t] = step.episode_ended, step.episode_return
         self._lengths[t] = step.episode_length
         if self.active is None:
@@ -232,7 +207,7 @@ class TensorEpisodes(Episodes):
             self.active = self.active & (self.quota > 0)
 
     def read_ended(self) -> list[EndedEpisode]:
-        """See `Episodes`; one copy from the device holds all of them."""
+        """See `ArrayEpisodes`; one copy from the device holds all of them."""
         at = self._has_ended.nonzero(as_tuple=True)
         parts = (*at, self._episode_id[at], self._returns[at], self._lengths[at])
         # float64 holds numbers below 2^53 exactly.
@@ -256,7 +231,7 @@ class TensorEpisodes(Episodes):
         return {"quota": None if self.quota is None else self.quota.cpu()}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """See `Episodes`."""
+        """See `ArrayEpisodes`."""
         quota = None if state is None else state["quota"]
         self.quota = None if quota is None else quota.to(self._device)
 

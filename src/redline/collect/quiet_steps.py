@@ -17,20 +17,20 @@ from redline.envs.vec_env import EnvStep
 from redline.profile.marks import operation
 
 if TYPE_CHECKING:
-    from redline.collect.acting_loop import ActingLoop, RowwiseActor
+    from redline.collect.acting_loop import ActingLoop, FastActor
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 _MAX_DELAY_S = 0.01  # by so much a look at an unfinished rollout may be late
 
 
 def step_quietly(
-    loop: ActingLoop, actor: RowwiseActor, before_each: Callable[[], None] | None
+    loop: ActingLoop, actor: FastActor, before_each: Callable[[], None] | None
 ) -> EnvStep | None:
     """Step until an episode ends or the rollout is over.
 
     Args:
         loop: whose single environment can step quietly.
-        actor: acts for it.
+        actor: acts for it, row by row.
         before_each: called before every step; may raise.
 
     Returns:

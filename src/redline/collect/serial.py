@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from redline.collect.acting_loop import ActingLoop, ActorFor
@@ -16,16 +17,14 @@ from redline.policies.policy import Policy
 
 
 class ArrayCollector(LocalCollector):
-    """Acts in this process for environments that give arrays.
+    """Acts in this process for environments that give arrays, in one or more groups.
 
     Args:
         envs: the groups, in the order of their environments' numbers; closed with the collector.
         policy: the learner's policy, which acts.
-        rollout_length: T.
-        seed: of the run.
-        reset_mode: what an environment does after its episode ends.
         overlap: whether a group may begin to step while another one still does.
-        actor_for: gives what acts in the policy's place; None: the policy always acts.
+
+    The other arguments are those of `SerialCollector`.
     """
 
     def __init__(
@@ -50,23 +49,20 @@ class ArrayCollector(LocalCollector):
             policy.extras_spec,
             allocate=pinned_zeros if on_cuda else zeros,
         )
-        loops: list[ActingLoop] = []
-        begin = 0
-        for env in envs:
-            columns = buffer.columns(begin, begin + env.num_envs)
-            loops.append(
-                ActingLoop.beside_arrays(
-                    env,
-                    policy,
-                    columns,
-                    seed=seed,
-                    reset_mode=reset_mode,
-                    first_env_id=begin,
-                    actor_for=actor_for,
-                    alone=num_envs == 1,
-                )
+        first_ids = itertools.accumulate((env.num_envs for env in envs), initial=0)
+        loops = [
+            ActingLoop.beside_arrays(
+                env,
+                policy,
+                buffer.columns(first, first + env.num_envs),
+                seed=seed,
+                reset_mode=reset_mode,
+                first_env_id=first,
+                actor_for=actor_for,
+                alone=num_envs == 1,
             )
-            begin += env.num_envs
+            for env, first in zip(envs, first_ids, strict=False)
+        ]
         super().__init__(loops, policy, buffer, seed=seed, overlap=overlap)
 
 
