@@ -14,7 +14,9 @@ from redline.collect.acting_loop import ActorFor
 from redline.collect.collector import CollectorSetup
 from redline.collect.episodes import ResetMode
 from redline.collect.serial import ArrayCollector
+from redline.envs.backends.backend import Backend
 from redline.envs.backends.processes import split_evenly
+from redline.envs.backends.registry import find_backend
 from redline.envs.settings import EnvSettings, EnvSource
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
@@ -172,9 +174,11 @@ class AlternatingCollector(ArrayCollector):
         return cls(setup.settings, setup.policy, **setup.in_workers, **groups)
 
     @classmethod
-    def choose_backend(cls, env: EnvSource, backend: str) -> str:
+    def choose_backend(cls, env: EnvSource, backend: str | type[Backend]) -> str | type[Backend]:
         """See `Collector.choose_backend`; back ends with threads of their own alternate, too."""
-        return backend if backend in THREADED else super().choose_backend(env, backend)
+        if backend != "auto" and find_backend(backend).threaded:
+            return backend
+        return super().choose_backend(env, backend)
 
 
 def _check_groups(num_groups: int, num_workers: int, num_envs: int) -> None:

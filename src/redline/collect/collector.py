@@ -19,6 +19,9 @@ from torch import Tensor
 from redline.collect.acting_loop import ActorFor
 from redline.collect.episodes import ResetMode
 from redline.data import Array, Rollout
+from redline.envs.backends.backend import Backend
+from redline.envs.backends.processes import ProcessBackend
+from redline.envs.backends.registry import find_backend
 from redline.envs.games.ids import is_native
 from redline.envs.settings import EnvSettings, EnvSource
 from redline.envs.vec_env import VecEnv
@@ -125,7 +128,7 @@ class Collector(ABC):
         )
 
     @classmethod
-    def choose_backend(cls, env: EnvSource, backend: str) -> str:
+    def choose_backend(cls, env: EnvSource, backend: str | type[Backend]) -> str | type[Backend]:
         """The back end with which this collector steps.
 
         Args:
@@ -141,7 +144,7 @@ class Collector(ABC):
                 f"VectorEnv object is only one. Give an id, or a callable that makes one "
                 f"gymnasium.Env."
             )
-        if cls.workers == "acting" and backend == "processes":
+        if cls.workers == "acting" and backend in ("processes", ProcessBackend):
             raise ConfigError(
                 f"collector={cls.name!r} and env_backend='processes' would start processes inside "
                 f"of processes. Use one of them: the workers step their environments themselves."
@@ -291,7 +294,7 @@ class Collector(ABC):
         self.close()
 
 
-def step_in_workers(name: str, env: EnvSource, backend: str) -> str:
+def step_in_workers(name: str, env: EnvSource, backend: str | type[Backend]) -> str:
     """The back end of environments that are stepped one by one in worker processes.
 
     Args:
@@ -302,7 +305,7 @@ def step_in_workers(name: str, env: EnvSource, backend: str) -> str:
     Raises:
         ConfigError: if they can only be stepped in another way.
     """
-    if backend not in ("auto", "gymnasium", "processes"):
+    if backend != "auto" and not find_backend(backend).single_envs:
         raise ConfigError(
             f"env_backend={backend!r} steps its environments by itself, and collector={name!r} "
             f"steps them in worker processes. Use env_backend='gymnasium', or collector='serial'."

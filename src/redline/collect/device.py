@@ -93,7 +93,7 @@ class DeviceCollector(LocalCollector):
     def make(cls, setup: CollectorSetup) -> DeviceCollector:
         """See `Collector.make`; environments of other back ends are delivered to a device."""
         policy_device = setup.policy_device or setup.device
-        if setup.settings.backend == "device":
+        if setup.settings.backend_class.on_device:
             setup.env.close()  # the numpy view; the games themselves are wanted
             device = setup.env_device or policy_device
             env: DeviceVecEnv = setup.settings.make_on_device(setup.num_envs, device)

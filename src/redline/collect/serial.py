@@ -109,7 +109,7 @@ class SerialCollector(ArrayCollector):
             ConfigError: if a class derived from this one is to collect on devices.
         """
         placed = setup.env_device is not None or setup.policy_device is not None
-        if cls is SerialCollector and (placed or setup.settings.backend == "device"):
+        if cls is SerialCollector and (placed or setup.settings.backend_class.on_device):
             return DeviceCollector.make(setup)
         if placed:
             raise ConfigError(
