@@ -16,7 +16,7 @@ import redline
 from redline.errors import ConfigError, DeviceError, IncompatibleCheckpointError
 from redline.train.presets import family, preset_config
 from redline.train.progress.progress import TIME_COLUMNS
-from redline.train.runs.building import env_settings
+from redline.train.runs.building import Given, env_settings
 from redline.train.runs.episode_frames import EpisodeFrames
 from redline.train.runs.run import Run
 
@@ -109,7 +109,7 @@ def test_any_environment_behind_a_device_learns_what_it_learns_without_one(tmp_p
 
 def test_an_episode_of_a_native_game_is_drawn_by_its_original(tmp_path: Path) -> None:
     run = small(tmp_path / "run", "ppo", "redline/Breakout-v1", total_env_steps=128)
-    frames = EpisodeFrames(env_settings(run.config), run.policy(), seed=0)
+    frames = EpisodeFrames(env_settings(run.config, Given()), run.policy(), seed=0)
     assert next(iter(frames)).shape == (160, 160, 3)
 
 
