@@ -15,6 +15,7 @@ same numbers.
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,9 @@ def prefers_onednn() -> bool:
         return False
 
 
-def is_large(rows: int, inner: int, columns: int) -> bool:
-    """Whether a product [rows, inner] x [inner, columns] goes to oneDNN on this processor."""
-    return rows * inner * columns >= _LEAST_MULTIPLICATIONS and prefers_onednn()
+def is_large(*sizes: int) -> bool:
+    """Whether a product [n, k] x [k, m], of sizes (n, k, m), goes to oneDNN on this processor."""
+    return math.prod(sizes) >= _LEAST_MULTIPLICATIONS and prefers_onednn()
 
 
 def matrix_product(a: Tensor, b: Tensor) -> Tensor:
@@ -176,7 +177,12 @@ def dense(layer: nn.Linear, x: Tensor) -> Tensor:
     """What the layer makes of [N, in], by the quicker library."""
     weight, bias = layer.weight, layer.bias
     plain = bias is None or not x.is_cpu or x.dtype != torch.float32 or weight.dtype != x.dtype
-    if plain or x.dim() != 2 or is_traced() or not is_large(*x.shape, layer.out_features):
+    if (
+        plain
+        or x.dim() != 2
+        or is_traced()
+        or not is_large(x.shape[0], x.shape[1], layer.out_features)
+    ):
         return functional.linear(x, weight, bias)
     return _Affine.apply(x, weight, bias)  # pyright: ignore
 

@@ -49,9 +49,12 @@ class PolicyGradientUpdate:
         algorithm.updates += 1
         x = networks.rows_of(rollout["obs"])
         evaluated = networks.forward(x, rollout["action"].flatten(0, 1).numpy())
-        shaped = [torch.from_numpy(each).view(valid.shape) for each in evaluated]
-        advantage, target, metrics = algorithm.estimate(rollout, ActionEvaluation(*shaped, {}))
-        variance = explained_variance(shaped[2], target, valid)
+        log_probs, entropies, values = (
+            torch.from_numpy(each).view(valid.shape) for each in evaluated
+        )
+        output = ActionEvaluation(log_probs, entropies, values, {})
+        advantage, target, metrics = algorithm.estimate(rollout, output)
+        variance = explained_variance(values, target, valid)
         if config.normalize_advantage:
             advantage = normalized(advantage, valid)
         # What stands in rows that are not valid must not reach a sum, not even times 0.
