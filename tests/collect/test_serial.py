@@ -12,7 +12,7 @@ from gymnasium import spaces
 from redline.collect import SerialCollector
 from redline.data import Array, Rollout
 from redline.engines.acting import actor_for
-from redline.engines.cpu.packed import PackedNetwork
+from redline.engines.cpu.images import PackedNetwork
 from redline.errors import ConfigError
 from redline.models import NatureCNN
 from redline.policies import make_policy
@@ -186,13 +186,13 @@ def test_images_are_acted_on_with_the_weights_of_now(
     shared_encoder: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are laid out once per rollout: those of the rollout before would be seen in its rows."""
-    passes, plainly = [], PackedNetwork.__call__
+    passes, plainly = [], PackedNetwork.forward
 
     def counted(network: PackedNetwork, image: torch.Tensor) -> torch.Tensor:
         passes.append(len(image))
         return plainly(network, image)
 
-    monkeypatch.setattr(PackedNetwork, "__call__", counted)
+    monkeypatch.setattr(PackedNetwork, "forward", counted)
     torch.manual_seed(0)
     env = ImageEnv([[5], [7], [50]], ["truncated", "terminated", "truncated"])
     policy = make_policy(
@@ -205,7 +205,7 @@ def test_images_are_acted_on_with_the_weights_of_now(
             passes.clear()
             steps = collector.collect().steps.flatten()
             assert passes == [3] * 16 * len(networks)
-            assert all(network.packed is None for network in networks)
+            assert not any(isinstance(part, PackedNetwork) for part in policy.modules())
             with torch.no_grad():
                 told = policy.evaluate_actions(steps["obs"], steps["action"])
                 for name, expected in (("log_prob", told.log_prob), ("value", told.value)):
