@@ -30,6 +30,7 @@ from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.loops.evaluate_beside import EvaluationBeside
 from redline.train.progress.progress import ProgressLogger
+from redline.train.threads import busy_cores, choose_threads, update_multiplications
 from redline.train.settings import RunConfig, RunSettings
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
@@ -187,22 +188,55 @@ def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False)
     """Put numbers in place of settings left to be chosen, so that `config.json` has all."""
     run = config.run
     total = run.total_env_steps
-    images = any(
-        space.dtype == "uint8" and len(space.shape or ()) == 3
-        for space in _leaf_spaces(env.observation_space)
-    )
     reset_mode = run.reset_mode
     if reset_mode == "auto":
         reset_mode = "wait" if waits_for_episodes and env.can_idle else "immediate"
-    # While the async collector's workers act, the learner learns.
-    num_processes = run.num_workers + 1 if run.collector == "async" else 1
-    threads = threads_each(num_processes) if images else 1
     return config.replace(
         log_interval=run.log_interval or max(1, total // 100),
         checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
         checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
-        num_threads=threads if run.num_threads == "auto" else run.num_threads,
         reset_mode=reset_mode,
+    )
+
+
+def initial_threads(run: RunSettings, env: VecEnv) -> int:
+    """Threads before there is an algorithm whose work could be told."""
+    if run.num_threads != "auto":
+        return run.num_threads
+    return _learner_cores(run) if _has_images(env) else 1
+
+
+def resolve_threads(config: RunConfig, env: VecEnv, algorithm: Any) -> tuple[RunConfig, str]:
+    """Put a number in place of `num_threads="auto"`; also one sentence why."""
+    run, algo = config.run, config.algo
+    if run.num_threads != "auto":
+        return config, "as the settings say"
+    threads = initial_threads(run, env)
+    reason = "all cores of this process, for images"
+    if not _has_images(env):
+        rows = getattr(algo, "samples_per_update", None)
+        if rows is None:
+            minibatches = getattr(algo, "num_minibatches", 1)
+            rows = algo.num_envs * algo.rollout_length / minibatches
+        work = update_multiplications(algorithm, rows) if run.device == "cpu" else 0.0
+        cores = _learner_cores(run)
+        busy = busy_cores() if choose_threads(work, cores, 0.0) > 1 else 0.0
+        threads = choose_threads(work, cores, busy)
+        reason = f"{work / 1e6:,.0f} million multiplications per update, {cores} cores"
+        if busy >= 0.5:
+            reason += f", {busy:.1f} of them busy with other processes"
+    return config.replace(num_threads=threads), reason
+
+
+def _learner_cores(run: RunSettings) -> int:
+    # While the async collector's workers act, the learner learns.
+    return threads_each(run.num_workers + 1 if run.collector == "async" else 1)
+
+
+def _has_images(env: VecEnv) -> bool:
+    return any(
+        space.dtype == "uint8" and len(space.shape or ()) == 3
+        for space in _leaf_spaces(env.observation_space)
     )
 
 

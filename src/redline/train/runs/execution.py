@@ -28,12 +28,14 @@ from redline.train.runs.building import (
     build_replay,
     check_devices,
     env_settings,
+    initial_threads,
     make_collector,
     make_evaluation_beside,
     make_evaluator,
     make_logger,
     make_store,
     resolve,
+    resolve_threads,
 )
 from redline.train.process import tune_process
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock
@@ -83,8 +85,10 @@ def execute(
         probe = settings.make(config.algo.num_envs if serial else 1)
         closing.callback(probe.close)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
-        _set_up_process(config.run)
+        _set_up_process(config.run, initial_threads(config.run, probe))
         algorithm = build_algorithm(config, probe, given)
+        config, threads_reason = resolve_threads(config, probe, algorithm)
+        torch.set_num_threads(int(config.run.num_threads))
         engine = choose_engine(algorithm, config.run.accelerate)
         config = config.replace(accelerate=engine.name)
         learning: dict[str, Any] = {}
@@ -129,6 +133,7 @@ def execute(
             f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
         )
         console.message(f"updates: {engine.name} ({engine.reason})")
+        console.message(f"threads: {config.run.num_threads} ({threads_reason})")
         if checkpoint is not None:
             _restore(loop, checkpoint)
         stopped_by = loop.run()
@@ -155,9 +160,9 @@ def _checked(
     return CheckedUpdate(algorithm, engine, report)
 
 
-def _set_up_process(run: RunSettings) -> None:
+def _set_up_process(run: RunSettings, num_threads: int) -> None:
     """Threads, memory and global random numbers, which are this process's own."""
-    torch.set_num_threads(int(run.num_threads))  # a number by now; see `resolve`
+    torch.set_num_threads(num_threads)
     tune_process(run)
     seed_global_generators(run.seed)
 
