@@ -78,7 +78,11 @@ def test_an_earlier_snapshot_continues_as_it_would_have(case: str, tmp_path: Pat
         assert names == set(expected.files)
         for name in names:
             number, key = name.split("/")
-            assert np.array_equal(batches[int(number)][key], expected[name]), name
+            value, wanted = batches[int(number)][key], expected[name]
+            if key == "weight":  # was divided by the buffer's largest, not the batch's
+                assert np.allclose(value, wanted / wanted.max(), rtol=1e-6, atol=0.0)
+            else:
+                assert np.array_equal(value, wanted), name
     again, _ = filled(case)
     again.load(tmp_path / "again")
     first = drawn(again, 5)

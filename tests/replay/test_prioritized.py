@@ -160,10 +160,25 @@ def test_sampling_frequencies_and_weights_are_exact() -> None:
     assert chisquare(observed, expected * sum(observed) / expected.sum()).pvalue > 1e-3
 
     batch = replay.sample(500, rng, beta=0.7)
-    least = min(probability.values())
+    least = min(probability[unit] for unit in batch["index"].tolist())
     for unit, weight in zip(batch["index"].tolist(), batch["weight"].tolist(), strict=True):
-        # (1/N 1/P)^beta over its maximum: N cancels.
+        # (1/N 1/P)^beta over its maximum in the batch: N cancels.
         assert weight == pytest.approx((least / probability[unit]) ** 0.7, rel=1e-5)
+
+
+def test_weights_do_not_depend_on_what_was_not_drawn() -> None:
+    """A unit of tiny priority, never drawn here, leaves the weights of the others as they were.
+
+    Priorities 1 and 8, beta = 1: weights 1 and (1 + eps)^0.6 / (8 + eps)^0.6.
+    """
+    stream = Stream(0, end_rate=0.0)
+    replay = make(stream)
+    replay.add(stream.rollout(1))
+    replay.update_priorities(torch.arange(4), torch.tensor([1.0, 8.0, 0.0, 1.0]))
+    batch = replay.sample(4, np.random.default_rng(0))
+    assert 2 not in batch["index"]
+    expected = {0: 1.0, 1: ((1 + EPSILON) / (8 + EPSILON)) ** ALPHA, 3: 1.0}
+    assert batch["weight"].tolist() == pytest.approx([expected[i] for i in batch["index"].tolist()])
 
 
 def test_strata_each_give_one_unit() -> None:

@@ -275,9 +275,9 @@ class PrioritizedSampler:
     """Units in proportion to (priority + epsilon)^alpha, stratified.
 
     Schaul et al. 2016, arXiv:1511.05952, section 3.3 and appendix B.2.1. The total is cut
-    into N equal parts and one unit drawn from each. Weights are normalised by the largest
-    of the whole buffer, w_i = (min_j p_j / p_i)^beta, so that they do not depend on the
-    rest of the batch.
+    into N equal parts and one unit drawn from each. Weights are divided by the largest of the
+    batch, w_i = (min_j p_j / p_i)^beta over the units j drawn with i. Dividing by the largest
+    of the whole buffer would let one tiny priority shrink every update.
 
     Args:
         arena: holds the arrays that `plans` asked for.
@@ -364,7 +364,8 @@ class PrioritizedSampler:
             self._strata = torch.arange(len(uniform), device=uniform.device)
         leaf = self.tree.find((self._strata + uniform) / len(uniform))
         newest = self._span[1] - 1
-        ratio = self.tree.least / self.tree.leaves[leaf]
+        drawn = self.tree.leaves[leaf]
+        ratio = drawn.amin() / drawn
         return newest - (newest - leaf) % self._size, (ratio**beta).float()
 
     def update(self, unit: Tensor, priority: Tensor) -> None:
