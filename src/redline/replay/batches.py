@@ -89,15 +89,6 @@ class Batches:
         fields["reset"][0] = False
         return TensorDict(fields, batch_size=list(index.shape))
 
-    def require_size(self, size: int, out: TensorDictBase | None) -> None:
-        """Refuse an earlier batch of another size.
-
-        Raises:
-            ConfigError: if `out` is not of this replay's shapes, dtypes and device.
-        """
-        for path, leaf in self._leaves.items():
-            self._earlier(out, path, (size,), leaf)
-
     def _earlier(
         self,
         out: TensorDictBase | None,

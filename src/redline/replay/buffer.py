@@ -235,13 +235,15 @@ class Replay:
                 f"were added, a unit takes {self.config.sequence_rows}. "
                 "Collect more before the first update."
             )
-        if self._plain is not None and self.config.n_step == 1:
-            return self._sample_plain(self._plain, batch_size, rng, beta, out)
         index, weight = self._sampler.draw(self._uniform(batch_size, rng), beta)
+        if self._plain is not None and self._plain.overwrite(out, index, weight):
+            return out
         if self._sequences is None:
             fields = self._batches.rows(index, self._head_tensor, out)
-            fields["index"], fields["weight"] = index, weight
-            return TensorDict(fields, batch_size=[batch_size])
+            batch = TensorDict({**fields, "index": index, "weight": weight}, [batch_size])
+            if self._plain is not None:
+                self._plain.remember(batch)
+            return batch
         rows = self._sequences.rows(index)
         return SequenceBatch(
             steps=self._batches.steps(rows, self._head_tensor, None if out is None else out.steps),
@@ -249,27 +251,6 @@ class Replay:
             index=index,
             weight=weight,
         )
-
-    def _sample_plain(
-        self,
-        plain: PlainPath,
-        batch_size: int,
-        rng: np.random.Generator | torch.Generator,
-        beta: float | Tensor,
-        out: TensorDict | None,
-    ) -> TensorDict:
-        if isinstance(self._sampler, UniformSampler):
-            from_numpy = isinstance(rng, np.random.Generator)
-            uniform = (
-                rng.random(batch_size) if from_numpy else self._uniform(batch_size, rng).numpy()
-            )
-            index, weight = self._sampler.draw_on_host(uniform), 1.0
-        else:
-            drawn = self._sampler.draw(self._uniform(batch_size, rng), beta)
-            index, weight = (tensor.numpy() for tensor in drawn)
-        if out is not None and not plain.made(out, batch_size):
-            self._batches.require_size(batch_size, out)
-        return plain.sample(index, weight, out)
 
     def update_priorities(self, index: Tensor, priority: Tensor) -> None:
         """Give drawn units new priorities; those overwritten since are passed over.
@@ -382,7 +363,7 @@ class Replay:
 
     def _move_to(self, head: int, oldest: int) -> None:
         self._head, self._oldest = head, oldest
-        if self._plain is None or self.config.n_step > 1:  # one-step batches do without
+        if self.config.n_step > 1:  # one-step windows do without
             self._head_tensor.fill_(head)
 
     def _reset_chain(self) -> None:

@@ -35,7 +35,7 @@ from redline.replay.links import (
     Links,
     zero_invalid,
 )
-from redline.replay.spec import LeafSpec, ReplaySpec, entry_name, flatten, nest
+from redline.replay.spec import LeafSpec, ReplaySpec, entry_name, flatten
 from redline.replay.spec import Path as KeyPath
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.windows import Window
@@ -311,6 +311,7 @@ class PlainPath:
         self._ring_rows = ring_rows
         self._rollouts: dict[int, _RolloutViews] = {}
         self._batch: _BatchViews | None = None
+        self._overwrites = config.n_step == 1
         self._unmarked = 0  # rows from here on may not be marked as changed yet
         self._by_row = {entry_name("action", path): ("action", path) for path in spec.action}
         self._by_row |= {f"extra/{name}": (name, ()) for name in spec.extras}
@@ -377,35 +378,53 @@ class PlainPath:
         """Rows below `head` are marked already: they were loaded, or there are none."""
         self._unmarked = head
 
-    def sample(self, index: Array, weight: Array | float, out: TensorDictBase | None) -> TensorDict:
-        """The one-step transitions of the rows that were drawn.
+    def remember(self, batch: TensorDict) -> None:
+        """Note a batch drawn from this buffer, to be written over by `overwrite`."""
+        if not self._overwrites:
+            return
+        leaves = {path: leaf.numpy() for path, leaf in flatten(batch).items()}
+        places = {name: (key, *path) for name, (key, path) in self._by_row.items()}
+        for path, leaf in self._leaves.items():
+            places[leaf.name] = ("obs", *path)
+            if leaf.has_next:
+                places[leaf.next_name] = ("next_obs", *path)
+        self._batch = _BatchViews(
+            batch=batch,
+            tensors=SameTensors(batch),
+            index=leaves["index",],
+            weight=leaves["weight",],
+            num_steps=leaves["num_steps",],
+            discount=leaves["discount",],
+            rows=[(self._arena.host(name), leaves[place]) for name, place in places.items()],
+        )
+
+    def overwrite(self, out: TensorDictBase | None, index: Tensor, weight: Tensor) -> bool:
+        """Write the one-step transitions that were drawn over an earlier batch.
 
         Args:
+            out: the earlier batch.
             index: [N] int64 numbers t * B + b of the rows.
-            weight: [N] float32 importance weights, or one for all.
-            out: an earlier batch; if it is the one made last, and holds what it held then, it is
-                written over and returned.
+            weight: [N] float32 importance weights.
+
+        Returns:
+            Whether `out` is the batch remembered last, of this size, and holds the tensors it
+            held then. Otherwise nothing was written.
         """
         made = self._batch
-        if made is None or out is None or not self.made(out, len(index)):
-            made = self._batch = self._make_batch(len(index))
-        made.index[:], made.weight[:] = index, weight
+        if made is None or out is not made.batch or len(index) != len(made.index):
+            return False
+        if not made.tensors.are_held():
+            return False
+        made.index[:], made.weight[:] = index.numpy(), weight.numpy()
         flags = self._arena.host("flags")
-        slot = index % len(flags)
+        slot = made.index % len(flags)
         bits = flags.take(slot).astype(np.intp)
         # Taking by `clip` writes to `out` without a detour; every slot is inside anyway.
         self._num_steps.take(bits, out=made.num_steps, mode="clip")
         self._discount.take(bits, out=made.discount, mode="clip")
         for stored, into in made.rows:
             stored.take(slot, axis=0, out=into, mode="clip")
-        return made.batch
-
-    def made(self, out: TensorDictBase, size: int) -> bool:
-        """Whether `out` is the batch made last, of that size, and holds what it held then."""
-        made = self._batch
-        if made is None or out is not made.batch or size != len(made.index):
-            return False
-        return made.tensors.are_held()
+        return True
 
     def _views_of(self, steps: TensorDict) -> _RolloutViews | None:
         """Views of a rollout's memory; None if it is not as it should be."""
@@ -489,40 +508,6 @@ class PlainPath:
             flags += TERMINATED * views.terminated.view(np.uint8)
             flags += TRUNCATED * views.truncated.view(np.uint8)
             flags[1:] += FIRST * ended[:-1].view(np.uint8)
-
-    def _make_batch(self, size: int) -> _BatchViews:
-        """A batch with memory of its own, to be written over from here on."""
-        arrays: dict[str, Array] = {}
-        parts: dict[str, dict[KeyPath, Tensor]] = {}
-
-        def add(name: str, key: str, path: KeyPath, shape: tuple[int, ...], kind: Any) -> None:
-            tensor = torch.zeros((size, *shape), dtype=kind)
-            parts.setdefault(key, {})[path] = tensor
-            arrays[name] = tensor.numpy()
-
-        add("discount", "discount", (), (), torch.float32)
-        add("num_steps", "num_steps", (), (), torch.int64)
-        add("index", "index", (), (), torch.int64)
-        add("weight", "weight", (), (), torch.float32)
-        by_row = dict(self._by_row)
-        for path, leaf in self._leaves.items():
-            by_row[leaf.name] = ("obs", path)
-            if leaf.has_next:
-                by_row[leaf.next_name] = ("next_obs", path)
-        for name, (key, path) in by_row.items():
-            stored = self._arena[name]
-            add(name, key, path, tuple(stored.shape[1:]), stored.dtype)
-        fields = {key: nest(leaves, (size,)) for key, leaves in parts.items()}
-        batch = TensorDict(fields, batch_size=[size])
-        return _BatchViews(
-            batch=batch,
-            tensors=SameTensors(batch),
-            index=arrays["index"],
-            weight=arrays["weight"],
-            num_steps=arrays["num_steps"],
-            discount=arrays["discount"],
-            rows=[(self._arena.host(name), arrays[name]) for name in by_row],
-        )
 
     def _ring(self, name: str) -> Array:
         """[L, B, ...] view of an array of the buffer."""

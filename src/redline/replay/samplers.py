@@ -6,7 +6,7 @@ number that comes back with a priority says by itself whether its unit is still 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -39,54 +39,6 @@ def mixed_priority(priority: Tensor, valid: Tensor, eta: float) -> Tensor:
     kept = torch.where(valid, priority, torch.zeros_like(priority))
     mean = kept.sum(0) / valid.sum(0).clamp(min=1)
     return eta * kept.amax(0) + (1.0 - eta) * mean
-
-
-class Sampler(Protocol):
-    """Draws units."""
-
-    @property
-    def count(self) -> int:
-        """Units to draw from."""
-        ...
-
-    def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
-        """Forget old units and take in new ones.
-
-        Args:
-            oldest: units in unit rows below this are gone.
-            first: unit row of the first new ones.
-            eligible: [R, B] bool on the host, which of the new ones may be drawn.
-            priority: [R, B] of the new ones; NaN, or None for all, means as high as any.
-        """
-        ...
-
-    def advance_whole(self, oldest: int, first: int, num_rows: int) -> None:
-        """`advance` by `num_rows` unit rows of which every unit may be drawn."""
-        ...
-
-    def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Units and their importance weights.
-
-        Args:
-            uniform: [N] float64 random numbers in [0, 1).
-            beta: exponent of the weights, in [0, 1].
-
-        Returns:
-            [N] int64 units, and [N] float32 weights, at most 1.
-        """
-        ...
-
-    def state_arrays(self) -> dict[str, Array]:
-        """What is not in the arena."""
-        ...
-
-    def load_state_arrays(self, state: dict[str, Array]) -> None:
-        """The inverse of `state_arrays`."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all units."""
-        ...
 
 
 class _UnitRows:
@@ -180,7 +132,14 @@ class UniformSampler:
         return self._rows.count
 
     def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
-        """See `Sampler`; priorities play no part."""
+        """Forget old units and take in new ones.
+
+        Args:
+            oldest: units in unit rows below this are gone.
+            first: unit row of the first new ones.
+            eligible: [R, B] bool on the host, which of the new ones may be drawn.
+            priority: plays no part here.
+        """
         if self._is_whole:
             if np.count_nonzero(eligible) == eligible.size:
                 self.advance_whole(oldest, first, len(eligible))
@@ -207,40 +166,37 @@ class UniformSampler:
         rows.count = (rows.stop - rows.oldest) * self._num_envs
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
-        """See `Sampler`; all weights are 1."""
-        if self._on_host:
-            units = torch.from_numpy(self.draw_on_host(uniform.numpy()))
-        else:
-            offset = (uniform * self._span[1]).long()
-            units = self._arena["units"][(self._span[0] + offset) % self._size]
-        return units, torch.ones(len(units), device=units.device)
-
-    def draw_on_host(self, uniform: Array) -> Array:
-        """`draw` without the weights, where the buffer lies in main memory.
+        """Units and their importance weights.
 
         Args:
             uniform: [N] float64 random numbers in [0, 1).
+            beta: plays no part here.
 
         Returns:
-            [N] int64 units.
+            [N] int64 units, and [N] float32 weights, all 1.
         """
-        place = (uniform * self.count).astype(np.int64)
+        if not self._on_host:
+            offset = (uniform * self._span[1]).long()
+            units = self._arena["units"][(self._span[0] + offset) % self._size]
+            return units, torch.ones(len(units), device=units.device)
+        place = (uniform.numpy() * self.count).astype(np.int64)
         if self._is_whole:
             place += self._rows.oldest * self._num_envs
-            return place
-        place += self._begin % self._size
-        # Taking by `wrap` subtracts the size where need be: once at most.
-        return self._arena.host("units").take(place, mode="wrap")
+        else:
+            place += self._begin % self._size
+            # Taking by `wrap` subtracts the size where need be: once at most.
+            place = self._arena.host("units").take(place, mode="wrap")
+        return torch.from_numpy(place), torch.ones(len(place))
 
     def state_arrays(self) -> dict[str, Array]:
-        """See `Sampler`."""
+        """What is not in the arena."""
         state = self._rows.state_arrays()
         if self._is_whole:
             del state["per_row"]
         return {**state, "begin": np.array([self._begin], dtype=np.int64)}
 
     def load_state_arrays(self, state: dict[str, Array]) -> None:
-        """See `Sampler`; format 1 saved the queue in any case."""
+        """The inverse of `state_arrays`; format 1 saved the queue in any case."""
         self._rows.load_state_arrays(state)
         self._begin = int(state["begin"][0])
         self._is_whole = "per_row" not in state
@@ -249,7 +205,7 @@ class UniformSampler:
         self._choose_way()
 
     def clear(self) -> None:
-        """See `Sampler`."""
+        """Forget all units."""
         self._rows.clear()
         self._begin = 0
         self._is_whole = self._on_host
@@ -322,7 +278,13 @@ class PrioritizedSampler:
         return self._arena["priority/highest"]
 
     def advance(self, oldest: int, first: int, eligible: Array, priority: Tensor | None) -> None:
-        """See `Sampler`.
+        """Forget old units and take in new ones; see `UniformSampler.advance`.
+
+        Args:
+            oldest: as there.
+            first: as there.
+            eligible: as there.
+            priority: [R, B] of the new ones; NaN, or None for all, means as high as any.
 
         Raises:
             ConfigError: if a priority is negative or infinite.
@@ -359,7 +321,7 @@ class PrioritizedSampler:
         self.advance(oldest, first, np.ones((num_rows, self._num_envs), dtype=bool), None)
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
-        """See `Sampler`."""
+        """Units and their importance weights; see `UniformSampler.draw`."""
         if len(self._strata) != len(uniform):
             self._strata = torch.arange(len(uniform), device=uniform.device)
         leaf = self.tree.find((self._strata + uniform) / len(uniform))
@@ -400,17 +362,17 @@ class PrioritizedSampler:
             raise ConfigError(_UNSOUND)
 
     def state_arrays(self) -> dict[str, Array]:
-        """See `Sampler`."""
+        """What is not in the arena."""
         return self._rows.state_arrays()
 
     def load_state_arrays(self, state: dict[str, Array]) -> None:
-        """See `Sampler`."""
+        """The inverse of `state_arrays`."""
         self._rows.load_state_arrays(state)
         self._refused.fill_(False)
         self._point()
 
     def clear(self) -> None:
-        """See `Sampler`."""
+        """Forget all units."""
         self._rows.clear()
         self.tree.clear()
         self._arena.arrays["priority/highest"].touch(0, 1)
@@ -435,3 +397,6 @@ class PrioritizedSampler:
     def _point(self) -> None:
         span = torch.tensor([self._rows.oldest, self._rows.stop])
         self._span.copy_(span * self._num_envs)
+
+
+Sampler: TypeAlias = UniformSampler | PrioritizedSampler
