@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from redline.profile.record.options import Options
 
-Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
-def recording(mode: str, **options: Any) -> Recording:
+def recording(mode: str, **options: Any) -> ProfileRecording:
     """Run directory -> what records the training in it and writes its report.
 
     The session goes to `profile/session-<n>`, one for each time the run is started or

@@ -23,8 +23,8 @@ from redline.data import Rollout
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
+from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.evaluate import Evaluation, evaluation_seed
-from redline.train.loops.evaluate_beside import EvaluationBeside
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
 from redline.train.progress.console import Console
@@ -117,7 +117,7 @@ class TrainLoop(ABC):
         update: batch -> metrics; how an engine runs the algorithm's update. It changes the
             algorithm in place. None: `algorithm.update` itself.
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
-        beside: evaluates in another process instead; None: none does.
+        background: evaluates in another process instead; None: none does.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class TrainLoop(ABC):
         frame_skip: int,
         update: Callable[[Any], Mapping[str, Tensor]] | None = None,
         evaluate: Callable[[int], Evaluation] | None = None,
-        beside: EvaluationBeside | None = None,
+        background: BackgroundEvaluation | None = None,
     ) -> None:
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
-        self._frame_skip, self._evaluate, self._beside = frame_skip, evaluate, beside
+        self._frame_skip, self._evaluate, self._background = frame_skip, evaluate, background
         self._metrics = MetricMeans()
         self._episodes = EpisodeStatistics()
         self._last_evaluation: dict[str, float] = {}
@@ -245,9 +245,9 @@ class TrainLoop(ABC):
         if not self._crossed(before, self.config.run.eval_interval):
             return
         env_steps = self.counters.env_steps
-        if self._beside is not None:
+        if self._background is not None:
             self._take_evaluation(wait=True)
-            self._beside.start(env_steps, evaluation_seed(self.config.run.seed, env_steps))
+            self._background.start(env_steps, evaluation_seed(self.config.run.seed, env_steps))
         elif self._evaluate is not None:
             with _EVALUATION:
                 result = self._evaluate(env_steps)
@@ -255,11 +255,11 @@ class TrainLoop(ABC):
 
     def _take_evaluation(self, *, wait: bool = False) -> None:
         """Take what another process has found, if it has, or when it has."""
-        if self._beside is None or self._beside.running is None:
+        if self._background is None or self._background.running is None:
             return
-        env_steps = self._beside.running
+        env_steps = self._background.running
         with _EVALUATION:
-            result = self._beside.wait() if wait else self._beside.poll()
+            result = self._background.wait() if wait else self._background.poll()
         if result is not None:
             self._note_evaluation(result, env_steps)
 
@@ -297,7 +297,7 @@ class TrainLoop(ABC):
             **self._metrics.take(),
         }
         row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
-        if self._evaluate is not None or self._beside is not None:
+        if self._evaluate is not None or self._background is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             row |= {name: self._last_evaluation.get(name) for name in names}
         shares = self._shares.take() if self._shares is not None else {}

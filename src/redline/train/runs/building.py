@@ -28,7 +28,7 @@ from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
-from redline.train.loops.evaluate_beside import EvaluationBeside
+from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.progress.progress import ProgressLogger
 from redline.train.threads import busy_cores, choose_threads, update_multiplications
 from redline.train.settings import RunConfig, RunSettings
@@ -306,13 +306,13 @@ def make_store(config: RunConfig, out: Path) -> CheckpointStore:
     )
 
 
-def make_evaluation_beside(
+def make_background_evaluation(
     config: RunConfig, settings: EnvSettings, policy: Policy
-) -> EvaluationBeside:
+) -> BackgroundEvaluation:
     """Evaluates the learner's policy in another process."""
     if settings.backend == "processes":
         settings = dataclasses.replace(settings, backend="gymnasium")  # it is in a process already
-    return EvaluationBeside(
+    return BackgroundEvaluation(
         settings,
         policy,
         episodes=config.run.eval_episodes,

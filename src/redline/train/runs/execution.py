@@ -30,7 +30,7 @@ from redline.train.runs.building import (
     env_settings,
     initial_threads,
     make_collector,
-    make_evaluation_beside,
+    make_background_evaluation,
     make_evaluator,
     make_logger,
     make_store,
@@ -41,7 +41,7 @@ from redline.train.process import tune_process
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock
 from redline.train.settings import RunConfig, RunSettings
 
-Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
 def execute(
@@ -50,7 +50,7 @@ def execute(
     given: Given,
     *,
     checkpoint: Checkpoint | None,
-    recording: Recording | None,
+    recording: ProfileRecording | None,
 ) -> tuple[RunConfig, int | None]:
     """Build everything, train, and close everything whatever happens.
 
@@ -107,10 +107,10 @@ def execute(
             )
         )
         logger = closing.enter_context(make_logger(config, out))
-        evaluator = beside = None
+        evaluator = background = None
         if config.run.eval_interval and config.run.eval_async:
-            beside = make_evaluation_beside(config, settings, algorithm.policy)
-            closing.callback(beside.close)
+            background = make_background_evaluation(config, settings, algorithm.policy)
+            closing.callback(background.close)
         elif config.run.eval_interval:
             evaluator = make_evaluator(config, settings, algorithm.policy)
         update = _checked(config, engine, algorithm, console, out)
@@ -126,7 +126,7 @@ def execute(
             frame_skip=probe.frame_skip,
             update=update,
             evaluate=evaluator,
-            beside=beside,
+            background=background,
         )
         console.message(
             f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "

@@ -41,7 +41,7 @@ from redline.train.runs.run_directory import (
 from redline.train.runs.video import write_video
 from redline.train.settings import RunConfig
 
-Recording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
 class Run:

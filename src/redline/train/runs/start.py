@@ -22,7 +22,7 @@ from redline.train.checkpoint.store import CheckpointStore
 from redline.train.presets import preset_config
 from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
-from redline.train.runs.execution import Recording, execute
+from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,
@@ -103,7 +103,7 @@ def start_run(
     config: RunConfig,
     given: Given | None = None,
     *,
-    recording: Recording | None = None,
+    recording: ProfileRecording | None = None,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
 
@@ -138,7 +138,7 @@ def resume_run(
     env_backend: str | type[Backend] | None = None,
     total_env_steps: int | None = None,
     quiet: bool = False,
-    recording: Recording | None = None,
+    recording: ProfileRecording | None = None,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint.
 
@@ -200,7 +200,7 @@ def _executed(
     out: Path,
     given: Given,
     checkpoint: Checkpoint | None,
-    recording: Recording | None,
+    recording: ProfileRecording | None,
 ) -> Run:
     config, stopped_by = execute(config, out, given, checkpoint=checkpoint, recording=recording)
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)

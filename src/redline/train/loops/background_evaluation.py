@@ -18,7 +18,7 @@ from redline.policies.policy import Policy
 from redline.train.loops.evaluate import Evaluation, evaluate
 
 
-class EvaluationBeside:
+class BackgroundEvaluation:
     """Evaluates copies of the learner's policy, one after the other, in another process.
 
     Args:
