@@ -124,6 +124,8 @@ class ResumeArguments:
     """Refuse to go on unless the run's environment is this one."""
     env_backend: str | None = None
     """The run's back end again, where it is `module:Name`, so that the module is imported."""
+    collector: str | None = None
+    """The run's collector again, likewise."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the progress bar and messages."""
 
@@ -214,6 +216,7 @@ def _resume(arguments: list[str], recording: Any) -> int:
         env=parsed.env,
         algorithm=algorithm,
         env_backend=parsed.env_backend,
+        collector=parsed.collector,
         total_env_steps=parsed.total_env_steps,
         quiet=parsed.quiet,
         recording=recording,

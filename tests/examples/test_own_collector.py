@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+import redline
 from redline.collect import CollectorSetup, find_collector
 from redline.envs import EnvSettings
+from redline.errors import ConfigError, IncompatibleCheckpointError
 from tests.collect.scripted import CountingPolicy, ScriptedEnv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -56,3 +58,20 @@ def test_counts_go_on_from_a_checkpoint(curious: Any) -> None:
         other.load_state_dict(saved)
         assert torch.equal(other.collect()["reward"], expected)
         assert np.asarray(other.counts).sum() == 8
+
+
+def test_a_run_collects_with_it_and_is_resumed_with_it_alone(curious: Any, tmp_path: Path) -> None:
+    """A run directory alone does not decide what is imported; evaluating needs no collector."""
+    out = tmp_path / "run"
+    run = redline.train(
+        "ppo", env="CartPole-v1", collector=curious, total_env_steps=1024, out=out,
+        tensorboard=False, quiet=True,
+    )  # fmt: skip
+    assert run.config.run.collector == "own_collector:CuriousCollector"
+    assert redline.load(out).evaluate(episodes=1).episodes == 1
+    with pytest.raises(ConfigError, match="the collector of this run, 'own_collector"):
+        redline.train(resume=out, total_env_steps=2048, quiet=True)
+    with pytest.raises(IncompatibleCheckpointError, match="not by serial"):
+        redline.train(resume=out, collector="serial", total_env_steps=2048, quiet=True)
+    longer = redline.train(resume=out, collector=curious, total_env_steps=2048, quiet=True)
+    assert longer.inspect()["env_steps"] == 2048

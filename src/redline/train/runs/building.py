@@ -49,18 +49,16 @@ class Given:
         network: in place of the built-in encoders.
         env_backend: what steps the environments: a name, class or module:Name of one; None: as
             the config says.
+        collector: likewise, what collects.
     """
 
     algorithm: str | type[Algorithm] | None = None
     env: EnvArgument | None = None
     network: NetworkFactory | None = None
     env_backend: str | type[Backend] | None = None
+    collector: str | type[Collector] | None = None
 
 
-STEPPING_WORKERS = ("central", "alternating")
-"""Collectors whose workers only step."""
-ACTING_WORKERS = ("workers", "async")
-"""Collectors whose workers act, too."""
 _PYTHON_ENV = "python:"  # marks an environment that only the calling program can make
 
 
@@ -72,8 +70,31 @@ def describe_env(env: EnvArgument) -> str:
     return f"{_PYTHON_ENV}{getattr(env, '__module__', type(env).__module__)}.{name}"
 
 
-def env_settings(config: RunConfig, given: Given) -> EnvSettings:
+def collector_of(config: RunConfig, given: Given) -> type[Collector]:
+    """The class of the run's collector.
+
+    Raises:
+        ConfigError: if only the run directory names a collector that is Python code.
+    """
+    named = config.run.collector
+    if given.collector is None and ":" in named:
+        raise ConfigError(
+            f"the collector of this run, {named!r}, is Python code, and a run directory alone must "
+            f"not decide what is imported. If you trust it, name it again: --collector {named}, or "
+            f"redline.train(resume=..., collector=...) with its class."
+        )
+    return find_collector(named if given.collector is None else given.collector)
+
+
+def env_settings(
+    config: RunConfig, given: Given, collector: type[Collector] | None = None
+) -> EnvSettings:
     """How to make the run's environments.
+
+    Args:
+        config: of the run.
+        given: what the caller gave.
+        collector: what steps them; None: the one that the config names, if Redline knows it.
 
     Raises:
         ConfigError: if the environment can only be made by the program that started the run.
@@ -99,36 +120,14 @@ def env_settings(config: RunConfig, given: Given) -> EnvSettings:
             )
         env = run.env
     backend = _backend_of(run, given)
-    if run.collector in ACTING_WORKERS and backend == "processes":
+    if isinstance(env, gymnasium.vector.VectorEnv) and run.eval_interval:
         raise ConfigError(
-            f"collector={run.collector!r} and env_backend='processes' would start processes inside "
-            f"of processes. Use one of them: the workers step their environments themselves."
+            "eval_interval needs environments beside those that train, and a VectorEnv object is "
+            "only one. Give an id, or a callable that makes one gymnasium.Env."
         )
-    if isinstance(env, gymnasium.vector.VectorEnv) and (
-        run.collector != "serial" or run.eval_interval
-    ):
-        serial = run.collector == "serial"
-        what = "eval_interval" if serial else f"collector={run.collector!r}"
-        raise ConfigError(
-            f"{what} needs environments beside those that train, and a VectorEnv object is only "
-            f"one. Give an id, or a callable that makes one gymnasium.Env."
-        )
-    if run.collector in STEPPING_WORKERS and not (
-        run.collector == "alternating" and backend != "auto" and find_backend(backend).threaded
-    ):
-        if backend != "auto" and not find_backend(backend).single_envs:
-            raise ConfigError(
-                f"env_backend={backend!r} steps its environments by itself, and "
-                f"collector={run.collector!r} steps them in worker processes. Use "
-                f"env_backend='gymnasium', or collector='serial'."
-            )
-        if is_native(env):
-            raise ConfigError(
-                f"{env} steps its whole batch in tensor operations, and collector="
-                f"{run.collector!r} steps single environments in worker processes. Use "
-                f"collector='serial', or 'workers' or 'async', whose workers step a batch each."
-            )
-        backend = "gymnasium"  # what a worker, and evaluation, steps them with
+    if collector is None:
+        collector = Collector if ":" in run.collector else find_collector(run.collector)
+    backend = collector.choose_backend(env, backend)
     return EnvSettings(
         env=env,
         backend=backend,
@@ -159,7 +158,7 @@ def _backend_of(run: RunSettings, given: Given) -> str | type[Backend]:
     )
 
 
-def check_devices(run: RunSettings) -> None:
+def check_devices(run: RunSettings, collector: type[Collector]) -> None:
     """Refuse devices that are not there, or that the collector cannot use.
 
     Raises:
@@ -177,7 +176,7 @@ def check_devices(run: RunSettings) -> None:
                 f"--{name.replace('_', '-')} cpu, or install a CUDA build of torch on a machine "
                 f"with an NVIDIA GPU."
             )
-        if name != "device" and device is not None and run.collector != "serial":
+        if name != "device" and device is not None and not collector.takes_devices:
             raise ConfigError(
                 f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
                 f"places environments and acting itself. Leave {name} out."
@@ -261,10 +260,10 @@ def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:
 
 
 def make_collector(
-    config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
+    kind: type[Collector], config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
 ) -> Collector:
     """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
-    run, kind = config.run, find_collector(config.run.collector)
+    run = config.run
     cpus = None if kind.workers == "none" else worker_cpus(run.cpu_affinity, run.num_workers)
     return kind.make(
         CollectorSetup(

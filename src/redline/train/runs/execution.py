@@ -27,6 +27,7 @@ from redline.train.runs.building import (
     build_algorithm,
     build_replay,
     check_devices,
+    collector_of,
     env_settings,
     initial_threads,
     make_collector,
@@ -68,11 +69,12 @@ def execute(
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
     """
-    check_devices(config.run)
+    collector_kind = collector_of(config, given)
+    check_devices(config.run, collector_kind)
     for name in ("tensorboard", "jsonl", "wandb"):
         if getattr(config.run, name):
             require_writer(name)
-    settings = env_settings(config, given)
+    settings = env_settings(config, given, collector_kind)
     kind = algorithm_of(config, given)
     with ExitStack() as closing:
         if recording is not None:
@@ -81,8 +83,7 @@ def execute(
             # settings have proved right.
             closing.enter_context(RunLock(out))
             closing.enter_context(recording(out))
-        serial = config.run.collector == "serial"
-        probe = settings.make(config.algo.num_envs if serial else 1)
+        probe = settings.make(config.algo.num_envs if collector_kind.workers == "none" else 1)
         closing.callback(probe.close)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe))
@@ -94,7 +95,7 @@ def execute(
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(config, probe, algorithm.policy, out)
-        collector = make_collector(config, settings, probe, algorithm.policy)
+        collector = make_collector(collector_kind, config, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         if recording is None:
             closing.enter_context(RunLock(out))

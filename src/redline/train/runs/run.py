@@ -236,6 +236,6 @@ def load_run(
             f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "
             f"give the same."
         )
-    return Run(path, config, Given(
-        algorithm=algorithm, env=env, network=network, env_backend=env_backend
-    ))
+    return Run(
+        path, config, Given(algorithm=algorithm, env=env, network=network, env_backend=env_backend)
+    )

@@ -14,6 +14,7 @@ from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.registry import algorithm_label, declaration
+from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
 from redline.errors import ConfigError, IncompatibleCheckpointError
@@ -39,6 +40,7 @@ def train(
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
     env_backend: str | type[Backend] | None = None,
+    collector: str | type[Collector] | None = None,
     resume: str | Path | None = None,
     preset: str = "auto",
     **settings: Any,
@@ -54,6 +56,7 @@ def train(
             built-in encoders.
         env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
             one; None is "auto". With `resume` only needed where the run's is your own.
+        collector: what collects: likewise; None is "serial".
         resume: run directory to go on with.
         preset: named hyperparameters to start from.
         settings: any setting of the run, the policy or the algorithm by its name, such as
@@ -78,6 +81,7 @@ def train(
             network=network,
             algorithm=algorithm,
             env_backend=env_backend,
+            collector=collector,
             **settings,
         )
     if algorithm is None:
@@ -93,10 +97,19 @@ def train(
         settings["env_kwargs"] = json.dumps(settings["env_kwargs"])
     if env_backend is not None:
         settings["env_backend"] = backend_label(env_backend)
+    if collector is not None:
+        settings["collector"] = collector_label(collector)
     config = preset_config(declaration(algorithm), name, preset).replace(env=name, **settings)
-    return start_run(config, Given(
-        algorithm=algorithm, env=env, network=network, env_backend=env_backend
-    ))
+    return start_run(
+        config,
+        Given(
+            algorithm=algorithm,
+            env=env,
+            network=network,
+            env_backend=env_backend,
+            collector=collector,
+        ),
+    )
 
 
 def start_run(
@@ -125,6 +138,7 @@ def start_run(
         algorithm=given.algorithm or config.algorithm,
         env=given.env if given.env is not None else config.run.env,
         env_backend=given.env_backend or config.run.env_backend,
+        collector=given.collector or config.run.collector,
     )
     return _executed(config, out, given, None, recording)
 
@@ -136,6 +150,7 @@ def resume_run(
     network: NetworkFactory | None = None,
     algorithm: str | type[Algorithm] | None = None,
     env_backend: str | type[Backend] | None = None,
+    collector: str | type[Collector] | None = None,
     total_env_steps: int | None = None,
     quiet: bool = False,
     recording: ProfileRecording | None = None,
@@ -150,6 +165,7 @@ def resume_run(
         algorithm: None, or the run's own; it must be given where it is none that Redline knows
             by name.
         env_backend: likewise.
+        collector: likewise.
         total_env_steps: new length of the run; None: as it was.
         quiet: leave out the progress bar and messages.
         recording: run directory -> context in which the training takes place.
@@ -166,12 +182,17 @@ def resume_run(
             f"algorithm out, or give another run directory."
         )
     given = Given(
-        algorithm=algorithm, env=env, network=network, env_backend=env_backend
+        algorithm=algorithm, env=env, network=network, env_backend=env_backend, collector=collector
     )
     if env_backend is not None and backend_label(env_backend) != config.run.env_backend:
         raise IncompatibleCheckpointError(
             f"the environments of {out} were stepped by the back end {config.run.env_backend}, not "
             f"by {backend_label(env_backend)}. Leave the back end out, or start a new run."
+        )
+    if collector is not None and collector_label(collector) != config.run.collector:
+        raise IncompatibleCheckpointError(
+            f"{out} was collected by {config.run.collector}, not by {collector_label(collector)}. "
+            f"Leave the collector out, or start a new run."
         )
     if env is not None and describe_env(env) != config.run.env:
         raise IncompatibleCheckpointError(
