@@ -213,8 +213,19 @@ class SAC(ActorCriticLearner):
         config: SACConfig,
         **settings: Any,
     ) -> SAC:
-        """As `ActorCriticLearner.make`, for a Box with finite bounds or a Discrete space."""
-        kind: Any = DiscreteSAC if isinstance(action_space, spaces.Discrete) else SAC
+        """As `ActorCriticLearner.make`, for a Box with finite bounds or a Discrete space.
+
+        Raises:
+            SpaceError: also if a subclass of one of the two classes is given the other's space.
+        """
+        discrete = isinstance(action_space, spaces.Discrete)
+        kind: Any = DiscreteSAC if cls is SAC and discrete else cls
+        if issubclass(kind, DiscreteSAC) != discrete:
+            right = DiscreteSAC if discrete else SAC
+            raise SpaceError(
+                f"{cls.__name__} does not learn from {action_space}: its mathematics is that of "
+                f"the other kind of actions. Derive it from redline.algos.sac.{right.__name__}."
+            )
         maker: Any = super(SAC, kind)
         return maker.make(observation_space, action_space, config, **settings)
 
