@@ -1,8 +1,8 @@
-"""Small learners of every algorithm with batches to learn from, for comparing paths."""
+"""Small learners of every algorithm with batches to learn from, for comparing engines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,18 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos.a2c import A2C, A2CConfig
-from redline.algos.appo import APPO, APPOConfig
-from redline.algos.ddpg import DDPG, DDPGConfig
-from redline.algos.dqn import DQN, DQNConfig
-from redline.algos.impala import Impala, ImpalaConfig
-from redline.algos.ppo import PPO, PPOConfig
-from redline.algos.r2d1 import R2D1, R2D1Config
-from redline.algos.reinforce import Reinforce, ReinforceConfig
-from redline.algos.sac import SAC, SACConfig
-from redline.algos.td3 import TD3, TD3Config
+from redline.algos.a2c import A2C
+from redline.algos.appo import APPO
+from redline.algos.ddpg import DDPG
+from redline.algos.diayn import DIAYN
+from redline.algos.dqn import DQN
+from redline.algos.impala import Impala
+from redline.algos.ppo import PPO
+from redline.algos.r2d1 import R2D1
+from redline.algos.reinforce import Reinforce
+from redline.algos.sac import SAC, DiscreteSAC
+from redline.algos.td3 import TD3
 from redline.data import Rollout, SequenceBatch
-from redline.policies import make_policy
 
 OBS = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -92,74 +92,89 @@ def rollout(policy: Any, seed: int) -> Rollout:
     )
 
 
-def _ppo(
-    space: spaces.Space[Any], kind: Any = PPO, config: Any = PPOConfig, **settings: Any
-) -> Any:
-    defaults = {"num_envs": B, "rollout_length": T, "num_epochs": 2, "num_minibatches": 2}
-    return kind(make_policy(OBS, space, hidden_sizes=(8, 8)), config(**(defaults | settings)))
+def _on_policy(kind: Any, space: spaces.Space[Any], **settings: Any) -> Any:
+    sizes: dict[str, Any] = {"num_envs": B, "rollout_length": T}
+    if issubclass(kind, PPO):
+        sizes |= {"num_epochs": 2, "num_minibatches": 2}
+    return kind.make(OBS, space, kind.Config(**(sizes | settings)), seed=0, hidden_sizes=(8, 8))
+
+
+def _off_policy(kind: Any, space: spaces.Space[Any], *, network: Any = None, **settings: Any) -> Any:
+    return kind.make(OBS, space, kind.Config(**settings), seed=0, **(network or NETWORK))
 
 
 NETWORK: dict[str, Any] = {"hidden_sizes": (8, 8), "activation": "relu"}
-LEARNERS: dict[str, Callable[[], Any]] = {
-    "sac": lambda: SAC.make(OBS, BOX, SACConfig(actor_update_interval=2), **NETWORK),
-    "sac-fixed-alpha": lambda: SAC.make(OBS, BOX, SACConfig(alpha=0.1, num_critics=3), **NETWORK),
-    "sac-discrete": lambda: SAC.make(OBS, CHOICE, SACConfig(), **NETWORK),
-    "redq": lambda: SAC.make(OBS, BOX, SACConfig(num_critics=3, critic_subset=2), **NETWORK),
-    "td3": lambda: TD3.make(OBS, BOX, TD3Config(), **NETWORK),
-    "ddpg": lambda: DDPG.make(OBS, BOX, DDPGConfig(), **(NETWORK | {"activation": "tanh"})),
-    "dqn": lambda: DQN.make(
-        OBS, CHOICE, DQNConfig(target_update_interval=3, max_grad_norm=0.1), seed=0, **NETWORK
+RAINBOW = {"double_q": True, "dueling": True, "noisy": True, "value_distribution": "categorical"}
+LEARNERS: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "sac": (SAC, lambda kind: _off_policy(kind, BOX, actor_update_interval=2)),
+    "sac-fixed-alpha": (SAC, lambda kind: _off_policy(kind, BOX, alpha=0.1, num_critics=3)),
+    "sac-discrete": (DiscreteSAC, lambda kind: _off_policy(kind, CHOICE)),
+    "redq": (SAC, lambda kind: _off_policy(kind, BOX, num_critics=3, critic_subset=2)),
+    "td3": (TD3, lambda kind: _off_policy(kind, BOX)),
+    "ddpg": (
+        DDPG,
+        lambda kind: _off_policy(kind, BOX, network=NETWORK | {"activation": "tanh"}),
     ),
-    "double-dqn": lambda: DQN.make(
-        OBS,
-        CHOICE,
-        DQNConfig(double_q=True, tau=0.5, huber_threshold=None, max_grad_norm=0.0),
-        seed=0,
-        **NETWORK,
+    "diayn": (DIAYN, lambda kind: _off_policy(kind, BOX, num_skills=3)),
+    "dqn": (
+        DQN,
+        lambda kind: _off_policy(kind, CHOICE, target_update_interval=3, max_grad_norm=0.1),
     ),
-    "rainbow": lambda: DQN.make(
-        OBS,
-        CHOICE,
-        DQNConfig(double_q=True, dueling=True, noisy=True, value_distribution="categorical"),
-        seed=0,
-        **NETWORK,
-    ),
-    "iqn": lambda: DQN.make(
-        OBS, CHOICE, DQNConfig(value_distribution="implicit"), seed=0, **NETWORK
-    ),
-    "r2d1": lambda: R2D1.make(
-        OBS,
-        CHOICE,
-        R2D1Config(burn_in=1, sequence_length=4, n_step=2),
-        seed=0,
-        hidden_sizes=(8,),
-        core="lstm",
-        core_size=5,
-    ),
-    "ppo-box": lambda: _ppo(BOX, clip_range_value=0.1, entropy_coef=0.01),
-    "ppo-discrete": lambda: _ppo(CHOICE, normalize_advantage=False, max_grad_norm=0.0),
-    "ppo-limited": lambda: _ppo(CHOICE, target_kl=1e-3, entropy_coef=0.02),
-    "appo": lambda: _ppo(BOX, APPO, APPOConfig),
-    "a2c": lambda: A2C(make_policy(OBS, CHOICE), A2CConfig(num_envs=B, rollout_length=T)),
-    "a2c-box": lambda: A2C(
-        make_policy(OBS, BOX),
-        A2CConfig(
-            num_envs=B, rollout_length=T, optimizer="adam", normalize_advantage=True, gae_lambda=0.9
+    "double-dqn": (
+        DQN,
+        lambda kind: _off_policy(
+            kind, CHOICE, double_q=True, tau=0.5, huber_threshold=None, max_grad_norm=0.0
         ),
     ),
-    "impala": lambda: Impala(make_policy(OBS, CHOICE), ImpalaConfig(num_envs=B, rollout_length=T)),
-    "reinforce": lambda: Reinforce(
-        make_policy(OBS, CHOICE), ReinforceConfig(num_envs=B, rollout_length=T, entropy_coef=0.02)
+    "rainbow": (DQN, lambda kind: _off_policy(kind, CHOICE, **RAINBOW)),
+    "iqn": (DQN, lambda kind: _off_policy(kind, CHOICE, value_distribution="implicit")),
+    "r2d1": (
+        R2D1,
+        lambda kind: _off_policy(
+            kind,
+            CHOICE,
+            network={"hidden_sizes": (8,), "core": "lstm", "core_size": 5},
+            burn_in=1,
+            sequence_length=4,
+            n_step=2,
+        ),
     ),
+    "ppo-box": (
+        PPO,
+        lambda kind: _on_policy(kind, BOX, clip_range_value=0.1, entropy_coef=0.01),
+    ),
+    "ppo-discrete": (
+        PPO,
+        lambda kind: _on_policy(kind, CHOICE, normalize_advantage=False, max_grad_norm=0.0),
+    ),
+    "ppo-limited": (
+        PPO,
+        lambda kind: _on_policy(kind, CHOICE, target_kl=1e-3, entropy_coef=0.02),
+    ),
+    "appo": (APPO, lambda kind: _on_policy(kind, BOX)),
+    "a2c": (A2C, lambda kind: _on_policy(kind, CHOICE)),
+    "a2c-box": (
+        A2C,
+        lambda kind: _on_policy(
+            kind, BOX, optimizer="adam", normalize_advantage=True, gae_lambda=0.9
+        ),
+    ),
+    "impala": (Impala, lambda kind: _on_policy(kind, CHOICE)),
+    "reinforce": (Reinforce, lambda kind: _on_policy(kind, CHOICE, entropy_coef=0.02)),
 }
+ALGORITHMS = (
+    "ppo-box", "a2c", "reinforce", "impala", "appo", "dqn", "r2d1", "ddpg", "td3", "sac", "diayn",
+)  # fmt: skip
+"""One learner of every algorithm."""
 ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce")
 DISCRETE = ("sac-discrete", "dqn", "double-dqn", "rainbow", "iqn")
 
 
-def make(name: str, seed: int = 0) -> Any:
-    """The learner, its weights from the seed."""
+def make(name: str, kind: Any = None, seed: int = 0) -> Any:
+    """The learner, its weights from the seed; of another class if `kind` gives one."""
     torch.manual_seed(seed)
-    return LEARNERS[name]()
+    standard, maker = LEARNERS[name]
+    return maker(kind or standard)
 
 
 def batch(name: str, learner: Any, seed: int) -> Any:
@@ -168,16 +183,39 @@ def batch(name: str, learner: Any, seed: int) -> Any:
         return sequences(seed)
     if name.startswith(ON_POLICY):
         return rollout(learner.policy, seed)
-    return transitions(seed, discrete=name in DISCRETE)
+    rows = transitions(seed, discrete=name in DISCRETE)
+    if name == "diayn":
+        generator = torch.Generator().manual_seed(seed)
+        rows["skill"] = torch.randint(3, (len(rows),), generator=generator).float()
+    return rows
 
 
 def parameters(learner: Any) -> dict[str, Tensor]:
-    """Everything that gradients change, by name."""
+    """Everything that gradients change, and the target networks, by name."""
     parts = {"policy": learner.policy}
-    if hasattr(learner, "critic"):
-        parts |= {"critic": learner.critic, "target": learner.target}
+    critic = getattr(learner, "learner", learner)  # DIAYN has a SAC inside
+    if hasattr(critic, "critic"):
+        parts |= {"critic": critic.critic, "target": critic.target}
+    for name in ("target_policy", "discriminator"):
+        if hasattr(learner, name):
+            parts[name] = getattr(learner, name)
     return {
         f"{part}.{name}": value.detach().clone()
         for part, module in parts.items()
         for name, value in module.state_dict().items()
     }
+
+
+def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """Euclidean distance of all parameters together."""
+    return sum(float((a[key].double() - b[key].double()).square().sum()) for key in a) ** 0.5
+
+
+def differing(a: Any, b: Any, prefix: str = "") -> list[str]:
+    """Names of the entries of two nested states that are not equal to the bit."""
+    if isinstance(a, Mapping):
+        if a.keys() != b.keys():
+            return [f"{prefix}: {sorted(a.keys() ^ b.keys())}"]
+        return [name for key in a for name in differing(a[key], b[key], f"{prefix}.{key}")]
+    same = torch.equal(a, b) if isinstance(a, Tensor) else a == b
+    return [] if same else [prefix]

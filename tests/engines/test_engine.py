@@ -1,32 +1,31 @@
-"""Every way to run an update gives the same numbers, and none reads back to the host."""
+"""Every engine gives the numbers of the update as it is written, or says why it does not serve."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 from typing import Any
 
 import pytest
 import torch
-from redline.engines.accelerate import (
-    MODES,
-    CompiledStep,
-    StaticInputs,
-    accelerate,
-    choose_mode,
-    describe,
-)
-from redline.engines.cpu.derive import derived
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from redline.errors import ConfigError, RedlineError
-from tests.parity.learners import LEARNERS, ON_POLICY, batch, make, parameters
+from redline.engines.compile import CompiledStep
+from redline.engines.cudagraph import StaticInputs, describe
+from redline.engines.engine import MODES, choose_engine
+from redline.engines.twin import twin
+from redline.errors import ConfigError
+from tests.engines.learners import (
+    LEARNERS,
+    ON_POLICY,
+    batch,
+    differing,
+    distance,
+    make,
+    parameters,
+)
 
-SERVED = (
-    "sac", "sac-fixed-alpha", "td3", "ddpg", "dqn", "double-dqn", "ppo-box", "ppo-discrete",
-    "ppo-limited", "appo", "a2c", "a2c-box", "impala", "reinforce",
-)  # fmt: skip
+# The compiler itself uses what torch deprecates, and looks at gradients of inner tensors.
+COMPILING = ("ignore::DeprecationWarning", "ignore:The .grad attribute")
 
 
 class NoReadBack(TorchDispatchMode):
@@ -40,17 +39,16 @@ class NoReadBack(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", list(LEARNERS))
-@pytest.mark.parametrize("mode", ["eager", "derived"])
+@pytest.mark.parametrize("mode", ["eager", "cpu"])
 def test_no_update_reads_back_to_the_host(name: str, mode: str) -> None:
     learner = make(name)
-    if mode == "derived":
-        if name not in SERVED:
-            pytest.skip("its networks are not plain perceptrons: it has no derived step")
-        accelerate(learner, mode)
+    engine = choose_engine(learner, mode)
+    if mode == "cpu" and engine.name != "cpu":
+        pytest.skip(f"runs eager: {engine.reason}")
     data = batch(name, learner, 0)
     with NoReadBack():
         for _ in range(2):
-            learner.update(data)
+            engine.update(data)
 
 
 def test_the_check_for_reading_back_can_fail() -> None:
@@ -61,100 +59,69 @@ def test_the_check_for_reading_back_can_fail() -> None:
 
 
 @pytest.mark.parametrize("name", list(LEARNERS))
-def test_which_algorithms_have_a_derived_step(name: str) -> None:
-    assert (derived(make(name)) is not None) == (name in SERVED)
-
-
-@pytest.mark.parametrize("name", SERVED)
-def test_one_derived_step_has_the_gradients_of_autograd(name: str) -> None:
+@pytest.mark.parametrize("mode", ["cpu", "auto"])
+def test_two_updates_have_the_gradients_of_autograd(name: str, mode: str) -> None:
     """From equal states: the same metrics, and parameters that moved alike.
 
     Adam's first step hides a gradient's size, not its sign; the second one compares sizes.
     """
-    eager, by_hand = make(name), make(name)
-    accelerate(by_hand, "derived")
+    eager, other = make(name), make(name)
+    engine = choose_engine(other, mode)
+    assert engine.name in ("cpu", "eager")
+    assert engine.reason
     for seed in range(2):
         data = batch(name, eager, seed)
-        wanted, got = eager.update(data), by_hand.update(data)
+        wanted, got = eager.update(data), engine.update(data)
         assert got.keys() == wanted.keys()
         for key, value in wanted.items():
             found = torch.as_tensor(got[key])
-            torch.testing.assert_close(found, value, rtol=2e-4, atol=2e-5, msg=key)
-    moved = parameters(by_hand)
+            torch.testing.assert_close(found, torch.as_tensor(value), rtol=2e-4, atol=2e-5, msg=key)
+    moved = parameters(other)
     for key, value in parameters(eager).items():
         torch.testing.assert_close(moved[key], value, rtol=1e-4, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("name", [n for n in SERVED if n.startswith(ON_POLICY)])
-def test_one_derived_step_in_tensor_operations_has_the_gradients_of_autograd(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As larger networks have it, and other devices than the CPU."""
-    module = "redline.engines.cpu.array_actor_critic"
-    monkeypatch.setattr(f"{module}.suits_arrays", lambda *_: False)
-    test_one_derived_step_has_the_gradients_of_autograd(name)
-
-
-@pytest.mark.parametrize("name", ["dqn", "double-dqn"])
-def test_one_derived_step_of_dqn_in_tensor_operations_has_the_gradients_of_autograd(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redline.engines.cpu.dqn.suits_arrays", lambda *_: False)
-    test_one_derived_step_has_the_gradients_of_autograd(name)
-
-
-@pytest.mark.parametrize("name", ["sac", "sac-fixed-alpha", "td3", "ddpg"])
-def test_one_derived_step_of_actors_in_tensor_operations_has_the_gradients_of_autograd(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redline.engines.cpu.array_networks._all_suit", lambda *_: False)
-    test_one_derived_step_has_the_gradients_of_autograd(name)
-
-
-@pytest.mark.parametrize("name", SERVED)
-def test_a_hundred_derived_updates_follow_autograd(name: str) -> None:
+@pytest.mark.parametrize("name", list(LEARNERS))
+def test_a_hundred_updates_follow_autograd(name: str) -> None:
     """Rounding grows with every step; after 100 of them parameters agree to 1%.
 
     (PPO's updates are 4 steps each, and 30 of them will do.)
 
     On-policy batches are of one eager learner, so that both learn from the same rows.
     """
-    eager, by_hand = make(name), make(name)
+    eager, other = make(name), make(name)
+    engine = choose_engine(other, "cpu")
+    if engine.name != "cpu":
+        pytest.skip(f"runs eager: {engine.reason}")
     start = parameters(eager)
-    accelerate(by_hand, "derived")
     for seed in range(30 if name.startswith(("ppo", "appo")) else 100):
         data = batch(name, eager, seed)
         eager.update(data)
-        by_hand.update(data)
-    got = parameters(by_hand)
+        engine.update(data)
+    got = parameters(other)
     wanted = parameters(eager)
     assert distance(got, wanted) < 0.01 * distance(start, wanted)
 
 
-def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Euclidean distance of all parameters together."""
-    return sum(float((a[key].double() - b[key].double()).square().sum()) for key in a) ** 0.5
-
-
-def test_eager_and_derived_steps_can_take_turns() -> None:
-    """They own nothing: optimisers, counts and generators are the algorithm's."""
-    eager, mixed = make("sac"), make("sac")
-    own, by_hand = mixed.step, derived(mixed).step
+@pytest.mark.parametrize("name", list(LEARNERS))
+def test_eager_and_engine_updates_can_take_turns(name: str) -> None:
+    """They own nothing: optimizers, counts and generators are the algorithm's."""
+    eager, mixed = make(name), make(name)
+    engine = choose_engine(mixed, "cpu")
     for seed in range(6):
-        data = batch("sac", eager, seed)
+        data = batch(name, eager, seed)
         eager.update(data)
-        mixed.step = by_hand if seed % 2 else own
-        mixed.update(data)
+        (engine.update if seed % 2 else mixed.update)(data)
     got = parameters(mixed)
     for key, value in parameters(eager).items():
         torch.testing.assert_close(got[key], value, rtol=1e-3, atol=1e-4, msg=key)
 
 
-@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "diayn"])
 def test_steps_learn_the_same_from_memory_that_stays(name: str) -> None:
     """What a captured graph does without a GPU: every call reads from the first one's buffers."""
     plain, static = make(name), make(name)
-    step, known = static.step, {}
+    known: dict[Any, StaticInputs] = {}
 
     def from_buffers(*inputs: Any) -> Any:
         tensors: list[Tensor] = []
@@ -162,21 +129,18 @@ def test_steps_learn_the_same_from_memory_that_stays(name: str) -> None:
         if key not in known:
             known[key] = StaticInputs(inputs)
         known[key].load(tensors)
-        return step(*known[key].values)
+        return static.step(*known[key].values)
 
-    static.step = from_buffers
+    update = twin(static, step=from_buffers).update
     for seed in range(4):
         data = batch(name, plain, seed)
         plain.update(data)
-        static.update(data)
-    got = parameters(static)
-    for key, value in parameters(plain).items():
-        assert torch.equal(got[key], value), key
+        update(data)
+    assert not differing(plain.state_dict(), static.state_dict())
     assert len(known) <= 2  # with and without the actor, or the move of the target
 
 
-# The compiler itself uses what torch deprecates, and looks at gradients of inner tensors.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
+@pytest.mark.filterwarnings(*COMPILING)
 @pytest.mark.parametrize(
     ("name", "backend", "graphs"),
     [
@@ -187,96 +151,91 @@ def test_steps_learn_the_same_from_memory_that_stays(name: str) -> None:
         ("a2c", "inductor", 1),
         ("impala", "aot_eager", 1),
         ("reinforce", "aot_eager", 1),
+        ("diayn", "aot_eager", None),
     ],
 )
 def test_compiled_updates_follow_eager_ones(name: str, backend: str, graphs: int | None) -> None:
-    """Those with a derived step are one graph for each set of flags, without breaks.
+    """One graph for each set of flags, without breaks.
 
     Compiling to machine code takes long: `python -m benchmarks.parity` does it for all.
     """
     torch._dynamo.reset()
     eager, compiled = make(name), make(name)
     start = parameters(eager)
-    step = accelerate(compiled, "compile", backend=backend)
+    engine = choose_engine(compiled, "compile", backend=backend)
+    step = engine.compiled
+    assert engine.name == "compile"
     assert isinstance(step, CompiledStep)
     for seed in range(10):
         data = batch(name, eager, seed)
         eager.update(data)
-        compiled.update(data)
+        engine.update(data)
     wanted = parameters(eager)
     assert distance(parameters(compiled), wanted) < 0.01 * distance(start, wanted)
     assert step.compile_s > 0.0
     assert step.graphs >= 1
+    assert str(step).startswith(f"compiled {step.graphs} graphs in ")
     if graphs is not None:
         assert step.graph_breaks == 0
         assert step.graphs == graphs
 
 
-def test_auto_takes_what_measures_fastest_and_says_why() -> None:
-    assert choose_mode(make("sac"), "auto")[0] == "derived"
-    mode, reason = choose_mode(make("iqn"), "auto")
-    assert mode == "eager"
-    assert reason
+@pytest.mark.parametrize("name", list(LEARNERS))
+@pytest.mark.parametrize("mode", ["eager", "cpu", "auto", "compile"])
+def test_choosing_an_engine_changes_nothing_in_the_algorithm(name: str, mode: str) -> None:
+    learner = make(name)
+    before, names = learner.update, set(vars(learner))
+    engine = choose_engine(learner, mode)
+    assert engine.reason
+    assert learner.update == before
+    assert set(vars(learner)) == names
+
+
+def test_auto_says_why() -> None:
+    engine = choose_engine(make("iqn"), "auto")
+    assert engine.name == "eager"
+    assert "compile" in engine.reason  # what would be worth trying
+    assert choose_engine(make("sac"), "eager").reason == "as asked for"
 
 
 def test_a_mode_that_cannot_serve_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs plain perceptrons"):
-        accelerate(make("rainbow"), "derived")
     for mode in ("cudagraph", "compile+cudagraph"):
         with pytest.raises(ConfigError, match="captures CUDA graphs"):
-            accelerate(make("sac"), mode)
-    with pytest.raises(ConfigError, match="is not known"):
-        accelerate(make("sac"), "fast")
+            choose_engine(make("sac"), mode)
+    for mode in ("fast", "derived", ""):
+        with pytest.raises(ConfigError, match="is not known"):
+            choose_engine(make("sac"), mode)
 
 
-@pytest.mark.parametrize("name", ["sac", "td3", "dqn", "ppo-box", "a2c"])
-@pytest.mark.parametrize("mode", ["derived", "compile"])
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
-def test_an_accelerated_learner_is_not_copied(name: str, mode: str, copied: Any) -> None:
-    """The copy's step would change the parameters of the original, or none that anybody sees."""
-    learner = make(name)
-    accelerate(learner, mode)
-    with pytest.raises(RedlineError, match=r"cannot be copied .* state_dict"):
-        copied(learner)
-    copied(learner.policy)
+def test_an_algorithm_without_a_step_is_not_compiled() -> None:
+    class WholeUpdate:
+        device = torch.device("cpu")
+
+        def update(self, data: Any) -> dict[str, Tensor]:
+            return {}
+
+    engine = choose_engine(WholeUpdate(), "compile")
+    assert engine.name == "eager"
+    assert "WholeUpdate has no `step`" in engine.reason
 
 
-def test_an_update_is_given_back_faster() -> None:
-    """The same as `accelerate(learner, mode)`, by the function that one calls."""
-    eager, by_hand = make("sac"), make("sac")
-    start, step = parameters(eager), by_hand.step
-    update = accelerate(by_hand.update, "derived")
-    assert update == by_hand.update
-    assert by_hand.step != step
-    assert accelerate(eager.update, "eager") == eager.update
-    for seed in range(10):
-        data = batch("sac", eager, seed)
-        eager.update(data)
-        update(data)
-    wanted = parameters(eager)
-    assert distance(parameters(by_hand), wanted) < 0.01 * distance(start, wanted)
+def test_a_twin_shares_all_that_changes() -> None:
+    """An engine's own parts are found first, and what it counts is the algorithm's."""
 
+    class Counter:
+        def __init__(self) -> None:
+            self.count, self.by = 0, 1
 
-def test_functions_of_ones_own_are_accelerated() -> None:
-    """y = sum(w x) - 3: with w = (1, 2) and x = (3, 4) that is 8."""
+        def update(self) -> int:
+            self.count += self.by
+            return self.count
 
-    def update(x: Tensor) -> dict[str, Tensor]:
-        return {"loss": (torch.tensor([1.0, 2.0]) * x).sum() - 3.0}
-
-    assert accelerate(update, "eager") is update
-    assert accelerate(update, "auto") is update
-    compiled = accelerate(update, "compile", backend="aot_eager")
-    assert compiled(torch.tensor([3.0, 4.0]))["loss"].item() == 8.0
-    assert (compiled.graphs, compiled.graph_breaks) == (1, 0)
-    optimizer = torch.optim.SGD([torch.zeros(1)])  # has a `step`, and is no learner
-    assert accelerate(optimizer.step, "eager") == optimizer.step
-    with pytest.raises(ConfigError, match="has by hand"):
-        accelerate(update, "derived")
-    with pytest.raises(ConfigError, match="is not known"):
-        accelerate(update, "fast")
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match=r"no CUDA device\. Use 'compile'"):
-            accelerate(update, "compile+cudagraph")
+    counter = Counter()
+    other = twin(counter, by=10)
+    assert other.update() == 10
+    assert counter.update() == 11
+    assert isinstance(other, Counter)
+    assert type(counter) is Counter
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "cudagraph" in mode])
@@ -286,11 +245,11 @@ def test_captured_updates_follow_eager_ones(name: str, mode: str) -> None:
         pytest.skip("CUDA graphs need a CUDA device")
     eager, captured = (to_cuda(make(name)) for _ in range(2))
     start = parameters(eager)
-    accelerate(captured, mode)
+    engine = choose_engine(captured, mode)
     for seed in range(100):
         data = batch(name, make(name), seed).to("cuda")
         eager.update(data)
-        captured.update(data)
+        engine.update(data)
     wanted = parameters(eager)
     assert distance(parameters(captured), wanted) < 0.01 * distance(start, wanted)
 

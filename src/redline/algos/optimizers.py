@@ -50,7 +50,11 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """One step with the parameters' gradients."""
+        """One step with the parameters' gradients, which are dropped.
+
+        With gradients left over, a compiled step would begin from another state than its first
+        call did, and be compiled once more.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -113,6 +117,7 @@ class Adam(Optimizer):
             self._compiled_step(numbers, gradients, skip)
         elif gradients:
             self._kernel_step(numbers, gradients, skip)
+        self.zero_grad()
 
     @torch.no_grad()
     def _kernel_step(
@@ -223,6 +228,7 @@ class RMSprop(Optimizer):
         moves = torch._foreach_div(gradients, root)
         torch._foreach_mul_(moves, self.learning_rate)
         torch._foreach_sub_(_chosen(self.parameters, numbers), moves)
+        self.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """The mean square of each parameter's gradient."""
