@@ -1,0 +1,322 @@
+"""The self-check finds planted faults, names them, and changes nothing where there is none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from redline.engines.engine import Engine, choose_engine
+from redline.engines.self_check import CheckedUpdate
+from redline.engines.twin import twin
+from tests.engines.learners import ALGORITHMS, batch, differing, make
+from tests.engines.test_engine import COMPILING
+
+Fault = Callable[[Any], Callable[[Any], dict[str, Any]]]
+"""An algorithm -> an update of it with one mistake."""
+
+
+def around(before: Callable[[Any], Any], after: Callable[[Any, Any, Any], Any]) -> Fault:
+    """The written update between two actions; what `after` returns are the metrics."""
+
+    def fault(learner: Any) -> Callable[[Any], Any]:
+        def update(data: Any) -> Any:
+            kept = before(learner)
+            return after(learner, dict(learner.update(data)), kept)
+
+        return update
+
+    return fault
+
+
+def with_gradient(change: Callable[[Any], Any], parameter: Callable[[Any], Any]) -> Fault:
+    """One parameter's gradient is changed before it is used."""
+
+    def after(learner: Any, metrics: Any, handle: Any) -> Any:
+        handle.remove()
+        return metrics
+
+    return around(lambda learner: parameter(learner).register_hook(change), after)
+
+
+def with_config(**settings: Any) -> Fault:
+    """The update of other hyperparameters."""
+
+    def fault(learner: Any) -> Any:
+        return twin(learner, config=replace(learner.config, **settings)).update
+
+    return fault
+
+
+def not_changing(tensors: Callable[[Any], Any]) -> Fault:
+    """The update leaves some tensors as they were."""
+
+    def after(learner: Any, metrics: Any, kept: Any) -> Any:
+        with torch.no_grad():
+            for tensor, value in zip(tensors(learner), kept, strict=True):
+                tensor.copy_(value)
+        return metrics
+
+    return around(lambda learner: [t.detach().clone() for t in tensors(learner)], after)
+
+
+def then(action: Callable[[Any, Any], Any]) -> Fault:
+    """The update, and then something more, from the algorithm and the metrics."""
+    return around(lambda _: None, lambda learner, metrics, _: action(learner, metrics) or metrics)
+
+
+def stale_observations(learner: Any) -> Any:
+    """The rows of the batch before, as a buffer that was not refilled holds them."""
+
+    def update(data: Any) -> Any:
+        if hasattr(data, "with_columns"):
+            return learner.update(data.with_columns(obs=data["obs"].roll(1, dims=0)))
+        return learner.update(data.copy().update({"obs": data["obs"].roll(1, dims=0)}))
+
+    return update
+
+
+def rate_ignored(learner: Any) -> Any:
+    """The step size of another moment of the schedule."""
+
+    def update(data: Any) -> Any:
+        present = learner.optimizer._present
+        learner.optimizer.set_learning_rate(0.9 * present)
+        metrics = learner.update(data)
+        learner.optimizer.set_learning_rate(present)
+        return metrics
+
+    return update
+
+
+def raising(_: Any) -> Any:
+    def update(data: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    return update
+
+
+def half_done(learner: Any) -> Any:
+    """It fails after it has changed something."""
+
+    def update(data: Any) -> Any:
+        learner.update(data)
+        raise RuntimeError("no such kernel")
+
+    return update
+
+
+def drawn_too_often(learner: Any, _: Any) -> None:
+    torch.rand(1, generator=learner.generator)
+
+
+def global_generator(learner: Any, _: Any) -> None:
+    torch.rand(1)
+
+
+def not_a_number(learner: Any, _: Any) -> None:
+    with torch.no_grad():
+        learner.policy.value_head.weight[0, 0] = torch.nan
+
+
+def one_row_wrong(learner: Any, _: Any) -> None:
+    """One unit of a layer moves twice as far."""
+    weight = learner.policy.torso[1][0].weight
+    with torch.no_grad():
+        weight[0] += learner.config.learning_rate
+
+
+FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "wrong sign of a gradient": (
+        "ppo-box",
+        with_gradient(torch.neg, lambda ppo: ppo.policy.policy_head.bias),
+        "policy.policy_head.bias",
+    ),
+    # Adam's first step is the gradient's sign: its size shows in the moments alone.
+    "a gradient of twice the size": (
+        "dqn",
+        with_gradient(lambda g: 2.0 * g, lambda dqn: dqn.parameters[0]),
+        "optimizer.0.exp_avg",
+    ),
+    "missing entropy term": ("ppo-box", with_config(entropy_coef=0.0), "policy.action_head"),
+    "value coefficient forgotten": ("ppo-discrete", with_config(value_coef=1.0), "optimizer."),
+    "gradients not clipped": ("dqn", with_config(max_grad_norm=0.0), "optimizer."),
+    "advantages not normalized": ("ppo-box", with_config(normalize_advantage=False), ""),
+    "discount forgotten": ("a2c", with_config(gamma=1.0), ""),
+    "stale observations on-policy": ("a2c", stale_observations, ""),
+    "stale observations off-policy": ("ddpg", stale_observations, ""),
+    "target network not moved": (
+        "ddpg",
+        not_changing(lambda ddpg: list(ddpg.target.parameters())),
+        "target.",
+    ),
+    "actor not learned": ("td3", not_changing(lambda td3: td3.parameters), "policy."),
+    "actor's targets not moved": (
+        "td3",
+        not_changing(lambda td3: list(td3.target_policy.parameters())),
+        "target_policy.",
+    ),
+    "hard target copy left out": (
+        "dqn",
+        not_changing(lambda dqn: list(dqn.target_policy.parameters())),
+        "target.",
+    ),
+    "alpha not learned": ("sac", not_changing(lambda sac: [sac._log_alpha]), "log_alpha"),
+    "one layer not learned": (
+        "sac",
+        not_changing(lambda sac: [sac.critic.ensemble.weights[1]]),
+        "critic.ensemble.weights.1",
+    ),
+    "one unit wrong": ("ppo-box", then(one_row_wrong), "policy.torso.1.0.weight"),
+    "Adam's count off by one": (
+        "ppo-box",
+        then(lambda ppo, _: ppo.optimizer.counts[2].add_(1.0) and None),
+        "optimizer.2.step",
+    ),
+    "count of updates off by one": (
+        "sac",
+        then(lambda sac, _: setattr(sac, "updates", sac.updates + 1)),
+        "updates",
+    ),
+    "generator drawn once too often": ("sac", then(drawn_too_often), "generator"),
+    "global generator drawn from": ("sac", then(global_generator), "random numbers"),
+    "metric of the batch before": (
+        "a2c",
+        then(lambda _, metrics: metrics | {"policy_loss": metrics["policy_loss"] + 0.5}),
+        "the metric policy_loss",
+    ),
+    "metric of the wrong shape": (
+        "a2c",
+        then(lambda _, metrics: metrics | {"entropy": metrics["entropy"].expand(3)}),
+        "the metric entropy",
+    ),
+    "priorities not returned": (
+        "dqn",
+        then(lambda _, metrics: {n: v for n, v in metrics.items() if n != "priority"}),
+        "the metric priority",
+    ),
+    "priorities in another order": (
+        "ddpg",
+        then(lambda _, metrics: metrics | {"priority": metrics["priority"].flip(0)}),
+        "the metric priority",
+    ),
+    "learning rate ignored": ("reinforce", rate_ignored, "policy."),
+    "not a number": ("a2c", then(not_a_number), "policy.value_head.weight"),
+    "an error": ("ppo-box", raising, "no such kernel"),
+    "an error half way": ("sac", half_done, "no such kernel"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_the_run_goes_on_right(fault: str) -> None:
+    """Several updates after it: parameters, moments and counts equal a purely eager run's."""
+    name, plant, named = FAULTS[fault]
+    eager, run = make(name), make(name)
+    said: list[str] = []
+    checked = CheckedUpdate(run, Engine("faulty", "planted", plant(run), checked_at=(0,)), said.append)
+    turns = {"td3": 2, "dqn": 3, "sac": 2}.get(name, 1)  # updates until every part has had its turn
+    data = [batch(name, eager, seed) for seed in range(turns + 2)]
+    for rows in data[:turns]:
+        state = torch.get_rng_state()
+        eager.update(rows)
+        torch.set_rng_state(state)
+        checked(rows)
+        if said:
+            break
+        # Until its turn comes, this fault is none, or too small to see.
+        run.load_state_dict(eager.state_dict())
+    assert len(said) == 1, "not found"
+    assert named in said[0]
+    assert "faulty" in said[0]
+    assert "eager" in said[0]
+    assert checked.agrees is False
+    for rows in data[turns:]:
+        assert not differing(eager.update(rows), checked(rows))
+    assert not differing(eager.state_dict(), run.state_dict())
+
+
+def generators() -> list[Any]:
+    """The states of all global generators, to compare."""
+    return [
+        torch.get_rng_state().tolist(),
+        str(np.random.get_state()),
+        random.getstate(),
+    ]
+
+
+def runs_alike(name: str, mode: str, updates: int, backend: str = "inductor") -> CheckedUpdate:
+    """With the check and without: the same results, states and generators, to the bit."""
+    results: list[Any] = []
+    checked = None
+    for with_check in (True, False):
+        torch._dynamo.reset()
+        learner = make(name)
+        engine = choose_engine(learner, mode, backend=backend)
+        update: Any = engine.update
+        if with_check:
+            if engine.name == "eager":  # nothing would be checked: it is held to itself
+                engine = replace(engine, checked_at=(0,))
+            update = checked = CheckedUpdate(learner, engine, pytest.fail)
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        metrics = [dict(update(batch(name, learner, seed))) for seed in range(updates)]
+        state = {key: value for key, value in learner.state_dict().items()}
+        results.append(({str(i): m for i, m in enumerate(metrics)}, state, generators()))
+    (metrics, state, drawn), (other_metrics, other_state, other_drawn) = results
+    assert not differing(metrics, other_metrics)
+    assert not differing(state, other_state)
+    assert drawn == other_drawn
+    assert checked is not None
+    return checked
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "rainbow", "iqn", "redq", "ppo-limited"])
+def test_without_a_fault_the_check_changes_nothing(name: str) -> None:
+    assert runs_alike(name, "cpu", 4).agrees
+
+
+@pytest.mark.filterwarnings(*COMPILING)
+def test_without_a_fault_the_check_changes_nothing_when_compiled() -> None:
+    assert runs_alike("a2c", "compile", 3, "aot_eager").agrees
+
+
+@pytest.mark.parametrize(
+    ("name", "compared"),
+    [("a2c", 1), ("td3", 2), ("sac", 2), ("dqn", 2), ("diayn", 1)],
+)
+def test_every_kind_of_update_is_compared_once(name: str, compared: int) -> None:
+    """TD3's actor learns in the second update, DQN's target network moves in the third."""
+    learner = make(name)
+    calls = []
+    engine = Engine("same", "", lambda data: calls.append(0) or learner.update(data), None, (0,))
+    checked = CheckedUpdate(learner, engine, pytest.fail)
+    eager = make(name)
+    steps = []
+    before = learner.update
+    for seed in range(6):
+        data = batch(name, eager, seed)
+        count: list[int] = []
+        learner.update = lambda rows, count=count: count.append(0) or before(rows)
+        checked(data)
+        del learner.update
+        steps.append(len(count))  # 2 where the written update ran beside the engine's
+    assert steps.count(2) == compared
+    assert steps[-1] == 1
+
+
+def test_the_check_goes_by_the_count_of_a_resumed_run() -> None:
+    """A run that is resumed between two turns of the actor compares the next one."""
+    learner = make("td3")
+    for seed in range(1):
+        learner.update(batch("td3", learner, seed))
+    seen: list[str] = []
+    plant = not_changing(lambda td3: td3.parameters)
+    checked = CheckedUpdate(learner, Engine("faulty", "", plant(learner), None, (0,)), seen.append)
+    checked(batch("td3", learner, 1))
+    assert "policy." in seen[0]
