@@ -16,7 +16,6 @@ from redline.engines.twin import twin
 from redline.errors import ConfigError
 from tests.engines.learners import (
     LEARNERS,
-    ON_POLICY,
     batch,
     differing,
     distance,

@@ -141,11 +141,11 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     "a gradient of twice the size": (
         "dqn",
         with_gradient(lambda g: 2.0 * g, lambda dqn: dqn.parameters[0]),
-        "optimizer.0.exp_avg",
+        "policy.torso.1.0.weight (exp_avg of its optimizer)",
     ),
     "missing entropy term": ("ppo-box", with_config(entropy_coef=0.0), "policy.action_head"),
-    "value coefficient forgotten": ("ppo-discrete", with_config(value_coef=1.0), "optimizer."),
-    "gradients not clipped": ("dqn", with_config(max_grad_norm=0.0), "optimizer."),
+    "value coefficient forgotten": ("ppo-discrete", with_config(value_coef=1.0), "critic_torso"),
+    "gradients not clipped": ("dqn", with_config(max_grad_norm=0.0), "of its optimizer"),
     "advantages not normalized": ("ppo-box", with_config(normalize_advantage=False), ""),
     "discount forgotten": ("a2c", with_config(gamma=1.0), ""),
     "stale observations on-policy": ("a2c", stale_observations, ""),
@@ -176,7 +176,7 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     "Adam's count off by one": (
         "ppo-box",
         then(lambda ppo, _: ppo.optimizer.counts[2].add_(1.0) and None),
-        "optimizer.2.step",
+        "(step of its optimizer)",
     ),
     "count of updates off by one": (
         "sac",
@@ -218,7 +218,9 @@ def test_a_planted_fault_is_found_and_the_run_goes_on_right(fault: str) -> None:
     name, plant, named = FAULTS[fault]
     eager, run = make(name), make(name)
     said: list[str] = []
-    checked = CheckedUpdate(run, Engine("faulty", "planted", plant(run), checked_at=(0,)), said.append)
+    checked = CheckedUpdate(
+        run, Engine("faulty", "planted", plant(run), checked_at=(0,)), said.append
+    )
     turns = {"td3": 2, "dqn": 3, "sac": 2}.get(name, 1)  # updates until every part has had its turn
     data = [batch(name, eager, seed) for seed in range(turns + 2)]
     for rows in data[:turns]:

@@ -1,16 +1,23 @@
-"""Every engine is held to the written update on the run's first real batch.
+"""Every engine is held to the written update on the run's first real batches.
 
-Both learn from that batch, starting from the same state: the algorithm's own update, then the
+Both learn from the same batch, starting from the same state: the algorithm's own update, then the
 engine's. Parameters, optimizer memory, target networks and metrics must agree. If they do, the
 engine's result stands and the run goes on as if nothing had happened: the state, and every random
 generator that either may draw from, are put back in between. If not, the eager result stands and
 the run stays eager.
 
+That is done for the first update, and for the first one of every other kind: where the actor or a
+target network has its turn only once in several updates (`INTERVALS`), the first update would
+show nothing of it.
+
 | compared | the engine's may differ by |
 |---|---|
-| a tensor of the state | 1% of how far the eager update moved it, and float32 rounding |
+| a tensor of the state | 1% of how far the eager update moved it, and 1e-6 of its size (L2 norms) |
 | a metric | 1%, and 1e-5 |
-| numbers and generators of the state | nothing |
+| numbers and generators of the state, global generators | nothing |
+
+Optimizer memory is part of the state, and that is where most faults show: Adam's first step has
+the size of the learning rate whatever the gradient's, but its moments are the gradient's.
 """
 
 from __future__ import annotations
@@ -22,12 +29,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Module
 
+from redline.algos.optimizers import Optimizer
 from redline.engines.engine import Engine, Update
 
 TOLERANCE = 0.01
 _ROUNDING = 1e-6  # some units in the last place of float32
 _METRIC_ROUNDING = 1e-5
+INTERVALS = ("actor_update_interval", "policy_delay", "target_update_interval")
+"""Settings that give a part of the update its turn once in so many updates."""
 
 
 class Difference(NamedTuple):
@@ -59,17 +70,27 @@ class CheckedUpdate:
         self._algorithm, self.engine, self._report = algorithm, engine, report
         self._update: Update = engine.update
         self._left, self._calls = set(engine.checked_at), 0
+        # DIAYN has the turns of the SAC inside.
+        self._counter = getattr(algorithm, "learner", algorithm)
+        self._turns = _turns(self._counter) if engine.checked_at else {}
         self.agrees: bool | None = None
 
     def __call__(self, batch: Any) -> Mapping[str, Any]:
         """Improve the algorithm from one batch."""
-        if not self._left:
-            return self._update(batch)
+        if (self._left or self._turns) and self._is_new():
+            return self._compare(batch)
+        return self._update(batch)
+
+    def _is_new(self) -> bool:
+        """Whether the coming update does anything that has not been compared."""
         call, self._calls = self._calls, self._calls + 1
-        if call not in self._left:
-            return self._update(batch)
+        number = getattr(self._counter, "updates", call) + 1
+        due = [name for name, interval in self._turns.items() if number % interval == 0]
+        for name in due:
+            del self._turns[name]
+        is_new = call in self._left or bool(due)
         self._left.discard(call)
-        return self._compare(batch)
+        return is_new
 
     def _compare(self, batch: Any) -> Mapping[str, Any]:
         algorithm = self._algorithm
@@ -82,18 +103,22 @@ class CheckedUpdate:
         except Exception as error:  # noqa: BLE001 - whatever an engine fails with, the run goes on
             return self._fall_back(eager, eager_metrics, f"failed with {error!r}")
         worst = compare(before.state, eager.state, algorithm.state_dict(), eager_metrics, metrics)
+        if _generators(algorithm)[:3] != eager.generators[:3]:
+            worst = Difference("the random numbers of torch, numpy or Python", float("inf"))
         if worst.times <= 1.0:
             self.agrees = True
             return metrics
         by = f"by {worst.times:.3g} times what rounding explains" if worst.times < 1e30 else ""
-        problem = f"changed {worst.name} otherwise than the update as it is written {by}".rstrip()
+        name = parameter_name(algorithm, worst.name)
+        problem = f"changed {name} otherwise than the update as it is written {by}".rstrip()
         return self._fall_back(eager, eager_metrics, problem)
 
     def _fall_back(
         self, eager: Snapshot, metrics: Mapping[str, Any], problem: str
     ) -> Mapping[str, Any]:
         restore(self._algorithm, eager)
-        self.agrees, self._left, self._update = False, set(), self._algorithm.update
+        self.agrees, self._update = False, self._algorithm.update
+        self._left, self._turns = set(), {}
         self._report(
             f"the {self.engine.name} engine {problem}. The run goes on in eager mode, which is "
             f"right and slower. Please report this with the run's config.json."
@@ -101,34 +126,65 @@ class CheckedUpdate:
         return metrics
 
 
+def _turns(algorithm: Any) -> dict[str, int]:
+    """Name of a setting in `INTERVALS` -> updates between turns."""
+    config = getattr(algorithm, "config", None)
+    return {name: getattr(config, name) for name in INTERVALS if getattr(config, name, 1) > 1}
+
+
 class Snapshot(NamedTuple):
     """All that an update may depend on.
 
     Attributes:
         state: of the algorithm, in memory of its own.
+        attributes: tensors and numbers that the algorithm holds and `state` may leave out, as a
+            user's own do: name -> the object, and a copy of what it holds.
         generators: of torch, numpy and Python, which networks and users' code may draw from.
     """
 
     state: dict[str, Any]
+    attributes: dict[str, tuple[Any, Any]]
     generators: tuple[Any, ...]
 
 
 def snapshot(algorithm: Any) -> Snapshot:
     """A copy of an algorithm's state and of the global generators."""
-    cuda = torch.cuda.get_rng_state_all() if algorithm.device.type == "cuda" else None
-    generators = (torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
-    return Snapshot(_copied(algorithm.state_dict()), generators)
+    plain = (Tensor, bool, int, float, str, type(None))
+    attributes = {
+        name: (value, _copied(value))
+        for name, value in vars(algorithm).items()
+        if isinstance(value, plain)
+    }
+    return Snapshot(_copied(algorithm.state_dict()), attributes, _generators(algorithm))
 
 
+@torch.no_grad()
 def restore(algorithm: Any, past: Snapshot) -> None:
     """Put everything back as it was."""
+    for name, (value, held) in past.attributes.items():
+        vars(algorithm)[name] = value
+        if isinstance(value, Tensor):
+            value.copy_(held)
     algorithm.load_state_dict(_copied(past.state))
-    cpu, cuda, numpy_state, python_state = past.generators
-    torch.set_rng_state(cpu)
+    torch_state, numpy_state, python_state, cuda = past.generators
+    torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
+    name, key, *rest = numpy_state
+    np.random.set_state((name, np.frombuffer(key, np.uint32), *rest))
+    random.setstate(python_state)
     if cuda is not None:
         torch.cuda.set_rng_state_all(cuda)
-    np.random.set_state(numpy_state)
-    random.setstate(python_state)
+
+
+def _generators(algorithm: Any) -> tuple[Any, ...]:
+    """States of the global generators: three that can be compared, and the GPUs'."""
+    name, key, *rest = np.random.get_state()
+    cuda = torch.cuda.get_rng_state_all() if algorithm.device.type == "cuda" else None
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        (name, np.asarray(key).tobytes(), *rest),
+        random.getstate(),
+        cuda,
+    )
 
 
 def _copied(value: Any) -> Any:
@@ -171,6 +227,21 @@ def compare(
         times = _metric_difference(value, engine_metrics[name])
         worst = max(worst, Difference(f"the metric {name}", times), key=_times)
     return worst
+
+
+def parameter_name(algorithm: Any, entry: str) -> str:
+    """What to call an entry of the state: optimizers number their parameters, people name them."""
+    part, _, rest = entry.partition(".")
+    number, _, what = rest.partition(".")
+    for owner in (algorithm, getattr(algorithm, "learner", None)):
+        optimizer = getattr(owner, part, None)
+        if isinstance(optimizer, Optimizer) and number.isdigit():
+            parameter = optimizer.parameters[int(number)]
+            for name, module in vars(owner).items():
+                for inside, own in module.named_parameters() if isinstance(module, Module) else ():
+                    if own is parameter:
+                        return f"{name}.{inside} ({what} of its {part})"
+    return entry
 
 
 def _times(difference: Difference) -> float:
