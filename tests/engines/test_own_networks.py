@@ -23,7 +23,7 @@ from tests.engines.learners import BOX, CHOICE, OBS, batch, differing, distance,
 from tests.engines.test_engine import COMPILING
 from tests.engines.test_own_updates import OFF_POLICY_RUN, ON_POLICY_RUN
 
-WIDTH = 6
+WIDTH = 4  # that of the observations: any layer can take the place of any other
 # Observations need no gradient, and torch says so of every backward hook on a first layer.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -117,6 +117,36 @@ EDITS: dict[str, Callable[[Any], None]] = {
     "own forward": own_forward,
 }
 
+
+def residual(body: Any) -> None:
+    body.__class__ = Residual
+
+
+def renamed(body: Any) -> None:
+    body.__class__ = OnlyNamed
+
+
+def tied_layer(body: Any) -> None:
+    body[2] = body[0]
+
+
+def tied_weight(body: Any) -> None:
+    body[2].weight = body[0].weight
+
+
+def with_dropout(body: Any) -> None:
+    body[1] = nn.Dropout(0.3)
+
+
+BODY_EDITS: dict[str, Callable[[Any], None]] = {
+    "residual body": residual,
+    "body of a subclass": renamed,
+    "tied layers in the body": tied_layer,
+    "tied weights in the body": tied_weight,
+    "dropout in the body": with_dropout,
+}
+"""Of the dense layers that the library makes: Linear, activation, Linear, activation."""
+
 # -- what an actor may do otherwise -----------------------------------------------------------
 
 
@@ -157,7 +187,7 @@ def build(
     sizes = {"num_envs": 4, "rollout_length": 8} if algorithm in ("ppo", "a2c") else {}
     if algorithm == "ppo":
         sizes |= {"num_epochs": 1, "num_minibatches": 2}
-    settings: dict[str, Any] = {"hidden_sizes": (WIDTH,)}
+    settings: dict[str, Any] = {"hidden_sizes": (WIDTH, WIDTH)}
     if network is not None:
         settings["encoder"] = lambda space: NETWORKS[network]()
     config = kind.Config(**sizes)
@@ -169,7 +199,10 @@ def build(
         def make_policy(cls, *args: Any, **kwargs: Any) -> Any:
             policy = make_policy(*args, **kwargs)
             layers = [m for m in policy.modules() if type(m) is nn.Linear]
-            EDITS[edit](layers[place % len(layers)])
+            if edit in EDITS:
+                EDITS[edit](layers[place % len(layers)])
+            elif network is None:
+                BODY_EDITS[edit](policy.torso[1])
             if actor == "own method":
                 name, change = ACTORS[algorithm]
                 own_method(policy, name, change, on_class=on_class)
@@ -214,14 +247,14 @@ def follows_eager(case: tuple[Any, ...], mode: str, backend: str = "inductor") -
 CASES = st.tuples(
     st.sampled_from(KINDS),
     st.none() | st.sampled_from(sorted(NETWORKS)),
-    st.sampled_from(sorted(EDITS)),
+    st.sampled_from(sorted(EDITS | BODY_EDITS)),
     st.integers(0, 3),
     st.sampled_from(("built-in", "own method", "own act")),
     st.booleans(),
 )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, database=None,
+@settings(max_examples=100, deadline=None, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(CASES, st.sampled_from(("cpu", "auto")))
 def test_random_networks_and_actors_learn_as_eager_autograd_has_it(
@@ -232,7 +265,8 @@ def test_random_networks_and_actors_learn_as_eager_autograd_has_it(
     # A lazily built layer is a plain one from its first input on.
     known = (None, "plain", "elu", "no bias", "layer norm", "negative slope", "lazily built",
              "lazy layer alone")  # fmt: skip
-    if network not in known or edit != "nothing" or actor == "own method":
+    edited = edit in EDITS or network is None
+    if network not in known or (edit != "nothing" and edited) or actor == "own method":
         assert name == "eager"
 
 
@@ -264,8 +298,10 @@ def test_compiled_networks_of_ones_own_learn_as_eager_autograd_has_it(
 @pytest.mark.parametrize(
     ("network", "edit", "actor", "named"),
     [
-        ("residual sequential", "nothing", "built-in", "Residual"),
-        ("tied layers", "nothing", "built-in", ""),
+        (None, "residual body", "built-in", "Residual"),
+        ("residual sequential", "nothing", "built-in", ""),
+        (None, "tied layers in the body", "built-in", "torso"),
+        (None, "tied weights in the body", "built-in", "torso"),
         (None, "forward hook", "built-in", "hook"),
         (None, "nothing", "own method", "My"),
         (None, "frozen", "built-in", "frozen"),

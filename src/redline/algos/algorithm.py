@@ -197,7 +197,7 @@ class OffPolicyAlgorithm(Algorithm):
 
         Returns:
             name -> metrics, each a tensor [], or a number where nothing has to be waited for;
-            and "priority" [N], a tensor, the new priorities of the batch.
+            and "priority" [N], a tensor, the new priorities of the batch; without it they stay.
         """
 
     @abstractmethod

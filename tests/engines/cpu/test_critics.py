@@ -15,7 +15,7 @@ from redline.algos.ddpg import DDPG, DDPGConfig
 from redline.algos.sac import SAC, SACConfig
 from redline.algos.td3 import TD3, TD3Config
 from redline.engines.cpu import mlp, update_for
-from tests.parity.learners import parameters
+from tests.engines.learners import parameters
 
 ACTIONS = spaces.Box(-2.0, 1.0, (2, 2), np.float32)
 VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from redline.engines.cpu import mlp, update_for
 from redline.engines.cpu import parameters as native_parameters
-from tests.parity.learners import LEARNERS, batch, make, parameters
+from tests.engines.learners import LEARNERS, batch, make, parameters
 
 SERVED = (
     "sac", "sac-fixed-alpha", "td3", "ddpg", "dqn", "double-dqn", "ppo-box", "ppo-discrete",
@@ -152,8 +152,8 @@ def test_idle_rows_reach_no_sum(name: str) -> None:
 def test_normalized_observations_are_learned_from() -> None:
     from redline.algos.ppo import PPO, PPOConfig
     from redline.policies import make_policy
-    from tests.parity.learners import BOX, B, T, rollout
-    from tests.parity.learners import OBS as VECTOR
+    from tests.engines.learners import BOX, B, T, rollout
+    from tests.engines.learners import OBS as VECTOR
 
     learners = []
     for _ in range(2):

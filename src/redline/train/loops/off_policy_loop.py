@@ -92,8 +92,8 @@ class OffPolicyLoop(TrainLoop):
         batch = self._batch if self._replay_is_near else _moved(self._batch, device)
         with _LEARNING:
             metrics = dict(self._update_algorithm(batch))  # a captured update returns the same one
-        priority = metrics.pop("priority")
-        if self._algo.prioritized:
+        priority = metrics.pop("priority", None)  # None: the rows keep the ones they have
+        if self._algo.prioritized and priority is not None:
             with _REPLAY:
                 priority = priority.to(self._replay.device)
                 self._replay.update_priorities(_index(self._batch), priority)
