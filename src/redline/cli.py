@@ -125,7 +125,7 @@ class ResumeArguments:
     env_backend: str | None = None
     """The run's back end again, where it is `module:Name`, so that the module is imported."""
     collector: str | None = None
-    """The run's collector again, likewise."""
+    """Likewise its collector."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the progress bar and messages."""
 
@@ -209,14 +209,17 @@ def _resume(arguments: list[str], recording: Any) -> int:
     if not arguments[0].startswith("-"):
         algorithm, arguments = arguments[0], arguments[1:]
     parsed = _parse(ResumeArguments, arguments, "train")
+    from redline.train.runs.building import Given
     from redline.train.runs.start import resume_run
 
     run = resume_run(
         parsed.resume,
-        env=parsed.env,
-        algorithm=algorithm,
-        env_backend=parsed.env_backend,
-        collector=parsed.collector,
+        Given(
+            algorithm=algorithm,
+            env=parsed.env,
+            env_backend=parsed.env_backend,
+            collector=parsed.collector,
+        ),
         total_env_steps=parsed.total_env_steps,
         quiet=parsed.quiet,
         recording=recording,

@@ -140,7 +140,7 @@ def test_a_missing_device_is_named_with_its_setting(name: str, tmp_path: Path) -
 
 def test_the_original_is_another_environment(tmp_path: Path) -> None:
     run = small(tmp_path / "run", "ppo", total_env_steps=128)
-    with pytest.raises(IncompatibleCheckpointError, match="was trained on redline/CartPole-v1"):
+    with pytest.raises(IncompatibleCheckpointError, match="was trained on the environment redline"):
         redline.train(resume=run.out, env="CartPole-v1", quiet=True)
 
 

@@ -1,4 +1,4 @@
-"""What acts in a policy's place where a kernel for the CPU can."""
+"""What acts in a policy's place, where a kernel for the CPU can."""
 
 from __future__ import annotations
 

@@ -71,19 +71,27 @@ def describe_env(env: EnvArgument) -> str:
 
 
 def collector_of(config: RunConfig, given: Given) -> type[Collector]:
-    """The class of the run's collector.
+    """The class of the run's collector."""
+    return find_collector(_named_again(config.run.collector, given.collector, "collector"))
+
+
+def _named_again(label: str, given: Any, setting: str) -> Any:
+    """What the caller gave, or the name that the config holds.
 
     Raises:
-        ConfigError: if only the run directory names a collector that is Python code.
+        ConfigError: if only the run directory names it, and it is Python code.
     """
-    named = config.run.collector
-    if given.collector is None and ":" in named:
-        raise ConfigError(
-            f"the collector of this run, {named!r}, is Python code, and a run directory alone must "
-            f"not decide what is imported. If you trust it, name it again: --collector {named}, or "
-            f"redline.train(resume=..., collector=...) with its class."
-        )
-    return find_collector(named if given.collector is None else given.collector)
+    if given is not None:
+        return given
+    if ":" not in label:
+        return label
+    name_it = f"name it again: --{setting.replace('_', '-')} {label}"
+    if label.startswith(_PYTHON_ENV):
+        name_it = f"call redline.train(resume=..., {setting}=...) with its class"
+    raise ConfigError(
+        f"the {setting} of this run, {label!r}, is Python code, and a run directory alone must not "
+        f"decide what is imported. If you trust it, {name_it}."
+    )
 
 
 def env_settings(
@@ -119,7 +127,7 @@ def env_settings(
                 f"env=...) with the same object."
             )
         env = run.env
-    backend = _backend_of(run, given)
+    backend = _named_again(run.env_backend, given.env_backend, "env_backend")
     if isinstance(env, gymnasium.vector.VectorEnv) and run.eval_interval:
         raise ConfigError(
             "eval_interval needs environments beside those that train, and a VectorEnv object is "
@@ -136,25 +144,6 @@ def env_settings(
         num_workers=run.num_workers,
         worker_timeout_s=run.worker_timeout_s,
         tune_process=run.tune_process,
-    )
-
-
-def _backend_of(run: RunSettings, given: Given) -> str | type[Backend]:
-    """What is to step the environments.
-
-    Raises:
-        ConfigError: if only the run directory names a back end that is Python code.
-    """
-    if given.env_backend is not None:
-        return given.env_backend
-    if ":" not in run.env_backend:
-        return run.env_backend
-    name_it = f"name it again: --env-backend {run.env_backend}"
-    if run.env_backend.startswith(_PYTHON_ENV):
-        name_it = "call redline.train(resume=..., env_backend=...) or redline.load with its class"
-    raise ConfigError(
-        f"the environment back end of this run, {run.env_backend!r}, is Python code, and a run "
-        f"directory alone must not decide what is imported. If you trust it, {name_it}."
     )
 
 
@@ -198,19 +187,21 @@ def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False)
     )
 
 
-def initial_threads(run: RunSettings, env: VecEnv) -> int:
+def initial_threads(run: RunSettings, env: VecEnv, collector: type[Collector]) -> int:
     """Threads before there is an algorithm whose work could be told."""
     if run.num_threads != "auto":
         return run.num_threads
-    return _learner_cores(run) if _has_images(env) else 1
+    return _learner_cores(run, collector) if _has_images(env) else 1
 
 
-def resolve_threads(config: RunConfig, env: VecEnv, algorithm: Any) -> tuple[RunConfig, str]:
+def resolve_threads(
+    config: RunConfig, env: VecEnv, collector: type[Collector], algorithm: Any
+) -> tuple[RunConfig, str]:
     """Put a number in place of `num_threads="auto"`; also one sentence why."""
     run, algo = config.run, config.algo
     if run.num_threads != "auto":
         return config, "as the settings say"
-    threads = initial_threads(run, env)
+    threads = initial_threads(run, env, collector)
     reason = "all cores of this process, for images"
     if not _has_images(env):
         rows = getattr(algo, "samples_per_update", None)
@@ -218,7 +209,7 @@ def resolve_threads(config: RunConfig, env: VecEnv, algorithm: Any) -> tuple[Run
             minibatches = getattr(algo, "num_minibatches", 1)
             rows = algo.num_envs * algo.rollout_length / minibatches
         work = update_multiplications(algorithm, rows) if run.device == "cpu" else 0.0
-        cores = _learner_cores(run)
+        cores = _learner_cores(run, collector)
         busy = busy_cores() if choose_threads(work, cores, 0.0) > 1 else 0.0
         threads = choose_threads(work, cores, busy)
         reason = f"{work / 1e6:,.0f} million multiplications per update, {cores} cores"
@@ -227,9 +218,9 @@ def resolve_threads(config: RunConfig, env: VecEnv, algorithm: Any) -> tuple[Run
     return config.replace(num_threads=threads), reason
 
 
-def _learner_cores(run: RunSettings) -> int:
-    # While the async collector's workers act, the learner learns.
-    return threads_each(run.num_workers + 1 if run.collector == "async" else 1)
+def _learner_cores(run: RunSettings, collector: type[Collector]) -> int:
+    # Where workers act while the learner learns, all want cores at the same time.
+    return threads_each(run.num_workers + 1 if collector.works_ahead else 1)
 
 
 def _has_images(env: VecEnv) -> bool:

@@ -14,16 +14,16 @@ from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.registry import algorithm_label, declaration
-from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
+from redline.collect import Collector, collector_label
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.presets import preset_config
 from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
-from redline.train.runs.execution import ProfileRecording, execute
+from redline.train.runs.execution import Recording, execute
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,
@@ -56,7 +56,7 @@ def train(
             built-in encoders.
         env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
             one; None is "auto". With `resume` only needed where the run's is your own.
-        collector: what collects: likewise; None is "serial".
+        collector: what collects, likewise; None is "serial".
         resume: run directory to go on with.
         preset: named hyperparameters to start from.
         settings: any setting of the run, the policy or the algorithm by its name, such as
@@ -68,6 +68,13 @@ def train(
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
     """
+    given = Given(
+        algorithm=algorithm,
+        env=env,
+        network=network,
+        env_backend=env_backend,
+        collector=collector,
+    )
     if resume is not None:
         allowed = {"total_env_steps", "quiet"}
         if unknown := set(settings) - allowed:
@@ -75,15 +82,7 @@ def train(
                 f"{', '.join(sorted(unknown))} cannot be changed when a run is resumed: it would "
                 f"not be the same run. Only {' and '.join(sorted(allowed))} can."
             )
-        return resume_run(
-            Path(resume),
-            env=env,
-            network=network,
-            algorithm=algorithm,
-            env_backend=env_backend,
-            collector=collector,
-            **settings,
-        )
+        return resume_run(Path(resume), given, **settings)
     if algorithm is None:
         raise ConfigError("algorithm is missing. Give one, such as redline.train('ppo', ...).")
     if env is None:
@@ -100,23 +99,14 @@ def train(
     if collector is not None:
         settings["collector"] = collector_label(collector)
     config = preset_config(declaration(algorithm), name, preset).replace(env=name, **settings)
-    return start_run(
-        config,
-        Given(
-            algorithm=algorithm,
-            env=env,
-            network=network,
-            env_backend=env_backend,
-            collector=collector,
-        ),
-    )
+    return start_run(config, given)
 
 
 def start_run(
     config: RunConfig,
     given: Given | None = None,
     *,
-    recording: ProfileRecording | None = None,
+    recording: Recording | None = None,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
 
@@ -136,7 +126,7 @@ def start_run(
     given = dataclasses.replace(
         given,
         algorithm=given.algorithm or config.algorithm,
-        env=given.env if given.env is not None else config.run.env,
+        env=given.env if given.env is not None else config.run.env or None,
         env_backend=given.env_backend or config.run.env_backend,
         collector=given.collector or config.run.collector,
     )
@@ -145,27 +135,18 @@ def start_run(
 
 def resume_run(
     out: Path,
+    given: Given | None = None,
     *,
-    env: EnvArgument | None = None,
-    network: NetworkFactory | None = None,
-    algorithm: str | type[Algorithm] | None = None,
-    env_backend: str | type[Backend] | None = None,
-    collector: str | type[Collector] | None = None,
     total_env_steps: int | None = None,
     quiet: bool = False,
-    recording: ProfileRecording | None = None,
+    recording: Recording | None = None,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint.
 
     Args:
         out: run directory.
-        env: the same environment again, if it was given as a Python object; a different id
-            is refused.
-        network: the same network factory again, if there was one.
-        algorithm: None, or the run's own; it must be given where it is none that Redline knows
-            by name.
-        env_backend: likewise.
-        collector: likewise.
+        given: what the caller gives as Python objects; it must be what the run was begun with.
+            What Redline knows by name may be left out.
         total_env_steps: new length of the run; None: as it was.
         quiet: leave out the progress bar and messages.
         recording: run directory -> context in which the training takes place.
@@ -175,30 +156,9 @@ def resume_run(
     """
     if total_env_steps is not None:
         require_positive(total_env_steps=total_env_steps)
-    config = read_config(out, algorithm)
-    if algorithm is not None and algorithm_label(algorithm) != config.algorithm:
-        raise ConfigError(
-            f"{out} is a run of {config.algorithm}, not of {algorithm_label(algorithm)}. Leave the "
-            f"algorithm out, or give another run directory."
-        )
-    given = Given(
-        algorithm=algorithm, env=env, network=network, env_backend=env_backend, collector=collector
-    )
-    if env_backend is not None and backend_label(env_backend) != config.run.env_backend:
-        raise IncompatibleCheckpointError(
-            f"the environments of {out} were stepped by the back end {config.run.env_backend}, not "
-            f"by {backend_label(env_backend)}. Leave the back end out, or start a new run."
-        )
-    if collector is not None and collector_label(collector) != config.run.collector:
-        raise IncompatibleCheckpointError(
-            f"{out} was collected by {config.run.collector}, not by {collector_label(collector)}. "
-            f"Leave the collector out, or start a new run."
-        )
-    if env is not None and describe_env(env) != config.run.env:
-        raise IncompatibleCheckpointError(
-            f"{out} was trained on {config.run.env}, not on {describe_env(env)}. Resume it with "
-            f"the same environment, or start a new run."
-        )
+    given = given or Given()
+    config = read_config(out, given.algorithm)
+    _check_same(config, out, given)
     total = total_env_steps or config.run.total_env_steps
     console = Console(total, quiet=quiet)
     checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
@@ -216,12 +176,37 @@ def resume_run(
     return _executed(config, out, given, checkpoint, recording)
 
 
+def _check_same(config: RunConfig, out: Path, given: Given) -> None:
+    """Refuse to go on with anything else than what the run was begun with.
+
+    Raises:
+        ConfigError: if the algorithm is another one.
+        IncompatibleCheckpointError: if the environments are, or what steps or collects them.
+    """
+    if given.algorithm is not None and algorithm_label(given.algorithm) != config.algorithm:
+        raise ConfigError(
+            f"{out} is a run of {config.algorithm}, not of {algorithm_label(given.algorithm)}. "
+            f"Leave the algorithm out, or give another run directory."
+        )
+    run = config.run
+    for what, present, label in (
+        ("environment", run.env, describe_env(given.env) if given.env is not None else None),
+        ("back end", run.env_backend, given.env_backend and backend_label(given.env_backend)),
+        ("collector", run.collector, given.collector and collector_label(given.collector)),
+    ):
+        if label is not None and label != present:
+            raise IncompatibleCheckpointError(
+                f"{out} was trained on the {what} {present}, not on {label}. Resume it with the "
+                f"same {what}, or start a new run."
+            )
+
+
 def _executed(
     config: RunConfig,
     out: Path,
     given: Given,
     checkpoint: Checkpoint | None,
-    recording: ProfileRecording | None,
+    recording: Recording | None,
 ) -> Run:
     config, stopped_by = execute(config, out, given, checkpoint=checkpoint, recording=recording)
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
