@@ -103,7 +103,7 @@ def test_a_run_directory_alone_imports_nothing(backend: Any, tmp_path: Path) -> 
         with pytest.raises(ConfigError, match="must not decide what is imported"):
             refused()
     assert load_run(out, env_backend=NAME).policy()
-    with pytest.raises(IncompatibleCheckpointError, match="not by gymnasium"):
+    with pytest.raises(IncompatibleCheckpointError, match="not on gymnasium"):
         redline.train(resume=out, env_backend="gymnasium")
 
 
