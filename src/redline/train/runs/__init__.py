@@ -1,0 +1,1 @@
+"""Runs: started, resumed, loaded, evaluated, exported."""
