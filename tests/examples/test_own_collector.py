@@ -71,7 +71,7 @@ def test_a_run_collects_with_it_and_is_resumed_with_it_alone(curious: Any, tmp_p
     assert redline.load(out).evaluate(episodes=1).episodes == 1
     with pytest.raises(ConfigError, match="the collector of this run, 'own_collector"):
         redline.train(resume=out, total_env_steps=2048, quiet=True)
-    with pytest.raises(IncompatibleCheckpointError, match="not by serial"):
+    with pytest.raises(IncompatibleCheckpointError, match="not on serial"):
         redline.train(resume=out, collector="serial", total_env_steps=2048, quiet=True)
     longer = redline.train(resume=out, collector=curious, total_env_steps=2048, quiet=True)
     assert longer.inspect()["env_steps"] == 2048

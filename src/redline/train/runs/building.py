@@ -19,19 +19,17 @@ from redline.engines.acting import actor_for
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
-from redline.envs.backends.registry import find_backend
 from redline.envs.cpus import threads_each, worker_cpus
-from redline.envs.games.ids import is_native
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
-from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.loops.background_evaluation import BackgroundEvaluation
+from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.progress.progress import ProgressLogger
-from redline.train.threads import busy_cores, choose_threads, update_multiplications
 from redline.train.settings import RunConfig, RunSettings
+from redline.train.threads import busy_cores, choose_threads, update_multiplications
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
 """What a user may give as an environment."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+
 from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.engines.engine import Engine, choose_engine
 from redline.engines.self_check import CheckedUpdate
-
 from redline.errors import IncompatibleCheckpointError, RedlineError
 from redline.train.checkpoint.atomic_files import write_json_atomic
 from redline.train.checkpoint.checkpoint import Checkpoint
@@ -19,6 +19,7 @@ from redline.train.loops.loop import TrainLoop
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.loops.on_policy_loop import OnPolicyLoop
 from redline.train.loops.randomness import seed_global_generators
+from redline.train.process import tune_process
 from redline.train.progress.console import Console, duration
 from redline.train.progress.writers import require_writer
 from redline.train.runs.building import (
@@ -30,15 +31,14 @@ from redline.train.runs.building import (
     collector_of,
     env_settings,
     initial_threads,
-    make_collector,
     make_background_evaluation,
+    make_collector,
     make_evaluator,
     make_logger,
     make_store,
     resolve,
     resolve_threads,
 )
-from redline.train.process import tune_process
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock
 from redline.train.settings import RunConfig, RunSettings
 

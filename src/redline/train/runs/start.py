@@ -10,20 +10,19 @@ from typing import Any
 
 import gymnasium
 
-from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.registry import algorithm_label, declaration
+from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
-from redline.collect import Collector, collector_label
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.presets import preset_config
 from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
-from redline.train.runs.execution import Recording, execute
+from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,
@@ -106,7 +105,7 @@ def start_run(
     config: RunConfig,
     given: Given | None = None,
     *,
-    recording: Recording | None = None,
+    recording: ProfileRecording | None = None,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
 
@@ -139,7 +138,7 @@ def resume_run(
     *,
     total_env_steps: int | None = None,
     quiet: bool = False,
-    recording: Recording | None = None,
+    recording: ProfileRecording | None = None,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint.
 
@@ -206,7 +205,7 @@ def _executed(
     out: Path,
     given: Given,
     checkpoint: Checkpoint | None,
-    recording: Recording | None,
+    recording: ProfileRecording | None,
 ) -> Run:
     config, stopped_by = execute(config, out, given, checkpoint=checkpoint, recording=recording)
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
