@@ -279,15 +279,26 @@ def test_random_networks_and_actors_learn_as_eager_autograd_has_it(
         ("a2c", "tied layers", "frozen", "own method"),
         ("dqn", "lazily built", "own forward", "built-in"),
         ("dqn", None, "spectral norm", "own method"),
-        ("dqn", "dropout", "gradient hook", "built-in"),
-        ("a2c", None, "backward hook", "built-in"),
+        ("dqn", "dropout", "weight norm", "built-in"),
+        ("a2c", None, "residual body", "built-in"),
     ],
 )
 def test_compiled_networks_of_ones_own_learn_as_eager_autograd_has_it(
     algorithm: str, network: str | None, edit: str, actor: str
 ) -> None:
     torch._dynamo.reset()
-    follows_eager((algorithm, network, edit, 0, actor, True), "compile", "aot_eager")
+    name, _ = follows_eager((algorithm, network, edit, 0, actor, True), "compile", "aot_eager")
+    assert name == "compile"
+
+
+@pytest.mark.parametrize("algorithm", KINDS)
+@pytest.mark.parametrize("hook", ["backward hook", "gradient hook"])
+def test_hooks_on_gradients_are_not_compiled(algorithm: str, hook: str) -> None:
+    """The compiler leaves out those of parameters, and fails on those of modules."""
+    case = (algorithm, None, hook, 0, "built-in", True)
+    name, reason = follows_eager(case, "compile", "aot_eager")
+    assert name == "eager"
+    assert f"has a {hook}, which torch.compile does not trace" in reason
 
 
 # -- the four cases that another network than the one that acts had been learned in ----------

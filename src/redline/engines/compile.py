@@ -82,6 +82,23 @@ class CompiledStep:
         )
 
 
+def untraced_hook(algorithm: Any) -> str | None:
+    """A hook on gradients that a compiled step would leave out or fail on; None if there is none.
+
+    Args:
+        algorithm: what learns; its networks are looked at.
+    """
+    networks = {k: v for k, v in vars(algorithm).items() if isinstance(v, torch.nn.Module)}
+    for name, network in networks.items():
+        for path, module in network.named_modules(prefix=name):
+            if module._backward_hooks or module._backward_pre_hooks:
+                return f"{path} has a backward hook"
+        for path, parameter in network.named_parameters(prefix=name):
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                return f"{path} has a gradient hook"
+    return None
+
+
 def keep_compiled_code() -> None:
     """Let compiled code outlive a restart of the machine, for the next run to start quickly.
 

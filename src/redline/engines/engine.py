@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
-from redline.engines.compile import CompiledStep
+from redline.engines.compile import CompiledStep, untraced_hook
 from redline.engines.cudagraph import WARMUP_CALLS, CapturedStep
 from redline.engines.twin import twin
 from redline.errors import ConfigError
@@ -108,6 +108,10 @@ def _with_step(algorithm: Any, requested: str, backend: str) -> Engine:
     name = type(algorithm).__name__
     if not callable(getattr(algorithm, "step", None)):
         reason = f"{name} has no `step` that could be compiled or captured"
+        return Engine("eager", reason, algorithm.update)
+    hook = untraced_hook(algorithm) if "compile" in requested else None
+    if hook is not None:
+        reason = f"{hook}, which torch.compile does not trace"
         return Engine("eager", reason, algorithm.update)
     step: Any = algorithm.step
     compiled = None
