@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--measured", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--without", help="a piece of `benchmarks/pieces.py` to leave out")
     arguments = parser.parse_args()
     stopwatch = Stopwatch(arguments.warmup, arguments.measured)
 
@@ -43,6 +44,10 @@ def main() -> None:
     import redline
     from redline.train.loops.loop import TrainLoop
 
+    if arguments.without:
+        from benchmarks.pieces import PIECES
+
+        PIECES[arguments.without][0]()
     iterate = TrainLoop._iterate
     first_iteration_s: list[float] = []
     compiled: dict[str, float] = {}
