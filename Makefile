@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-EXTRAS := atari,mujoco,envpool,minatar,video,onnx,dev
+EXTRAS := atari,mujoco,minatar,video,onnx,dev
+ifeq ($(shell uname),Linux)
+EXTRAS := $(EXTRAS),envpool
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-profile-312 lint clean

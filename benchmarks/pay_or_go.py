@@ -82,9 +82,7 @@ def main() -> int:
     parser.add_argument("--pieces", nargs="+", default=list(PIECES), choices=list(PIECES))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--share", type=float, default=1.0, help="of the measured steps"
-    )
+    parser.add_argument("--share", type=float, default=1.0, help="of the measured steps")
     options = parser.parse_args()
     results: dict[str, dict[str, Any]] = {}
     for threads in map(int, options.threads.split(",")):

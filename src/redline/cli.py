@@ -345,7 +345,7 @@ class PlotArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportArguments:
-    """The greedy policy, normalisation included, for use without Redline."""
+    """The greedy policy, normalization included, for use without Redline."""
 
     run_dir: Positional[Path]
     """Run directory."""

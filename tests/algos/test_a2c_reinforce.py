@@ -90,7 +90,7 @@ def test_a2c_gradient_by_hand() -> None:
     d log pi / d logit = 1/2 for action 1, -1/2 for action 0:
         d policy_loss = -(3/2 * 1/2 - 2 * 1/2) / 2 = 1/8
         d value_loss / d V = ((1 - 5/2) + (1 - 3)) / 2 = -7/4, times value_coef 1/2
-    With SGD in place of the optimiser the step is -lr times that.
+    With SGD in place of the optimizer the step is -lr times that.
     """
     policy = TwoNumberPolicy(logit=0.0, value=1.0)
     config = A2CConfig(

@@ -130,7 +130,7 @@ def test_first_minibatch_has_ratio_one() -> None:
 
 
 def test_update_counts_its_steps_and_changes_every_parameter() -> None:
-    """2 epochs of 2 minibatches are 4 optimiser steps."""
+    """2 epochs of 2 minibatches are 4 optimizer steps."""
     ppo, rollout = made_rollout()
     before = {name: p.clone() for name, p in ppo.policy.named_parameters()}
     metrics = ppo.update(rollout)

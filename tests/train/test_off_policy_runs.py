@@ -93,7 +93,7 @@ def stop_after(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_run_ends_like_one_never_stopped(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replay, its priorities, targets, optimisers, schedules and every stream go on exactly."""
+    """Replay, its priorities, targets, optimizers, schedules and every stream go on exactly."""
     whole = small(tmp_path / "whole", case)
     with monkeypatch.context() as patch:
         stop_after(11, patch)

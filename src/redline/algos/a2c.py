@@ -48,11 +48,11 @@ class A2CConfig:
     num_envs: int = 8
     """B, environments stepped in parallel."""
     rollout_length: int = 5
-    """T, env_steps per environment per iteration; one optimiser step each."""
+    """T, env_steps per environment per iteration; one optimizer step each."""
     gamma: float = 0.99
     """Discount per env_step, in [0, 1]."""
     gae_lambda: float = 1.0
-    """Lambda of generalised advantage estimation, in [0, 1]; 1 is A2C's n-step return."""
+    """Lambda of generalized advantage estimation, in [0, 1]; 1 is A2C's n-step return."""
     normalize_advantage: bool = False
     """Whether advantages get mean 0 and standard deviation 1 in each rollout."""
     value_coef: float = 0.5
@@ -60,13 +60,13 @@ class A2CConfig:
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
-    """Which optimiser; RMSprop (smoothing 0.99) is the original's."""
+    """Which optimizer; RMSprop (smoothing 0.99) is the original's."""
     learning_rate: float = 7e-4
-    """The optimiser's step size."""
+    """The optimizer's step size."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
     optimizer_eps: float = 1e-5
-    """The optimiser's epsilon."""
+    """The optimizer's epsilon."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool = False

@@ -18,7 +18,7 @@ from redline.policies import DeterministicActor, make_actor
 
 
 class ActorCriticLearner(OffPolicyAlgorithm):
-    """An actor, a critic with its target, and an optimiser for each of the two.
+    """An actor, a critic with its target, and an optimizer for each of the two.
 
     Args:
         actor: the policy; kept, not copied.
@@ -133,7 +133,7 @@ class ActorCriticLearner(OffPolicyAlgorithm):
         return self._conditions[1]
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take `learning_rate` from the schedules; all optimisers scale with it."""
+        """Take `learning_rate` from the schedules; all optimizers scale with it."""
         config = self.config
         scale = values.get("learning_rate", config.learning_rate) / config.learning_rate
         for name, optimizer in self._optimizers().items():
@@ -149,14 +149,14 @@ class ActorCriticLearner(OffPolicyAlgorithm):
         return {"policy": self.policy, "critic": self.critic, "target": self.target}
 
     def _optimizers(self) -> dict[str, Adam]:
-        """Name -> optimiser, as saved."""
+        """Name -> optimizer, as saved."""
         return {
             "actor_optimizer": self.actor_optimizer,
             "critic_optimizer": self.critic_optimizer,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimisers, generator, the actor's metrics and the count of updates."""
+        """Networks, optimizers, generator, the actor's metrics and the count of updates."""
         parts = self._modules() | self._optimizers()
         return {name: part.state_dict() for name, part in parts.items()} | {
             "actor_metrics": dict(self.actor_metrics),

@@ -83,7 +83,7 @@ class APPO(PPO):
             rollout: [T, B] with the extra `log_prob`; it is not changed.
 
         Returns:
-            name -> [] means over the optimiser steps taken.
+            name -> [] means over the optimizer steps taken.
         """
         with torch.no_grad():
             output = self.policy.evaluate_rollout(rollout)

@@ -11,7 +11,7 @@ critic, its target and loss are in `algos/critics.py`.
 
 Departs from the paper: independent Gaussian noise instead of an Ornstein-Uhlenbeck process
 (Fujimoto et al. 2018, arXiv:1802.09477, found no difference), actions enter the critic's
-first layer, no weight decay and no batch normalisation. `n_step` windows have discount
+first layer, no weight decay and no batch normalization. `n_step` windows have discount
 gamma^n.
 
 Cost: one step of the critic and one of the actor per update.

@@ -34,7 +34,7 @@ def project_categorical(values: Tensor, probability: Tensor, atoms: Tensor) -> T
 def categorical_divergence(logits: Tensor, target: Tensor) -> Tensor:
     """KL(target || softmax(logits)), in nats: the cross-entropy less what cannot be learned.
 
-    Bellemare et al. 2017, algorithm 1, minimises the cross-entropy, whose gradient is the
+    Bellemare et al. 2017, algorithm 1, minimizes the cross-entropy, whose gradient is the
     same; the divergence is what Rainbow (Hessel et al. 2018) prioritizes by.
 
     Args:

@@ -20,7 +20,7 @@ atoms, or each of its quantiles. An action that the mask of s' forbids is never 
 Departs from the papers: Adam for all; gradients may be clipped by norm; the quantile losses
 are weighted and prioritized like the others.
 
-Cost: one optimiser step per batch. `update` never waits for the device.
+Cost: one optimizer step per batch. `update` never waits for the device.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DQNConfig(QLearningConfig):
     num_target_fractions: int = 64
     """Fractions drawn for its targets (N')."""
     num_acting_fractions: int = 32
-    """Evenly spaced fractions whose mean is the value that acts and is maximised (K)."""
+    """Evenly spaced fractions whose mean is the value that acts and is maximized (K)."""
 
     def __post_init__(self) -> None:
         QLearningConfig.__post_init__(self)
@@ -286,7 +286,7 @@ class DQN(OffPolicyAlgorithm):
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
 
     def update(self, batch: TensorDict) -> dict[str, Any]:
-        """One optimiser step.
+        """One optimizer step.
 
         Args:
             batch: [N] transitions.
@@ -398,11 +398,11 @@ class DQN(OffPolicyAlgorithm):
             self.target_policy.head.resample(self.generator)
 
     def optimizer_steps(self) -> int:
-        """Optimiser steps taken."""
+        """Optimizer steps taken."""
         return self.updates
 
     def state_dict(self) -> dict[str, Any]:
-        """Both networks with their noise, optimiser state, RNG and counts."""
+        """Both networks with their noise, optimizer state, RNG and counts."""
         return {
             "policy": self.policy.state_dict(),
             "target": self.target_policy.state_dict(),

@@ -18,7 +18,7 @@ bootstrapped with the value that the collecting weights gave its last observatio
 row, as in the paper, with the learner's. A recurrent policy starts from the state that the
 collecting weights left.
 
-Cost: one optimiser step per rollout. `update` never waits for the device.
+Cost: one optimizer step per rollout. `update` never waits for the device.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ImpalaConfig(A2CConfig):
     """
 
     rollout_length: int = 20
-    """T, env_steps per environment per iteration; one optimiser step each."""
+    """T, env_steps per environment per iteration; one optimizer step each."""
     rho_bar: float = 1.0
     """Largest importance ratio in the temporal difference and the policy gradient."""
     c_bar: float = 1.0

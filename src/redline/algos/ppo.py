@@ -65,7 +65,7 @@ class PPOConfig:
     gamma: float = 0.99
     """Discount per env_step, in [0, 1]."""
     gae_lambda: float = 0.95
-    """Lambda of generalised advantage estimation, in [0, 1]."""
+    """Lambda of generalized advantage estimation, in [0, 1]."""
     clip_range: float = 0.2
     """Epsilon: the ratio is clipped to [1 - epsilon, 1 + epsilon]."""
     clip_range_schedule: Literal["constant", "linear"] = "constant"

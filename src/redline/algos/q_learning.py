@@ -54,7 +54,7 @@ class QLearningConfig(OffPolicyConfig):
     max_grad_norm: float = 10.0
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     target_update_interval: int = 1_000
-    """Optimiser steps between updates of the target network."""
+    """Optimizer steps between updates of the target network."""
     tau: float = 1.0
     """Share of the online parameters in each update of the target; 1 copies them."""
     epsilon_schedule: Literal["linear", "ape-x"] = "linear"
@@ -294,13 +294,13 @@ def initial_priorities(
 class TargetNetwork:
     """Moves a target network after the online one.
 
-    Parameters move by theta' <- theta' + tau (theta - theta') every `interval` optimiser
+    Parameters move by theta' <- theta' + tau (theta - theta') every `interval` optimizer
     steps; other state (such as running statistics) is copied then. Noise is a network's own.
 
     Args:
         online: the network that learns.
         target: one of the same make; it becomes equal to the online one.
-        interval: optimiser steps between moves.
+        interval: optimizer steps between moves.
         tau: in (0, 1]; 1 copies.
     """
 
@@ -313,7 +313,7 @@ class TargetNetwork:
         self._buffers = list(zip(_shared_buffers(online), _shared_buffers(target), strict=True))
 
     def is_due(self, optimizer_steps: int) -> bool:
-        """Whether it is time to move after so many optimiser steps."""
+        """Whether it is time to move after so many optimizer steps."""
         return optimizer_steps % self._interval == 0
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ terminated D is 0. So one rule serves all rows, with fixed shapes.
 Departs from the paper: the previous action and reward are no inputs; actors are the
 environments of one collector.
 
-Cost: one optimiser step per batch; two unrolls of T' - 1 rows. `update` never waits for the
+Cost: one optimizer step per batch; two unrolls of T' - 1 rows. `update` never waits for the
 device.
 """
 
@@ -112,7 +112,7 @@ class R2D1Config(QLearningConfig):
     max_grad_norm: float = 40.0
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     target_update_interval: int = 2_500
-    """Optimiser steps between updates of the target network."""
+    """Optimizer steps between updates of the target network."""
     epsilon_schedule: Literal["linear", "ape-x"] = "ape-x"
     """linear: one epsilon for all environments, falling with global env_steps.
     ape-x: a constant one for each environment, ape_x_epsilon^(1 + ape_x_alpha * i / (B - 1))."""
@@ -330,7 +330,7 @@ class R2D1(OffPolicyAlgorithm):
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
 
     def update(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """One optimiser step.
+        """One optimizer step.
 
         Args:
             batch: N sequences of T' rows.
@@ -424,11 +424,11 @@ class R2D1(OffPolicyAlgorithm):
         return {name: leaf[self.config.burn_in :] for name, leaf in states.items()}
 
     def optimizer_steps(self) -> int:
-        """Optimiser steps taken."""
+        """Optimizer steps taken."""
         return self.updates
 
     def state_dict(self) -> dict[str, Any]:
-        """Both networks, optimiser state and counts."""
+        """Both networks, optimizer state and counts."""
         return {
             "policy": self.policy.state_dict(),
             "target": self.target_policy.state_dict(),

@@ -12,9 +12,9 @@ Data: one episode per environment and iteration; an environment that has finishe
 its rows not valid. Only an episode longer than T is cut, its tail estimated by V.
 
 Departs from the book: the factor gamma^t is left out, as is customary, so that late steps
-count as much as early ones; one optimiser step uses all episodes of the iteration.
+count as much as early ones; one optimizer step uses all episodes of the iteration.
 
-Cost: one optimiser step per iteration. `update` never waits for the device.
+Cost: one optimizer step per iteration. `update` never waits for the device.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ between, which the soft value also counts, is left out of y.
 
 Departs from the paper: the temperature's loss is in log alpha (its gradient has the same
 sign, and Adam removes most of the difference in scale); a subset of an ensemble, dropout,
-layer normalisation and several critic updates per actor update are settings, which give
+layer normalization and several critic updates per actor update are settings, which give
 REDQ (Chen et al. 2021, arXiv:2101.05982) and DroQ (Hiraoka et al. 2022, arXiv:2110.02034).
 
 Cost: one step of the critics per update; one of actor and temperature, from one sample of
@@ -84,7 +84,7 @@ class SACConfig(OffPolicyConfig):
     """M, critics drawn anew at each update whose minimum makes the target; the actor then
     follows the mean of all. None: the minimum of all for both."""
     critic_layer_norm: bool = False
-    """Whether the critics have layer normalisation before each activation."""
+    """Whether the critics have layer normalization before each activation."""
     critic_dropout: float = 0.0
     """Share of the critics' hidden outputs that is dropped."""
     learning_rate: float = 3e-4
@@ -147,7 +147,7 @@ def actor_loss(value: Tensor, entropy: Tensor, alpha: Tensor) -> Tensor:
 
 
 def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """What learning alpha minimises, log alpha * (mean(H) - target): spare entropy lowers alpha.
+    """What learning alpha minimizes, log alpha * (mean(H) - target): spare entropy lowers alpha.
 
     Haarnoja et al. 2018, eq. 18, with log alpha in place of alpha.
 
@@ -377,7 +377,7 @@ class SAC(ActorCriticLearner):
 
         Args:
             obs: [N, ...] observations.
-            critic: whose judgement counts.
+            critic: whose judgment counts.
             members: which of its Q-functions; None: all.
             noise: [N, k] standard normal.
             average: whether their mean counts instead of their minimum.

@@ -194,7 +194,7 @@ class PolicySettings:
     """Whether actor and critic share the encoder.
     None: yes for images and with a core, no for vectors."""
     normalize_obs: bool = False
-    """Whether float observations are normalised by running statistics, clipped to +-10."""
+    """Whether float observations are normalized by running statistics, clipped to +-10."""
     distribution: Literal["auto", "gaussian", "squashed"] = "auto"
     """Of Box actions: Gaussian clipped to the bounds (auto), or squashed into them by tanh."""
     initial_log_std: float = 0.0

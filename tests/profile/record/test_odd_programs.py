@@ -118,7 +118,7 @@ for file in mine:
     assert seconds(summarize(profiled.session), level="simulator") >= 0.05
 
 
-def test_a_program_of_many_threads_is_analysed(profiled: Any) -> None:
+def test_a_program_of_many_threads_is_analyzed(profiled: Any) -> None:
     """A hundred at once, each of which gets a part of the memory; then one after the other."""
     profiled.run(
         """

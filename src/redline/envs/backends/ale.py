@@ -76,7 +76,9 @@ class AleBackend(ConcurrentBackend):
                 f"Use backend='gymnasium' to set a mode or difficulty."
             )
         protocol = atari.find_preset(settings.preset)
-        pool = thread_pool(settings.num_threads, num_envs, tune=settings.tune_process)
+        pool: dict[str, Any] = thread_pool(
+            settings.num_threads, num_envs, tune=settings.tune_process
+        )
         with batch_scheduling(settings.tune_process):
             self._games = AtariVectorEnv(
                 atari.rom_of(str(settings.env)),

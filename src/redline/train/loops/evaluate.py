@@ -70,7 +70,7 @@ def evaluate(
 
     Args:
         make_env: number of environments -> environments; closed afterwards.
-        policy: acts; it is not changed, and its normaliser is not updated.
+        policy: acts; it is not changed, and its normalizer is not updated.
         episodes: N.
         seed: of environments and action noise.
         greedy: act with the mode of the action distribution instead of sampling.

@@ -39,7 +39,7 @@ _AXIS_LABELS = {
     "episode_length_mean": "episode length (environment steps)",
 }
 
-# Okabe and Ito's palette: told apart with any kind of colour vision.
+# Okabe and Ito's palette: told apart with any kind of color vision.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _LINE_STYLES = ("-", "--", ":", "-.")
 
@@ -180,7 +180,7 @@ def setting_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """A short label for each of several different settings, from what tells them apart.
 
     Algorithm, env and preset are tried first, then the others by name; one that tells no
-    further settings apart is not named. A single setting is labelled by algorithm and env.
+    further settings apart is not named. A single setting is labeled by algorithm and env.
     """
     names = sorted({name for setting in settings for name in setting}, key=_by_telling)
     chosen: list[str] = []

@@ -174,7 +174,7 @@ class Run:
         return write_video(frames, path, fps=frames.fps)
 
     def export(self, out: str | Path, *, format: str = "onnx", which: str = "latest") -> Path:
-        """Write the greedy policy, normalisation included, for use without Redline.
+        """Write the greedy policy, normalization included, for use without Redline.
 
         Args:
             out: file to write.
