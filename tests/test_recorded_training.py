@@ -42,9 +42,9 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     assert (run / "profile" / "session-2").is_dir()
 
 
-def test_derived_updates_are_learning_as_a_whole(tmp_path: Path) -> None:
+def test_updates_of_the_cpu_engine_are_learning_as_a_whole(tmp_path: Path) -> None:
     """No call of autograd or of an optimizer tells their backpropagation apart."""
-    arguments = ["derived" if word == "eager" else word for word in ARGUMENTS]
+    arguments = ["cpu" if word == "eager" else word for word in ARGUMENTS]
     run = tmp_path / "run"
     end = ["--total-env-steps", "320", "--out", str(run), "--profile", "light"]
     assert main([*arguments, *end]) == 0

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.algos import critics, ddpg, policy_gradient, ppo, sac, td3
+from redline.algos import a2c, critics, ddpg, ppo, sac, td3
 from redline.algos.algorithm import normalized
 from redline.algos.distributional import project_categorical
 from redline.algos.dqn import DQN, DQNConfig
@@ -451,7 +451,7 @@ def test_policy_gradient(name: str) -> None:
     else:
         loss, _ = module.reinforce_loss(agent, batch, args)
         advantage, target = normalized(first - second, valid), first
-    policy_loss = policy_gradient.policy_gradient_loss(policy.log_prob(action), advantage, valid)
+    policy_loss = a2c.policy_gradient_loss(policy.log_prob(action), advantage, valid)
     value_loss = 0.5 * masked_mean((agent.value(obs) - target).square(), valid)
     entropy = masked_mean(policy.entropy(), valid)
     expected = policy_loss + args.value_coef * value_loss - 0.03 * entropy

@@ -425,7 +425,7 @@ def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
 
 def test_resuming_with_another_environment_is_refused(tmp_path: Path) -> None:
     run = small(tmp_path / "run", total_env_steps=128)
-    with pytest.raises(IncompatibleCheckpointError, match="trained on CartPole-v1"):
+    with pytest.raises(IncompatibleCheckpointError, match="trained on the environment CartPole-v1"):
         redline.train(resume=run.out, env="Acrobot-v1", total_env_steps=256)
     config = json.loads((run.out / "config.json").read_text())
     config["run"]["env"] = "Acrobot-v1"
