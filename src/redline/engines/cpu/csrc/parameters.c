@@ -343,10 +343,10 @@ do_all(const Part *parts, int count, Kernel kernel, const Factors *factors, long
 static float
 count_step(PyObject *list)
 {
-    if (!PyList_Check(list) || PyList_GET_SIZE(list) == 0 || PyList_GET_SIZE(list) > MOST_TENSORS)
+    Py_ssize_t size = PyList_Check(list) ? PyList_GET_SIZE(list) : 0;
+    if (size < 1 || size > MOST_TENSORS)
         return -1.0f;
     float *counts[MOST_TENSORS];
-    Py_ssize_t size = PyList_GET_SIZE(list);
     for (Py_ssize_t i = 0; i < size; i++) {
         counts[i] = number_of(PyList_GET_ITEM(list, i), 32);
         if (counts[i] == NULL || *counts[i] != *counts[0])
