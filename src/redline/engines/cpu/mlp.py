@@ -104,7 +104,13 @@ class MLP:
             self._bias_grads = [bias for _, bias in pairs]
         # The maximum with an array takes a quarter of the time of that with a number.
         self._zeros = [np.zeros_like(bias) for bias in self._biases]
-        self._rows = [np.empty_like(bias) for bias in self._biases]
+        self._hidden_rows = [
+            (weight.T, bias, np.empty_like(bias), zeros)
+            for weight, bias, zeros in zip(
+                self._weights[:-1], self._biases[:-1], self._zeros[:-1], strict=True
+            )
+        ]
+        self._last_weight = self._weights[-1].T
         self.widths = [len(bias) for bias in self._biases]
         self.num_inputs = len(self._weights[0])
         self._native = None
@@ -203,14 +209,19 @@ class MLP:
         if self._native is not None:
             self._native.row(x, out)
             return
-        last = len(self._weights) - 1
-        for i, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
-            y = out if i == last else self._rows[i]
-            np.dot(x, weight, out=y)
+        # One such call is made per env_step: what it needs of each layer lies ready.
+        for weight, bias, y, zeros in self._hidden_rows:
+            np.dot(weight, x, out=y)
             y += bias
-            if i < last or self._activates_output:
-                self._activate(y, i)
+            if self._is_tanh:
+                np.tanh(y, out=y)
+            else:
+                np.maximum(y, zeros, out=y)
             x = y
+        np.dot(self._last_weight, x, out=out)
+        out += self._biases[-1]
+        if self._activates_output:
+            self._activate(out, -1)
 
     def _activate(self, y: Array, layer: int) -> None:
         if self._is_tanh:
