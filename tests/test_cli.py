@@ -67,7 +67,7 @@ def test_a_named_preset_is_taken_wherever_it_stands() -> None:
     ("arguments", "message"),
     [
         (["trian"], "no command 'trian'"),
-        (["train", "ppoo", "--env", "CartPole-v1"], "did you mean ppo or appo?"),
+        (["train", "ppoo", "--env", "CartPole-v1"], "Did you mean 'ppo' or 'appo'?"),
         (["train", "ppo", "--env", "CartPole-v1", "--preset", "nope"], "no preset 'nope'"),
         (["train", "ppo"], "env is missing"),
         (["inspect", "/nowhere/at/all"], "/nowhere/at/all does not exist"),

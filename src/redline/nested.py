@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -42,3 +43,18 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(tree[key], f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, tree
+
+
+__all__ = ["Array", "NestedArray", "copy_all", "copy_rows", "leaves", "map_leaves"]
+
+
+def copy_rows(target: NestedArray, source: NestedArray, rows: Array) -> None:
+    """Copy the rows [B] bool of every array of `source` to the same place in `target`."""
+    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
+        to[rows] = of[rows]
+
+
+def copy_all(target: NestedArray, source: NestedArray) -> None:
+    """Copy every array of `source` to the same place in `target`."""
+    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
+        np.copyto(to, of)

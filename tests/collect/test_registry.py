@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from redline import registry
 from redline.collect import (
     AlternatingCollector,
     AsyncCollector,
@@ -19,7 +20,6 @@ from redline.collect import (
     collector_label,
     collector_names,
     find_collector,
-    registry,
 )
 from redline.envs import EnvSettings
 from redline.errors import ConfigError, UnknownNameError
@@ -98,8 +98,8 @@ def test_own_collectors_are_found_by_class_and_by_module() -> None:
 
 
 def test_installed_collectors_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("own", "tests.collect.test_registry:OwnCollector", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    point = EntryPoint("own", "tests.collect.test_registry:OwnCollector", "redline.collectors")
+    monkeypatch.setattr(registry, "entry_points", lambda *, group: [point])
     assert find_collector("own") is OwnCollector
     assert collector_names() == (*CLASSES, "own")
     assert collector_label(OwnCollector) == "own"
@@ -110,7 +110,7 @@ def test_installed_collectors_are_found_by_entry_point(monkeypatch: pytest.Monke
     [
         ("seriel", "no collector 'seriel'. Did you mean 'serial'?"),
         ("nowhere_to_be_found:Mine", "no module 'nowhere_to_be_found'"),
-        ("tests.collect.test_registry:Nothing", "has no 'Nothing'"),
+        ("tests.collect.test_registry:Nothing", "has no class 'Nothing'"),
     ],
 )
 def test_unknown_names_are_refused(choice: str, message: str) -> None:

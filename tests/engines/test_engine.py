@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from redline.engines.compile import CompiledStep
 from redline.engines.cudagraph import StaticInputs, describe
-from redline.engines.engine import MODES, choose_engine
-from redline.engines.twin import twin
+from redline.engines.engine import MODES, choose_engine, twin
 from redline.errors import ConfigError
 from tests.engines.learners import (
     LEARNERS,

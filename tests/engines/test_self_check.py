@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from redline.engines.engine import Engine, choose_engine
+from redline.engines.engine import Engine, choose_engine, twin
 from redline.engines.self_check import CheckedUpdate
-from redline.engines.twin import twin
 from tests.engines.learners import ALGORITHMS, batch, differing, make
 from tests.engines.test_engine import COMPILING
 

@@ -107,5 +107,5 @@ def test_the_command_line_takes_it_by_module_and_name(tmp_path: Path) -> None:
 def test_what_is_no_algorithm_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="is no algorithm"):
         redline.train(dict, env="CartPole-v1")
-    with pytest.raises(UnknownNameError, match="did you mean ppo"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'ppo'"):
         redline.train("ppoo", env="CartPole-v1")

@@ -17,8 +17,8 @@ from redline.errors import ConfigError, DeviceError, IncompatibleCheckpointError
 from redline.train.presets import family, preset_config
 from redline.train.progress.progress import TIME_COLUMNS
 from redline.train.runs.building import Given, env_settings
-from redline.train.runs.episode_frames import EpisodeFrames
 from redline.train.runs.run import Run
+from redline.train.runs.video import EpisodeFrames
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SMALL: dict[str, Any] = {

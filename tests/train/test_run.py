@@ -348,7 +348,7 @@ def test_envpool_resumes_with_fresh_episodes_and_says_so(
     ("settings", "error", "message"),
     [
         ({"env": "CartPol-v1"}, UnknownNameError, "CartPole-v1"),
-        ({"algorithm": "pppo"}, UnknownNameError, "did you mean ppo"),
+        ({"algorithm": "pppo"}, UnknownNameError, "Did you mean 'ppo'"),
         ({"num_minibatches": 3}, ConfigError, "does not divide"),
         ({"learning_rats": 1.0}, ConfigError, "did you mean learning_rate"),
         ({"env_backend": "ale"}, ConfigError, "ALE"),

@@ -80,7 +80,7 @@ def test_a_config_file_is_checked_field_by_field() -> None:
         RunConfig.from_json(data)
     with pytest.raises(ConfigError, match="format_version=99"):
         RunConfig.from_json({"format_version": 99})
-    with pytest.raises(UnknownNameError, match="did you mean ppo"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'ppo'"):
         RunConfig.from_json({"format_version": 1, "algorithm": "ppoo"})
 
 

@@ -1,12 +1,4 @@
-"""Finding an algorithm: by its class, by its name, or by where it stands.
-
-| given | finds |
-|---|---|
-| `PPO`, a class | itself |
-| `"ppo"` | the built-in algorithm of that name, or an installed one |
-| `"my_module:MyAlgorithm"` | the class in that module, which is imported |
-
-An installed package offers an algorithm by an entry point of the group `redline.algorithms`.
+"""Which algorithms there are; how one is found, `redline.registry` says.
 
 Help for an algorithm must not wait for torch. A config stands in the file of its algorithm, which
 needs torch, so help reads the file's outline: the parts of its source that make up the config are
@@ -16,19 +8,17 @@ executed, and nothing else (`outline`). Everything but help imports the file its
 from __future__ import annotations
 
 import ast
-import difflib
-import importlib
 import importlib.util
 import inspect
 import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import UnknownNameError
+from redline.registry import Registry
 
 if TYPE_CHECKING:
     from redline.algos.algorithm import Algorithm
@@ -48,8 +38,6 @@ BUILT_IN: dict[str, str] = {
 }
 """Name -> where the class stands. What an algorithm is stands in its own file alone."""
 
-ENTRY_POINTS = "redline.algorithms"
-_BY_OBJECT = "python:"  # marks a class that only the calling program has
 _LIGHT = ("redline.errors", "redline.algos.config", "redline.algos.presets")
 
 
@@ -68,49 +56,6 @@ class Declaration:
     presets: Mapping[str, Mapping[str, Any]]
     variants: Mapping[str, Mapping[str, Any]]
     variant_presets: Mapping[tuple[str, str], Mapping[str, Any]]
-
-
-def algorithm_names() -> tuple[str, ...]:
-    """The built-in algorithms, then the installed ones."""
-    installed = {point.name for point in entry_points(group=ENTRY_POINTS)} - set(BUILT_IN)
-    return (*BUILT_IN, *sorted(installed))
-
-
-def find_algorithm(algorithm: str | type[Algorithm]) -> type[Algorithm]:
-    """The class of an algorithm.
-
-    Args:
-        algorithm: the class itself, a name, or "module:Name", whose module is imported.
-
-    Raises:
-        UnknownNameError: if there is none; lists what there is.
-    """
-    if isinstance(algorithm, type):
-        return _checked(algorithm, str(algorithm))
-    if algorithm in BUILT_IN:
-        return _from_module(BUILT_IN[algorithm])
-    if ":" in algorithm and not algorithm.startswith(_BY_OBJECT):
-        return _checked(_from_module(algorithm), algorithm)
-    for point in entry_points(group=ENTRY_POINTS, name=algorithm):
-        return _checked(point.load(), algorithm)
-    raise _unknown(algorithm)
-
-
-def algorithm_label(algorithm: str | type[Algorithm]) -> str:
-    """What `config.json` calls an algorithm: its name if Redline knows it, or where it stands."""
-    if not isinstance(algorithm, type):
-        return algorithm
-    place = f"{algorithm.__module__}:{algorithm.__qualname__}"
-    for name, known in BUILT_IN.items():
-        if place == known:
-            return name
-    importable = algorithm.__module__ != "__main__" and "." not in algorithm.__qualname__
-    return place if importable else f"{_BY_OBJECT}{algorithm.__module__}.{algorithm.__qualname__}"
-
-
-def is_named(label: str) -> bool:
-    """Whether a label is a name that Redline or an installed package knows, not a place in code."""
-    return ":" not in label
 
 
 def declaration(algorithm: str | type[Algorithm], *, for_help: bool = False) -> Declaration:
@@ -138,26 +83,6 @@ def declaration(algorithm: str | type[Algorithm], *, for_help: bool = False) -> 
     )
 
 
-def _from_module(place: str) -> type[Algorithm]:
-    module, _, name = place.partition(":")
-    # `redline` is an installed program: unlike python's, its path does not begin here.
-    if "" not in sys.path and place not in BUILT_IN.values():
-        sys.path.insert(0, "")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise UnknownNameError(
-            f"there is no module {module!r} to take algorithm {place!r} from. Give module:Name, "
-            f"with the module in the present directory or installed."
-        ) from error
-    except AttributeError as error:
-        raise UnknownNameError(
-            f"module {module!r} has no class {name!r}. Give module:Name of an algorithm."
-        ) from error
-
-
 def _checked(found: Any, given: str) -> type[Algorithm]:
     from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 
@@ -180,14 +105,8 @@ def _checked(found: Any, given: str) -> type[Algorithm]:
     return found
 
 
-def _unknown(name: str) -> UnknownNameError:
-    names = algorithm_names()
-    close = difflib.get_close_matches(name, names, n=3)
-    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
-    return UnknownNameError(
-        f"there is no algorithm {name!r}{hint}. Choose one of: {', '.join(sorted(names))}; or give "
-        f"module:Name of your own."
-    )
+_REGISTRY: Registry[Algorithm] = Registry("algorithm", BUILT_IN, "redline.algorithms", _checked)
+algorithm_names, find_algorithm, algorithm_label = _REGISTRY.names, _REGISTRY.find, _REGISTRY.label
 
 
 # -- outlines ---------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from typing import Any, TypeAlias
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.engines.compile import CompiledStep, untraced_hook
 from redline.engines.cudagraph import WARMUP_CALLS, CapturedStep
-from redline.engines.twin import twin
 from redline.errors import ConfigError
 
 MODES = ("eager", "cpu", "compile", "cudagraph", "compile+cudagraph")
@@ -131,3 +130,20 @@ def _around(algorithm: Any, inner: Engine) -> Engine:
     learner = twin(algorithm.learner, update=inner.update)
     update = twin(algorithm, learner=learner).update
     return Engine(inner.name, inner.reason, update, inner.compiled, inner.checked_at)
+
+
+def twin(algorithm: Any, **parts: Any) -> Any:
+    """An object with the same state as an algorithm, and other parts.
+
+    The two share one dictionary of attributes: whatever either changes, both have changed. A part
+    is found before the state is looked at, and cannot be set.
+
+    Args:
+        algorithm: what is written; it is not changed.
+        parts: name -> what takes that name's place in the twin.
+    """
+    cls = type(algorithm)
+    properties = {name: property(lambda _, part=part: part) for name, part in parts.items()}
+    other = object.__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__, **properties}))
+    other.__dict__ = algorithm.__dict__
+    return other

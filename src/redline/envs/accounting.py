@@ -8,9 +8,9 @@ import numpy as np
 
 from redline.data import EpisodeRecord
 from redline.envs.backends.backend import StepBuffers
-from redline.envs.spaces.nested import Array, copy_rows
 from redline.envs.vec_env import EnvStep
 from redline.errors import EnvError
+from redline.nested import Array, copy_rows
 
 
 class EpisodeBook:

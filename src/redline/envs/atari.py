@@ -27,9 +27,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.envs.simulator_state import restore_ale, save_ale
-from redline.envs.spaces.nested import Array
+from redline.envs.snapshot import restore_ale, save_ale
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
+from redline.nested import Array
 
 FRAME_SKIP = 4
 FRAME_STACK = 4

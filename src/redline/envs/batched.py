@@ -13,9 +13,9 @@ import numpy as np
 from redline.envs.accounting import EpisodeBook
 from redline.envs.backends.backend import Backend
 from redline.envs.checks import DataChecker
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv, refuse_other_state
 from redline.errors import ConfigError, EnvError
+from redline.nested import Array, NestedArray
 
 _STATE_FORMAT = 1
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from redline.envs.backends.backend import StepBuffers
 from redline.envs.spaces.layout import Label
-from redline.envs.spaces.nested import Array, leaves
 from redline.errors import EnvDataError
+from redline.nested import Array, leaves
 
 
 class DataChecker:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import EnvError
+from redline.nested import Array, NestedArray
 
 if TYPE_CHECKING:
     from redline.data import EpisodeRecord

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from redline.algos.config import require_not_negative, require_positive
-from redline.algos.registry import declaration, is_named
+from redline.algos.registry import declaration
 from redline.errors import ConfigError
+from redline.registry import is_named
 
 FORMAT_VERSION = 1
 _OLD_ENGINES = {"derived": "cpu"}  # names of version 0.1

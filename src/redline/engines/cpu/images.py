@@ -36,7 +36,7 @@ from redline.engines.cpu.known_parts import (
     require_modules,
     require_type,
 )
-from redline.engines.twin import twin
+from redline.engines.engine import twin
 from redline.models.convolution import (
     ImpalaResNet,
     MinAtarCNN,

@@ -20,7 +20,7 @@ from redline.algos.appo import APPO
 from redline.algos.impala import corrected
 from redline.algos.ppo import PPO
 from redline.data import Array, Rollout
-from redline.engines.cpu.actor_critic import ActorCriticNetworks
+from redline.engines.cpu.policy_gradient import ActorCriticNetworks
 from redline.returns import gae
 
 # Rows of `_Rows.columns`.

@@ -22,8 +22,8 @@ from redline.envs.backends.backend import ConcurrentBackend
 from redline.envs.cpus import batch_scheduling, thread_pool
 from redline.envs.seeding import episode_seed, fresh_seed
 from redline.envs.single_env import check_registered, name_of
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import ConfigError, EnvError
+from redline.nested import Array, NestedArray
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSettings, EnvSource

@@ -17,9 +17,9 @@ from gymnasium.vector import VectorEnv
 
 from redline.envs.games.ids import ORIGINALS, is_native
 from redline.envs.spaces.actions import ActionCodec, make_codec
-from redline.envs.spaces.nested import Array, NestedArray, copy_rows, leaves, map_leaves
 from redline.envs.vec_env import zeros_like_space
 from redline.errors import ConfigError, EnvError
+from redline.nested import Array, NestedArray, copy_rows, leaves, map_leaves
 
 if TYPE_CHECKING:
     import torch

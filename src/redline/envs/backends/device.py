@@ -12,8 +12,8 @@ import numpy as np
 from redline.envs.backends.backend import Backend
 from redline.envs.games import ids
 from redline.envs.single_env import name_of
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import ConfigError
+from redline.nested import Array, NestedArray
 
 if TYPE_CHECKING:
     import torch

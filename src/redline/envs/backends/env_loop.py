@@ -17,8 +17,8 @@ from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
 from redline.envs.spaces.layout import carried_space, make_writer
-from redline.envs.spaces.nested import Array, NestedArray, leaves
 from redline.errors import EnvDataError, EnvError
+from redline.nested import Array, NestedArray, leaves
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSettings, EnvSource

@@ -21,8 +21,8 @@ from redline.envs.backends.backend import ConcurrentBackend, FillerRows
 from redline.envs.cpus import batch_scheduling, thread_pool
 from redline.envs.seeding import env_seed, fresh_seed
 from redline.envs.spaces.layout import batch_to_carried, carried_space
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
+from redline.nested import Array, NestedArray
 
 if TYPE_CHECKING:
     from gymnasium import Space

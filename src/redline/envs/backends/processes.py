@@ -19,10 +19,10 @@ from redline.envs.backends.backend import ConcurrentBackend, StepBuffers
 from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.cpus import usable_cpus
 from redline.envs.single_env import SingleEnv
-from redline.envs.spaces.nested import Array, NestedArray, copy_all, map_leaves
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError, EnvError
+from redline.nested import Array, NestedArray, copy_all, map_leaves
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSettings

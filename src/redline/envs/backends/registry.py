@@ -1,17 +1,11 @@
-"""Which back ends there are, and how one is found by name.
+"""Which back ends there are; how one is found, `redline.registry` says.
 
-A back end of one's own needs no entry here. It is given as a class, as "module:Name", or by
-the name of an entry point of the group "redline.env_backends" in an installed package:
-
-    [project.entry-points."redline.env_backends"]
-    point-mass = "my_package.point_mass:PointMass"
+A back end of one's own needs no entry here: it is given as a class or as module:Name, or an
+installed package offers it in the group `redline.env_backends`.
 """
 
 from __future__ import annotations
 
-import importlib
-from functools import reduce
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from redline.envs.backends.ale import AleBackend
@@ -21,12 +15,11 @@ from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.backends.envpool import EnvPoolBackend
 from redline.envs.backends.processes import ProcessBackend
 from redline.envs.backends.vector_env import VectorBackend
-from redline.errors import ConfigError, UnknownNameError
+from redline.errors import ConfigError
+from redline.registry import Registry
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSource
-
-GROUP = "redline.env_backends"
 
 # The built-in ones, in the order in which "auto" asks them. The last one that serves anything
 # takes all that the others leave. Their modules import no simulator and no torch: each does so
@@ -39,12 +32,6 @@ BACKENDS: tuple[type[Backend], ...] = (
     ProcessBackend,
     EnvPoolBackend,
 )
-_BY_NAME = {backend.name: backend for backend in BACKENDS}
-
-
-def backend_names() -> tuple[str, ...]:
-    """What can be asked for by name: "auto", the built-in ones, those of installed packages."""
-    return ("auto", *_BY_NAME, *sorted(_installed()))
 
 
 def choose_backend(env: EnvSource, backend: str | type[Backend]) -> type[Backend]:
@@ -66,78 +53,32 @@ def choose_backend(env: EnvSource, backend: str | type[Backend]) -> type[Backend
     return found
 
 
-def find_backend(backend: str | type[Backend]) -> type[Backend]:
-    """A back end by class, name, entry point or "module:Name", whose module is imported.
-
-    A "module:Name" that was read from a file must not get here by itself: whoever runs the
-    program decides what is imported.
-
-    Raises:
-        UnknownNameError: if there is none of this name; says which there are.
-        ConfigError: if what was found is no back end.
-    """
-    if not isinstance(backend, str):
-        return _checked(backend)
-    if backend in _BY_NAME:
-        return _BY_NAME[backend]
-    if ":" in backend:
-        return _checked(_import(backend))
-    installed = _installed()
-    if backend in installed:
-        return _checked(installed[backend].load())
-    raise UnknownNameError(
-        f"there is no environment back end {backend!r}. Choose one of "
-        f"{', '.join(backend_names())}, or give one of your own as 'module:Name'."
-    )
+def backend_names() -> tuple[str, ...]:
+    """What can be asked for by name: "auto", the built-in ones, those of installed packages."""
+    return ("auto", *_REGISTRY.names())
 
 
-def backend_label(backend: str | type[Backend]) -> str:
-    """What a run's configuration holds of a back end: its name, or where its class is.
-
-    A class that no module gives back, because it is in `__main__` or inside a function,
-    becomes "python:Name", which only the program that has it can turn back into the class.
-    """
-    if isinstance(backend, str):
-        return backend
-    if backend in BACKENDS:
-        return backend.name
-    if backend.__module__ == "__main__" or "<locals>" in backend.__qualname__:
-        return f"python:{backend.__qualname__}"
-    return f"{backend.__module__}:{backend.__qualname__}"
-
-
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def _import(path: str) -> Any:
-    """The object that "module:Name" is."""
-    module, _, name = path.partition(":")
-    try:
-        return reduce(getattr, name.split("."), importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        raise UnknownNameError(
-            f"the module {module!r} of the back end {path!r} cannot be imported ({error}). Install "
-            f"it, or put its folder on the path: PYTHONPATH=FOLDER redline ..."
-        ) from error
-    except AttributeError as error:
-        raise UnknownNameError(
-            f"the module {module!r} has no back end {name!r} ({error}). Give 'module:Name' with "
-            f"the name of a class in it."
-        ) from error
-
-
-def _checked(backend: Any) -> type[Backend]:
+def _checked(backend: Any, given: str) -> type[Backend]:
     """`backend`, if it is a class that can serve as one."""
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
         raise ConfigError(
-            f"backend={backend!r} is no environment back end. Give a name of "
-            f"{', '.join(backend_names())}, or a class that derives from redline.envs.Backend."
+            f"{given} is no environment back end. Give a name of {', '.join(backend_names())}, or "
+            f"a class that derives from redline.envs.Backend."
         )
     name = getattr(backend, "name", None)
-    if not isinstance(name, str) or _BY_NAME.get(name, backend) is not backend:
+    if not isinstance(name, str) or _REGISTRY.built_in.get(name, backend) is not backend:
         raise ConfigError(
             f"the back end {backend.__qualname__} has the name {name!r}. Set `name` in the class "
-            f"to a string that is none of {', '.join(_BY_NAME)}: saved states are told by it."
+            f"to a string that is none of {', '.join(_REGISTRY.built_in)}: saved states are told "
+            f"by it."
         )
     return backend
+
+
+_REGISTRY: Registry[Backend] = Registry(
+    "environment back end",
+    {backend.name: backend for backend in BACKENDS},
+    "redline.env_backends",
+    _checked,
+)
+find_backend, backend_label = _REGISTRY.find, _REGISTRY.label

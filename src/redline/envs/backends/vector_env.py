@@ -23,8 +23,8 @@ from redline.envs.seeding import env_seed
 from redline.envs.single_env import name_of
 from redline.envs.spaces.action_mask import KEY, flat_mask, mask_space
 from redline.envs.spaces.layout import batch_to_carried, carried_space, make_writer
-from redline.envs.spaces.nested import Array, NestedArray, copy_rows, leaves
 from redline.errors import ConfigError, EnvDataError
+from redline.nested import Array, NestedArray, copy_rows, leaves
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSettings, EnvSource

@@ -11,9 +11,9 @@ from torch import Tensor
 from redline.data import NestedTensor, map_leaves, to_numpy
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.games.game import exact_device
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import EnvError
+from redline.nested import Array, NestedArray
 
 # Rows of the block in which the numbers of one step travel together. float64 holds all of
 # them exactly, and one copy costs less than eight.

@@ -24,8 +24,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 
-from redline.envs.spaces.nested import Array
 from redline.errors import ConfigError
+from redline.nested import Array
 
 PREFIX = "redline/"
 T_MAZE = "redline/TMaze-v1"

@@ -16,8 +16,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.envs.spaces.nested import Array
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
+from redline.nested import Array
 
 PREFIX = "MinAtar/"
 _GAMES = {

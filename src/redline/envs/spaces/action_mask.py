@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from redline.envs.spaces.nested import Array
 from redline.errors import EnvDataError
+from redline.nested import Array
 
 KEY = "action_mask"
 

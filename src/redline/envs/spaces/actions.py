@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from redline.envs.spaces.layout import Label, carried_space, offset_of
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import ActionError, SpaceError
+from redline.nested import Array, NestedArray
 
 
 class ActionCodec(ABC):

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import Space, spaces
 
-from redline.envs.spaces.nested import Array, NestedArray
 from redline.errors import EnvDataError, SpaceError
+from redline.nested import Array, NestedArray
 
 Writer: TypeAlias = Callable[[int, Any], None]
 Label: TypeAlias = Callable[[int], str]

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from redline.envs.spaces.nested import NestedArray
+from redline.nested import NestedArray
 
 ArraySpec: TypeAlias = "tuple[tuple[int, ...], str] | Mapping[str, ArraySpec]"
 _ALIGNMENT = 64  # bytes, a cache line: two processes never write the same one

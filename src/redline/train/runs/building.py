@@ -13,7 +13,7 @@ import torch
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig
-from redline.algos.registry import find_algorithm, is_named
+from redline.algos.registry import find_algorithm
 from redline.collect import Collector, CollectorSetup, find_collector
 from redline.engines.acting import actor_for
 from redline.envs import EnvSettings, VecEnv
@@ -22,6 +22,7 @@ from redline.envs.backends.backend import Backend
 from redline.envs.cpus import threads_each, worker_cpus
 from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
+from redline.registry import PYTHON_ONLY, is_named
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
@@ -57,15 +58,12 @@ class Given:
     collector: str | type[Collector] | None = None
 
 
-_PYTHON_ENV = "python:"  # marks an environment that only the calling program can make
-
-
 def describe_env(env: EnvArgument) -> str:
     """What `config.json` says of an environment."""
     if isinstance(env, str):
         return env
     name = getattr(env, "__qualname__", type(env).__qualname__)
-    return f"{_PYTHON_ENV}{getattr(env, '__module__', type(env).__module__)}.{name}"
+    return f"{PYTHON_ONLY}{getattr(env, '__module__', type(env).__module__)}.{name}"
 
 
 def collector_of(config: RunConfig, given: Given) -> type[Collector]:
@@ -84,7 +82,7 @@ def _named_again(label: str, given: Any, setting: str) -> Any:
     if ":" not in label:
         return label
     name_it = f"name it again: --{setting.replace('_', '-')} {label}"
-    if label.startswith(_PYTHON_ENV):
+    if label.startswith(PYTHON_ONLY):
         name_it = f"call redline.train(resume=..., {setting}=...) with its class"
     raise ConfigError(
         f"the {setting} of this run, {label!r}, is Python code, and a run directory alone must not "
@@ -112,13 +110,13 @@ def env_settings(
                 "env is missing: there is nothing to train on. Give a Gymnasium id, such as "
                 "--env CartPole-v1."
             )
-        if ":" in run.env and not run.env.startswith(_PYTHON_ENV):
+        if ":" in run.env and not run.env.startswith(PYTHON_ONLY):
             raise ConfigError(
                 f"the environment of this run, {run.env!r}, is made by a Python module, and a run "
                 f"directory alone must not decide what is imported. If you trust it, name it "
                 f"again: --env {run.env}"
             )
-        if run.env.startswith(_PYTHON_ENV):
+        if run.env.startswith(PYTHON_ONLY):
             raise ConfigError(
                 f"the environment of this run was given as a Python object ({run.env}), which no "
                 f"file can hold. Call redline.train(resume=..., env=...) or redline.load(..., "

@@ -33,12 +33,11 @@ from redline.train.runs.building import (
     make_some,
     trainable_parts,
 )
-from redline.train.runs.episode_frames import EpisodeFrames
 from redline.train.runs.export import export_policy
 from redline.train.runs.run_directory import (
     read_config,
 )
-from redline.train.runs.video import write_video
+from redline.train.runs.video import EpisodeFrames, write_video
 from redline.train.settings import RunConfig
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]

@@ -1,0 +1,130 @@
+"""Finding a class: a built-in one, one of an installed package, or a user's own.
+
+Algorithms, environment back ends and collectors are all found this way.
+
+| given | finds |
+|---|---|
+| a class | itself |
+| `"ppo"` | the built-in class of that name, or the one that an installed package offers |
+| `"my_module:Mine"` | that class of that module, which is imported |
+
+A package offers a class by an entry point of the registry's group:
+
+    [project.entry-points."redline.algorithms"]
+    mine = "my_package.mine:Mine"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import reduce
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from redline.errors import UnknownNameError
+
+T = TypeVar("T")
+
+PYTHON_ONLY = "python:"
+"""Begins the label of a class or environment that only the program which made it can give."""
+
+
+def is_named(label: str) -> bool:
+    """Whether a label is a name that Redline or an installed package knows, not a place in code."""
+    return ":" not in label
+
+
+def place_of(item: Any) -> str:
+    """module:Name of a class or function, or "python:module.Name" where no import gives it back."""
+    module, name = item.__module__, item.__qualname__
+    if module == "__main__" or "<locals>" in name:
+        return f"{PYTHON_ONLY}{module}.{name}"
+    return f"{module}:{name}"
+
+
+class Registry(Generic[T]):
+    """The classes of one kind.
+
+    Args:
+        kind: what messages call it, such as "algorithm".
+        built_in: name -> the class, or module:Name where importing it at once would be slow.
+        group: of the entry points by which packages offer theirs.
+        check: (what was found, what was given) -> the class, or raises why it cannot serve.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        built_in: Mapping[str, type[T] | str],
+        group: str,
+        check: Callable[[Any, str], type[T]],
+    ) -> None:
+        self.built_in, self.group = built_in, group
+        self._kind, self._check = kind, check
+
+    def names(self) -> tuple[str, ...]:
+        """The built-in ones in their order, then those of installed packages."""
+        return (*self.built_in, *sorted(set(self._installed()) - set(self.built_in)))
+
+    def find(self, choice: str | type[T]) -> type[T]:
+        """The class that was given, or that has this name.
+
+        A "module:Name" that was read from a file must not get here by itself: whoever runs the
+        program decides what is imported.
+
+        Raises:
+            UnknownNameError: if there is none; lists what there is.
+            ConfigError: if what was found is not of this kind.
+        """
+        if not isinstance(choice, str):
+            return self._check(choice, repr(choice))
+        if choice in self.built_in:
+            known = self.built_in[choice]
+            return self._import(known) if isinstance(known, str) else known
+        if not is_named(choice) and not choice.startswith(PYTHON_ONLY):
+            # `redline` is an installed program: unlike python's, its path does not begin here.
+            if "" not in sys.path:
+                sys.path.insert(0, "")
+            return self._check(self._import(choice), choice)
+        installed = self._installed()
+        if choice in installed:
+            return self._check(installed[choice].load(), choice)
+        names = self.names()
+        close = difflib.get_close_matches(choice, names, n=2)
+        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise UnknownNameError(
+            f"there is no {self._kind} {choice!r}.{hint} Choose one of {', '.join(names)}; or give "
+            f"module:Name of your own."
+        )
+
+    def label(self, choice: str | type[T]) -> str:
+        """What `config.json` and messages call it: its name, else where it stands."""
+        if isinstance(choice, str):
+            return choice
+        place = place_of(choice)
+        for name, known in self.built_in.items():
+            if known is choice or known == place:
+                return name
+        return next((p.name for p in self._installed().values() if p.value == place), place)
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def _import(self, place: str) -> Any:
+        module, _, name = place.partition(":")
+        try:
+            return reduce(getattr, name.split("."), importlib.import_module(module))
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and something that it imports is not
+            raise UnknownNameError(
+                f"there is no module {module!r} to take the {self._kind} {place!r} from. Give "
+                f"module:Name, with the module in the present directory or installed."
+            ) from error
+        except AttributeError as error:
+            raise UnknownNameError(
+                f"module {module!r} has no class {name!r}. Give module:Name of a class in it."
+            ) from error
