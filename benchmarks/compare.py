@@ -1,6 +1,6 @@
 """Whether a revision is slower than another: a paired guard against a slow-down of 3%.
 
-    python -m benchmarks.compare main~5 main                    # all workloads
+    python -m benchmarks.compare main~5 main                    # the five workloads
     python -m benchmarks.compare main HEAD --workloads sac dqn
     python -m benchmarks.compare HEAD HEAD --plant 0.03         # HEAD against itself, 3% slower
     python -m benchmarks.compare --demonstrate 10 --record      # ten of those, ten without
@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare_worker import WORKLOADS
+from benchmarks.compare_worker import FIVE, WORKLOADS
 from benchmarks.machine import as_markdown, describe
 
 ROOT = Path(__file__).parents[1]
@@ -276,7 +276,7 @@ def main() -> int:
     parser.add_argument("--demonstrate", type=int, default=0, metavar="TIMES")
     parser.add_argument("--record", action="store_true", help="write the demonstration's results")
     arguments = parser.parse_args()
-    arguments.workloads = arguments.workloads or sorted(WORKLOADS)
+    arguments.workloads = arguments.workloads or list(FIVE)
     if not 0.0 < arguments.threshold < 1.0 or arguments.groups < 1:
         parser.error("--threshold must lie between 0 and 1, and --groups must be at least 1.")
     if arguments.demonstrate:

@@ -52,7 +52,22 @@ WORKLOADS = {
     "dqn": Workload("dqn", 4, 2, True, 400, 256, _OFF_POLICY | {"rollout_length": 1}),
     "ppo": Workload("ppo", 17, 6, False, 512, 256, _ON_POLICY | {"rollout_length": 256}),
     "a2c": Workload("a2c", 4, 2, True, 400, 400, _ON_POLICY | {"rollout_length": 8}),
+    # The rest: nobody's first choice on a CPU, but none may become slow unseen.
+    "ddpg": Workload("ddpg", 17, 6, False, 200, 24, _OFF_POLICY | {"hidden_sizes": (256, 256)}),
+    "sac-discrete": Workload("sac", 4, 2, True, 200, 16, _OFF_POLICY | {"hidden_sizes": (64, 64)}),
+    "diayn": Workload("diayn", 17, 6, False, 200, 12, _OFF_POLICY),
+    "rainbow": Workload(
+        "dqn", 4, 2, True, 400, 64, _OFF_POLICY | {"rollout_length": 1, "preset": "rainbow"}
+    ),
+    "r2d1": Workload(
+        "r2d1", 4, 2, True, 3200, 160, {"num_envs": 4, "learning_starts": 1600, "batch_size": 8}
+    ),
+    "reinforce": Workload("reinforce", 4, 2, True, 1600, 1600, {"num_envs": 1}),
+    "impala": Workload("impala", 4, 2, True, 400, 400, _ON_POLICY | {"rollout_length": 20}),
+    "appo": Workload("appo", 17, 6, False, 512, 256, _ON_POLICY | {"rollout_length": 256}),
 }
+FIVE = ("sac", "td3", "dqn", "ppo", "a2c")
+"""The ones that are compared unless others are named."""
 
 
 class Brake(gymnasium.Env[Any, Any]):

@@ -22,6 +22,7 @@ from redline.algos.r2d1 import R2D1
 from redline.algos.reinforce import Reinforce
 from redline.algos.sac import SAC, DiscreteSAC
 from redline.algos.td3 import TD3
+from redline.algos.tqc import TQC
 from redline.data import Rollout, SequenceBatch
 
 OBS = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -115,6 +116,7 @@ LEARNERS: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "sac-fixed-alpha": (SAC, lambda kind: _off_policy(kind, BOX, alpha=0.1, num_critics=3)),
     "sac-discrete": (DiscreteSAC, lambda kind: _off_policy(kind, CHOICE)),
     "redq": (SAC, lambda kind: _off_policy(kind, BOX, num_critics=3, critic_subset=2)),
+    "tqc": (TQC, lambda kind: _off_policy(kind, BOX, num_critics=2, num_quantiles=5)),
     "td3": (TD3, lambda kind: _off_policy(kind, BOX)),
     "ddpg": (
         DDPG,
@@ -168,7 +170,8 @@ LEARNERS: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "reinforce": (Reinforce, lambda kind: _on_policy(kind, CHOICE, entropy_coef=0.02)),
 }
 ALGORITHMS = (
-    "ppo-box", "a2c", "reinforce", "impala", "appo", "dqn", "r2d1", "ddpg", "td3", "sac", "diayn",
+    "ppo-box", "a2c", "reinforce", "impala", "appo", "dqn", "r2d1", "ddpg", "td3", "sac", "tqc",
+    "diayn",
 )  # fmt: skip
 """One learner of every algorithm."""
 ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce")

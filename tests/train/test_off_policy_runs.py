@@ -58,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
         "critic_layer_norm": True, "prioritized": True, "n_step": 2,
     },
     "diayn": {"env": "Pendulum-v1", "num_skills": 3, "skill_length": 20},
+    "tqc": {"env": "Pendulum-v1", "num_critics": 2, "num_quantiles": 5},
     "td3": {"env": "Pendulum-v1"},
     "ddpg": {"env": "Pendulum-v1", "n_step": 3},
 }  # fmt: skip

@@ -75,6 +75,12 @@ class OffPolicyConfig:
     replay_ratio * T * B / samples per update. What is left over is carried on."""
     learning_starts: int = 5_000
     """env_steps collected before the first update."""
+    replay: Literal["plain", "her"] = "plain"
+    """plain: transitions are learned from as they were collected.
+    her: hindsight experience replay, for goal environments; in a share of each batch the goal is
+    replaced by one that the same episode reached later (Andrychowicz et al. 2017)."""
+    her_share: float = 0.8
+    """That share, in [0, 1]: k / (k + 1) for k replaced goals beside each true one."""
     replay_storage: Literal["memory", "memmap", "device"] = "memory"
     """Where transitions lie: main memory, a file in the run directory, or the device."""
     replay_frame_stack: int | None = None
@@ -96,7 +102,9 @@ class OffPolicyConfig:
             replay_size=self.replay_size,
             replay_ratio=self.replay_ratio,
         )
-        require_fraction(gamma=self.gamma, priority_beta=self.priority_beta)
+        require_fraction(
+            gamma=self.gamma, priority_beta=self.priority_beta, her_share=self.her_share
+        )
         require_not_negative(
             learning_starts=self.learning_starts, priority_alpha=self.priority_alpha
         )

@@ -78,6 +78,11 @@ class DIAYNConfig(SACConfig):
                 f"n_step={self.n_step} sums rewards of the environment, which DIAYN does not see: "
                 f"its own are of single transitions. Use n_step=1."
             )
+        if self.replay != "plain":
+            raise ConfigError(
+                f"replay={self.replay!r} computes the environment's reward anew, which DIAYN does "
+                f"not see. Use replay='plain'."
+            )
 
 
 _SKILL_STREAM = 5  # keeps the drawing of skills apart from the run's other streams

@@ -34,6 +34,7 @@ BUILT_IN: dict[str, str] = {
     "ddpg": "redline.algos.ddpg:DDPG",
     "td3": "redline.algos.td3:TD3",
     "sac": "redline.algos.sac:SAC",
+    "tqc": "redline.algos.tqc:TQC",
     "diayn": "redline.algos.diayn:DIAYN",
 }
 """Name -> where the class stands. What an algorithm is stands in its own file alone."""

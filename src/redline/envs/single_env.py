@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.wrappers import OrderEnforcing
 
 from redline.envs import atari
-from redline.envs.games import ids, memory_tasks, minatar
+from redline.envs.games import goal_tasks, ids, memory_tasks, minatar
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
@@ -199,8 +199,9 @@ def _without_order_check(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any
 
 def _register_own(name: str) -> None:
     """Make Redline's own environments known to Gymnasium, if one of them is meant."""
-    if name.startswith(memory_tasks.PREFIX):
+    if name.startswith(ids.PREFIX):
         memory_tasks.register()
+        goal_tasks.register()
 
 
 def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -8,4 +8,5 @@
 | `randomness` | counter-based random numbers, one stream per environment |
 | `minatar` | MinAtar's games as Gymnasium environments |
 | `memory_tasks` | two Gymnasium environments that need memory |
+| `goal_tasks` | two Gymnasium environments with goals, for hindsight experience replay |
 """

@@ -27,7 +27,6 @@ from gymnasium.wrappers import TransformObservation
 from redline.errors import ConfigError
 from redline.nested import Array
 
-PREFIX = "redline/"
 T_MAZE = "redline/TMaze-v1"
 HIDDEN_VELOCITY = "redline/CartPoleHiddenVelocity-v1"
 _FORWARD, _UP = 0, 1

@@ -24,6 +24,7 @@ from redline.errors import ConfigError, DeviceError
 from redline.policies import Policy
 from redline.registry import PYTHON_ONLY, is_named
 from redline.replay import Replay, ReplayConfig, ReplaySpec
+from redline.replay.hindsight import HindsightReplay
 from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
@@ -360,11 +361,21 @@ def _network_settings(config: RunConfig, network: NetworkFactory | None) -> dict
     return settings
 
 
-def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> Replay:
+def build_replay(
+    config: RunConfig, env: VecEnv, policy: Policy, out: Path, settings: EnvSettings
+) -> Replay:
     """The run's replay, empty.
 
+    Args:
+        config: of the run.
+        env: its environments.
+        policy: says what else is stored: recurrent state, conditioning.
+        out: run directory, for a replay that lies in a file.
+        settings: how to make an environment that computes rewards of other goals.
+
     Raises:
-        ConfigError: if it cannot fit; says what it needs and what there is.
+        ConfigError: if it cannot fit, with the arithmetic; or if goals are to be replaced and
+            the environment has none.
     """
     algo: OffPolicyConfig = config.algo
     replay_config = ReplayConfig(
@@ -391,6 +402,8 @@ def build_replay(config: RunConfig, env: VecEnv, policy: Policy, out: Path) -> R
         extras=dict.fromkeys(policy.conditioning_names, LeafSpec((), torch.float32)),
         state=state,
     )
+    if algo.replay == "her":
+        return HindsightReplay(replay_config, spec, settings.single().make(), share=algo.her_share)
     return Replay(replay_config, spec)
 
 

@@ -94,7 +94,7 @@ def execute(
         config = config.replace(accelerate=engine.name)
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
-            learning["replay"] = build_replay(config, probe, algorithm.policy, out)
+            learning["replay"] = build_replay(config, probe, algorithm.policy, out, settings)
         collector = make_collector(collector_kind, config, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         if recording is None:
