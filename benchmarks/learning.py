@@ -2,10 +2,18 @@
 
     python -m benchmarks.learning --suite ppo-cartpole a2c-cartpole --jobs 2
     python -m benchmarks.learning --list
+    python -m benchmarks.learning --suite published --out runs/published [--jobs N]
+    python -m benchmarks.learning --suite published --out runs/published --status
+    python -m benchmarks.learning --suite first --out runs/published --only 'ppo-*' 'dqn-Acrobot*'
 
 Each seed is one `redline train` process; afterwards its agent is evaluated over 20 episodes
 on seeds that training never saw. Results go to benchmarks/results/learning/<suite>.md, .json,
 .csv (the curves) and .png. Run directories are kept under --runs and reused if complete.
+
+The suites `published` and `first` take hours to days (`benchmarks/published`). They run as many
+seeds at once as there are cores, each with a core and a thread of its own, and may be killed at
+any moment: the same command goes on where they were. Their results go to
+benchmarks/results/learning/<suite>.md and benchmarks/results/learning/published.
 """
 
 from __future__ import annotations
@@ -23,6 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import as_markdown, describe
+from benchmarks.published import page, records, running
+from benchmarks.published.experiments import SUITES as LONG_SUITES
+from benchmarks.published.experiments import chosen
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 
@@ -198,24 +209,77 @@ def write_results(name: str, suite: Suite, rows: list[dict[str, Any]], runs: lis
     return succeeded
 
 
-def main() -> int:
-    """Run the suites; 0 if all succeeded."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--suite", nargs="+", default=list(SUITES), choices=list(SUITES))
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+def run_long(suite: str, options: argparse.Namespace) -> int:
+    """Run a suite of hours, or say how far it is; 0 if nothing failed or lacks.
+
+    Args:
+        suite: a name in `benchmarks.published.experiments`.
+        options: of the command line.
+    """
+    folder = options.out or Path("runs/published")
+    seeds = running.seeds_of(chosen(suite, options.only), folder)
+    if options.status:
+        print(running.status(seeds))
+        return 0
+    failed: list[running.Seed] = []
+    if not options.page:
+        cores = running.usable_cores(options.jobs)
+        with running.only_one(folder), running.stop_on_signals() as stopped:
+            failed = running.run_all(seeds, cores, stopped=stopped)
+    records.collect(seeds, RESULTS / "published")
+    written = page.write_page(suite, list(LONG_SUITES[suite]), RESULTS)
+    print(f"page: {written or 'nothing is recorded yet'}")
+    for seed in failed:
+        print(f"failed: {seed.name}, see {seed.log}")
+    return 0 if all(seed.state() == "finished" for seed in seeds) else 1
+
+
+def parse() -> argparse.Namespace:
+    """The command line's options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [*SUITES, *LONG_SUITES]
+    parser.add_argument(
+        "--suite", nargs="+", default=list(SUITES), choices=names, metavar="NAME", help="see --list"
+    )
+    parser.add_argument(
+        "--jobs", type=int, help="processes at a time; without it 1, long suites: all cores"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--list", action="store_true", help="print the suites and stop")
+    long = parser.add_argument_group(f"for {' and '.join(LONG_SUITES)}")
+    long.add_argument("--out", type=Path, help="folder of the runs; without it runs/published")
+    long.add_argument("--only", nargs="+", metavar="PATTERN", help="as 'sac-HalfCheetah*'")
+    long.add_argument("--status", action="store_true", help="print how far each run is and stop")
+    long.add_argument("--page", action="store_true", help="only write the page, run nothing")
     options = parser.parse_args()
+    if set(options.suite) & set(LONG_SUITES):
+        if len(options.suite) > 1:
+            parser.error(f"{' and '.join(LONG_SUITES)} run alone. Name one suite.")
+    elif options.out or options.only or options.status or options.page:
+        parser.error(f"--out, --only, --status and --page are for {' and '.join(LONG_SUITES)}.")
+    return options
+
+
+def main() -> int:
+    """Run the suites; 0 if all succeeded."""
+    options = parse()
     if options.list:
         for name, suite in SUITES.items():
             print(f"{name:28s} {suite.arguments}")
+        for name, experiments in LONG_SUITES.items():
+            for experiment in experiments:
+                print(f"{name:28s} {experiment.name}, {experiment.env_steps:,} env_steps")
         return 0
+    if options.suite[0] in LONG_SUITES:
+        return run_long(options.suite[0], options)
     jobs = [
         (name, seed, options.runs / f"{name}-seed{seed}")
         for name in options.suite
         for seed in range(1, SUITES[name].seeds + 1)
     ]
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(options.jobs or 1) as pool:
         futures = {job: pool.submit(run_seed, SUITES[job[0]], job[1], job[2]) for job in jobs}
         succeeded = [
             write_results(

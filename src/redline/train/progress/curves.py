@@ -171,7 +171,7 @@ def learning_curves(
         groups.setdefault(key, []).append(Path(run_dir))
     labels = setting_labels(list(settings.values()))
     return [
-        _curve(label, [_points(run, x, y, smooth) for run in runs], statistic)
+        curve_over_runs(label, [_points(run, x, y, smooth) for run in runs], statistic)
         for label, runs in zip(labels, groups.values(), strict=True)
     ]
 
@@ -238,7 +238,19 @@ def _points(run_dir: Path, x: str, y: str, smooth: int) -> tuple[Array, Array]:
     return columns[x][has_value], averaged
 
 
-def _curve(label: str, runs: list[tuple[Array, Array]], statistic: str) -> Curve:
+def curve_over_runs(
+    label: str, runs: Sequence[tuple[Array, Array]], statistic: str = "mean"
+) -> Curve:
+    """One curve of the runs of a setting, over the range that all of them cover.
+
+    Args:
+        label: of the curve.
+        runs: (x [n] rising, y [n]) of each.
+        statistic: over the runs, mean or interquartile mean (iqm).
+
+    Raises:
+        ConfigError: if the runs share no range of x.
+    """
     if len(runs) == 1:
         x, y = runs[0]
         return Curve(label=label, num_runs=1, x=x, y=y, low=y, high=y)
@@ -320,7 +332,26 @@ def _draw(curves: list[Curve], x: str, y: str, statistic: str, title: str) -> An
 
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for index, curve in enumerate(curves):
+    draw_curves(axes, curves)
+    axes.set_xlabel(_AXIS_LABELS.get(x, x))
+    axes.set_ylabel(_AXIS_LABELS.get(y, y))
+    if x != "wall_time_s":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_title(title, loc="left")
+    _add_legend(axes, curves, statistic)
+    return figure
+
+
+def draw_curves(axes: Any, curves: Sequence[Curve], styles: Sequence[int] | None = None) -> None:
+    """Draw the lines and intervals of curves, and what lies behind them.
+
+    Args:
+        axes: matplotlib's.
+        curves: in the order of the legend.
+        styles: number of each one's color and line style, so that a setting looks alike in
+            several plots; None: 0, 1, ...
+    """
+    for index, curve in zip(styles or range(len(curves)), curves, strict=True):
         color = _COLORS[index % len(_COLORS)]
         line_style = _LINE_STYLES[index // len(_COLORS) % len(_LINE_STYLES)]
         runs = f" ({curve.num_runs} runs)" if curve.num_runs > 1 else ""
@@ -336,17 +367,10 @@ def _draw(curves: list[Curve], x: str, y: str, statistic: str, title: str) -> An
         )
         if curve.num_runs > 1:
             axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)
-    axes.set_xlabel(_AXIS_LABELS.get(x, x))
-    axes.set_ylabel(_AXIS_LABELS.get(y, y))
-    if x != "wall_time_s":
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.margins(x=0.01)
     axes.grid(color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(title, loc="left")
-    _add_legend(axes, curves, statistic)
-    return figure
 
 
 def _add_legend(axes: Any, curves: list[Curve], statistic: str) -> None:

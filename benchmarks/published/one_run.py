@@ -1,0 +1,196 @@
+"""One seed of one experiment, from its beginning or from where it was stopped, to its result.
+
+    python -m benchmarks.published.one_run --experiment ppo-LunarLander-v3 --seed 1 --out RUN
+
+Meant for `running`, which starts one such process per core. The process trains with
+`redline train`, or goes on with `redline train --resume` if it was killed, and then evaluates
+the greedy policy on seeds that training never saw. What the run directory holds beside the
+run's own files:
+
+| file | written | holds |
+|---|---|---|
+| experiment.json | before training | the settings that it starts with |
+| result.json | at the very end, at once | the greedy returns; a run that has it is finished |
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe
+from benchmarks.published.experiments import SUITES, Experiment
+
+RESULT, SETTINGS = "result.json", "experiment.json"
+_PATIENCE_S = 120.0  # for the process before this one, which may still write its last checkpoint
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+# Not part of what makes a setting: where and as which seed it runs, and what it prints.
+_NOT_SETTINGS = ("seed", "out", "quiet", "tensorboard")
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """All settings that the experiment's command means today, presets included."""
+    from redline.cli import parse_train_arguments
+
+    config = parse_train_arguments(experiment.arguments(1, "run")[1:])
+    # As it is read back from a file: tuples are lists there.
+    plain = json.loads(json.dumps(config.to_json()))
+    for name in _NOT_SETTINGS:
+        plain["run"].pop(name)
+    return plain
+
+
+def settings_that_differ(
+    then: dict[str, Any], now: dict[str, Any], plain: dict[str, Any]
+) -> list[str]:
+    """Names of the settings that two configs have unlike.
+
+    Args:
+        then: the config that a run began with.
+        now: the one that it would begin with today.
+        plain: setting -> default. One that is new since then changes nothing at its default.
+    """
+    found = []
+    for part in ("run", "policy", "algo"):
+        for name in sorted(then[part].keys() | now[part].keys()):
+            before = then[part].get(name, plain.get(name))
+            if name not in now[part] or before != now[part][name]:
+                found.append(name)
+    return found
+
+
+def plain_defaults(experiment: Experiment) -> dict[str, Any]:
+    """Setting -> default, of the run, the network and the algorithm."""
+    from redline.algos.registry import declaration
+    from redline.train.settings import PolicySettings, RunSettings
+
+    kinds = (RunSettings, PolicySettings, declaration(experiment.algorithm).Config)
+    return json.loads(json.dumps({n: v for kind in kinds for n, v in asdict(kind()).items()}))
+
+
+def require_same_settings(run: Path, experiment: Experiment) -> None:
+    """Refuse to go on with a run that began with other settings than its experiment has now.
+
+    Raises:
+        SystemExit: naming the settings.
+    """
+    then = json.loads((run / SETTINGS).read_text())
+    differing = settings_that_differ(then, settings_of(experiment), plain_defaults(experiment))
+    if differing:
+        raise SystemExit(
+            f"{run} began with other settings of {', '.join(differing)} than this version has. "
+            f"Remove it to start again, or give another --out."
+        )
+
+
+def write_whole(path: Path, content: dict[str, Any]) -> None:
+    """JSON that is there as a whole or not at all, whenever the process is killed."""
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(content, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def train(experiment: Experiment, seed: int, run: Path) -> int:
+    """Train, or go on with it; the exit code is 0 once training is complete."""
+    from redline.train.process import before_torch_loads
+
+    before_torch_loads()
+    from redline.cli import main as redline
+    from redline.train.runs.run_directory import CONFIG_FILE
+
+    wait_until_free(run)
+    if (run / CONFIG_FILE).exists():
+        require_same_settings(run, experiment)
+        return redline(["train", "--resume", str(run), "--quiet"])
+    write_whole(run / SETTINGS, settings_of(experiment))
+    return redline([*experiment.arguments(seed, str(run)), "--quiet", "--no-tensorboard"])
+
+
+def wait_until_free(run: Path) -> None:
+    """Wait while another process holds the run: one left over that is about to end.
+
+    Raises:
+        RunDirectoryError: if it does not end in two minutes.
+    """
+    from redline.errors import RunDirectoryError
+    from redline.train.runs.run_directory import RunLock
+
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with RunLock(run):
+                return
+        except RunDirectoryError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1.0)
+
+
+def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
+    """The returns of the greedy policy, and what made them."""
+    from redline.train.progress.curves import load_progress
+    from redline.train.runs.run import load_run
+
+    found = load_run(run).evaluate(experiment.episodes)
+    progress = load_progress(run)
+    shown = shlex.join(["redline", *experiment.arguments(seed, "RUN")])
+    return {
+        "experiment": experiment.name,
+        "settings": json.loads((run / SETTINGS).read_text()),
+        "seed": seed,
+        "command": shown,
+        **found.to_json(),
+        "env_steps": int(progress["env_steps"][-1]),
+        "wall_time_s": float(progress["wall_time_s"][-1]),
+        "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": describe(),
+    }
+
+
+def end_with_parent() -> None:
+    """On Linux: be told to stop when the suite's process is gone, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, int(signal.SIGTERM), 0, 0, 0)
+
+
+def pin(core: int | None) -> None:
+    """Keep to one core, where the system can."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def main() -> int:
+    """Train and evaluate one seed; 0 once its result is written."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--experiment", required=True, choices=[e.name for e in SUITES["published"]]
+    )
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="run directory")
+    parser.add_argument("--core", type=int, help="keep to this core")
+    parser.add_argument("--parent", type=int, help="process id to end with")
+    options = parser.parse_args()
+    pin(options.core)
+    if options.parent is not None:
+        end_with_parent()
+        if os.getppid() != options.parent:  # it ended before it could be waited for
+            return 1
+    experiment = next(e for e in SUITES["published"] if e.name == options.experiment)
+    options.out.mkdir(parents=True, exist_ok=True)
+    exit_code = train(experiment, options.seed, options.out)
+    if exit_code == 0:
+        write_whole(options.out / RESULT, evaluate(experiment, options.seed, options.out))
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""The page of the published suites: one table and one figure per family of environments.
+
+It is made of the records alone, so it can be written anew without the runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.published import records
+from benchmarks.published.experiments import Experiment
+from benchmarks.published.references import PROTOCOLS, published
+
+ALGORITHMS = ("ppo", "a2c", "impala", "appo", "reinforce", "dqn", "r2d1", "sac", "td3", "ddpg")
+BEGIN, END = "<!-- written by benchmarks.learning: begin -->", "<!-- end -->"
+_PANEL_INCHES = (3.4, 2.6)
+_DPI = 80
+
+Recorded = dict[str, dict[str, Any]]  # name of an experiment -> its record
+
+
+def recorded(experiments: list[Experiment], folder: Path) -> Recorded:
+    """The records there are, of these experiments."""
+    found = {e.name: records.read(folder, e.name) for e in experiments}
+    return {name: record for name, record in found.items() if record is not None}
+
+
+def number(value: float) -> str:
+    """As many digits as say something: 9,812 but 0.74."""
+    return f"{value:,.0f}" if abs(value) >= 20 else f"{value:.2f}"
+
+
+def mean_and_deviation(record: dict[str, Any]) -> tuple[float, float | None]:
+    """Over the seeds of a record; no deviation of one."""
+    values = [row["return_mean"] for row in record["rows"]]
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return float(np.mean(values)), deviation
+
+
+def interval(figure: str) -> tuple[float, float]:
+    """A published figure such as "2,326 +- 1,130" as (mean, deviation)."""
+    mean, deviation = figure.replace(",", "").split(" +- ")
+    return float(mean), float(deviation)
+
+
+def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
+    """Where the mean lies beside the zoo's interval: above, within or below; "" without one."""
+    figure = published(experiment.algorithm, experiment.env).get("zoo")
+    if figure is None:
+        return ""
+    mean, deviation = interval(figure)
+    # A solved task has no deviation: a hundredth of the mean is not another result.
+    room = max(deviation, abs(mean) / 100)
+    ours, _ = mean_and_deviation(record)
+    if ours > mean + room:
+        return "above"
+    return "within" if ours >= mean - room else "**below**"
+
+
+def verdict(experiment: Experiment, record: dict[str, Any]) -> str:
+    """The goal and whether it is reached; "" without a goal."""
+    if experiment.goal is None:
+        return ""
+    values = [row["return_mean"] for row in record["rows"]]
+    if experiment.needed:
+        passed = sum(value >= experiment.goal for value in values)
+        reached = passed >= experiment.needed
+        return f"{number(experiment.goal)} in {passed} of {len(values)}: {_yes(reached)}"
+    return f"mean {number(experiment.goal)}: {_yes(float(np.mean(values)) >= experiment.goal)}"
+
+
+def _yes(reached: bool) -> str:
+    return "reached" if reached else "**not reached**"
+
+
+def table(experiments: list[Experiment], found: Recorded) -> str:
+    """Returns of each seed, their mean, and the published figures, each in a column of its own."""
+    shown = [e for e in experiments if e.name in found]
+    sources = [s for s in PROTOCOLS if any(s in published(e.algorithm, e.env) for e in shown)]
+    head = ["algorithm", "environment", "env_steps", "each seed", "mean", "goal", *sources]
+    head += ["beside the zoo's interval"] if "zoo" in sources else []
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for experiment in shown:
+        record, others = found[experiment.name], published(experiment.algorithm, experiment.env)
+        mean, deviation = mean_and_deviation(record)
+        cells = [
+            experiment.algorithm,
+            experiment.env,
+            f"{experiment.env_steps:,}",
+            ", ".join(number(row["return_mean"]) for row in record["rows"]),
+            number(mean) + ("" if deviation is None else f" +- {number(deviation)}"),
+            verdict(experiment, record),
+            *(others.get(source, "") for source in sources),
+        ]
+        cells += [beside_zoo(experiment, record)] if "zoo" in sources else []
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(path: Path, experiments: list[Experiment], found: Recorded) -> None:
+    """A panel per environment, a line per algorithm: the mean of the training returns."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    from redline.train.progress.curves import curve_over_runs, draw_curves
+
+    envs = list(dict.fromkeys(e.env for e in experiments if e.name in found))
+    columns = min(3, len(envs))
+    rows = -(-len(envs) // columns)
+    width, height = _PANEL_INCHES
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel in panels[len(envs) :]:
+            panel.set_visible(False)
+        for panel, env in zip(panels, envs, strict=False):
+            shown = [e for e in experiments if e.env == env and e.name in found]
+            curves = [
+                curve_over_runs(
+                    e.algorithm,
+                    [tuple(np.array(r["curve"]).T) for r in found[e.name]["rows"] if r["curve"]],
+                )
+                for e in shown
+            ]
+            draw_curves(panel, curves, [ALGORITHMS.index(e.algorithm) for e in shown])
+            panel.set_title(env, loc="left")
+            panel.set_xlabel("environment steps")
+            panel.set_ylabel("training return")
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+            panel.legend(frameon=False, fontsize=6)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=_DPI)
+
+
+def families(experiments: list[Experiment], found: Recorded) -> Iterator[tuple[str, list[Any]]]:
+    """Each family of which something is recorded, with its experiments."""
+    for family in dict.fromkeys(e.family for e in experiments):
+        own = [e for e in experiments if e.family == family]
+        if any(e.name in found for e in own):
+            yield family, sorted(own, key=lambda e: (e.env, ALGORITHMS.index(e.algorithm)))
+
+
+def not_run(experiments: list[Experiment], found: Recorded) -> list[str]:
+    """What lacks: whole experiments, or seeds of them."""
+    lines = []
+    for experiment in experiments:
+        done = len(found[experiment.name]["rows"]) if experiment.name in found else 0
+        if not done:
+            lines.append(f"{experiment.name} ({experiment.env_steps:,} env_steps)")
+        elif done < experiment.seeds:
+            lines.append(f"{experiment.seeds - done} of {experiment.seeds} of {experiment.name}")
+    return lines
+
+
+def commands(experiments: list[Experiment], found: Recorded) -> str:
+    """How each recorded run is made."""
+    lines = [
+        " ".join(["redline", *e.arguments("SEED", "RUN")]) for e in experiments if e.name in found
+    ]
+    return "\n".join(lines)
+
+
+def machines(found: Recorded) -> str:
+    """Every machine and set of versions that runs were made with, as tables."""
+    seen: list[dict[str, str]] = []
+    for record in found.values():
+        seen += [row["machine"] for row in record["rows"] if row["machine"] not in seen]
+    names = list(dict.fromkeys(name for machine in seen for name in machine))
+    lines = [
+        f"| {name} | {' | '.join(machine.get(name, '') for machine in seen)} |" for name in names
+    ]
+    return "\n".join([f"| machine |{' |' * len(seen)}", "|---" * (len(seen) + 1) + "|", *lines])
+
+
+def markdown(
+    title: str, suite: str, experiments: list[Experiment], found: Recorded, figures: str
+) -> str:
+    """The whole page.
+
+    Args:
+        title: of the page.
+        suite: its name on the command line.
+        experiments: of the suite.
+        found: their records.
+        figures: path of a family's figure from the page, with {family} in it.
+    """
+    parts = [
+        f"# {title}\n\nReturns of the greedy policy after training, the mean of "
+        "20 episodes per seed (100 for T-maze) on seeds that training never saw; +- is the "
+        "standard deviation over seeds. Training used no option but the length, except where a "
+        "command below has one. Published figures have columns of their own, their protocols stand "
+        "[below](#published-figures). Beside the zoo's interval, a hundredth of its mean counts "
+        "as nothing.\n\n"
+        f"```bash\npython -m benchmarks.learning --suite {suite} --out runs/published\n```\n"
+    ]
+    for family, own in families(experiments, found):
+        figure = figures.format(family=slug(family))
+        parts.append(f"## {family}\n\n{table(own, found)}\n![training curves]({figure})\n")
+    caveats = [f"- {e.name}: {e.caveat}" for e in experiments if e.caveat and e.name in found]
+    if caveats:
+        parts.append("\n".join(["## To know\n", *caveats, ""]))
+    protocols = "\n".join(f"- {text}." for text in PROTOCOLS.values())
+    parts.append(f"## Published figures\n\n{protocols}\n")
+    lacking = not_run(experiments, found)
+    text = "Nothing: every seed of every experiment is recorded." if not lacking else ""
+    parts.append(f"## Not run\n\n{text}{'; '.join(lacking)}{'.' if lacking else ''}\n")
+    parts.append(f"## Commands\n\n```bash\n{commands(experiments, found)}\n```\n")
+    parts.append(f"## Machine\n\nOne core and one thread per run.\n\n{machines(found)}\n")
+    return "\n".join(parts)
+
+
+def slug(family: str) -> str:
+    """A family as part of a file's name."""
+    return re.sub(r"\W+", "-", family).lower()
+
+
+def write_page(suite: str, experiments: list[Experiment], results: Path) -> Path | None:
+    """The page of a suite and its figures; None if nothing is recorded yet.
+
+    Args:
+        suite: its name.
+        experiments: all of the suite, run or not.
+        results: directory of pages; records lie in `published` under it.
+    """
+    found = recorded(experiments, results / "published")
+    if not found:
+        return None
+    for family, own in families(experiments, found):
+        draw(results / f"{suite}-{slug(family)}.png", own, found)
+    titles = {"first": "What people try first"}
+    title = titles.get(suite, "Learning at published lengths")
+    page = results / f"{suite}.md"
+    page.write_text(markdown(title, suite, experiments, found, f"{suite}-{{family}}.png"))
+    return page

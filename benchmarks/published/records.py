@@ -1,0 +1,74 @@
+"""What finished runs reached, as kept in the repository: one file per experiment.
+
+A record holds the settings that its seeds share, and per seed the returns, the command, the
+machine and a thinned training curve. Seeds of other settings are never put beside them: once
+the settings change, an experiment's record begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.published.running import Seed
+
+POINTS = 60  # of a training curve
+
+
+def thinned(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> list[list[float]]:
+    """A curve as means of equal parts of its rows, each at the part's last x.
+
+    Args:
+        x: [n] rising.
+        y: [n]; rows that are not finite are left out.
+        points: at most so many.
+    """
+    kept = np.isfinite(y)
+    x, y = x[kept], y[kept]
+    parts = np.array_split(np.arange(len(x)), min(points, len(x))) if len(x) else []
+    return [[int(x[part[-1]]), float(f"{y[part].mean():.5g}")] for part in parts]
+
+
+def row_of(seed: Seed) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and row of a finished run."""
+    from redline.train.progress.curves import load_progress
+
+    row = seed.result()
+    settings = row.pop("settings")
+    progress = load_progress(seed.out)
+    row["curve"] = thinned(progress["env_steps"], progress["return_mean"])
+    return settings, row
+
+
+def merged(
+    record: dict[str, Any] | None, settings: dict[str, Any], row: dict[str, Any]
+) -> dict[str, Any]:
+    """A record with one more seed; one of the same seed is replaced, other settings are dropped."""
+    kept = record["rows"] if record is not None and record["settings"] == settings else []
+    rows = [old for old in kept if old["seed"] != row["seed"]] + [row]
+    return {"settings": settings, "rows": sorted(rows, key=lambda r: r["seed"])}
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """The record of an experiment; None if there is none."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def write(folder: Path, name: str, record: dict[str, Any]) -> None:
+    """Keep a record: a line per seed, so that a change of one shows as that."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in record["rows"])
+    settings = json.dumps(record["settings"])
+    (folder / f"{name}.json").write_text(f'{{"settings": {settings},\n "rows": [\n{rows}\n]}}\n')
+
+
+def collect(seeds: list[Seed], folder: Path) -> None:
+    """Take all finished runs into the records."""
+    for seed in seeds:
+        if seed.state() == "finished":
+            name = seed.experiment.name
+            write(folder, name, merged(read(folder, name), *row_of(seed)))

@@ -1,0 +1,304 @@
+"""The suites of hours: what is run, what survives a kill, and what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.published import one_run, page, records, references, running
+from benchmarks.published.experiments import FIRST, SUITES, Experiment, chosen
+from benchmarks.published.running import Seed
+
+ROOT = Path(__file__).parents[2]
+TINY = Experiment(
+    algorithm="ppo",
+    env="CartPole-v1",
+    family="classic control",
+    env_steps=6_000,
+    seeds=2,
+    options="--checkpoint-interval 500 --log-interval 500",
+    episodes=2,
+)
+
+
+# -- what is run --------------------------------------------------------------------------
+
+
+def test_every_experiment_has_a_name_of_its_own() -> None:
+    names = [experiment.name for experiment in SUITES["published"]]
+
+    assert len(set(names)) == len(names)
+
+
+def test_those_with_a_goal_come_first() -> None:
+    goals = [experiment.goal is not None for experiment in SUITES["published"]]
+
+    assert goals == sorted(goals, reverse=True)
+    assert SUITES["published"][0].env_steps <= 1_000_000
+
+
+def test_the_first_things_people_try_take_no_option_but_the_length() -> None:
+    assert len({experiment.env for experiment in FIRST}) == 12
+    assert not any(experiment.options for experiment in FIRST)
+    assert all(experiment.seeds >= 3 for experiment in FIRST)
+
+
+def test_a_pattern_restricts_and_one_without_a_match_is_refused() -> None:
+    found = chosen("published", ["sac-HalfCheetah*", "ddpg-HalfCheetah-v5"])
+
+    assert sorted(e.name for e in found) == ["ddpg-HalfCheetah-v5", "sac-HalfCheetah-v5"]
+    with pytest.raises(SystemExit, match="rainbow-\\*' matches no experiment"):
+        chosen("published", ["rainbow-*"])
+
+
+@pytest.mark.parametrize(
+    "name", ["sac-HalfCheetah-v5", "dqn-MinAtar-Asterix-v1", "ppo-ALE-Pong-v5"]
+)
+def test_a_command_names_nothing_but_what_the_experiment_says(name: str) -> None:
+    from redline.cli import parse_train_arguments
+
+    experiment = next(e for e in SUITES["published"] if e.name == name)
+    config = parse_train_arguments(experiment.arguments(3, "somewhere")[1:])
+
+    assert config.run.env == experiment.env
+    assert config.run.total_env_steps == experiment.env_steps
+    assert (config.run.seed, config.run.out) == (3, "somewhere")
+
+
+# -- many at once -------------------------------------------------------------------------
+
+
+class Fake:
+    """A process that ends after so many looks, with its result if it shall succeed."""
+
+    def __init__(self, seed: Seed, looks: int, succeeds: bool = True) -> None:
+        self.seed, self.looks, self.succeeds, self.terminated = seed, looks, succeeds, False
+
+    def poll(self) -> int | None:
+        self.looks -= 1
+        if self.looks > 0:
+            return None
+        if self.succeeds:
+            self.seed.out.mkdir(parents=True, exist_ok=True)
+            one_run.write_whole(self.seed.out / one_run.RESULT, {"return_mean": 1.0})
+        return 0 if self.succeeds else 1
+
+    def terminate(self) -> None:
+        self.terminated = True
+
+    def wait(self) -> int:
+        return 0
+
+
+def test_each_core_has_one_run_at_a_time_and_finished_ones_are_skipped(tmp_path: Path) -> None:
+    seeds = running.seeds_of([TINY, Experiment(**{**vars_of(TINY), "algorithm": "a2c"})], tmp_path)
+    seeds[0].out.mkdir(parents=True)
+    one_run.write_whole(seeds[0].out / one_run.RESULT, {"return_mean": 1.0})
+    held: dict[int, Fake] = {}
+    begun: list[tuple[str, int]] = []
+
+    def begin(seed: Seed, core: int) -> Fake:
+        assert core not in held or held[core].looks <= 0
+        held[core] = Fake(seed, looks=3)
+        begun.append((seed.name, core))
+        return held[core]
+
+    failed = running.run_all(seeds, [0, 1], begin, poll_s=0)
+
+    assert failed == []
+    assert [name for name, _ in begun] == [seed.name for seed in seeds[1:]]
+    assert {core for _, core in begun} == {0, 1}
+    assert all(seed.state() == "finished" for seed in seeds)
+
+
+def vars_of(experiment: Experiment) -> dict[str, Any]:
+    return {name: getattr(experiment, name) for name in experiment.__dataclass_fields__}
+
+
+def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    seeds = running.seeds_of([TINY], tmp_path)
+
+    failed = running.run_all(
+        seeds, [0], lambda seed, core: Fake(seed, 1, succeeds=seed.seed != 1), poll_s=0
+    )
+
+    assert failed == [seeds[0]]
+    assert seeds[1].state() == "finished"
+
+
+def test_a_signal_stops_every_process(tmp_path: Path) -> None:
+    begun: list[Fake] = []
+
+    def begin(seed: Seed, core: int) -> Fake:
+        begun.append(Fake(seed, looks=1_000))
+        return begun[-1]
+
+    running.run_all(
+        running.seeds_of([TINY], tmp_path), [0, 1], begin, stopped=lambda: bool(begun), poll_s=0
+    )
+
+    assert [fake.terminated for fake in begun] == [True, True]
+
+
+def test_a_folder_is_held_by_one_suite(tmp_path: Path) -> None:
+    with (
+        running.only_one(tmp_path),
+        pytest.raises(SystemExit, match="another process"),
+        running.only_one(tmp_path),
+    ):
+        pass
+
+
+def test_more_jobs_than_cores_are_refused() -> None:
+    with pytest.raises(SystemExit, match="a core of its own"):
+        running.usable_cores(100_000)
+
+
+def test_the_status_reads_no_line_that_is_still_being_written(tmp_path: Path) -> None:
+    seed = running.seeds_of([TINY], tmp_path)[0]
+    seed.out.mkdir(parents=True)
+    (seed.out / "config.json").write_text("{}")
+    (seed.out / "progress.csv").write_text("env_steps,return_mean\n1500,22.5\n30")
+
+    assert running.progress_of(seed) == (1500, 22.5)
+    assert "begun      25%  return so far         22.5" in running.status([seed])
+
+
+# -- killed and resumed -------------------------------------------------------------------
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from benchmarks.published import one_run
+from tests.benchmarks.test_published import TINY
+out = Path(sys.argv[1])
+out.mkdir(parents=True, exist_ok=True)
+assert one_run.train(TINY, 1, out) == 0
+one_run.write_whole(out / one_run.RESULT, one_run.evaluate(TINY, 1, out))
+"""
+
+
+def _run(out: Path) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return subprocess.Popen([sys.executable, "-c", _SCRIPT, str(out)], env=env, cwd=ROOT)
+
+
+def test_a_killed_run_ends_as_one_that_was_never_stopped(tmp_path: Path) -> None:
+    from redline.train.runs.run import load_run
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert _run(whole).wait() == 0
+    process = _run(killed)
+    while not list(killed.glob("checkpoints/step_*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / one_run.RESULT).exists()
+
+    assert _run(killed).wait() == 0
+
+    hashes = [load_run(out).inspect()["params_sha256"] for out in (whole, killed)]
+    results = [json.loads((out / one_run.RESULT).read_text()) for out in (whole, killed)]
+    assert hashes[0] == hashes[1]
+    assert results[0]["return_mean"] == results[1]["return_mean"]
+    assert results[0]["settings"]["algo"]["num_epochs"] == 20  # of the preset for CartPole
+
+
+def test_settings_of_today_are_held_to_those_that_a_run_began_with() -> None:
+    then = {"run": {"env": "X"}, "policy": {}, "algo": {"gamma": 0.98, "old": 1}}
+    now = {"run": {"env": "X", "new": 0, "newer": 2}, "policy": {}, "algo": {"gamma": 0.99}}
+
+    found = one_run.settings_that_differ(then, now, {"new": 0, "newer": 1})
+
+    assert found == ["newer", "gamma", "old"]
+
+
+def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
+    settings = one_run.settings_of(TINY)
+    settings["algo"]["gamma"] = 0.5
+    one_run.write_whole(tmp_path / one_run.SETTINGS, settings)
+
+    with pytest.raises(SystemExit, match="began with other settings of gamma"):
+        one_run.require_same_settings(tmp_path, TINY)
+
+
+# -- records and page ---------------------------------------------------------------------
+
+MACHINE = {"processor": "P", "cores": "2"}
+
+
+def row(seed: int, value: float) -> dict[str, Any]:
+    curve = [[1000, value / 2], [2000, value]]
+    return {"seed": seed, "return_mean": value, "machine": MACHINE, "curve": curve}
+
+
+def test_a_curve_is_thinned_to_means_of_its_parts() -> None:
+    """Five rows, one of them empty, in two parts: (1, 3) and (4, 6)."""
+    x, y = np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 3, np.nan, 4, 6])
+
+    assert records.thinned(x, y, points=2) == [[2, 2.0], [5, 5.0]]
+
+
+def test_a_record_never_mixes_settings() -> None:
+    first = records.merged(None, {"gamma": 0.9}, row(2, 20.0))
+    both = records.merged(first, {"gamma": 0.9}, row(1, 10.0))
+    again = records.merged(both, {"gamma": 0.9}, row(2, 30.0))
+    changed = records.merged(again, {"gamma": 0.99}, row(1, 40.0))
+
+    assert [r["return_mean"] for r in both["rows"]] == [10.0, 20.0]
+    assert [r["return_mean"] for r in again["rows"]] == [10.0, 30.0]
+    assert [r["return_mean"] for r in changed["rows"]] == [40.0]
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    record = records.merged(None, {"gamma": 0.9}, row(1, 10.0))
+    records.write(tmp_path, "ppo-CartPole-v1", record)
+
+    assert records.read(tmp_path, "ppo-CartPole-v1") == record
+    assert records.read(tmp_path, "a2c-CartPole-v1") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(275.0, "above"), (211.0, "within"), (209.0, "**below**")]
+)
+def test_the_zoo_interval_of_ppo_on_lunar_lander_is_242_and_32(value: float, expected: str) -> None:
+    experiment = next(e for e in FIRST if e.name == "ppo-LunarLander-v3")
+
+    assert page.beside_zoo(experiment, {"rows": [row(1, value)]}) == expected
+
+
+def test_every_published_figure_is_a_mean_and_a_deviation() -> None:
+    for experiment in SUITES["published"]:
+        for figure in references.published(experiment.algorithm, experiment.env).values():
+            assert len(page.interval(figure)) == 2
+    assert page.interval("2,326 +- 1,130") == (2326.0, 1130.0)
+
+
+def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> None:
+    """Three of five seeds of PPO on LunarLander: mean 220, deviation 20, goal 200."""
+    experiments = [e for e in FIRST if e.name in ("ppo-LunarLander-v3", "dqn-LunarLander-v3")]
+    record = {"settings": {}, "rows": [row(1, 200.0), row(2, 220.0), row(3, 240.0)]}
+    records.write(tmp_path / "published", "ppo-LunarLander-v3", record)
+
+    text = page.write_page("first", experiments, tmp_path).read_text()
+
+    line = (
+        "| ppo | LunarLander-v3 | 1,000,000 | 200, 220, 240 | 220 +- 20 | mean 200: reached "
+        "| 242 +- 32 | within |"
+    )
+    assert line in text
+    assert "dqn-LunarLander-v3 (100,000 env_steps)" in text
+    assert "2 of 5 of ppo-LunarLander-v3" in text
+    assert "redline train ppo --env LunarLander-v3 --total-env-steps 1000000" in text
+    assert "| processor | P |" in text
+    assert (tmp_path / "first-box2d.png").stat().st_size < 60_000
