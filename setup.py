@@ -3,7 +3,7 @@
 They are optional: where no C compiler is found the package still installs. Without them marks do
 nothing, starting a profile says that the extension is missing, and a priority tree is searched by
 torch, which gives the same results. The CPU engine computes small networks by numpy, and leaves
-convolutions and optimizer steps to torch.
+convolutions to torch.
 """
 
 from __future__ import annotations
@@ -67,15 +67,6 @@ setup(
             depends=["src/redline/engines/cpu/csrc/patches.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
             libraries=DL,
-            optional=True,
-        ),
-        Extension(
-            "redline.engines.cpu._parameters",
-            sources=["src/redline/engines/cpu/csrc/parameters.c"],
-            depends=[INSTRUCTIONS, THREADS],
-            # All instructions must round alike, and a vector's root sets no errno.
-            extra_compile_args=[*FLAGS, "-ffp-contract=off", "-fno-math-errno"],
-            libraries=["m", *DL],
             optional=True,
         ),
     ]

@@ -11,12 +11,6 @@ def _c_networks() -> None:
     mlp._dense = None
 
 
-def _c_adam() -> None:
-    from redline.engines.cpu import parameters
-
-    parameters._parameters = None
-
-
 def _c_convolutions() -> None:
     from redline.engines.cpu import convolution
 
@@ -54,7 +48,6 @@ def _nothing() -> None:
 PIECES: dict[str, tuple[Callable[[], None], dict[str, object]]] = {
     "cpu-updates": (_cpu_updates, {}),
     "c-networks": (_c_networks, {}),
-    "c-adam": (_c_adam, {}),
     "c-convolutions": (_c_convolutions, {}),
     "laid-out-weights": (_laid_out_weights, {}),
     "acting-row-by-row": (_acting_row_by_row, {}),
@@ -66,7 +59,6 @@ PIECES: dict[str, tuple[Callable[[], None], dict[str, object]]] = {
 WORKLOADS_OF: dict[str, tuple[str, ...]] = {
     "cpu-updates": ("sac", "td3", "dqn", "ppo-continuous", "ppo-atari"),
     "c-networks": ("sac", "td3", "dqn"),
-    "c-adam": ("sac", "td3", "dqn", "ppo-continuous"),
     "c-convolutions": ("ppo-atari",),
     "laid-out-weights": ("ppo-atari",),
     "acting-row-by-row": ("sac", "td3", "dqn", "ppo-continuous"),

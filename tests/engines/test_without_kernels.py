@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXTENSIONS = tuple(
-    f"redline.engines.cpu.{name}" for name in ("_dense", "_convolution", "_parameters")
-)
+EXTENSIONS = tuple(f"redline.engines.cpu.{name}" for name in ("_dense", "_convolution"))
 RUNS = {
     "ppo": {"env": "CartPole-v1", "num_envs": 2, "rollout_length": 32, "total_env_steps": 128},
     "sac": {"env": "Pendulum-v1", "total_env_steps": 60, "learning_starts": 20, "batch_size": 8,

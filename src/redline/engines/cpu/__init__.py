@@ -13,11 +13,11 @@ the algorithm or the policy. Without the package everything runs as written.
 |---|---|
 | `serving` | which kernels serve an algorithm or a policy |
 | `known_parts` | whether every part is known, and what the kernels need to know of it |
-| `mlp`, `distributions`, `parameters` | networks, action distributions, optimizer steps |
+| `mlp`, `distributions`, `parameters` | networks, action distributions, gradients and steps |
 | `sac`, `td3`, `dqn`, `ppo`, `policy_gradient` | whole updates; `critics`: of the first two |
 | `images` | updates and acting with convolutional networks |
 | `acting` | acting with one environment |
-| `csrc` | `dense.c`, `convolution.c`, `parameters.c` |
+| `csrc` | `dense.c`, `convolution.c` |
 """
 
 from __future__ import annotations

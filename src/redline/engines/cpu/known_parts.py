@@ -236,9 +236,15 @@ def require_optimizer(optimizer: Any, modules: Iterable[nn.Module], path: str) -
 def known_actor(policy: Any, kinds: type | tuple[type, ...], path: str = "policy") -> KnownActor:
     """The parts of an actor of DDPG, TD3 or SAC."""
     require_type(policy, kinds, path)
+    _require_plain_input(policy, path)
+    return _dense_network(policy, policy.torso, [policy.head], path, "torso")
+
+
+def _require_plain_input(policy: Any, path: str) -> None:
     if policy.has_mask:
         raise NotServedError(f"{path} has an action mask")
-    return _dense_network(policy, policy.torso, [policy.head], path, "torso")
+    if policy.normalizer is not None:
+        raise NotServedError(f"{path} normalizes observations")
 
 
 def known_q_policy(policy: Any, path: str = "policy") -> KnownActor:
@@ -248,8 +254,7 @@ def known_q_policy(policy: Any, path: str = "policy") -> KnownActor:
     require_type(head, ScalarHead, f"{path}.head")
     if policy.core is not None:
         raise NotServedError(f"{path} has a recurrent core")
-    if policy.has_mask:
-        raise NotServedError(f"{path} has an action mask")
+    _require_plain_input(policy, path)
     if head.state_value is not None:
         raise NotServedError(f"{path}.head is dueling")
     if head.is_noisy:

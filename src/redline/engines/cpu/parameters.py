@@ -1,9 +1,8 @@
-"""Gradients in one piece of memory, Adam's step and the move of a target network, in C.
+"""Gradients in one piece of memory, and the steps that follow them.
 
-An optimizer of the library takes its gradients from `parameter.grad`. The updates here compute
-them into memory of their own and change the same parameters and moments in C
-(`csrc/parameters.c`), so that updates of both kinds can take turns. Whatever C does not serve goes
-through the optimizer's own `step`.
+An optimizer of the library takes its gradients from `parameter.grad`. The updates here compute them
+into memory of their own, which one call can scale, and hand them to the same optimizer, so that
+updates of both kinds can take turns.
 """
 
 from __future__ import annotations
@@ -14,31 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 
-from redline.algos.optimizers import Adam
+from redline.algos.optimizers import move_towards
 
-# Up to so many numbers C takes the step. At this size torch's kernel takes 1.1 to 2 times as long
-# with one thread and 1.5 times with two (two kinds of AMD EPYC); beyond it nothing was measured.
-_MOST_NUMBERS = 200_000
 _ALIGNMENT = 16  # numbers: each gradient begins a cache line of its own
-
-
-def _extension() -> Any:
-    """The C module; None without a compiler, or if tensors do not tell C where they lie."""
-    try:
-        # It looks for the threads of the tensor library, which is loaded by now.
-        from redline.engines.cpu import _parameters  # pyright: ignore[reportAttributeAccessIssue]
-    except ImportError:
-        return None
-    table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    try:
-        return _parameters if table is not None and _parameters.connect(table) else None
-    except ValueError:  # a table of another kind
-        return None
-
-
-_parameters = _extension()
 
 
 class Gradients:
@@ -83,34 +61,19 @@ class OptimizerStep:
     """One step of an optimizer of the library, from gradients that lie elsewhere.
 
     Args:
-        optimizer: `Adam`, which C serves, or another one, whose own `step` is called.
+        optimizer: whose `step` is called.
         gradients: [...] one per parameter, in its order; their memory is read at each call.
     """
 
     def __init__(self, optimizer: Any, gradients: Sequence[Tensor]) -> None:
-        self._optimizer, self._gradients = optimizer, list(gradients)
-        self._parameters = list(optimizer.parameters)
-        self._state: tuple[Any, ...] | None = None
-        size = sum(parameter.numel() for parameter in self._parameters)
-        if _parameters is not None and type(optimizer) is Adam and size <= _MOST_NUMBERS:
-            self._state = _adam_state(optimizer)
+        self._optimizer = optimizer
+        self._pairs = list(zip(optimizer.parameters, gradients, strict=True))
 
     def __call__(self) -> None:
         """Change the parameters and the optimizer's memory."""
-        if self._state is not None and _parameters.step(
-            self._parameters, self._gradients, *self._state, torch.get_num_threads()
-        ):
-            increment_version(self._parameters)  # as tensor operations do, for autograd's checks
-            return
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+        for parameter, gradient in self._pairs:
             parameter.grad = gradient
         self._optimizer.step()
-        self._optimizer.zero_grad()
-
-
-def _adam_state(adam: Adam) -> tuple[Any, ...]:
-    """First and second moments, counts, step size, betas and epsilon, as C takes them."""
-    return adam.first, adam.second, adam.counts, adam.learning_rate, *adam.betas, adam.eps
 
 
 class TargetMove:
@@ -129,12 +92,6 @@ class TargetMove:
         self._online: list[Tensor] = [p for module in online for p in module.parameters()]
         self._tau = tau
 
-    @torch.no_grad()
     def __call__(self) -> None:
         """In place, target += tau * (online - target)."""
-        if _parameters is not None and _parameters.move_towards(
-            self._targets, self._online, self._tau, torch.get_num_threads()
-        ):
-            increment_version(self._targets)
-            return
-        torch._foreach_lerp_(self._targets, self._online, self._tau)  # pyright: ignore[reportPrivateImportUsage]
+        move_towards(self._targets, self._online, self._tau)
