@@ -205,7 +205,6 @@ def test_other_action_spaces_are_refused() -> None:
     ("settings", "said"),
     [
         ({"core": "lstm"}, "core='lstm' is not for ddpg"),
-        ({"normalize_obs": True}, "normalize_obs=True is not for ddpg"),
         ({"distribution": "gaussian"}, "distribution='gaussian' is not for ddpg"),
         ({"shared_encoder": True}, "shared_encoder=True is not for ddpg"),
         ({"initial_log_std": -1.0}, "initial_log_std=-1.0 is not for ddpg"),

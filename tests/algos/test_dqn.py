@@ -388,7 +388,6 @@ def test_contradictions_are_refused(settings: dict[str, Any], message: str) -> N
     "network",
     [
         {"core": "lstm"},
-        {"normalize_obs": True},
         {"distribution": "gaussian"},
         {"initial_log_std": 1.0},
         {"shared_encoder": False},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,19 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
-from redline.data import as_tensordict
-from redline.policies import ObservationNormalizer
+from redline.algos.q_learning import make_q_policy
+from redline.data import Rollout, as_tensordict
+from redline.models.q_heads import ScalarHead
+from redline.policies import (
+    CategoricalActor,
+    DeterministicActor,
+    ObservationNormalizer,
+    QPolicy,
+    SquashedGaussianActor,
+    make_actor,
+)
 from redline.policies.normalizer import RunningMoments
 
 VECTOR = spaces.Box(-np.inf, np.inf, (2,))
@@ -138,3 +149,49 @@ def test_statistics_are_float64() -> None:
     moments(normalizer).count.fill_(2.0**24)
     normalizer.update(torch.zeros(1, 1, 2), all_valid(1, 1))
     assert moments(normalizer).count.item() == 2**24 + 1
+
+
+BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
+CHOICE = spaces.Discrete(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "actions"),
+    [
+        (SquashedGaussianActor, BOX),
+        (DeterministicActor, BOX),
+        (CategoricalActor, CHOICE),
+        (QPolicy, CHOICE),
+    ],
+)
+def test_off_policy_policies_act_on_what_they_have_normalized(kind: Any, actions: Any) -> None:
+    """Observations 0, 2, 4, 6 have mean 3 and variance 5; updates see them normalized already."""
+    space = spaces.Dict(
+        {"place": spaces.Box(-9.0, 9.0, (1,), np.float32), "kind": spaces.Discrete(2)}
+    )
+    if kind is QPolicy:
+
+        def head(features: int, choices: int) -> ScalarHead:
+            return ScalarHead(features, choices)
+
+        policy: Any = make_q_policy(space, actions, head, normalize_obs=True)
+    else:
+        policy = make_actor(kind, space, actions, hidden_sizes=(8,), normalize_obs=True)
+    plain = copy.deepcopy(policy)
+    plain.normalizer = None
+    place = torch.tensor([0.0, 2.0, 4.0, 6.0]).view(4, 1, 1)
+    obs = TensorDict({"place": place, "kind": torch.tensor([[0], [1], [1], [0]])}, [4, 1])
+    steps = TensorDict({"obs": obs, "valid": all_valid(4, 1)}, [4, 1])
+    policy.update_normalizer(Rollout(steps=steps, initial_state={}, last_obs=obs[-1]))
+    seen = {"place": (place[:, 0] - 3.0) / 5.0**0.5, "kind": obs["kind"][:, 0]}
+    raw = {"place": place[:, 0], "kind": obs["kind"][:, 0]}
+    noise = torch.rand(4, policy.noise_size)
+    for drawn in (None, noise):
+        found, wanted = policy.act(raw, {}, drawn).action, plain.act(seen, {}, drawn).action
+        torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(policy.act_greedily(raw, {})[0], plain.act_greedily(seen, {})[0])
+    exported, wanted = policy.export_module()(raw), plain.act(seen, {}).action
+    torch.testing.assert_close(exported, policy.env_action(wanted))
+    policy.eval()
+    policy.update_normalizer(Rollout(steps=steps, initial_state={}, last_obs=obs[-1]))
+    assert policy.normalizer.moments[0].count == 4

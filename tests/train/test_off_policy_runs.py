@@ -61,8 +61,11 @@ CASES: dict[str, dict[str, Any]] = {
     "tqc": {"env": "Pendulum-v1", "num_critics": 2, "num_quantiles": 5},
     "td3": {"env": "Pendulum-v1"},
     "ddpg": {"env": "Pendulum-v1", "n_step": 3},
+    "dqn-normalized": {"env": "CartPole-v1", "normalize_obs": True},
+    "sac-normalized": {"env": "Pendulum-v1", "normalize_obs": True},
 }  # fmt: skip
 ALGORITHMS = {"rainbow": "dqn", "iqn": "dqn", "sac-discrete": "sac", "sac-droq": "sac"}
+ALGORITHMS |= {"dqn-normalized": "dqn", "sac-normalized": "sac"}
 
 
 def small(out: Path, case: str, **settings: Any) -> Run:
@@ -301,7 +304,7 @@ def test_stretched_schedules_are_announced(
 
 
 def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:
-    for settings in ({"core": "lstm"}, {"normalize_obs": True}):
+    for settings in ({"core": "lstm"}, {"initial_log_std": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(settings))):
             small(tmp_path / "run", "dqn", **settings)
     with pytest.raises(ConfigError, match="smaller than one iteration"):

@@ -29,11 +29,13 @@ class NetworkSettings:
             are its convolutional network's own; critics have these behind it all the same.
         activation: between them.
         encoder: as for `policies.make_policy`.
+        normalize_obs: whether the policy normalizes observations; the critics see what it sees.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     encoder: str | ModuleFactory = "auto"
+    normalize_obs: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As keyword arguments of `policies.make_actor`."""
@@ -69,7 +71,7 @@ def network_settings(
         core_layers: not looked at.
         core_heads: not looked at.
         shared_encoder: None or False.
-        normalize_obs: only False.
+        normalize_obs: whether the policy normalizes observations.
         distribution: "auto" or "squashed", which are the same here.
         initial_log_std: only 0.
 
@@ -82,10 +84,6 @@ def network_settings(
         "or r2d1 or ppo for a recurrent policy.",
         "shared_encoder=True": shared_encoder is True
         and "actor and critics have encoders of their own. Leave it out.",
-        "normalize_obs=True": normalize_obs
-        and "replay mixes observations of all times, and statistics that move would change what "
-        "each of them means. Use normalize_obs=False, and scale in the environment where "
-        "needed, for example with gymnasium.wrappers.TransformObservation.",
         f"distribution={distribution!r}": distribution not in ("auto", "squashed")
         and "its Box actions are always squashed into their bounds by tanh. Use "
         "distribution='auto'.",
@@ -95,7 +93,12 @@ def network_settings(
     for setting, reason in reasons.items():
         if reason:
             raise ConfigError(f"{setting} is not for {algorithm}: {reason}")
-    return NetworkSettings(hidden_sizes=tuple(hidden_sizes), activation=activation, encoder=encoder)
+    return NetworkSettings(
+        hidden_sizes=tuple(hidden_sizes),
+        activation=activation,
+        encoder=encoder,
+        normalize_obs=normalize_obs,
+    )
 
 
 class Critic(nn.Module):

@@ -210,6 +210,11 @@ class DIAYN(OffPolicyAlgorithm):
             SpaceError: if a space cannot be served.
             ConfigError: if a setting of the network is not for DIAYN.
         """
+        if network.get("normalize_obs"):
+            raise ConfigError(
+                "normalize_obs=True is not for diayn: the discriminator and the skills' policy "
+                "see what the environment gives. Leave it out."
+            )
         settings = network_settings("diayn", **network)
         space = with_skill(observation_space, config.num_skills)
         sac = SAC.make(space, action_space, config, seed=seed, device=device, **network)

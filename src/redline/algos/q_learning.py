@@ -23,6 +23,7 @@ from redline.models.noisy import NoisyLinear
 from redline.models.q_heads import QHead
 from redline.policies.make import ModuleFactory, make_torso
 from redline.policies.masks import network_space
+from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.q_policy import QPolicy, require_discrete
 from redline.returns.value_rescaling import rescale, unrescale
 
@@ -101,7 +102,6 @@ class QLearningConfig(OffPolicyConfig):
 _NOT_OF_VALUES = {
     # What of the network's settings only a policy with a distribution has: name -> defaults.
     "shared_encoder": (None, "auto"),
-    "normalize_obs": (False,),
     "distribution": ("auto",),
     "initial_log_std": (0.0,),
     "state_dependent_std": (False,),
@@ -121,6 +121,7 @@ def make_q_policy(
     core_window: int = 32,
     core_layers: int = 1,
     core_heads: int = 4,
+    normalize_obs: bool = False,
     **others: Any,
 ) -> QPolicy:
     """A policy of action values, its weights drawn from torch's global generator.
@@ -137,6 +138,7 @@ def make_q_policy(
         core_window: not looked at.
         core_layers: not looked at.
         core_heads: not looked at.
+        normalize_obs: whether float observations are normalized by running statistics.
         others: settings of other policies, at their defaults.
 
     Raises:
@@ -155,8 +157,8 @@ def make_q_policy(
             raise ConfigError(f"{name}={value!r} is no setting of a Q-network. Leave it out.")
         if value not in _NOT_OF_VALUES[name]:
             raise ConfigError(
-                f"{name}={value!r} does not apply to a Q-network, which has one torso, no action "
-                f"distribution and no running statistics. Leave it at {_NOT_OF_VALUES[name][0]!r}."
+                f"{name}={value!r} does not apply to a Q-network, which has one torso and no "
+                f"action distribution. Leave it at {_NOT_OF_VALUES[name][0]!r}."
             )
     seen = network_space(observation_space)
     # Orthogonal layers begin without biases, and a ReLU network without them is linear along
@@ -165,7 +167,14 @@ def make_q_policy(
     recurrent = None if core == "none" else make_core(core, features, core_size)
     width = features if recurrent is None else recurrent.out_features
     head: QHead = make_head(width, num_actions)
-    return QPolicy(observation_space, action_space, torso=torso, head=head, core=recurrent)
+    return QPolicy(
+        observation_space,
+        action_space,
+        torso=torso,
+        head=head,
+        core=recurrent,
+        normalizer=ObservationNormalizer(seen) if normalize_obs else None,
+    )
 
 
 def exploration(

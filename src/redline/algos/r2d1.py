@@ -285,6 +285,11 @@ class R2D1(OffPolicyAlgorithm):
                 hidden_sizes=config.head_hidden_sizes,
             )
 
+        if network.get("normalize_obs"):
+            raise ConfigError(
+                "normalize_obs=True is not for r2d1: the recurrent states in replay were made "
+                "with the statistics of their time. Leave it out."
+            )
         if network.get("core", "none") == "none":
             network["core"] = "lstm"
         return make_q_policy(observation_space, action_space, make_head, **network)

@@ -24,7 +24,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from redline.data import Array, NestedTensor
+from redline.data import Array, NestedTensor, Rollout
 from redline.errors import ConfigError, SpaceError
 from redline.models import POLICY_GAIN, orthogonal_
 from redline.policies.action_heads import ActionHead, CategoricalHead, GaussianHead
@@ -36,6 +36,7 @@ from redline.policies.distributions import (
 )
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
+from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import ActOutput, Conditioning, Policy, State
 
 LOG_STD_RANGE = (-20.0, 2.0)
@@ -52,6 +53,8 @@ class Actor(Policy):
         torso: observations [N, ...] without the mask -> features [N, F].
         features: F.
         num_outputs: of the network for one environment.
+        normalizer: of the observations that `act` is given; updates see them normalized already.
+            None leaves them as they are.
         noise_head: draws the noise, and says what masks the action space can have.
 
     Attributes:
@@ -75,9 +78,11 @@ class Actor(Policy):
         features: int,
         num_outputs: int,
         noise_head: ActionHead,
+        normalizer: ObservationNormalizer | None = None,
     ) -> None:
         super().__init__()
         self.observation_space = observation_space
+        self.normalizer = normalizer
         self.action_space = action_space
         self.extras_spec = {}
         self.noise_size = noise_head.noise_size
@@ -102,7 +107,7 @@ class Actor(Policy):
         return self._noise_from_uniform(uniform)
 
     def outputs(self, obs: NestedTensor) -> Tensor:
-        """[N, num_outputs] of the network, with gradient."""
+        """[N, num_outputs] of the network for normalized observations, with gradient."""
         return self.head(self.torso(without_mask(obs) if self.has_mask else obs))
 
     def action_mask(self, obs: NestedTensor) -> Tensor | None:
@@ -137,8 +142,10 @@ class Actor(Policy):
                 f"{type(self).__name__}, which knows {', '.join(sorted(self._conditions))}, each "
                 f"[B]. Leave the others out, or use a policy that knows them."
             )
+        if self.normalizer is not None:
+            obs = self.normalizer(obs)
         if noise is None:
-            return ActOutput(self.act_greedily(obs, state)[0], {}, state)
+            return ActOutput(self._greedy(obs), {}, state)
         if "greedy" in conditioning:
             noise = noise.masked_fill(conditioning["greedy"].unsqueeze(-1), 0.0)
         action = self._explore(obs, noise, conditioning)
@@ -150,7 +157,6 @@ class Actor(Policy):
             action = torch.where(rows, self._uniform(obs, noise), action)
         return ActOutput(action, {}, state)
 
-    @abstractmethod
     def act_greedily(self, obs: NestedTensor, state: State) -> tuple[NestedTensor, State]:
         """The action without noise and nothing else, for exporting.
 
@@ -161,6 +167,16 @@ class Actor(Policy):
         Returns:
             [N, ...] the action, and {}.
         """
+        return self._greedy(obs if self.normalizer is None else self.normalizer(obs)), state
+
+    def update_normalizer(self, rollout: Rollout) -> None:
+        """Take the valid observations into the running statistics; nothing in eval mode."""
+        if self.normalizer is not None:
+            self.normalizer.update(rollout["obs"], rollout.valid)
+
+    @abstractmethod
+    def _greedy(self, obs: NestedTensor) -> Tensor:
+        """[N, ...] the actions without noise, of normalized observations."""
 
     @abstractmethod
     def _explore(self, obs: NestedTensor, noise: Tensor, conditioning: Conditioning) -> Tensor:
@@ -183,6 +199,7 @@ class CategoricalActor(Actor):
         action_space: a Discrete.
         torso: as for `Actor`.
         features: F.
+        normalizer: as for `Actor`.
 
     Raises:
         SpaceError: if the action space is another.
@@ -195,6 +212,7 @@ class CategoricalActor(Actor):
         *,
         torso: nn.Module,
         features: int,
+        normalizer: ObservationNormalizer | None = None,
     ) -> None:
         if not isinstance(action_space, spaces.Discrete):
             raise SpaceError(
@@ -208,6 +226,7 @@ class CategoricalActor(Actor):
             features=features,
             num_outputs=int(action_space.n),
             noise_head=CategoricalHead(action_space),
+            normalizer=normalizer,
         )
         # Near-uniform at the start: entropy is what the algorithm begins with.
         orthogonal_(self.head, POLICY_GAIN)
@@ -218,9 +237,8 @@ class CategoricalActor(Actor):
         """Over [N] int64; with gradient."""
         return Categorical(self.outputs(obs), self.action_mask(obs))
 
-    def act_greedily(self, obs: NestedTensor, state: State) -> tuple[Tensor, State]:
-        """The likeliest choice, and {}."""
-        return self.distribution(obs).mode(), state
+    def _greedy(self, obs: NestedTensor) -> Tensor:
+        return self.distribution(obs).mode()
 
     def _explore(self, obs: NestedTensor, noise: Tensor, conditioning: Conditioning) -> Tensor:
         return self.distribution(obs).sample(noise)
@@ -237,6 +255,7 @@ class BoxActor(Actor):
         action_space: a Box of floats with two finite bounds in each dimension.
         torso: as for `Actor`.
         features: F.
+        normalizer: as for `Actor`.
         outputs_per_dimension: of the network.
 
     Raises:
@@ -251,6 +270,7 @@ class BoxActor(Actor):
         torso: nn.Module,
         features: int,
         outputs_per_dimension: int,
+        normalizer: ObservationNormalizer | None = None,
     ) -> None:
         bounds = BoxBounds(action_space)
         super().__init__(
@@ -260,6 +280,7 @@ class BoxActor(Actor):
             features=features,
             num_outputs=outputs_per_dimension * bounds.size,
             noise_head=GaussianHead(bounds.space),
+            normalizer=normalizer,
         )
         self.bounds = bounds
         self.action_shape = bounds.shape
@@ -288,6 +309,7 @@ class SquashedGaussianActor(BoxActor):
         action_space: as for `BoxActor`.
         torso: as for `Actor`.
         features: F.
+        normalizer: as for `Actor`.
         log_std_range: the log standard deviation of u is cut off at these.
     """
 
@@ -299,6 +321,7 @@ class SquashedGaussianActor(BoxActor):
         torso: nn.Module,
         features: int,
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
+        normalizer: ObservationNormalizer | None = None,
     ) -> None:
         super().__init__(
             observation_space,
@@ -306,6 +329,7 @@ class SquashedGaussianActor(BoxActor):
             torso=torso,
             features=features,
             outputs_per_dimension=2,
+            normalizer=normalizer,
         )
         self.log_std_range = log_std_range
 
@@ -334,10 +358,9 @@ class SquashedGaussianActor(BoxActor):
         log_prob = squashed_log_prob(noise, distribution.log_std, u)
         return self._shaped(torch.tanh(u)), log_prob
 
-    def act_greedily(self, obs: NestedTensor, state: State) -> tuple[Tensor, State]:
-        """Tanh of the mean, and {}."""
+    def _greedy(self, obs: NestedTensor) -> Tensor:
         mean, _ = self.outputs(obs).chunk(2, dim=1)
-        return self._shaped(torch.tanh(mean)), state
+        return self._shaped(torch.tanh(mean))
 
     def _explore(self, obs: NestedTensor, noise: Tensor, conditioning: Conditioning) -> Tensor:
         return self._shaped(torch.tanh(self.distribution(obs).sample(noise)))
@@ -354,6 +377,7 @@ class DeterministicActor(BoxActor):
         action_space: as for `BoxActor`.
         torso: as for `Actor`.
         features: F.
+        normalizer: as for `Actor`.
     """
 
     _conditions = frozenset(("greedy", "random", "noise_scale"))
@@ -365,6 +389,7 @@ class DeterministicActor(BoxActor):
         *,
         torso: nn.Module,
         features: int,
+        normalizer: ObservationNormalizer | None = None,
     ) -> None:
         super().__init__(
             observation_space,
@@ -372,15 +397,15 @@ class DeterministicActor(BoxActor):
             torso=torso,
             features=features,
             outputs_per_dimension=1,
+            normalizer=normalizer,
         )
 
     def forward(self, obs: NestedTensor) -> Tensor:
         """[N, *shape] the actions without noise, with gradient."""
         return self._shaped(torch.tanh(self.outputs(obs)))
 
-    def act_greedily(self, obs: NestedTensor, state: State) -> tuple[Tensor, State]:
-        """The action without noise, and {}."""
-        return self(obs), state
+    def _greedy(self, obs: NestedTensor) -> Tensor:
+        return self(obs)
 
     def _explore(self, obs: NestedTensor, noise: Tensor, conditioning: Conditioning) -> Tensor:
         action = self(obs)

@@ -122,6 +122,7 @@ def make_actor(
     hidden_sizes: Sequence[int] = (256, 256),
     activation: str = "relu",
     encoder: str | ModuleFactory = "auto",
+    normalize_obs: bool = False,
 ) -> ActorT:
     """An actor without a value, its weights drawn from torch's global generator.
 
@@ -132,15 +133,18 @@ def make_actor(
         hidden_sizes: as for `make_policy`.
         activation: as for `make_policy`.
         encoder: as for `make_policy`.
+        normalize_obs: as for `make_policy`.
 
     Raises:
         SpaceError: if a space cannot be served.
         UnknownNameError: if a name is not known.
     """
-    torso, features = make_torso(
-        network_space(observation_space), encoder, hidden_sizes, activation, orthogonal=False
+    seen = network_space(observation_space)
+    torso, features = make_torso(seen, encoder, hidden_sizes, activation, orthogonal=False)
+    normalizer = ObservationNormalizer(seen) if normalize_obs else None
+    return kind(
+        observation_space, action_space, torso=torso, features=features, normalizer=normalizer
     )
-    return kind(observation_space, action_space, torso=torso, features=features)
 
 
 def _is_costly(space: spaces.Space[Any], encoder: str | ModuleFactory) -> bool:

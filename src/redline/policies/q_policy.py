@@ -19,13 +19,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from redline.data import Array, NestedTensor
+from redline.data import Array, NestedTensor, Rollout
 from redline.errors import ConfigError, SpaceError
 from redline.models.q_heads import ImplicitQuantileHead, QHead
 from redline.models.recurrent import RecurrentCore
 from redline.policies.action_heads import make_action_head
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
+from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.policy import ActOutput, Conditioning, Policy, State
 
 _KNOWN = {"epsilon", "greedy"}
@@ -61,6 +62,8 @@ class QPolicy(Policy):
         torso: observations [N, ...] without the mask -> features [N, F].
         head: values of the actions, from features [N, F], or [N, H] after a core.
         core: a recurrent core on F features.
+        normalizer: of the observations that `act` is given; updates see them normalized already.
+            None leaves them as they are.
 
     Attributes:
         torso: as given.
@@ -81,6 +84,7 @@ class QPolicy(Policy):
         torso: nn.Module,
         head: QHead,
         core: RecurrentCore | None = None,
+        normalizer: ObservationNormalizer | None = None,
     ) -> None:
         super().__init__()
         num_actions = require_discrete(action_space)
@@ -98,6 +102,7 @@ class QPolicy(Policy):
             observation_space, action_space, make_action_head(action_space)
         )
         self.torso, self.core, self.head = torso, core, head
+        self.normalizer = normalizer
 
     def initial_state(self, batch_size: int) -> State:
         """Zeros [batch_size, H]; {} if not recurrent."""
@@ -112,7 +117,7 @@ class QPolicy(Policy):
         return uniform
 
     def features(self, obs: NestedTensor) -> Tensor:
-        """[N, F] of observations [N, ...], before the core."""
+        """[N, F] of normalized observations [N, ...], before the core."""
         return self.torso(without_mask(obs) if self.has_mask else obs)
 
     def values(
@@ -153,6 +158,8 @@ class QPolicy(Policy):
         Returns:
             [N] int64 the action, and the state after the step.
         """
+        if self.normalizer is not None:
+            obs = self.normalizer(obs)
         features, state = self._step(obs, state)
         return self.values(features, obs, noisy=False).best(), state
 
@@ -186,6 +193,8 @@ class QPolicy(Policy):
                 f"conditioning {unknown} is not understood by QPolicy, which knows 'epsilon' [B] "
                 f"and 'greedy' [B] bool. Leave the others out, or use a policy that knows them."
             )
+        if self.normalizer is not None:
+            obs = self.normalizer(obs)
         features, state = self._step(obs, state)
         greedy = conditioning.get("greedy")
         values = self.values(features, obs, noisy=noise is not None)
@@ -202,6 +211,11 @@ class QPolicy(Policy):
             action = torch.where(explore, self._random(noise[:, 1], values), best)
         extras = {"q_taken": at_action(values.q, action), "q_max": at_action(values.q, best)}
         return ActOutput(action, extras, state)
+
+    def update_normalizer(self, rollout: Rollout) -> None:
+        """Take the valid observations into the running statistics; nothing in eval mode."""
+        if self.normalizer is not None:
+            self.normalizer.update(rollout["obs"], rollout.valid)
 
     def export_module(self) -> GreedyPolicy:
         """A copy in evaluation mode that only acts greedily, for `torch.export` and ONNX."""

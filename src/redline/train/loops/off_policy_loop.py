@@ -20,7 +20,7 @@ from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.config import OffPolicyConfig
-from redline.data import Rollout, SequenceBatch
+from redline.data import Rollout, SequenceBatch, as_tensordict
 from redline.errors import CorruptCheckpointError
 from redline.profile import marks
 from redline.replay import Replay
@@ -66,6 +66,7 @@ class OffPolicyLoop(TrainLoop):
         priorities = self.algorithm.initial_priorities(rollout) if self._algo.prioritized else None
         with _REPLAY:
             self._replay.add(rollout, priorities)
+        self.algorithm.policy.update_normalizer(rollout)
         if self.counters.env_steps < self._algo.learning_starts or len(self._replay) == 0:
             return
         self._samples_collected += collected
@@ -90,6 +91,7 @@ class OffPolicyLoop(TrainLoop):
             )
         device = self.config.run.device
         batch = self._batch if self._replay_is_near else _moved(self._batch, device)
+        batch = self._normalized(batch)
         with _LEARNING:
             metrics = dict(self._update_algorithm(batch))  # a captured update returns the same one
         priority = metrics.pop("priority", None)  # None: the rows keep the ones they have
@@ -98,6 +100,17 @@ class OffPolicyLoop(TrainLoop):
                 priority = priority.to(self._replay.device)
                 self._replay.update_priorities(_index(self._batch), priority)
         self._metrics.add(metrics)
+
+    def _normalized(self, batch: TensorDict | SequenceBatch) -> TensorDict | SequenceBatch:
+        """The batch as acting would see it now; replay keeps observations as they were."""
+        normalizer = getattr(self.algorithm.policy, "normalizer", None)
+        if normalizer is None or isinstance(batch, SequenceBatch):
+            return batch
+        seen = {
+            name: as_tensordict(normalizer(batch[name]), tuple(batch.batch_size))
+            for name in ("obs", "next_obs")
+        }
+        return TensorDict({**dict(batch.items()), **seen}, batch_size=batch.batch_size)
 
     def _beta(self) -> float:
         """The exponent of the importance weights, which rises to 1 over the run."""
