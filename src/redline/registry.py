@@ -82,7 +82,7 @@ class Registry(Generic[T]):
         if not isinstance(choice, str):
             return self._check(choice, repr(choice))
         if choice in self.built_in:
-            known = self.built_in[choice]
+            known: Any = self.built_in[choice]
             return self._import(known) if isinstance(known, str) else known
         if not is_named(choice) and not choice.startswith(PYTHON_ONLY):
             # `redline` is an installed program: unlike python's, its path does not begin here.

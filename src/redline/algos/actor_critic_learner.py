@@ -1,5 +1,7 @@
 """What DDPG, TD3 and SAC have in common beside their updates: parts, settings, saved state."""
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from abc import abstractmethod

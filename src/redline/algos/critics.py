@@ -1,5 +1,7 @@
 """Critics of DDPG, TD3 and SAC: an ensemble of Q-functions, its loss and its targets."""
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import copy

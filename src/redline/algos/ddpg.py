@@ -17,6 +17,8 @@ gamma^n.
 Cost: one step of the critic and one of the actor per update.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -24,6 +24,8 @@ two are the same where all episodes have that length; elsewhere at most one epis
 Cost: SAC's, and one step of the discriminator per update.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -21,6 +21,8 @@ collecting weights left.
 Cost: one optimizer step per rollout. `update` never waits for the device.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from dataclasses import dataclass

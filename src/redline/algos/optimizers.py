@@ -6,7 +6,7 @@ tensor, so that a captured or compiled update sees it change.
 """
 
 # The kernels for many tensors at once have no other names.
-# pyright: reportPrivateImportUsage=false
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

@@ -21,6 +21,8 @@ the device: metrics stay tensors until the logger reads them, and the early stop
 optimizer steps on the device instead of leaving the loop.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Mapping

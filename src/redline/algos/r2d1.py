@@ -27,6 +27,9 @@ Cost: one optimizer step per batch; two unrolls of T' - 1 rows. `update` never w
 device.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 import copy

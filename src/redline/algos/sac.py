@@ -23,6 +23,8 @@ Cost: one step of the critics per update; one of actor and temperature, from one
 actions, per `actor_update_interval` updates. Only Python counters decide which.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math
@@ -248,7 +250,7 @@ class SAC(ActorCriticLearner):
         return make_actor(kind, observation_space, action_space, **settings.to_dict())
 
     @staticmethod
-    def _critic_settings(actor: Any, config: SACConfig) -> dict[str, Any]:
+    def _critic_settings(actor: Any, config: Any) -> dict[str, Any]:
         discrete = isinstance(actor, CategoricalActor)
         return {
             "num_critics": config.num_critics,

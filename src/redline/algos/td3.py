@@ -19,6 +19,8 @@ Cost: one step of the critics per update, one of the actor per `policy_delay` up
 a Python counter decides which.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -19,6 +19,8 @@ Departs from the paper: the loss is averaged over critics and quantiles, which A
 Cost: as SAC with E critics, and E M * E (M - d) comparisons per row.
 """
 
+# torch and tensordict leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -116,7 +118,7 @@ class TQC(SAC):
         return super().make(observation_space, action_space, config, **settings)
 
     @staticmethod
-    def _critic_settings(actor: Any, config: TQCConfig) -> dict[str, Any]:
+    def _critic_settings(actor: Any, config: Any) -> dict[str, Any]:
         return SAC._critic_settings(actor, config) | {"num_choices": config.num_quantiles}
 
     def _update_critics(self, batch: Any, alpha: Tensor, drawn: Draws) -> dict[str, Tensor]:

@@ -153,8 +153,8 @@ class HindsightReplay(Replay):
         self._end[rows[rows >= self._known] % self.ring_rows] = _OPEN
         flags = self._arena.host("flags").reshape(self.ring_rows, self.num_envs)
         for i, b in np.argwhere((flags[rows % self.ring_rows] & ENDED) != 0):
-            last = rows[i]
-            episode = np.arange(max(self._start[b], oldest), last + 1)
+            last = int(rows[i])
+            episode = np.arange(max(int(self._start[b]), oldest), last + 1)
             self._end[episode % self.ring_rows, b] = last
             self._start[b] = last + 1
         self._known = self.head

@@ -33,6 +33,8 @@ class GoalTask(gymnasium.Env[dict[str, Array], Any]):
         max_steps: length of an episode.
     """
 
+    observation_space: spaces.Space[Any]
+
     def __init__(
         self, goals: spaces.Space[Any], observations: spaces.Space[Any], max_steps: int
     ) -> None:

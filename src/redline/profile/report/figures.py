@@ -12,6 +12,9 @@
 All but the last show corrected times, summed over processes.
 """
 
+# matplotlib's stubs leave many arguments unknown, which strict checking would report.
+# pyright: basic
+
 from __future__ import annotations
 
 from collections import defaultdict
