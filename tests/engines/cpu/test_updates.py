@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from redline.engines.cpu import mlp, update_for
-from redline.engines.cpu import parameters as native_parameters
 from tests.engines.learners import LEARNERS, batch, make, parameters
 
 SERVED = (
@@ -71,7 +70,6 @@ def test_an_update_equals_the_written_one(
     """
     if not compiled:
         monkeypatch.setattr(mlp, "_dense", None)
-        monkeypatch.setattr(native_parameters, "_parameters", None)
     eager, other = make(name), make(name)
     update = update_of(other)
     for seed in range(2):
