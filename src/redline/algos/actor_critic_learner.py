@@ -17,6 +17,7 @@ from redline.algos.critics import Critic, frozen_copy, make_critic, network_sett
 from redline.algos.optimizers import Adam
 from redline.errors import SpaceError
 from redline.policies import DeterministicActor, make_actor
+from redline.policies.alternatives import algorithms_for
 
 
 class ActorCriticLearner(OffPolicyAlgorithm):
@@ -102,7 +103,8 @@ class ActorCriticLearner(OffPolicyAlgorithm):
         settings = network_settings(cls.name, **network)
         if not isinstance(action_space, spaces.Box):
             raise SpaceError(
-                f"{cls.name} needs a Box action space, got {action_space}. Use dqn or sac."
+                f"{cls.name} needs a Box action space, got {action_space}. "
+                f"{algorithms_for(action_space)}"
             )
         return make_actor(DeterministicActor, observation_space, action_space, **settings.to_dict())
 

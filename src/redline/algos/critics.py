@@ -83,7 +83,7 @@ def network_settings(
     reasons = {
         f"core={core!r}": (core != "none")
         and "it learns from single transitions, which hold no recurrent state. Use core='none', "
-        "or r2d1 or ppo for a recurrent policy.",
+        "or ppo for a recurrent policy.",
         "shared_encoder=True": shared_encoder is True
         and "actor and critics have encoders of their own. Leave it out.",
         f"distribution={distribution!r}": distribution not in ("auto", "squashed")

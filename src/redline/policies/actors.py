@@ -28,6 +28,7 @@ from redline.data import Array, NestedTensor, Rollout
 from redline.errors import ConfigError, SpaceError
 from redline.models import POLICY_GAIN, orthogonal_
 from redline.policies.action_heads import ActionHead, CategoricalHead, GaussianHead
+from redline.policies.alternatives import algorithms_for
 from redline.policies.distributions import (
     HALF_LOG_TWO_PI,
     Categorical,
@@ -496,13 +497,13 @@ def _checked(space: spaces.Space[Any]) -> spaces.Box:
     if not isinstance(space, spaces.Box):
         raise SpaceError(
             f"actions in [-1, 1] can only be scaled to a Box, but the action space is {space}. "
-            f"Use an algorithm for this space: dqn, sac or ppo for Discrete, ppo for others."
+            f"{algorithms_for(space)}"
         )
     if space.dtype not in (np.float32, np.float64):
         raise SpaceError(
             f"the action space {space} is a Box of {space.dtype}; only Boxes of float32 and "
             f"float64 can be served. Use gymnasium.wrappers.TransformAction for another "
-            f"precision, or ppo with a MultiDiscrete space for whole numbers."
+            f"precision, or make whole numbers a MultiDiscrete or Discrete space."
         )
     if int(np.prod(space.shape)) == 0:
         raise SpaceError(f"the action space {space} has no dimensions. Give it at least one.")

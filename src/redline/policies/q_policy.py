@@ -24,6 +24,7 @@ from redline.errors import ConfigError, SpaceError
 from redline.models.q_heads import ImplicitQuantileHead, QHead
 from redline.models.recurrent import RecurrentCore
 from redline.policies.action_heads import make_action_head
+from redline.policies.alternatives import algorithms_for
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
@@ -262,6 +263,6 @@ def require_discrete(space: spaces.Space[Any]) -> int:
     if not isinstance(space, spaces.Discrete):
         raise SpaceError(
             f"the action space {space} is not Discrete, and a Q-network values each action by "
-            f"itself. Use sac or td3 for Box actions, ppo for the others, or wrap the environment."
+            f"itself. {algorithms_for(space)}"
         )
     return int(space.n)
