@@ -14,6 +14,7 @@ RedlineError
 │   ├── EnvDataError (ValueError)   NaN, infinity, wrong shape or dtype in what it returned
 │   └── ActionError (ValueError)    an action outside the action space
 ├── WorkerError                     a worker process raised, died or stopped answering
+├── DivergenceError                 a run's metrics or parameters are no longer finite numbers
 ├── CheckpointError                 a checkpoint cannot be used
 │   ├── CorruptCheckpointError      torn, truncated or altered files
 │   └── IncompatibleCheckpointError from another format version, environment or setting
@@ -32,6 +33,7 @@ __all__ = [
     "ConfigError",
     "CorruptCheckpointError",
     "DeviceError",
+    "DivergenceError",
     "EnvDataError",
     "EnvError",
     "IncompatibleCheckpointError",
@@ -107,6 +109,10 @@ class ActionError(EnvError, ValueError):
 
 class WorkerError(RedlineError):
     """A worker process raised, died or stopped answering; carries its traceback or signal."""
+
+
+class DivergenceError(RedlineError):
+    """A run's metrics or parameters are no longer finite numbers; names the first of each."""
 
 
 class CheckpointError(RedlineError):

@@ -120,6 +120,9 @@ class RunSettings:
     later, and are waited for before a checkpoint and the next evaluation."""
     eval_episodes: int = 10
     """Episodes of each evaluation."""
+    on_divergence: Literal["stop", "warn"] = "stop"
+    """When a metric or a parameter is no longer a finite number: stop, before a broken state
+    replaces a good checkpoint, or warn once and go on."""
     tensorboard: bool = True
     """Whether to write TensorBoard events."""
     jsonl: bool = False

@@ -24,6 +24,7 @@ from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
+from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.evaluate import Evaluation, evaluation_seed
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
@@ -153,6 +154,7 @@ class TrainLoop(ABC):
         self._replay: Replay | None = None
         self._shares: OperationShares | None = None
         self._staleness: list[int] = []
+        self._divergence = DivergenceCheck(config, algorithm, store, console)
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -161,25 +163,37 @@ class TrainLoop(ABC):
 
         Returns:
             The number of the signal that stopped the run; None if it is complete.
+
+        Raises:
+            DivergenceError: if metrics or parameters are no longer finite, unless
+                `on_divergence="warn"`.
         """
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._shares = self._begin_shares()
         with StopSignal() as stop:
             while self.counters.env_steps < total and stop.number is None:
-                before = self.counters.env_steps
-                self._iterate()
-                self._maybe_evaluate(before)
-                complete = self.counters.env_steps >= total
-                if complete:
-                    self._take_evaluation(wait=True)
-                if complete or self._crossed(before, self.config.run.log_interval):
-                    self._write_row()
-                if complete or self._crossed(before, self.config.run.checkpoint_interval):
-                    self.save(final=complete)
+                try:
+                    self._advance(total)
+                except Exception as error:
+                    self._divergence.explain(error, self.counters.env_steps)
+                    raise
             if stop.number is not None and self._saved_at != self.counters.env_steps:
                 self.save(final=True)
         return stop.number if self.counters.env_steps < total else None
+
+    def _advance(self, total: int) -> None:
+        """One iteration, and what is due after it."""
+        before = self.counters.env_steps
+        self._iterate()
+        self._maybe_evaluate(before)
+        complete = self.counters.env_steps >= total
+        if complete:
+            self._take_evaluation(wait=True)
+        if complete or self._crossed(before, self.config.run.log_interval):
+            self._write_row()
+        if complete or self._crossed(before, self.config.run.checkpoint_interval):
+            self.save(final=complete)
 
     def _begin_shares(self) -> OperationShares | None:
         """The shares of operations, if the profiler records this run."""
@@ -285,6 +299,7 @@ class TrainLoop(ABC):
     def _write_row(self) -> None:
         counters = self.counters
         elapsed_s = counters.wall_time_s - self._row_wall_time_s
+        metrics = self._metrics.take()
         row: dict[str, float | int | None] = {
             "iteration": counters.iteration,
             "env_steps": counters.env_steps,
@@ -294,7 +309,7 @@ class TrainLoop(ABC):
             "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
             **self._episodes.take_row(),
             **dict.fromkeys(self._metric_names),
-            **self._metrics.take(),
+            **metrics,
         }
         row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
         if self._evaluate is not None or self._background is not None:
@@ -305,6 +320,7 @@ class TrainLoop(ABC):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
         self._console.row(self._logger.write(row), shares)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
+        self._divergence.check_row(metrics, counters.env_steps)
 
     def _staleness_columns(self) -> dict[str, float | None]:
         """How many versions the rollouts since the last row were behind, if they may be."""
@@ -323,16 +339,24 @@ class TrainLoop(ABC):
         return {}
 
     def save(self, *, final: bool = False) -> None:
-        """Write a checkpoint of everything the next iteration depends on, if the mode wants one."""
+        """Write a checkpoint of everything the next iteration depends on, if the mode wants one.
+
+        Raises:
+            DivergenceError: if it would hold what is not finite, unless `on_divergence="warn"`.
+        """
         if not self._store.wants(self.counters.env_steps, final=final):
             return
         self._take_evaluation(wait=True)  # what is under way could not be saved
         score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
-        self._saved_at = self.counters.env_steps
         with _CHECKPOINT:
+            state = self.state_dict()
+            self._divergence.check_state(
+                state["algorithm"], state["metrics"]["totals"], self.counters.env_steps
+            )
+            self._saved_at = self.counters.env_steps
             path = self._store.save(
                 self.counters.env_steps,
-                self.state_dict(),
+                state,
                 self._metadata(),
                 score=score,
                 final=final,
