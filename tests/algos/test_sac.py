@@ -186,6 +186,26 @@ def test_a_subset_makes_the_target_and_the_mean_of_all_the_actor() -> None:
     assert algorithm.update(rows)["actor_loss"].item() == pytest.approx(-3.0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "worth"),
+    [
+        ({}, 11 / 3),  # as in test_update_by_hand_without_entropy
+        ({"actor_follows": "min"}, 11 / 3),
+        ({"actor_follows": "mean"}, 4.0),  # DroQ
+        ({"critic_subset": 1}, 4.0),  # REDQ
+        ({"critic_subset": 1, "actor_follows": "min"}, 11 / 3),
+    ],
+)
+def test_the_actor_follows_the_minimum_or_the_mean(settings: dict[str, Any], worth: float) -> None:
+    """At a = 1/2: Q_1 = 3, 4, 5 and Q_2 = 4, 3, 5; the minima 3, 3, 5, the means 3.5, 3.5, 5.
+
+    Their means over the rows are 11/3 and 4. Hiraoka et al. 2022, algorithm 2, line 11: the actor
+    of DroQ follows the mean, though no subset is drawn.
+    """
+    metrics = certain(alpha=0.0, **settings).update(three_rows())
+    assert metrics["actor_loss"].item() == pytest.approx(-worth, rel=1e-5)
+
+
 def test_actor_and_target_wait_for_their_intervals() -> None:
     algorithm = made(actor_update_interval=3, target_update_interval=2)
     assert_same(dict(algorithm.target.state_dict()), dict(algorithm.critic.state_dict()))
@@ -299,6 +319,67 @@ def test_discrete_target_entropy_is_a_share_of_the_largest() -> None:
     assert discrete().target_entropy == pytest.approx(0.98 * math.log(2))
     assert discrete(target_entropy_scale=0.5).target_entropy == pytest.approx(0.5 * math.log(2))
     assert discrete(target_entropy=0.1).target_entropy == 0.1
+
+
+def masked(masks: list[list[int]], **settings: Any) -> tuple[SAC, TensorDict]:
+    """SAC for as many choices as the masks have, and one row for each mask."""
+    count = len(masks[0])
+    space = spaces.Dict(action_mask=spaces.MultiBinary(count), x=OBS)
+    torch.manual_seed(0)
+    algorithm = SAC.make(space, spaces.Discrete(count), SACConfig(**settings), hidden_sizes=(8,))
+    rows = three_rows(action=torch.zeros(3, dtype=torch.int64))
+    mask = torch.tensor(masks, dtype=torch.int8)
+    for name in ("obs", "next_obs"):
+        rows[name] = TensorDict({"x": rows[name], "action_mask": mask}, batch_size=3)
+    return algorithm, rows
+
+
+def temperature_gradient(algorithm: SAC) -> float:
+    """Of the first update: Adam's mean of gradients is a tenth of it."""
+    assert algorithm.alpha_optimizer is not None
+    return float(algorithm.alpha_optimizer.first[0]) / 0.1
+
+
+def test_forbidden_choices_count_in_no_target_entropy() -> None:
+    """Scale 1/2 of 4, 2 and 1 allowed choices: (log 4 + log 2 + 0) / 2 / 3 = log(2) / 2.
+
+    Of all choices it would be log(4) / 2, which the rows with 2 and 1 cannot reach. The policy is
+    uniform over what is allowed: H = log 4, log 2, 0, whose mean is log 2. With log alpha = -2 the
+    temperature's gradient is log 2 - log(2) / 2.
+    """
+    masks = [[1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 1, 0]]
+    algorithm, rows = masked(masks, target_entropy_scale=0.5, initial_alpha=math.exp(-2.0))
+    set_head(algorithm.policy, [0.0] * 4)
+    metrics = algorithm.update(rows)
+    assert metrics["entropy"].item() == pytest.approx(math.log(2), rel=1e-5)
+    assert temperature_gradient(algorithm) == pytest.approx(0.5 * math.log(2), rel=1e-5)
+
+
+def test_alpha_does_not_run_away_where_choices_are_forbidden() -> None:
+    """Two of eight choices allowed: 0.98 log 8 = 2.04 is out of reach of log 2 = 0.69.
+
+    Against that target alpha rises with every step. Entropy above 0.98 log 2 lowers it.
+    """
+    algorithm, rows = masked([[1, 1, 0, 0, 0, 0, 0, 0]] * 3, learning_rate=1e-2)
+    set_head(algorithm.policy, [0.0] * 8)
+    for _ in range(20):
+        metrics = algorithm.update(rows)
+    assert metrics["alpha"].item() < 1.0
+
+
+def test_a_mask_that_allows_nothing_counts_as_one_that_allows_all() -> None:
+    """Uniform over four choices: H = log 4 in every row, and the target is log(4) / 2."""
+    algorithm, rows = masked([[0, 0, 0, 0]] * 3, target_entropy_scale=0.5)
+    metrics = algorithm.update(rows)
+    assert metrics["entropy"].item() == pytest.approx(math.log(4), rel=1e-5)
+    assert temperature_gradient(algorithm) == pytest.approx(0.5 * math.log(4), rel=1e-5)
+
+
+def test_a_target_entropy_that_was_given_is_kept_with_masks() -> None:
+    """H = 0 with one allowed choice, target 1/4: the temperature's gradient is -1/4."""
+    algorithm, rows = masked([[1, 0, 0, 0]] * 3, target_entropy=0.25)
+    algorithm.update(rows)
+    assert temperature_gradient(algorithm) == pytest.approx(-0.25)
 
 
 def test_masked_choices_count_in_no_expectation() -> None:

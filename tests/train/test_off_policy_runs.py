@@ -55,7 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sac-discrete": {"env": "CartPole-v1"},
     "sac-droq": {
         "env": "Pendulum-v1", "num_critics": 3, "critic_subset": 2, "critic_dropout": 0.1,
-        "critic_layer_norm": True, "prioritized": True, "n_step": 2,
+        "critic_layer_norm": True, "prioritized": True, "n_step": 2, "actor_follows": "mean",
     },
     "diayn": {"env": "Pendulum-v1", "num_skills": 3, "skill_length": 20},
     "tqc": {"env": "Pendulum-v1", "num_critics": 2, "num_quantiles": 5},

@@ -83,6 +83,40 @@ def test_every_algorithm_runs_and_resumes_bit_for_bit(
         assert rows(half.out) == rows(whole.out)
 
 
+class Float64(gymnasium.Env[Any, Any]):
+    """Observations of float64, by random numbers; rewards of the last action."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float64)
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1.0, 1.0, 3), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        reward = float(np.sum(action))
+        return self.np_random.uniform(-1.0, 1.0, 3), reward, self._steps % 10 == 0, False, {}
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "ppo", "a2c"])
+def test_float64_observations_run_on_the_cpu_kernels(algorithm: str, tmp_path: Path) -> None:
+    """They travel as float32."""
+    discrete = algorithm == "dqn"
+    action_space = spaces.Discrete(2) if discrete else spaces.Box(-1.0, 1.0, (1,))
+    settings: dict[str, Any] = {"total_env_steps": 512}
+    if algorithm in ("dqn", "sac", "td3"):
+        settings |= {"learning_starts": 128, "replay_size": 512, "replay_ratio": 1.0}
+    run = small(
+        tmp_path / "run", algorithm, lambda: Float64(action_space), accelerate="cpu", **settings
+    )
+    assert run.config.run.accelerate == "cpu"
+    assert run.inspect()["optimizer_steps"] > 0
+
+
 def test_same_seed_same_parameters_other_seed_others(tmp_path: Path) -> None:
     hashes = [
         small(tmp_path / name, seed=seed).inspect()["params_sha256"]

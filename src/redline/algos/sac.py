@@ -50,6 +50,7 @@ from redline.algos.optimizers import Adam, move_towards
 from redline.data import NestedTensor
 from redline.errors import ConfigError, SpaceError
 from redline.policies import CategoricalActor, SquashedGaussianActor, make_actor
+from redline.policies.alternatives import algorithms_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class SACConfig(OffPolicyConfig):
     REDQ (Chen et al. 2021, arXiv:2101.05982) is num_critics=10, critic_subset=2 and twenty
     updates per sample, the actor's once per twenty: replay_ratio=20 * batch_size,
     actor_update_interval=20. DroQ (Hiraoka et al. 2022, arXiv:2110.02034) is num_critics=2,
-    critic_dropout=0.01, critic_layer_norm=True with the same two.
+    critic_dropout=0.01, critic_layer_norm=True, actor_follows="mean" with the same two.
 
     Raises:
         ConfigError: if a value is out of range.
@@ -71,7 +72,8 @@ class SACConfig(OffPolicyConfig):
     """Where the learned temperature starts."""
     target_entropy: float | None = None
     """Entropy in nats that the learned temperature steers to.
-    None: -dim(A) for Box actions, target_entropy_scale * log |A| for Discrete ones."""
+    None: -dim(A) for Box actions, target_entropy_scale * log |A| for Discrete ones, where A are
+    the actions that the action mask of each observation allows."""
     target_entropy_scale: float = 0.98
     """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
     tau: float = 0.005
@@ -83,8 +85,10 @@ class SACConfig(OffPolicyConfig):
     num_critics: int = 2
     """E, critics in the ensemble."""
     critic_subset: int | None = None
-    """M, critics drawn anew at each update whose minimum makes the target; the actor then
-    follows the mean of all. None: the minimum of all for both."""
+    """M, critics drawn anew at each update whose minimum makes the target. None: all of them."""
+    actor_follows: Literal["min", "mean"] | None = None
+    """What of all critics the actor maximizes: their minimum or their mean.
+    None: the mean with critic_subset, else the minimum."""
     critic_layer_norm: bool = False
     """Whether the critics have layer normalization before each activation."""
     critic_dropout: float = 0.0
@@ -133,6 +137,13 @@ class SACConfig(OffPolicyConfig):
                 f"{self.num_critics}. Give 1 to {self.num_critics}, or None for all."
             )
 
+    @property
+    def actor_follows_mean(self) -> bool:
+        """Whether the actor maximizes the mean of the critics instead of their minimum."""
+        if self.actor_follows is None:
+            return self.critic_subset is not None
+        return self.actor_follows == "mean"
+
 
 def actor_loss(value: Tensor, entropy: Tensor, alpha: Tensor) -> Tensor:
     """The soft value of the policy's own actions, negated: -mean(V + alpha * H).
@@ -148,7 +159,7 @@ def actor_loss(value: Tensor, entropy: Tensor, alpha: Tensor) -> Tensor:
     return -torch.addcmul(value, alpha, entropy).mean()
 
 
-def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float | Tensor) -> Tensor:
     """What learning alpha minimizes, log alpha * (mean(H) - target): spare entropy lowers alpha.
 
     Haarnoja et al. 2018, eq. 18, with log alpha in place of alpha.
@@ -156,7 +167,7 @@ def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) 
     Args:
         log_alpha: [] carries gradient.
         entropy: [N] H in nats; a constant here.
-        target_entropy: in nats.
+        target_entropy: [] in nats.
     """
     return log_alpha * (entropy.mean() - target_entropy)
 
@@ -243,7 +254,8 @@ class SAC(ActorCriticLearner):
         settings = network_settings("sac", **network)
         if not isinstance(action_space, (spaces.Box, spaces.Discrete)):
             raise SpaceError(
-                f"sac needs a Box or Discrete action space, got {action_space}. Use ppo."
+                f"sac needs a Box or Discrete action space, got {action_space}. "
+                f"{algorithms_for(action_space)}"
             )
         discrete = isinstance(action_space, spaces.Discrete)
         kind: Any = CategoricalActor if discrete else SquashedGaussianActor
@@ -336,7 +348,7 @@ class SAC(ActorCriticLearner):
 
     def _update_actor(self, obs: NestedTensor, alpha: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """One step of the actor, and one of the temperature from the same actions."""
-        average = self.config.critic_subset is not None
+        average = self.config.actor_follows_mean
         value, entropy = self._policy_terms(obs, self.critic, None, noise, average=average)
         loss = actor_loss(value, entropy, alpha)
         self.actor_optimizer.zero_grad()
@@ -346,7 +358,8 @@ class SAC(ActorCriticLearner):
         entropy = entropy.detach()
         if self.alpha_optimizer is not None:
             self.alpha_optimizer.zero_grad()
-            temperature_loss(self._log_alpha, entropy, self.target_entropy).backward()  # type: ignore[arg-type]
+            target_entropy = self._target_entropy_at(obs)
+            temperature_loss(self._log_alpha, entropy, target_entropy).backward()
             self.alpha_optimizer.step()
         return {"actor_loss": loss.detach(), "entropy": entropy.mean()}
 
@@ -361,6 +374,11 @@ class SAC(ActorCriticLearner):
     def _default_target_entropy(self) -> float:
         """-dim(A), Haarnoja et al. 2018, table 1."""
         return -float(self.policy.action_size)
+
+    def _target_entropy_at(self, obs: NestedTensor) -> float | Tensor:
+        """[] what the mean entropy at these observations is steered to, in nats."""
+        del obs  # of Box actions, none is ever forbidden
+        return self.target_entropy  # type: ignore[return-value]
 
     def _predictions(self, obs: NestedTensor, action: Tensor) -> Tensor:
         """[E, N] Q(s, a) of what was done; carries gradient."""
@@ -413,11 +431,21 @@ class DiscreteSAC(SAC):
 
     Christodoulou 2019, arXiv:1910.07207, eqs. 10 to 12, with the minimum of the critics
     taken choice by choice. The target entropy is target_entropy_scale * log n, the positive
-    entropy itself (the paper's 0.98 * -log(1 / n)).
+    entropy itself (the paper's 0.98 * -log(1 / n)), with n the choices that the action mask of
+    each observation allows: no policy has an entropy above log n. A mask that allows nothing
+    counts as one that allows all choices, which the policy then makes equally likely.
     """
 
     def _default_target_entropy(self) -> float:
         return self.config.target_entropy_scale * math.log(self.policy.num_actions)
+
+    def _target_entropy_at(self, obs: NestedTensor) -> float | Tensor:
+        mask = self.policy.action_mask(obs)
+        if mask is None or self.config.target_entropy is not None:
+            return super()._target_entropy_at(obs)
+        allowed = (mask != 0).sum(dim=1)
+        allowed = torch.where(allowed == 0, self.policy.num_actions, allowed)
+        return self.config.target_entropy_scale * allowed.log().mean()
 
     def draw_noise(self, rows: int) -> Tensor:
         """[0]: expectations over the choices need no sample."""
@@ -442,4 +470,10 @@ class DiscreteSAC(SAC):
             values = critic.choice_values(obs, members)
             values = values.mean(dim=0) if average else values.amin(dim=0)
         distribution = self.policy.distribution(obs)
-        return (distribution.log_probs.exp() * values).sum(dim=1), distribution.entropy()
+        value = (distribution.log_probs.exp() * values).sum(dim=1)
+        entropy = distribution.entropy()
+        mask = self.policy.action_mask(obs)
+        if mask is not None:
+            # The distribution calls this entropy 0, for the sake of rows that are no transitions.
+            entropy = torch.where((mask != 0).any(dim=1), entropy, math.log(mask.shape[1]))
+        return value, entropy

@@ -147,6 +147,18 @@ def test_idle_rows_reach_no_sum(name: str) -> None:
     assert all(parameter.isfinite().all() for parameter in learner.policy.parameters())
 
 
+@pytest.mark.parametrize("name", ["dqn", "double-dqn", "sac", "td3", "ddpg"])
+def test_observations_of_other_numbers_are_learned_from(name: str) -> None:
+    """float64 is rounded to float32, integers are numbers: as the written update does."""
+    for dtype in (torch.float64, torch.int64):
+        eager, other = make(name), make(name)
+        data = batch(name, eager, 0)
+        for field in ("obs", "next_obs"):
+            data[field] = (3.0 * data[field]).to(dtype)
+        assert_same_metrics(update_of(other)(data), eager.update(data))
+        assert_same_state(other, eager, rtol=1e-4, atol=1e-5)
+
+
 def test_normalized_observations_are_learned_from() -> None:
     from redline.algos.ppo import PPO, PPOConfig
     from redline.policies import make_policy

@@ -53,6 +53,8 @@ class SACUpdate:
         policy, critic, target = algorithm.policy, algorithm.critic, algorithm.target
         if algorithm.config.critic_subset is not None:
             raise NotServedError("the target takes the minimum of a drawn subset of the critics")
+        if algorithm.config.actor_follows_mean:
+            raise NotServedError("the actor follows the mean of the critics")
         space = policy.observation_space
         self._actor = known_actor(policy, SquashedGaussianActor)
         self._critic = known_critic(critic, space, "critic")
