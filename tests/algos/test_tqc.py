@@ -87,7 +87,13 @@ def test_saved_state_goes_on_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"dropped_quantiles": 25}, {"num_quantiles": 0}, {"critic_subset": 2}]
+    "settings",
+    [
+        {"dropped_quantiles": 25},
+        {"num_quantiles": 0},
+        {"critic_subset": 2},
+        {"actor_follows": "min"},
+    ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

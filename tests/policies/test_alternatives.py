@@ -31,10 +31,10 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 
 def refusal(algorithm: str, space: spaces.Space[Any]) -> str | None:
     """What the algorithm says of the action space; None if it takes it."""
-    kind = find_algorithm(algorithm)
+    kind: Any = find_algorithm(algorithm)
     settings = {"core": "lstm"} if algorithm == "r2d1" else {}
     try:
-        kind.make_policy(OBS, space, kind.Config(), **settings)
+        kind.make(OBS, space, kind.Config(), seed=0, hidden_sizes=(4,), **settings)
     except SpaceError as error:
         return str(error)
     return None

@@ -37,6 +37,7 @@ from redline.algos.distributional import quantile_huber_loss
 from redline.algos.sac import SAC, Draws, SACConfig
 from redline.data import NestedTensor
 from redline.errors import ConfigError, SpaceError
+from redline.policies.alternatives import algorithms_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,11 @@ class TQCConfig(SACConfig):
             raise ConfigError(
                 f"critic_subset={self.critic_subset} is not for tqc: the quantiles of all critics "
                 f"are sorted together. Leave it out."
+            )
+        if self.actor_follows is not None:
+            raise ConfigError(
+                f"actor_follows={self.actor_follows!r} is not for tqc, whose actor follows the "
+                f"mean of all quantiles. Leave it out."
             )
 
 
@@ -114,7 +120,9 @@ class TQC(SAC):
             SpaceError: if the action space is another.
         """
         if not isinstance(action_space, spaces.Box):
-            raise SpaceError(f"tqc needs a Box action space, got {action_space}. Use ppo.")
+            raise SpaceError(
+                f"tqc needs a Box action space, got {action_space}. {algorithms_for(action_space)}"
+            )
         return super().make(observation_space, action_space, config, **settings)
 
     @staticmethod
