@@ -23,6 +23,7 @@ from redline.errors import (
 )
 
 if TYPE_CHECKING:
+    from redline.train.loops.evaluate import Evaluation
     from redline.train.settings import RunConfig
 
 USAGE = """usage: redline COMMAND ...
@@ -32,7 +33,7 @@ Deep reinforcement learning in PyTorch.
 commands:
   train ALGORITHM --env ID   train an agent: {algorithms}
   train --resume RUN_DIR     go on with a run that was stopped
-  eval RUN_DIR               run whole episodes with a trained agent
+  eval RUN_DIR...            run whole episodes with trained agents
   inspect RUN_DIR            what the newest checkpoint holds
   plot RUN_DIR... --out F    learning curves as .png, .pdf or .svg
   export RUN_DIR --out F     the policy as ONNX or torch.export program
@@ -290,10 +291,13 @@ def _without(options: list[str], name: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
-    """Run whole episodes with a trained agent; the last line printed is one JSON object."""
+    """Run episodes with trained agents; the last line printed is one JSON object.
 
-    run_dir: Positional[Path]
-    """Run directory."""
+    Several runs make a table, and that object holds each of them and the mean over them.
+    """
+
+    run_dirs: Positional[tuple[Path, ...]]
+    """Run directories."""
     which: Literal["latest", "best"] = "latest"
     """Which checkpoint."""
     algorithm: str | None = None
@@ -303,7 +307,11 @@ class EvalArguments:
     env_backend: str | None = None
     """Likewise the back end that steps it, where it is `module:Name`."""
     episodes: int = 10
-    """Number of episodes, exactly."""
+    """Number of episodes of each run, exactly."""
+    max_episode_steps: int | None = None
+    """env_steps after which an episode is cut; it counts with the return it has then."""
+    max_env_steps: int | None = None
+    """env_steps of a run's episodes together; those that have not ended then are left out."""
     seed: int | None = None
     """Seed of environments and action noise.
     None: one derived from the run's seed, which no training environment has."""
@@ -367,24 +375,45 @@ def _eval(arguments: list[str]) -> None:
     parsed = _parse(EvalArguments, arguments, "eval")
     if parsed.greedy and parsed.stochastic:
         raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
+    if not parsed.run_dirs:
+        raise ConfigError("no run is given. Give a run directory, such as runs/ppo-CartPole-v1.")
+    if parsed.video:
+        from redline.train.runs.video import require_video
+
+        require_video(".mp4")
+    results = {str(run_dir): _evaluated(run_dir, parsed) for run_dir in parsed.run_dirs}
+    if len(parsed.run_dirs) == 1:
+        _print_json(next(iter(results.values())).to_json())
+        return
+    from redline.train.loops.evaluate import as_table, over_runs
+
+    sys.stdout.write(as_table(results))
+    _print_json(over_runs(results))
+
+
+def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
+    """The evaluation of one run, and its video if that was asked for."""
     from redline.train.runs.run import load_run
-    from redline.train.runs.video import require_video
 
     run = load_run(
-        parsed.run_dir,
+        run_dir,
         algorithm=parsed.algorithm,
         env=parsed.env,
         env_backend=parsed.env_backend,
     )
-    if parsed.video:
-        require_video(".mp4")
+    greedy = not parsed.stochastic
     result = run.evaluate(
-        parsed.episodes, seed=parsed.seed, greedy=not parsed.stochastic, which=parsed.which
+        parsed.episodes,
+        seed=parsed.seed,
+        greedy=greedy,
+        which=parsed.which,
+        max_episode_steps=parsed.max_episode_steps,
+        max_env_steps=parsed.max_env_steps,
     )
     if parsed.video:
-        path = run.record_video(seed=parsed.seed, greedy=not parsed.stochastic, which=parsed.which)
+        path = run.record_video(seed=parsed.seed, greedy=greedy, which=parsed.which)
         sys.stdout.write(f"video: {path}\n")
-    _print_json(result.to_json())
+    return result
 
 
 def _inspect(arguments: list[str]) -> None:

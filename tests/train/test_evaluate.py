@@ -1,15 +1,23 @@
-"""Evaluation: seeds of its own."""
+"""Evaluation: seeds of its own, limits, success, several runs."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import redline
+from redline.cli import main
+from redline.envs import make_vec
+from redline.errors import ConfigError
+from redline.policies import make_policy
+from redline.train.loops.evaluate import Evaluation, Limits, evaluate
 
 
 class SeedWitness(gymnasium.Env[Any, Any]):
@@ -51,3 +59,121 @@ def test_no_environment_of_an_evaluation_is_seeded_like_one_that_trains(tmp_path
         assert len(set(seeds)) == len(seeds)
         assert not seen & set(seeds)
         seen |= set(seeds)
+
+
+class ShortAndLong(gymnasium.Env[Any, Any]):
+    """Episodes of 2, 6, 2, 6, ... steps with rewards of 5; the short ones succeed."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.begun, self.steps = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 0:  # an episode that nobody steps does not count
+            self.begun += 1
+        self.steps += 1
+        is_short = self.begun % 2 == 1
+        ended = self.steps == (2 if is_short else 6)
+        info = {"is_success": is_short} if ended else {}
+        return np.zeros(1, np.float32), 5.0, ended, False, info
+
+
+class Silent(ShortAndLong):
+    """The same without a word about success."""
+
+    def step(self, action: Any) -> Any:
+        return (*super().step(action)[:4], {})
+
+
+def three_episodes(env: Any = ShortAndLong, backend: str = "auto", **limits: int) -> Evaluation:
+    """The first environment has two of them, of 2 and 6 steps, the second one of 2 steps."""
+    policy = make_policy(ShortAndLong.observation_space, ShortAndLong.action_space)
+    return evaluate(
+        lambda num_envs: make_vec(env, num_envs, backend=backend, clip_reward=True),
+        policy,
+        episodes=3,
+        seed=0,
+        num_envs=2,
+        limits=Limits(**limits),
+    )
+
+
+def test_every_return_and_the_success_rate() -> None:
+    result = three_episodes()
+    assert result.returns == (10.0, 10.0, 30.0)
+    assert result.lengths == (2, 2, 6)
+    assert result.return_mean == pytest.approx(50 / 3)
+    assert result.success_rate == pytest.approx(2 / 3)
+    assert result.cut == 0
+
+
+def test_an_episode_is_cut_and_counts_with_its_return_so_far() -> None:
+    """4 of 6 steps: a return of 20, of the real rewards and not of the clipped ones."""
+    result = three_episodes(max_episode_steps=4)
+    assert result.returns == (10.0, 10.0, 20.0)
+    assert result.lengths == (2, 2, 4)
+    assert (result.episodes, result.cut) == (3, 1)
+    assert result.success_rate == pytest.approx(2 / 3)
+
+
+def test_what_is_over_at_the_limit_is_not_cut() -> None:
+    assert three_episodes(max_episode_steps=6) == three_episodes()
+
+
+def test_a_limit_on_all_steps_leaves_out_what_has_not_ended() -> None:
+    """4 steps are the short ones; 3 of the long one's 6 follow."""
+    result = three_episodes(max_env_steps=7)
+    assert result.returns == (10.0, 10.0)
+    assert result.episodes == 2
+
+
+def test_bad_limits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_env_steps=1 is over before the first episode"):
+        three_episodes(max_env_steps=1)
+    with pytest.raises(ConfigError, match="max_episode_steps=0"):
+        Limits(max_episode_steps=0)
+
+
+def test_an_environment_that_says_nothing_has_no_success_rate() -> None:
+    assert three_episodes(Silent).success_rate is None
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, "processes"])
+def test_success_is_found_whatever_steps_the_environments(mode: Any) -> None:
+    if mode == "processes":
+        assert three_episodes(backend="processes").success_rate == pytest.approx(2 / 3)
+        return
+    ready = SyncVectorEnv([ShortAndLong, ShortAndLong], autoreset_mode=mode)
+    result = three_episodes(ready)
+    assert result.returns == (10.0, 10.0, 30.0)
+    assert result.success_rate == pytest.approx(2 / 3)
+    ready.close()
+
+
+def test_several_runs_make_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outs = [str(tmp_path / name) for name in ("one", "two")]
+    for seed, out in enumerate(outs):
+        redline.train(
+            "ppo", env="CartPole-v1", out=out, seed=seed, preset="default", num_envs=4,
+            rollout_length=8, total_env_steps=32, hidden_sizes=(4,), quiet=True, tensorboard=False,
+        )  # fmt: skip
+    capfd.readouterr()
+    assert main(["eval", *outs, "--episodes", "3", "--max-episode-steps", "5"]) == 0
+    *lines, last = capfd.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["run", "episodes", "return"]
+    assert [line.split()[0] for line in lines[1:]] == [*outs, "mean"]
+    result = json.loads(last)
+    assert list(result["runs"]) == outs
+    assert result["runs"][outs[0]]["lengths"] == [5, 5, 5]
+    assert result["return_mean"] == 5.0
+    assert main(["eval", outs[0], "--episodes", "2"]) == 0
+    alone = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert len(alone["returns"]) == alone["episodes"] == 2
+    assert main(["eval"]) == 2

@@ -60,12 +60,14 @@ class EpisodeRecord:
         episode_id: how many episodes that environment had finished before this one.
         return_: sum of the environment's own rewards.
         length: number of env_steps.
+        success: whether the environment's last info calls it one; None if it does not say.
     """
 
     env_id: int
     episode_id: int
     return_: float
     length: int
+    success: bool | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,7 @@ class EpisodeBook:
                 episode_id=int(self._episode_id[i]),
                 return_=float(self._return[i]),
                 length=self._clock - int(self._began[i]),
+                success=_said(float(buffers.success[i])),
             )
             for i in rows.tolist()
         ]
@@ -129,6 +131,18 @@ class EpisodeBook:
         self._began[rows] = self._clock
         self._episode_id[rows] += 1
         return records
+
+    def running(self) -> list[EpisodeRecord]:
+        """The episodes under way, as far as they have come."""
+        return [
+            EpisodeRecord(
+                env_id=self._first_env_id + i,
+                episode_id=int(self._episode_id[i]),
+                return_=float(self._return[i]),
+                length=self._clock - int(self._began[i]),
+            )
+            for i in range(len(self._return))
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """The running episodes' scores, lengths, ids and lives."""
@@ -156,3 +170,7 @@ class EpisodeBook:
         self._clock, self._began[...] = 0, np.negative(state["length"])
         self._episode_id[...] = state["episode_id"]
         self._lives[...] = state["lives"]
+
+
+def _said(success: float) -> bool | None:
+    return None if math.isnan(success) else bool(success)

@@ -6,7 +6,7 @@ accounting with lost lives and clipped rewards.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from redline.envs.checks import DataChecker
 from redline.envs.vec_env import EnvStep, VecEnv, refuse_other_state
 from redline.errors import ConfigError, EnvError
 from redline.nested import Array, NestedArray
+
+if TYPE_CHECKING:
+    from redline.data import EpisodeRecord
 
 _STATE_FORMAT = 1
 
@@ -126,6 +129,10 @@ class BatchedEnv(VecEnv):
         """Account for quiet steps; see `VecEnv.settle`."""
         rewards, self._unsettled = self._unsettled, []
         return self._book.record_rewards(rewards)
+
+    def running(self) -> list[EpisodeRecord]:
+        """The episodes under way; see `VecEnv.running`."""
+        return self._book.running()
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on bit for bit; see `VecEnv.state_dict`."""

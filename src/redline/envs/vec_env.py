@@ -145,6 +145,10 @@ class VecEnv(ABC):
         """Account for the quiet steps since the last call; [steps] float32 their rewards."""
         raise NotImplementedError
 
+    def running(self) -> list[EpisodeRecord]:
+        """The episode under way in each environment, with its return and length so far."""
+        raise NotImplementedError
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on bit for bit: arrays, numbers, strings, lists, dicts.

@@ -47,6 +47,7 @@ class AleBackend(ConcurrentBackend):
 
     name = "ale"
     threaded = True
+    options = ()
     restorable = None
     frame_skip = atari.FRAME_SKIP
 

@@ -7,7 +7,9 @@ and sit above it, in `BatchedEnv`. docs/environments.md shows a back end of one'
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -41,6 +43,8 @@ class StepBuffers:
         truncated: [B] bool, the game was cut short.
         valid: [B] bool, false for filler steps and idle environments.
         lives: [B] int32, lives left in the game that goes on; 0 where there are none.
+        success: [B] float32, where an episode ended in this step: 1 or 0 as its last info says,
+            NaN if that says nothing. Meaningless in other rows.
     """
 
     obs: NestedArray
@@ -50,6 +54,7 @@ class StepBuffers:
     truncated: Array
     valid: Array
     lives: Array
+    success: Array
 
     @classmethod
     def allocate(cls, space: Space[Any], num_envs: int) -> StepBuffers:
@@ -62,6 +67,7 @@ class StepBuffers:
             truncated=np.zeros(num_envs, dtype=np.bool_),
             valid=np.ones(num_envs, dtype=np.bool_),
             lives=np.zeros(num_envs, dtype=np.int32),
+            success=np.full(num_envs, np.nan, dtype=np.float32),
         )
 
     def rows(self, begin: int, end: int) -> StepBuffers:
@@ -88,6 +94,15 @@ class StepBuffers:
             "obs": {key: leaf.copy() for key, leaf in leaves(self.obs)},
             "lives": self.lives.copy(),
         }
+
+
+def success_of(info: Mapping[str, Any]) -> float:
+    """1 or 0 as the last info of an episode says, by `is_success` or `success`; NaN if it does not.
+
+    Goal environments and Meta-World use these names.
+    """
+    said = info.get("is_success", info.get("success"))
+    return math.nan if said is None else float(bool(said))
 
 
 class FillerRows:
@@ -138,6 +153,8 @@ class Backend(ABC):
         on_device: whether it steps on any device, and `make_on_device` needs no copies.
         can_idle: whether `step` accepts an `active` mask.
         can_step_one: whether there is `step_one`, the shorter way for a batch of one.
+        options: settings of the run that it uses, of those that not every back end has. A run
+            in which nothing uses one refuses it.
         env_id: the name the environments were made from, for messages.
         num_envs: B.
         first_env_id: index of the first of them in the whole batch.
@@ -154,6 +171,7 @@ class Backend(ABC):
     on_device: ClassVar[bool] = False
     can_idle: ClassVar[bool] = False
     can_step_one: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ("num_workers", "worker_timeout_s")
     env_id: str
     num_envs: int
     first_env_id: int

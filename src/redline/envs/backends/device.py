@@ -31,6 +31,7 @@ class DeviceBackend(Backend):
 
     name = "device"
     on_device = True
+    options = ()
     can_idle = True
     restorable = None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from redline.envs.backends.backend import Backend, StepBuffers
+from redline.envs.backends.backend import Backend, StepBuffers, success_of
 from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
@@ -38,6 +38,7 @@ class EnvLoop(Backend):
 
     name = "gymnasium"
     single_envs = True
+    options = ()
     can_idle = True
     can_step_one = True
 
@@ -184,6 +185,7 @@ class EnvLoop(Backend):
             truncations.append(truncated)
             if terminated or truncated:
                 any_ended = True
+                buffers.success[i] = success_of(info)
                 self._write_final_obs(i, obs)
                 self._reset_one(i, None)
             else:

@@ -46,6 +46,7 @@ class EnvPoolBackend(ConcurrentBackend):
 
     name = "envpool"
     threaded = True
+    options = ()
     restorable = "EnvPool cannot save its state"
 
     @classmethod

@@ -49,6 +49,7 @@ class ProcessBackend(ConcurrentBackend):
 
     name = "processes"
     single_envs = True
+    options = ("num_workers", "worker_timeout_s")
     can_idle = True
 
     def __init__(

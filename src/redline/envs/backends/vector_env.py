@@ -43,6 +43,7 @@ class VectorBackend(Backend):
     """
 
     name = "vector"
+    options = ()
     restorable = "a vector environment of one's own offers no way to save its state"
 
     def __init__(self, env: VectorEnv[Any, Any, Any], num_envs: int, first_env_id: int) -> None:
@@ -126,6 +127,7 @@ class VectorBackend(Backend):
                 )
             target[...] = value
         self._write(buffers.obs, obs, info)
+        self._write_success(info)
         if self._mode is AutoresetMode.NEXT_STEP:
             return self._fillers.mark()
         ended = buffers.terminated | buffers.truncated
@@ -136,6 +138,18 @@ class VectorBackend(Backend):
         else:
             self._reset_ended(ended)
         return True
+
+    def _write_success(self, info: Mapping[str, Any]) -> None:
+        """What the last infos say, which is [B] each, in the rows that `_name` marks."""
+        last = info.get("final_info", info)
+        if not isinstance(last, Mapping):
+            return
+        self.buffers.success[...] = np.nan
+        for name in ("success", "is_success"):  # the second one counts where both are there
+            if name in last:
+                rows = np.asarray(last.get(f"_{name}", True), dtype=bool)
+                said = np.asarray(last[name], dtype=bool).astype(np.float32)
+                np.copyto(self.buffers.success, said, where=rows)
 
     def _take_final(self, ended: Array, info: Mapping[str, Any]) -> None:
         if "final_obs" not in info:

@@ -1,9 +1,10 @@
-"""Evaluation: exactly N whole episodes, on environments of their own."""
+"""Evaluation: exactly N episodes, on environments of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,11 @@ class Evaluation:
         return_min: the smallest.
         return_max: the largest.
         length_mean: mean length in env_steps.
+        returns: of each episode, in the order in which they ended.
+        lengths: likewise, in env_steps.
+        cut: how many of them `max_episode_steps` cut short; their returns are those so far.
+        success_rate: share of the episodes that the environment calls a success, where it says
+            so in its last info (`is_success` or `success`); else None. One that was cut is none.
     """
 
     episodes: int
@@ -36,10 +42,40 @@ class Evaluation:
     return_min: float
     return_max: float
     length_mean: float
+    returns: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+    cut: int = 0
+    success_rate: float | None = None
 
-    def to_json(self) -> dict[str, float | int]:
+    def to_json(self) -> dict[str, Any]:
         """Plain data, in the order of the attributes."""
-        return asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+    @classmethod
+    def of(cls, records: Sequence[EpisodeRecord], *, cut: int = 0) -> Evaluation:
+        """What these episodes amount to.
+
+        Args:
+            records: of N episodes, at least one.
+            cut: how many of them were cut short.
+        """
+        returns = np.array([record.return_ for record in records])
+        said = [record.success for record in records]
+        return cls(
+            episodes=len(records),
+            return_mean=float(returns.mean()),
+            return_std=float(returns.std()),
+            return_min=float(returns.min()),
+            return_max=float(returns.max()),
+            length_mean=float(np.mean([record.length for record in records])),
+            returns=tuple(returns.tolist()),
+            lengths=tuple(record.length for record in records),
+            cut=cut,
+            success_rate=None if all(s is None for s in said) else said.count(True) / len(said),
+        )
 
 
 def evaluation_seed(run_seed: int, salt: int = 0) -> int:
@@ -53,6 +89,32 @@ def evaluation_seed(run_seed: int, salt: int = 0) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far an evaluation may go; None: as far as its episodes do.
+
+    Attributes:
+        max_episode_steps: env_steps after which an episode is cut, which counts as it is.
+        max_env_steps: env_steps of all episodes together, after which those that have not ended
+            are left out. Long ones are then left out more often than short ones.
+
+    Raises:
+        ConfigError: if one is below 1.
+    """
+
+    max_episode_steps: int | None = None
+    max_env_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_episode_steps", "max_env_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1, or None for no limit.")
+
+
+_NO_LIMITS = Limits()
+
+
 def evaluate(
     make_env: Callable[[int], VecEnv],
     policy: Policy,
@@ -61,9 +123,10 @@ def evaluate(
     seed: int,
     greedy: bool = True,
     num_envs: int | None = None,
+    limits: Limits = _NO_LIMITS,
     on_step: Callable[[list[EpisodeRecord]], None] | None = None,
 ) -> Evaluation:
-    """Run exactly `episodes` whole episodes.
+    """Run exactly `episodes` episodes, whole ones unless there are limits.
 
     Every environment gets its share beforehand and stops after it, so a short episode does
     not make room for another one: the mean is not drawn towards short episodes.
@@ -75,64 +138,155 @@ def evaluate(
         seed: of environments and action noise.
         greedy: act with the mode of the action distribution instead of sampling.
         num_envs: environments to share the episodes out to; None: one per episode, at most 16.
+        limits: in env_steps.
         on_step: called after every step with those of the episodes that ended in it.
 
     Raises:
-        ConfigError: if episodes < 1.
+        ConfigError: if episodes < 1, or `max_env_steps` is over before any episode.
     """
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1.")
     num_envs = num_envs or min(episodes, MAX_ENVS)
-    quota = np.full(num_envs, episodes // num_envs)
-    quota[: episodes % num_envs] += 1
     was_training = policy.training
     policy.eval()
+    records: list[EpisodeRecord] = []
     try:
         with make_env(num_envs) as env, torch.inference_mode():
-            records: list[EpisodeRecord] = []
-            for ended in _run_episodes(env, policy, quota, seed, greedy):
+            episode_run = _EpisodeRun(env, policy, seed, greedy, limits)
+            for ended in episode_run.all(episodes):
                 records += ended
                 if on_step is not None:
                     on_step(ended)
     finally:
         policy.train(was_training)
-    returns = np.array([record.return_ for record in records])
-    return Evaluation(
-        episodes=len(records),
-        return_mean=float(returns.mean()),
-        return_std=float(returns.std()),
-        return_min=float(returns.min()),
-        return_max=float(returns.max()),
-        length_mean=float(np.mean([record.length for record in records])),
-    )
+    if not records:
+        raise ConfigError(
+            f"max_env_steps={limits.max_env_steps} is over before the first episode has ended. "
+            f"Give more, or max_episode_steps to cut episodes and count them."
+        )
+    return Evaluation.of(records, cut=episode_run.cut)
 
 
-def _run_episodes(
-    env: VecEnv, policy: Policy, quota: np.ndarray, seed: int, greedy: bool
-) -> Iterator[list[EpisodeRecord]]:
-    """Step by step, those of the episodes asked for that ended."""
-    parameter = next(policy.parameters(), None)
-    device = parameter.device if parameter is not None else torch.device("cpu")
-    rngs = [np.random.default_rng([seed, i]) for i in range(env.num_envs)]
-    state = {n: leaf.to(device) for n, leaf in policy.initial_state(env.num_envs).items()}
-    conditioning = {
-        name: leaf.to(device) for name, leaf in policy.evaluation_conditioning(env.num_envs).items()
+class _EpisodeRun:
+    """Steps environments and policy until the episodes asked for have ended.
+
+    Args:
+        env: the environments.
+        policy: acts.
+        seed: of environments and action noise.
+        greedy: as for `evaluate`.
+        limits: likewise.
+
+    Attributes:
+        cut: episodes cut short so far.
+    """
+
+    def __init__(
+        self, env: VecEnv, policy: Policy, seed: int, greedy: bool, limits: Limits
+    ) -> None:
+        self._env, self._policy, self._seed, self._greedy = env, policy, seed, greedy
+        self._limits, self.cut = limits, 0
+        parameter = next(policy.parameters(), None)
+        self._device = parameter.device if parameter is not None else torch.device("cpu")
+        self._rngs = [np.random.default_rng([seed, i]) for i in range(env.num_envs)]
+        self._conditioning = {
+            name: leaf.to(self._device)
+            for name, leaf in policy.evaluation_conditioning(env.num_envs).items()
+        }
+        self._env_steps = 0
+
+    @property
+    def _is_over(self) -> bool:
+        limit = self._limits.max_env_steps
+        return limit is not None and self._env_steps >= limit
+
+    def all(self, episodes: int) -> Iterator[list[EpisodeRecord]]:
+        """Step by step, those of `episodes` episodes that ended."""
+        num_envs = self._env.num_envs
+        if self._limits.max_episode_steps is None:
+            quota = np.full(num_envs, episodes // num_envs)
+            quota[: episodes % num_envs] += 1
+            yield from self._stretch(quota, self._seed)
+            return
+        # An episode that is cut must not go on: all begin anew, once each is through with one.
+        for begun in range(0, episodes, num_envs):
+            if not self._is_over:
+                quota = (np.arange(num_envs) < episodes - begun).astype(np.int64)
+                yield from self._stretch(quota, self._seed if begun == 0 else None)
+
+    def _stretch(self, quota: np.ndarray, seed: int | None) -> Iterator[list[EpisodeRecord]]:
+        """From a reset on, `quota` [B] episodes of each environment.
+
+        Args:
+            quota: with a limit on episodes at most 1 each.
+            seed: of the reset; None goes on with the environments' streams.
+        """
+        env, policy, limit = self._env, self._policy, self._limits.max_episode_steps
+        state = {n: s.to(self._device) for n, s in policy.initial_state(env.num_envs).items()}
+        remaining = quota.copy()
+        obs, steps = env.reset(seed), 0
+        while remaining.any() and not self._is_over:
+            output = policy.act(
+                to_tensor(obs, self._device), state, self._noise(), self._conditioning or None
+            )
+            action = policy.env_action(to_numpy(output.action))
+            step = env.step(action, remaining > 0 if env.can_idle else None)
+            steps += 1
+            self._env_steps += int((step.valid & (remaining > 0)).sum())
+            obs, state = step.obs, output.state
+            ended = step.terminated | step.truncated | ~step.valid
+            if state and ended.any():
+                state = reset_state(state, torch.from_numpy(ended).to(self._device))
+            counted = [record for record in step.episodes if remaining[record.env_id] > 0]
+            for record in counted:
+                remaining[record.env_id] -= 1
+            if limit is not None and steps >= limit:
+                under_way = [each for each in env.running() if remaining[each.env_id] > 0]
+                self.cut += len(under_way)
+                counted += under_way
+                remaining[:] = 0
+            yield counted
+
+    def _noise(self) -> torch.Tensor | None:
+        """[B, noise_size] from each environment's own stream; None to act greedily."""
+        if self._greedy:
+            return None
+        rows = np.concatenate([self._policy.draw_noise(rng, 1) for rng in self._rngs])
+        return torch.from_numpy(rows).to(self._device)
+
+
+def over_runs(results: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Plain data of several runs, and the mean and population standard deviation over them.
+
+    Args:
+        results: run -> its evaluation.
+    """
+    means = np.array([result.return_mean for result in results.values()])
+    return {
+        "return_mean": float(means.mean()),
+        "return_std": float(means.std()),
+        "runs": {name: result.to_json() for name, result in results.items()},
     }
-    remaining = quota.copy()
-    obs = env.reset(seed)
-    while remaining.any():
-        noise = None
-        if not greedy:
-            rows = np.concatenate([policy.draw_noise(rng, 1) for rng in rngs])
-            noise = torch.from_numpy(rows).to(device)
-        output = policy.act(to_tensor(obs, device), state, noise, conditioning or None)
-        action = policy.env_action(to_numpy(output.action))
-        step = env.step(action, remaining > 0 if env.can_idle else None)
-        obs, state = step.obs, output.state
-        ended = step.terminated | step.truncated | ~step.valid
-        if state and ended.any():
-            state = reset_state(state, torch.from_numpy(ended).to(device))
-        counted = [record for record in step.episodes if remaining[record.env_id] > 0]
-        for record in counted:
-            remaining[record.env_id] -= 1
-        yield counted
+
+
+def as_table(results: Mapping[str, Evaluation]) -> str:
+    """One line per run, and one for all of them, in columns.
+
+    Args:
+        results: run -> its evaluation.
+    """
+    rows = [("run", "episodes", "return", "std", "min", "max", "length", "success")]
+    for name, result in results.items():
+        numbers = (result.return_mean, result.return_std, result.return_min, result.return_max)
+        rate = "" if result.success_rate is None else f"{result.success_rate:.0%}"
+        shown = [f"{number:,.2f}" for number in (*numbers, result.length_mean)]
+        rows.append((name, str(result.episodes), *shown, rate))
+    total = over_runs(results)
+    mean, std = f"{total['return_mean']:,.2f}", f"{total['return_std']:,.2f}"
+    rows.append((f"mean of {len(results)} runs", "", mean, std, "", "", "", ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    )
+    return "".join(f"{line}\n" for line in lines)

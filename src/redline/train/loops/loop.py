@@ -283,9 +283,11 @@ class TrainLoop(ABC):
             "eval_return_std": result.return_std,
             "eval_episode_length_mean": result.length_mean,
         }
+        rate = result.success_rate
         self._console.message(
             f"evaluation at {env_steps:,} env_steps: return "
             f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
+            + ("" if rate is None else f", success {rate:.0%}")
         )
 
     @property

@@ -22,7 +22,7 @@ from redline.policies import Policy
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.checkpoint.store import CheckpointStore
-from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
 from redline.train.runs.building import (
     EnvArgument,
     Given,
@@ -100,15 +100,21 @@ class Run:
         seed: int | None = None,
         greedy: bool = True,
         which: str = "latest",
+        max_episode_steps: int | None = None,
+        max_env_steps: int | None = None,
     ) -> Evaluation:
-        """Run exactly `episodes` whole episodes on environments of their own.
+        """Run exactly `episodes` episodes, on environments of their own.
 
         Args:
             episodes: how many.
             seed: of environments and action noise; None: one that training never uses.
             greedy: act with the mode of the action distribution.
             which: "latest" or "best" checkpoint.
+            max_episode_steps: env_steps after which an episode is cut, and counts as it is.
+            max_env_steps: env_steps of all episodes together, after which those that have not
+                ended are left out; fewer than `episodes` may be left.
         """
+        limits = Limits(max_episode_steps=max_episode_steps, max_env_steps=max_env_steps)
         settings = env_settings(self.config, self._given)
         env = self._given.env
         ready = env if isinstance(env, gymnasium.vector.VectorEnv) else None
@@ -119,6 +125,7 @@ class Run:
             seed=self._seed(seed),
             greedy=greedy,
             num_envs=None if ready is None else ready.num_envs,
+            limits=limits,
         )
 
     def _seed(self, seed: int | None) -> int:
