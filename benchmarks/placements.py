@@ -177,13 +177,13 @@ def sac_sps(collector: str, env: Any, env_steps: int, settings: dict[str, Any]) 
             env=env,
             out=out,
             collector=collector,
-            num_workers=1,
             total_env_steps=env_steps,
             log_interval=env_steps // 4,
             checkpoints="none",
             tensorboard=False,
             quiet=True,
             **settings,
+            **({} if collector == "serial" else {"num_workers": 1}),
         )
         with (out / "progress.csv").open() as file:
             rows = list(csv.DictReader(file))

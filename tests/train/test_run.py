@@ -70,11 +70,9 @@ def test_every_algorithm_runs_and_resumes_bit_for_bit(
     algorithm: str, core: str, tmp_path: Path
 ) -> None:
     """A run of 1,024 env_steps equals one of 512 that goes on to 1,024, in parameters and rows."""
-    whole = small(tmp_path / "whole", algorithm, core=core, core_size=8)
-    half = small(
-        tmp_path / "half", algorithm, core=core, core_size=8, total_env_steps=512,
-        checkpoint_interval=256,
-    )  # fmt: skip
+    network: dict[str, Any] = {} if core == "none" else {"core": core, "core_size": 8}
+    whole = small(tmp_path / "whole", algorithm, **network)
+    half = small(tmp_path / "half", algorithm, total_env_steps=512, **network)
     assert half.inspect()["env_steps"] >= 512
     resumed = redline.train(resume=half.out, total_env_steps=1024, quiet=True)
     assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]

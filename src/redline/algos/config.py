@@ -6,10 +6,46 @@ Imports no torch, as nothing may that a config needs: help must answer at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from redline.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyIf:
+    """What another setting of the run must be, so that a setting has an effect.
+
+    Attributes:
+        name: of the other one. "actions" stands for the kinds of action spaces that the
+            environment has, "environments" for the families with settings of their own.
+        values: those with which it has an effect; empty: all but `never`.
+        never: those with which it has none.
+    """
+
+    name: str
+    values: tuple[Any, ...] = ()
+    never: tuple[Any, ...] = ()
+
+    def holds(self, value: Any) -> bool:
+        """Whether the other setting is so; it may be a set of kinds, of which one is enough."""
+        if isinstance(value, frozenset):
+            return not value.isdisjoint(self.values)
+        return value in self.values if self.values else value not in self.never
+
+    def __str__(self) -> str:
+        if self.name in ("actions", "environments"):
+            return f"{' or '.join(self.values)} {self.name}"
+        if self.values:
+            return f"{self.name}={' or '.join(map(repr, self.values))}"
+        return f"{self.name} other than {' or '.join(map(repr, self.never))}"
+
+
+OnlyWith: TypeAlias = Mapping[str, tuple[OnlyIf, ...]]
+"""Setting -> all that must hold so that it has an effect: the `only_with` of a config's class.
+
+One that the user changes where it has none is refused. Classes derived from it add to it."""
 
 
 def require_positive(**values: float) -> None:
@@ -57,6 +93,12 @@ class OffPolicyConfig:
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "her_share": (OnlyIf("replay", ("her",)),),
+        "priority_alpha": (OnlyIf("prioritized", (True,)),),
+        "priority_beta": (OnlyIf("prioritized", (True,)),),
+    }
 
     num_envs: int = 1
     """B, environments stepped in parallel."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -37,7 +37,7 @@ from torch import Tensor
 
 from redline.algos import presets as named
 from redline.algos.algorithm import OffPolicyAlgorithm, clip_gradients
-from redline.algos.config import require_finite, require_positive
+from redline.algos.config import OnlyIf, OnlyWith, require_finite, require_positive
 from redline.algos.distributional import (
     categorical_divergence,
     project_categorical,
@@ -72,6 +72,18 @@ class DQNConfig(QLearningConfig):
     Raises:
         ConfigError: if a value is out of range, or two contradict each other.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "noisy_std": (OnlyIf("noisy", (True,)),),
+        "num_atoms": (OnlyIf("value_distribution", ("categorical",)),),
+        "v_min": (OnlyIf("value_distribution", ("categorical",)),),
+        "v_max": (OnlyIf("value_distribution", ("categorical",)),),
+        "num_quantiles": (OnlyIf("value_distribution", ("quantile",)),),
+        "num_fractions": (OnlyIf("value_distribution", ("implicit",)),),
+        "num_target_fractions": (OnlyIf("value_distribution", ("implicit",)),),
+        "num_acting_fractions": (OnlyIf("value_distribution", ("implicit",)),),
+        "huber_threshold": (OnlyIf("value_distribution", never=("categorical",)),),
+    }
 
     batch_size: int = 32
     """Transitions per update."""

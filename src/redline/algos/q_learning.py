@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from redline.algos.config import (
     OffPolicyConfig,
+    OnlyIf,
+    OnlyWith,
     require_fraction,
     require_not_negative,
     require_positive,
@@ -35,6 +37,14 @@ class QLearningConfig(OffPolicyConfig):
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "epsilon_initial": (OnlyIf("epsilon_schedule", ("linear",)),),
+        "epsilon_final": (OnlyIf("epsilon_schedule", ("linear",)),),
+        "epsilon_fraction": (OnlyIf("epsilon_schedule", ("linear",)),),
+        "ape_x_epsilon": (OnlyIf("epsilon_schedule", ("ape-x",)),),
+        "ape_x_alpha": (OnlyIf("epsilon_schedule", ("ape-x",)),),
+    }
 
     double_q: bool = False
     """Whether the online network chooses the action that the target network values

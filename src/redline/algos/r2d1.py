@@ -35,7 +35,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
@@ -44,7 +44,13 @@ from torch import Tensor
 
 from redline.algos import presets as named
 from redline.algos.algorithm import OffPolicyAlgorithm, clip_gradients
-from redline.algos.config import require_fraction, require_not_negative, require_positive
+from redline.algos.config import (
+    OnlyIf,
+    OnlyWith,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.optimizers import Adam
 from redline.algos.q_learning import (
     Exploration,
@@ -70,6 +76,8 @@ class R2D1Config(QLearningConfig):
     Raises:
         ConfigError: if a value is out of range, or two contradict each other.
     """
+
+    only_with: ClassVar[OnlyWith] = {"priority_eta": (OnlyIf("prioritized", (True,)),)}
 
     num_envs: int = 16
     """B, environments stepped in parallel."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -40,6 +40,8 @@ from redline.algos import presets as named
 from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.config import (
     OffPolicyConfig,
+    OnlyIf,
+    OnlyWith,
     require_finite,
     require_fraction,
     require_not_negative,
@@ -65,6 +67,17 @@ class SACConfig(OffPolicyConfig):
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "initial_alpha": (OnlyIf("alpha", (None,)),),
+        "alpha_learning_rate": (OnlyIf("alpha", (None,)),),
+        "target_entropy": (OnlyIf("alpha", (None,)),),
+        "target_entropy_scale": (
+            OnlyIf("alpha", (None,)),
+            OnlyIf("target_entropy", (None,)),
+            OnlyIf("actions", ("Discrete",)),
+        ),
+    }
 
     alpha: float | None = None
     """Temperature, the weight of the entropy. None: learned."""

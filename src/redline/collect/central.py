@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from redline.collect.acting_loop import ActorFor
-from redline.collect.collector import CollectorSetup
+from redline.collect.collector import WORKER_OPTIONS, CollectorSetup
 from redline.collect.episodes import ResetMode
 from redline.collect.serial import ArrayCollector
 from redline.envs.backends.backend import Backend
@@ -49,6 +49,7 @@ class CentralCollector(ArrayCollector):
 
     name = "central"
     workers = "stepping"
+    options = WORKER_OPTIONS
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class AlternatingCollector(ArrayCollector):
 
     name = "alternating"
     workers = "stepping"
+    options = (*WORKER_OPTIONS, "num_groups", "overlap_groups")
 
     def __init__(
         self,
@@ -172,6 +174,13 @@ class AlternatingCollector(ArrayCollector):
         setup.env.close()
         groups = {"num_groups": setup.num_groups, "overlap": setup.overlap}
         return cls(setup.settings, setup.policy, **setup.in_workers, **groups)
+
+    @classmethod
+    def takes(cls, option: str, backend: type[Backend]) -> bool:
+        """See `Collector.takes`; a back end with threads of its own has no workers."""
+        if backend.threaded and option in WORKER_OPTIONS:
+            return False
+        return super().takes(option, backend)
 
     @classmethod
     def choose_backend(cls, env: EnvSource, backend: str | type[Backend]) -> str | type[Backend]:

@@ -93,6 +93,8 @@ class Collector(ABC):
         workers: whether it has worker processes, and whether they only step or act as well.
         works_ahead: whether it collects while the learner learns.
         takes_devices: whether environments and acting can be placed on devices.
+        options: settings of the run that it uses, of those that not every collector has.
+            A run in which nothing uses one refuses it.
         num_envs: B.
         rollout_length: T.
         version: number of the weights that act in the next rollout to be begun.
@@ -104,6 +106,14 @@ class Collector(ABC):
     workers: ClassVar[Literal["none", "stepping", "acting"]] = "none"
     works_ahead: ClassVar[bool] = False
     takes_devices: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = (
+        "num_workers",
+        "worker_timeout_s",
+        "cpu_affinity",
+        "num_groups",
+        "overlap_groups",
+        "max_staleness",
+    )
     num_envs: int
     rollout_length: int
     version: int
@@ -126,6 +136,12 @@ class Collector(ABC):
             f"{cls.__qualname__} cannot be built for a run: it has no `make`. Add the classmethod "
             f"make(cls, setup: CollectorSetup)."
         )
+
+    @classmethod
+    def takes(cls, option: str, backend: type[Backend]) -> bool:
+        """Whether it uses a setting of the run when it steps with this back end."""
+        del backend
+        return option in cls.options
 
     @classmethod
     def choose_backend(cls, env: EnvSource, backend: str | type[Backend]) -> str | type[Backend]:
@@ -292,6 +308,10 @@ class Collector(ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+WORKER_OPTIONS = ("num_workers", "worker_timeout_s", "cpu_affinity")
+"""The `Collector.options` of those with worker processes."""
 
 
 def step_in_workers(name: str, env: EnvSource, backend: str | type[Backend]) -> str:

@@ -53,6 +53,7 @@ class DeviceCollector(LocalCollector):
 
     name = "device"
     takes_devices = True
+    options = ()
 
     def __init__(
         self,

@@ -80,6 +80,7 @@ class SerialCollector(ArrayCollector):
 
     name = "serial"
     takes_devices = True
+    options = ()
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from redline.collect.acting_worker import (
     WorkerPart,
 )
 from redline.collect.buffer import RolloutBuffer
-from redline.collect.collector import Collector, CollectorSetup
+from redline.collect.collector import WORKER_OPTIONS, Collector, CollectorSetup
 from redline.collect.episodes import ResetMode, in_order
 from redline.collect.local import conditioning_of
 from redline.data import Array, Rollout, map_leaves, to_tensor
@@ -74,6 +74,7 @@ class WorkersCollector(Collector):
 
     name = "workers"
     workers = "acting"
+    options = WORKER_OPTIONS
 
     def __init__(
         self,
@@ -365,6 +366,7 @@ class AsyncCollector(WorkersCollector):
 
     name = "async"
     works_ahead = True
+    options = (*WORKER_OPTIONS, "max_staleness")
 
     def __init__(
         self, settings: EnvSettings, policy: Policy, *, max_staleness: int = 1, **further: Any

@@ -14,9 +14,9 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from redline.algos.config import require_not_negative, require_positive
+from redline.algos.config import OnlyIf, OnlyWith, require_not_negative, require_positive
 from redline.algos.registry import declaration
 from redline.errors import ConfigError
 from redline.registry import is_named
@@ -32,6 +32,15 @@ class RunSettings:
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "atari_preset": (OnlyIf("environments", ("ALE",)),),
+        "self_check": (OnlyIf("accelerate", never=("eager",)),),
+        "checkpoint_gap": (OnlyIf("checkpoints", ("gap", "last+gap")),),
+        "checkpoint_interval": (OnlyIf("checkpoints", never=("none",)),),
+        "eval_async": (OnlyIf("eval_interval", never=(0,)),),
+        "eval_episodes": (OnlyIf("eval_interval", never=(0,)),),
+    }
 
     env: str = ""
     """Gymnasium id: CartPole-v1, HalfCheetah-v5, ALE/Breakout-v5, MinAtar/Breakout-v1, ...
@@ -57,7 +66,7 @@ class RunSettings:
     env_kwargs: str = "{}"
     """Further arguments of the environment, as a JSON object."""
     atari_preset: Literal["dqn-2015", "machado-2018"] = "dqn-2015"
-    """Evaluation protocol of ALE environments; without effect on others."""
+    """Evaluation protocol of ALE environments; other environments have none."""
     reset_mode: Literal["auto", "immediate", "wait"] = "auto"
     """After an episode ends: begin the next at once, or wait for the next iteration.
     auto: wait for reinforce, immediate for the others."""
@@ -176,6 +185,14 @@ class PolicySettings:
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "core_size": (OnlyIf("core", never=("none",)),),
+        "core_window": (OnlyIf("core", ("transformer",)),),
+        "core_layers": (OnlyIf("core", ("transformer",)),),
+        "core_heads": (OnlyIf("core", ("transformer",)),),
+        "initial_log_std": (OnlyIf("actions", ("Box",)),),
+    }
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers for vector observations."""

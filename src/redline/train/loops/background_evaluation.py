@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ class BackgroundEvaluation:
     Raises:
         WorkerError: if the process does not start; later, if it fails.
     """
+
+    options: ClassVar[tuple[str, ...]] = ("worker_timeout_s",)  # of the run, that it uses
 
     def __init__(
         self, settings: EnvSettings, policy: Policy, *, episodes: int, timeout_s: float = 8.0

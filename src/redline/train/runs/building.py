@@ -50,6 +50,8 @@ class Given:
         env_backend: what steps the environments: a name, class or module:Name of one; None: as
             the config says.
         collector: likewise, what collects.
+        changed: names of the settings that the caller changed from those of the preset; none for
+            a run that is resumed.
     """
 
     algorithm: str | type[Algorithm] | None = None
@@ -57,6 +59,7 @@ class Given:
     network: NetworkFactory | None = None
     env_backend: str | type[Backend] | None = None
     collector: str | type[Collector] | None = None
+    changed: frozenset[str] = frozenset()
 
 
 def describe_env(env: EnvArgument) -> str:

@@ -39,6 +39,7 @@ from redline.train.runs.building import (
     resolve,
     resolve_threads,
 )
+from redline.train.runs.idle_settings import refuse_idle_settings
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock
 from redline.train.settings import RunConfig, RunSettings
 
@@ -85,6 +86,7 @@ def execute(
             closing.enter_context(recording(out))
         probe = settings.make(config.algo.num_envs if collector_kind.workers == "none" else 1)
         closing.callback(probe.close)
+        refuse_idle_settings(config, given.changed, collector_kind, settings.backend_class, probe)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         algorithm = build_algorithm(config, probe, given)

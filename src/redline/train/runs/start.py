@@ -23,6 +23,7 @@ from redline.train.presets import preset_config
 from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.execution import ProfileRecording, execute
+from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,
@@ -128,6 +129,7 @@ def start_run(
         env=given.env if given.env is not None else config.run.env or None,
         env_backend=given.env_backend or config.run.env_backend,
         collector=given.collector or config.run.collector,
+        changed=changed_settings(config, given.algorithm or config.algorithm),
     )
     return _executed(config, out, given, None, recording)
 

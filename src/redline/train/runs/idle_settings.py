@@ -1,0 +1,150 @@
+"""Settings that the caller changed although nothing in the run uses them.
+
+Whoever uses a setting says so: a config's class with `only_with`, a collector or a back end
+with `options`. What a preset sets may have no effect, since it is made for many runs; what the
+caller sets is meant to have one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gymnasium import spaces
+
+from redline.algos.algorithm import Algorithm
+from redline.algos.config import OnlyIf
+from redline.algos.registry import declaration
+from redline.collect import Collector
+from redline.collect.registry import COLLECTORS
+from redline.envs import VecEnv
+from redline.envs.atari import is_atari
+from redline.envs.backends.backend import Backend
+from redline.envs.backends.registry import BACKENDS
+from redline.errors import ConfigError
+from redline.models.observation_encoder import leaf_spaces
+from redline.train.loops.background_evaluation import BackgroundEvaluation
+from redline.train.presets import preset_config
+from redline.train.settings import RunConfig
+
+
+def changed_settings(config: RunConfig, algorithm: str | type[Algorithm]) -> frozenset[str]:
+    """Names of the settings that are neither the preset's nor the plain default.
+
+    Args:
+        config: all settings of a new run.
+        algorithm: its name or class.
+    """
+    preset = preset_config(declaration(algorithm), config.run.env, config.run.preset)
+    given: set[str] = set()
+    for part, usual in ((config.run, preset.run), (config.policy, preset.policy)):
+        given |= _differing(part, usual)
+    return frozenset(given | _differing(config.algo, preset.algo))
+
+
+def _differing(part: Any, usual: Any) -> set[str]:
+    return {
+        field.name
+        for field in dataclasses.fields(part)
+        if (value := getattr(part, field.name)) != getattr(usual, field.name, value)
+        and value != field.default
+    }
+
+
+def refuse_idle_settings(
+    config: RunConfig,
+    changed: frozenset[str],
+    collector: type[Collector],
+    backend: type[Backend],
+    env: VecEnv,
+) -> None:
+    """Refuse the first setting that has no effect in this run.
+
+    Args:
+        config: as the caller gave it.
+        changed: names of the settings to look at.
+        collector: of the run.
+        backend: of its environments.
+        env: some of them.
+
+    Raises:
+        ConfigError: naming what the setting belongs to.
+    """
+    values = _all_values(config) | {
+        "actions": _kinds(env.action_space),
+        "environments": frozenset(["ALE"] if is_atari(config.run.env) else []),
+    }
+    for name in sorted(changed):
+        problem = _idle_placement(name, config, collector, backend) or next(
+            (_unmet(each, values) for each in _conditions(config, name) if not _met(each, values)),
+            None,
+        )
+        if problem:
+            raise ConfigError(
+                f"{name}={values[name]!r} has no effect in this run: it belongs to {problem}, or "
+                f"leave {name} out."
+            )
+
+
+def _all_values(config: RunConfig) -> dict[str, Any]:
+    """Every setting by its name."""
+    return {
+        field.name: getattr(part, field.name)
+        for part in (config.run, config.policy, config.algo)
+        for field in dataclasses.fields(part)
+    }
+
+
+def _conditions(config: RunConfig, name: str) -> Iterator[OnlyIf]:
+    """What must hold for a setting to have an effect, as the configs' classes say."""
+    for part in (config.run, config.policy, config.algo):
+        for kind in type(part).__mro__:
+            yield from vars(kind).get("only_with", {}).get(name, ())
+
+
+def _met(condition: OnlyIf, values: Mapping[str, Any]) -> bool:
+    # An algorithm of one's own may lack the other setting: nothing can be said then.
+    return condition.name not in values or condition.holds(values[condition.name])
+
+
+def _unmet(condition: OnlyIf, values: Mapping[str, Any]) -> str:
+    present = values[condition.name]
+    if isinstance(present, frozenset):
+        here = " and ".join(sorted(present)) or "none"
+        return f"{condition}, and here are {here}. Use it there"
+    return f"{condition}, and here it is {present!r}. Change that"
+
+
+def _idle_placement(
+    name: str, config: RunConfig, collector: type[Collector], backend: type[Backend]
+) -> str:
+    """Whose setting it is, if that is a placement that this run does not have."""
+    owners = [f"collector={kind.name!r}" for kind in COLLECTORS if name in kind.options]
+    owners += [f"env_backend={kind.name!r}" for kind in BACKENDS if name in kind.options]
+    if name in BackgroundEvaluation.options:
+        owners.append("eval_async")
+    evaluates = config.run.eval_async and config.run.eval_interval > 0
+    used = (
+        not owners
+        or collector.takes(name, backend)
+        or name in backend.options
+        or (evaluates and name in BackgroundEvaluation.options)
+    )
+    if used:
+        return ""
+    label = f"collector={config.run.collector!r} and env_backend={backend.name!r}"
+    return f"{_listed(owners)}, and here is {label}. Change that"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _kinds(space: spaces.Space[Any]) -> frozenset[str]:
+    """The kinds of the parts of a space, such as {"Box", "Discrete"}."""
+    known = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    leaves = [leaf for _, leaf in leaf_spaces(space)]
+    return frozenset(
+        kind.__name__ for kind in known if any(isinstance(leaf, kind) for leaf in leaves)
+    )
