@@ -402,5 +402,19 @@ def test_settings_that_do_not_apply_are_refused(network: dict[str, Any]) -> None
 def test_settings_at_their_defaults_are_accepted_and_box_actions_refused() -> None:
     defaults = {"shared_encoder": None, "normalize_obs": False, "distribution": "auto"}
     DQN.make(OBS, ACTIONS, config(), seed=0, core="none", core_size=128, **defaults)
-    with pytest.raises(SpaceError, match="sac or td3"):
+    with pytest.raises(SpaceError, match="sac, td3 or ppo"):
         DQN.make(OBS, OBS, config(), seed=0)
+
+
+def test_a_range_of_returns_that_nobody_chose_is_said() -> None:
+    """Rainbow's [-10, 10] is that of clipped rewards; gamma = 0.99 sees 100 steps."""
+    categorical = DQNConfig(value_distribution="categorical")
+    said = DQN.caution(categorical, frozenset(), clips_reward=False)
+    assert said is not None
+    assert "v_min=-10 to v_max=10" in said
+    assert "some 100 steps" in said
+    assert DQN.caution(categorical, frozenset(), clips_reward=True) is None
+    assert DQN.caution(categorical, frozenset(["v_max"]), clips_reward=False) is None
+    assert DQN.caution(DQNConfig(), frozenset(), clips_reward=False) is None
+    chosen = DQNConfig(value_distribution="categorical", v_min=0.0, v_max=50.0)
+    assert DQN.caution(chosen, frozenset(), clips_reward=False) is None

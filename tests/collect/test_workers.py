@@ -37,6 +37,29 @@ def workers(policy: Any, env: Any = "CartPole-v1", **settings: Any) -> WorkersCo
     return WorkersCollector(EnvSettings(env=env), policy, **(defaults | settings))
 
 
+def test_what_cannot_wait_is_said_before_a_worker_is_asked() -> None:
+    """A worker's refusal would come as that of a worker that failed, with its traceback.
+
+    The environments of ALE's own vector environment, and of EnvPool, step all at once.
+    """
+    pytest.importorskip("ale_py")
+    settings = EnvSettings(env="ALE/Breakout-v5", backend="ale")
+    with settings.make(1) as env:
+        policy = make_policy(env.observation_space, env.action_space)
+    with pytest.raises(
+        ConfigError, match="reset_mode='wait' needs environments that can stay idle"
+    ):
+        WorkersCollector(
+            settings, policy, num_envs=2, num_workers=1, rollout_length=4, reset_mode="wait"
+        )
+    with WorkersCollector(
+        settings, policy, num_envs=2, num_workers=1, rollout_length=4
+    ) as collector:
+        with pytest.raises(ConfigError, match="a number of episodes needs"):
+            collector.begin_episodes(2)
+        assert collector.collect().num_valid() == 8  # it goes on
+
+
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_workers_give_the_rollouts_of_the_serial_collector(core: str) -> None:
     """Over two rollouts with a change of weights in between, ends of episodes included."""

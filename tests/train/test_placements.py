@@ -18,6 +18,7 @@ from redline.algos.registry import BUILT_IN
 from redline.cli import main
 from redline.envs.cpus import allowed_cpus, worker_cpus
 from redline.errors import ConfigError
+from redline.train.presets import preset_config
 from redline.train.progress.progress import TIME_COLUMNS
 from redline.train.runs.run import Run
 
@@ -57,6 +58,7 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("ddpg", "central", "Pendulum-v1", OFF_POLICY),
     ("td3", "alternating", "Pendulum-v1", OFF_POLICY),
     ("sac", "async", "Pendulum-v1", OFF_POLICY | {"num_workers": 1}),
+    ("tqc", "workers", "Pendulum-v1", OFF_POLICY),
     ("diayn", "async", "Pendulum-v1", OFF_POLICY | {"skill_length": 16, "num_workers": 1}),
 ]  # fmt: skip
 
@@ -110,6 +112,29 @@ def test_a_resumed_run_ends_like_one_that_was_never_stopped(
     resumed = redline.train(resume=tmp_path / "torn", quiet=True)
     assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
     assert progress(resumed) == progress(whole)
+
+
+def test_apex_like_collects_ahead_and_resumes(tmp_path: Path) -> None:
+    """Horgan et al. 2018: actors beside the learner, each environment with its own epsilon."""
+    settings = TINY | OFF_POLICY | {"num_workers": 1, "checkpoints": "every"}
+    whole = redline.train(
+        "dqn", env="CartPole-v1", preset="apex-like", out=tmp_path / "whole", **settings
+    )
+    assert whole.config.run.collector == "async"
+    assert progress(whole)[-1]["staleness_max"] == "1"
+    shutil.copytree(whole.out, tmp_path / "torn")
+    for directory in sorted((tmp_path / "torn" / "checkpoints").glob("step_*"))[1:]:
+        shutil.rmtree(directory)
+    resumed = redline.train(resume=tmp_path / "torn", quiet=True)
+    assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+
+
+def test_the_presets_workers_have_environments_enough() -> None:
+    """Whatever the family: two workers cannot share one environment."""
+    for env in ("CartPole-v1", "ALE/Pong-v5", "MinAtar/Breakout-v1", "My-v0"):
+        config = preset_config("dqn", env, "apex-like")
+        assert config.algo.num_envs >= config.run.num_workers
+        assert config.algo.epsilon_schedule == "ape-x"
 
 
 def test_evaluation_beside_learning_gives_what_evaluation_in_turn_gives(tmp_path: Path) -> None:

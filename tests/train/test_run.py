@@ -332,7 +332,7 @@ def test_a_stop_loses_nothing_in_any_checkpoint_mode(
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(OnPolicyLoop, "_iterate", interrupted)
-    run = small(tmp_path / "run", checkpoints=mode, checkpoint_interval=1)
+    run = small(tmp_path / "run", checkpoints=mode, checkpoint_interval=None)
     assert run.exit_code == 128 + signal.SIGTERM
     assert run.inspect()["iteration"] == 3
 

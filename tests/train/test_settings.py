@@ -148,4 +148,6 @@ def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
     assert config.run.total_env_steps == plain.run.total_env_steps
     assert config.run.preset == variant
     wanted = presets.DQN_VARIANTS[variant]
-    assert {name: getattr(config.algo, name) for name in wanted} == wanted
+    parts = config.to_json()
+    values = parts["run"] | parts["policy"] | parts["algo"]
+    assert {name: values[name] for name in wanted} == wanted

@@ -255,6 +255,20 @@ class DQN(OffPolicyAlgorithm):
         return make_q_policy(observation_space, action_space, make_head, **network)
 
     @classmethod
+    def caution(cls, config: Any, changed: frozenset[str], *, clips_reward: bool) -> str | None:
+        """Where nobody has chosen the range of returns that C51 tells apart."""
+        present, usual = (config.v_min, config.v_max), (DQNConfig().v_min, DQNConfig().v_max)
+        is_chosen = present != usual or not changed.isdisjoint(("v_min", "v_max"))
+        if config.value_distribution != "categorical" or is_chosen or clips_reward:
+            return None
+        horizon = "" if config.gamma == 1.0 else f" of some {1.0 / (1.0 - config.gamma):.0f} steps"
+        return (
+            f"value_distribution='categorical' tells returns apart from v_min={config.v_min:g} to "
+            f"v_max={config.v_max:g} only, which suits rewards clipped to 1. Give v_min and v_max: "
+            f"the least and the greatest discounted return{horizon} in this environment."
+        )
+
+    @classmethod
     def make(
         cls,
         observation_space: spaces.Space[Any],

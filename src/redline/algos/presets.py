@@ -273,6 +273,7 @@ _RAINBOW: dict[str, Any] = {
     "prioritized": True,
     "priority_alpha": 0.5,
     "priority_beta": 0.4,
+    "epsilon_final": 0.0,  # noisy layers explore; replay still begins with random actions
 }
 DQN_VARIANTS: Presets = {
     "dqn": {"double_q": False, "n_step": 1},
@@ -284,6 +285,9 @@ DQN_VARIANTS: Presets = {
         "n_step": 3,
         "prioritized": True,
         "epsilon_schedule": "ape-x",
+        # Horgan et al. 2018, arXiv:1803.00933: actors ahead of the learner, each with its epsilon.
+        "collector": "async",
+        "num_envs": 16,
     },
 }
 
@@ -298,7 +302,6 @@ DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
         "v_min": 0.0,
         "v_max": 50.0,  # 1 / (1 - gamma), what balancing for ever is worth
         "epsilon_fraction": 0.1,
-        "epsilon_final": 0.0,
     },
     ("rainbow", "minatar"): {"v_min": -5.0, "v_max": 45.0},
 }

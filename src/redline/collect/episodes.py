@@ -27,6 +27,25 @@ EndedEpisode: TypeAlias = tuple[int, EpisodeRecord]
 """A finished episode, after the number of the row in which it ended."""
 
 
+def require_idling(backend: str, can_idle: bool, purpose: str) -> None:
+    """Refuse what needs environments that can wait for others, where they cannot.
+
+    Args:
+        backend: name of the back end that steps them.
+        can_idle: whether it can leave some out of a step.
+        purpose: what needs it, for the message.
+
+    Raises:
+        ConfigError: if it cannot.
+    """
+    if not can_idle:
+        raise ConfigError(
+            f"{purpose} needs environments that can stay idle, and the back end {backend!r} steps "
+            f"all of them at once. Use env_backend='gymnasium' or 'processes', or "
+            f"reset_mode='immediate' without a limit on episodes."
+        )
+
+
 class Episodes(ABC):
     """The episodes of B environments, over all rollouts.
 
@@ -52,12 +71,7 @@ class Episodes(ABC):
         self.quota: Any = None
 
     def _require_idling(self, purpose: str) -> None:
-        if not self._env.can_idle:
-            raise ConfigError(
-                f"{purpose} needs environments that can stay idle, and the back end "
-                f"{self._env.backend!r} steps all of them at once. Use env_backend='gymnasium' or "
-                f"'processes', or reset_mode='immediate' without a limit on episodes."
-            )
+        require_idling(self._env.backend, self._env.can_idle, purpose)
 
     def begin_rollout(self) -> None:
         """Wake the environments that still have episodes to run."""

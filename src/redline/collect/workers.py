@@ -36,7 +36,7 @@ from redline.collect.acting_worker import (
 )
 from redline.collect.buffer import RolloutBuffer
 from redline.collect.collector import WORKER_OPTIONS, Collector, CollectorSetup
-from redline.collect.episodes import ResetMode, in_order
+from redline.collect.episodes import ResetMode, in_order, require_idling
 from redline.collect.local import conditioning_of
 from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.backends.processes import split_evenly
@@ -67,8 +67,8 @@ class WorkersCollector(Collector):
         actor_for: gives what acts in the policy's place; None: the policy always acts.
 
     Raises:
-        ConfigError: if there are more workers than environments, or something cannot be sent
-            to another process.
+        ConfigError: if there are more workers than environments, environments should wait but
+            their back end cannot idle, or something cannot be sent to another process.
         WorkerError: if a worker does not start.
     """
 
@@ -100,7 +100,9 @@ class WorkersCollector(Collector):
             raise ConfigError(f"max_staleness={max_staleness} is negative; 0 works without delay.")
         self.num_envs, self.rollout_length, self.version = num_envs, rollout_length, 0
         self.max_staleness = max_staleness
-        self._policy, self._seed = policy, seed
+        self._policy, self._seed, self._settings = policy, seed, settings
+        if reset_mode == "wait":
+            self._require_idling("reset_mode='wait'")
         self._shares = split_evenly(num_envs, num_workers)
         acting = copy.deepcopy(policy).to("cpu")
         # Where they work ahead, the learner needs a core, too.
@@ -286,9 +288,16 @@ class WorkersCollector(Collector):
         )
 
     def _limit_episodes(self, quota: Array | None) -> None:
+        if quota is not None:
+            self._require_idling("a number of episodes")
         self._drop_prefetched()
         quotas = [None if quota is None else quota[slice(*share)] for share in self._shares]
         self._group.call("limit", quotas)
+
+    def _require_idling(self, purpose: str) -> None:
+        # Before any worker is asked: its refusal would be that of a worker that failed.
+        backend = self._settings.backend_class
+        require_idling(backend.name, backend.can_idle, purpose)
 
     def _drop_prefetched(self) -> None:
         """Throw away what was made ahead."""

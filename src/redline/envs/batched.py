@@ -51,7 +51,7 @@ class BatchedEnv(VecEnv):
         self.observation_space = backend.observation_space
         self.action_space = backend.codec.space
         self.frame_skip, self.can_idle = backend.frame_skip, backend.can_idle
-        self.first_env_id = backend.first_env_id
+        self.first_env_id, self.clips_reward = backend.first_env_id, clip_reward
         self._checker = DataChecker(backend.buffers, self._label) if check else None
         self._book = EpisodeBook(
             backend.num_envs,

@@ -58,6 +58,7 @@ class VecEnv(ABC):
         restorable: None if the state can be saved and restored bit for bit, else the reason
             why not (resuming then starts fresh episodes and says so).
         preset: name of the Atari protocol in force, None if there is none.
+        clips_reward: whether `EnvStep.reward` is the sign of the environment's own.
         can_step_quietly: whether there are `step_quietly` and `settle`.
         first_env_id: index of the first environment in the whole batch; more than 0 where a
             worker holds a part of a bigger one.
@@ -72,6 +73,7 @@ class VecEnv(ABC):
     can_idle: bool = False
     restorable: str | None = None
     preset: str | None = None
+    clips_reward: bool = False
     can_step_quietly: bool = False
     first_env_id: int = 0
 

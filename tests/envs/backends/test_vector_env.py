@@ -155,3 +155,8 @@ def test_vector_environments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="cannot leave environments idle"):
         env.step(ZERO, active=np.array([True, False]))
     assert name_of(_Odd("")) == "_Odd"
+
+
+def test_arguments_for_what_is_made_already_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\['gravity'\] have no effect on a ready SyncVectorEnv"):
+        make_vec(counting(AutoresetMode.SAME_STEP), 2, env_kwargs={"gravity": 5.0})

@@ -82,7 +82,16 @@ class VectorBackend(Backend):
 
     @classmethod
     def make(cls, settings: EnvSettings, num_envs: int, first_env_id: int) -> VectorBackend:
-        """The back end around the environment that the settings hold."""
+        """The back end around the environment that the settings hold.
+
+        Raises:
+            ConfigError: if `env_kwargs` are given: it is made already.
+        """
+        if settings.env_kwargs:
+            raise ConfigError(
+                f"env_kwargs {sorted(settings.env_kwargs)} have no effect on a ready "
+                f"{type(settings.env).__name__}. Make it with them, or give an id."
+            )
         return cls(cast("VectorEnv[Any, Any, Any]", settings.env), num_envs, first_env_id)
 
     def _find_mask_space(self) -> spaces.Box | None:

@@ -135,7 +135,7 @@ class DivergenceCheck:
 
     def _advice(self) -> str:
         """What usually helps, of the settings that this run has."""
-        algo, is_on_policy = self._config.algo, isinstance(self._algorithm, OnPolicyAlgorithm)
+        algo = self._config.algo
         helps = []
         if (rate := getattr(algo, "learning_rate", None)) is not None:
             helps.append(f"a smaller learning_rate (it is {rate:g})")
@@ -149,7 +149,7 @@ class DivergenceCheck:
             helps.append("scale_reward")
         elif not hasattr(algo, "scale_reward"):
             helps.append("rewards of a size near 1")
-        if is_on_policy and not self._config.policy.normalize_obs:
+        if not self._config.policy.normalize_obs:
             helps.append("normalize_obs")
         return f"What usually helps: {', '.join(helps)}."
 

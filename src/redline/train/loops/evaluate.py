@@ -275,7 +275,9 @@ def as_table(results: Mapping[str, Evaluation]) -> str:
     Args:
         results: run -> its evaluation.
     """
-    rows = [("run", "episodes", "return", "std", "min", "max", "length", "success")]
+    rows: list[tuple[str, ...]] = [
+        ("run", "episodes", "return", "std", "min", "max", "length", "success")
+    ]
     for name, result in results.items():
         numbers = (result.return_mean, result.return_std, result.return_min, result.return_max)
         rate = "" if result.success_rate is None else f"{result.success_rate:.0%}"
