@@ -87,7 +87,7 @@ class Registry(Generic[T]):
         if not is_named(choice) and not choice.startswith(PYTHON_ONLY):
             # `redline` is an installed program: unlike python's, its path does not begin here.
             if "" not in sys.path:
-                sys.path.insert(0, "")
+                sys.path.append("")
             return self._check(self._import(choice), choice)
         installed = self._installed()
         if choice in installed:
@@ -102,11 +102,11 @@ class Registry(Generic[T]):
 
     def label(self, choice: str | type[T]) -> str:
         """What `config.json` and messages call it: its name, else where it stands."""
-        if isinstance(choice, str):
-            return choice
-        place = place_of(choice)
+        place = choice if isinstance(choice, str) else place_of(choice)
+        if is_named(place):
+            return place
         for name, known in self.built_in.items():
-            if known is choice or known == place:
+            if place == (known if isinstance(known, str) else place_of(known)):
                 return name
         return next((p.name for p in self._installed().values() if p.value == place), place)
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from redline.algos.a2c import A2C
 from redline.engines.engine import Engine, choose_engine, twin
 from redline.engines.self_check import CheckedUpdate
+from redline.errors import ConfigError
 from tests.engines.learners import ALGORITHMS, batch, differing, make
 from tests.engines.test_engine import COMPILING
 
@@ -325,3 +327,108 @@ def test_the_check_goes_by_the_count_of_a_resumed_run() -> None:
     checked = CheckedUpdate(learner, Engine("faulty", "", plant(learner), None, (0,)), seen.append)
     checked(batch("td3", learner, 1))
     assert "policy." in seen[0]
+
+
+def online_for_target(learner: Any) -> Any:
+    """The online networks take the place of the target ones."""
+    return twin(learner, target=learner.critic, target_policy=learner.policy).update
+
+
+def first_temperature(learner: Any) -> Any:
+    """The temperature of the start, for ever."""
+    alpha = learner.alpha()
+    learner.alpha_optimizer.set_learning_rate(0.05)  # what thousands of updates would do
+    return twin(learner, alpha=lambda: alpha).update
+
+
+def first_learning_rate(learner: Any) -> Any:
+    """What the schedule says comes to nothing."""
+    rate = learner.optimizer.learning_rate.clone()
+
+    def update(data: Any) -> Any:
+        learner.optimizer.learning_rate.copy_(rate)
+        return learner.update(data)
+
+    return update
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "named"),
+    [
+        ("ddpg", online_for_target, "critic"),
+        ("sac", first_temperature, "critic_optimizer"),
+        ("a2c-box", first_learning_rate, "policy"),
+    ],
+)
+def test_faults_that_show_only_later_are_found(name: str, plant: Fault, named: str) -> None:
+    """At the first update targets equal the online networks, and nothing is scheduled yet."""
+    learner, said = make(name), []
+    engine = Engine("faulty", "planted", plant(learner), checked_at=(0, 1, 10, 100))
+    checked = CheckedUpdate(learner, engine, said.append)
+    for update in range(102):
+        if name == "a2c-box":
+            rate = learner.config.learning_rate * (1.0 - update / 200)
+            learner.set_hyperparameters({"learning_rate": rate})
+        before = len(said)
+        checked(batch(name, make(name), update % 8))
+        if update == 0:
+            assert not said
+        if len(said) > before:
+            break
+    assert named in said[0]
+
+
+class Hoarder(A2C):
+    """Keeps things that its state leaves out."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.seen: list[int] = []
+        self.counts: dict[str, int] = {}
+        self.extra = torch.nn.Linear(2, 1)
+        self.extra_optimizer = torch.optim.Adam(self.extra.parameters())
+
+    def update(self, rollout: Any) -> Any:
+        self.seen.append(len(self.seen))
+        self.counts["all"] = self.counts.get("all", 0) + 1
+        self.extra_optimizer.zero_grad()
+        self.extra(torch.ones(2)).sum().backward()
+        self.extra_optimizer.step()
+        rollout["reward"].mul_(0.5)
+        return super().update(rollout)
+
+    def state_dict(self) -> Any:
+        return super().state_dict() | {"table": np.arange(3.0)}
+
+
+def test_what_a_users_state_leaves_out_is_put_back() -> None:
+    results = []
+    for with_check in (True, False):
+        torch.manual_seed(0)
+        learner = make("a2c", Hoarder)
+        update: Any = learner.update
+        if with_check:
+            engine = Engine("same", "", learner.update, checked_at=(0, 1))
+            update = CheckedUpdate(learner, engine, pytest.fail)
+        for seed in range(3):
+            update(batch("a2c", make("a2c"), seed))
+        results.append((learner.seen, learner.counts, learner.extra.weight.tolist()))
+        assert not learner.load_state_dict(learner.state_dict())
+    assert results[0] == results[1]
+    assert results[0][0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "returned None, not its metrics"),
+        ({"loss": "low"}, "the metric 'loss' = 'low'"),
+        ({"loss": torch.zeros(3)}, "which is not one number"),
+    ],
+)
+def test_metrics_that_are_none_are_named(returned: Any, said: str) -> None:
+    learner = make("a2c")
+    checked = CheckedUpdate(learner, Engine("x", "", learner.update, None, (0,)), pytest.fail)
+    learner.update = lambda _: returned
+    with pytest.raises(ConfigError, match=f"A2C.update .*{said}"):
+        checked(batch("a2c", make("a2c"), 0))

@@ -1,4 +1,4 @@
-"""`train.statistics`, by hand and against scipy."""
+"""`train.progress.statistics`, by hand and against scipy."""
 
 import numpy as np
 import pytest

@@ -77,7 +77,7 @@ class ActorCriticLearner(OffPolicyAlgorithm):
             config: hyperparameters.
             seed: of everything that updates draw.
             device: where to act and learn.
-            network: settings of the networks, as for `algos.networks.network_settings`.
+            network: settings of the networks, as for `algos.critics.network_settings`.
 
         Raises:
             SpaceError: if a space cannot be served.

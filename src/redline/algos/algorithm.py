@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -27,6 +28,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Rollout, masked_mean_std
+from redline.errors import ConfigError
 from redline.policies import make_policy
 from redline.policies.policy import Policy
 
@@ -46,9 +48,11 @@ class Algorithm(ABC):
         variant_presets: (variant, family) -> what the variant needs there besides.
         saved_parameters: the entries of `state_dict` that gradients change.
         waits_for_episodes: whether environments wait after an episode until all have ended.
+        inner: the attribute that holds another algorithm, whose `update` this one's calls, and
+            which an engine runs; "": none.
         policy: what acts, and learns.
         config: the hyperparameters in force.
-        device: where it learns.
+        device: where it learns; where the policy is, if the algorithm does not say.
     """
 
     name: ClassVar[str]
@@ -59,10 +63,15 @@ class Algorithm(ABC):
     variant_presets: ClassVar[Mapping[tuple[str, str], Settings]] = {}
     saved_parameters: ClassVar[tuple[str, ...]] = ("policy",)
     waits_for_episodes: ClassVar[bool] = False
+    inner: ClassVar[str] = ""
 
     policy: Any
     config: Any
-    device: torch.device
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where it learns."""
+        return next(self.policy.parameters()).device
 
     @classmethod
     @abstractmethod
@@ -183,10 +192,11 @@ class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from batches of replay.
 
     Attributes:
-        metric_names: what `update` returns beside "priority".
+        metric_names: what `update` returns beside "priority"; names that are given are columns of
+            progress.csv from the first row on, which may come before the first update.
     """
 
-    metric_names: tuple[str, ...]
+    metric_names: tuple[str, ...] = ()
 
     @abstractmethod
     def update(self, batch: Any) -> dict[str, Any]:
@@ -216,6 +226,30 @@ class OffPolicyAlgorithm(Algorithm):
         """[T, B] priorities of new transitions; None: the highest that replay has seen."""
         del rollout
         return None
+
+
+def metrics_of(algorithm: Any, found: Any) -> dict[str, Any]:
+    """What an update returned, as a dict of its own.
+
+    Raises:
+        ConfigError: if that is no mapping of names to tensors [] or numbers; names the algorithm.
+    """
+    name = f"{type(algorithm).__name__}.update"
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"{name} returned {found!r:.100}, not its metrics. Return a dict of name -> tensor [] "
+            f"or number; {{}} if there are none."
+        )
+    for metric, value in found.items():
+        is_number = isinstance(value, (int, float)) or getattr(value, "size", None) == 1
+        if isinstance(value, Tensor):
+            is_number = value.numel() == 1
+        if not is_number and metric != "priority":
+            raise ConfigError(
+                f"{name} returned the metric {metric!r} = {value!r:.100}, which is not one number. "
+                f"Return a tensor [] or a number for each metric."
+            )
+    return dict(found)
 
 
 def normalized(advantage: Tensor, valid: Tensor) -> Tensor:

@@ -158,6 +158,7 @@ class DIAYN(OffPolicyAlgorithm):
     """
 
     name = "diayn"
+    inner = "learner"
     Config = DIAYNConfig
     defaults = named.WIDE
     presets = named.DIAYN
@@ -206,7 +207,7 @@ class DIAYN(OffPolicyAlgorithm):
             config: hyperparameters.
             seed: of everything that updates draw, and of the skills.
             device: where to act and learn.
-            network: settings of the networks, as for `algos.networks.network_settings`.
+            network: settings of the networks, as for `algos.critics.network_settings`.
 
         Raises:
             SpaceError: if a space cannot be served.

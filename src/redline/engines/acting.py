@@ -7,6 +7,16 @@ from typing import Any
 from redline.policies.policy import Policy
 
 
+def describe_acting(policy: Policy, num_envs: int, rollout_length: int) -> str:
+    """What `actor_for` gives, in a few words; arguments as for that one."""
+    actor = actor_for(policy, num_envs, rollout_length)
+    if actor is None:
+        return "the policy as it is written"
+    if getattr(actor, "is_rowwise", False):
+        return "CPU kernels, row by row"
+    return "the policy, its weights laid out once per rollout"
+
+
 def actor_for(policy: Policy, num_envs: int, rollout_length: int) -> Any:
     """What acts in place of `policy`; None: the policy itself.
 

@@ -22,13 +22,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.engines.compile import CompiledStep, untraced_hook
 from redline.engines.cudagraph import WARMUP_CALLS, CapturedStep
 from redline.errors import ConfigError
 
 MODES = ("eager", "cpu", "compile", "cudagraph", "compile+cudagraph")
 Update: TypeAlias = Callable[[Any], Mapping[str, Any]]
+# The first update shows most faults. Others show only once the target network has fallen behind,
+# the temperature has changed or a schedule has moved.
+_CHECKED_AT = (0, 1, 10, 100, 1000)
 _NOT_CAPTURED_YET = 4 * WARMUP_CALLS  # updates after which every kind of step has been captured
 
 
@@ -81,9 +83,8 @@ def choose_engine(algorithm: Any, requested: str, *, backend: str = "inductor") 
         return Engine("eager", reason, algorithm.update)
     if requested == "eager":
         return Engine("eager", "as asked for", algorithm.update)
-    learner = getattr(algorithm, "learner", None)
-    if isinstance(learner, (OnPolicyAlgorithm, OffPolicyAlgorithm)):
-        return _around(algorithm, choose_engine(learner, requested, backend=backend))
+    if inner_of(algorithm) is not algorithm:
+        return _around(algorithm, choose_engine(inner_of(algorithm), requested, backend=backend))
     if requested in ("auto", "cpu"):
         return _cpu(algorithm, requested)
     return _with_step(algorithm, requested, backend)
@@ -97,38 +98,54 @@ def _cpu(algorithm: Any, requested: str) -> Engine:
     else:
         update, reason = update_for(algorithm)
     if update is not None:
-        return Engine("cpu", reason, update, checked_at=(0,))
-    hint = "" if requested == "cpu" else "; --accelerate compile may be quicker (docs/speed.md)"
-    return Engine("eager", f"{reason}{hint}", algorithm.update)
+        return Engine("cpu", reason, update, checked_at=_CHECKED_AT)
+    if requested == "auto" and _why_not_with_step(algorithm, "compile") is None:
+        reason += "; --accelerate compile may be quicker (docs/speed.md)"
+    return Engine("eager", reason, algorithm.update)
 
 
 def _with_step(algorithm: Any, requested: str, backend: str) -> Engine:
     """The written update, its `step` compiled, captured or both."""
-    name = type(algorithm).__name__
-    if not callable(getattr(algorithm, "step", None)):
-        reason = f"{name} has no `step` that could be compiled or captured"
-        return Engine("eager", reason, algorithm.update)
-    hook = untraced_hook(algorithm) if "compile" in requested else None
-    if hook is not None:
-        reason = f"{hook}, which torch.compile does not trace"
-        return Engine("eager", reason, algorithm.update)
+    name, why_not = type(algorithm).__name__, _why_not_with_step(algorithm, requested)
+    if why_not is not None:
+        return Engine("eager", why_not, algorithm.update)
     step: Any = algorithm.step
     compiled = None
     if "compile" in requested:
         step = compiled = CompiledStep(step, algorithm.device, backend)
     if "cudagraph" in requested:
         step = CapturedStep(step, algorithm.device)
-    checked_at = (0, _NOT_CAPTURED_YET) if "cudagraph" in requested else (0,)
+    checked_at = (*_CHECKED_AT, _NOT_CAPTURED_YET) if "cudagraph" in requested else _CHECKED_AT
     update = twin(algorithm, step=step).update
     return Engine(requested, f"{name}.step as it is written", update, compiled, checked_at)
+
+
+def _why_not_with_step(algorithm: Any, requested: str) -> str | None:
+    """Why the `step` of an algorithm cannot be compiled or captured; None: it can."""
+    name = type(algorithm).__name__
+    if not callable(getattr(algorithm, "step", None)):
+        return f"{name} has no `step` that could be compiled or captured"
+    hook = untraced_hook(algorithm) if "compile" in requested else None
+    if hook is not None:
+        return f"{hook}, which torch.compile does not trace"
+    try:
+        twin(algorithm)
+    except TypeError as error:  # such as an __init_subclass__ that wants arguments
+        return f"no class can be derived from {name} ({error})"
+    return None
+
+
+def inner_of(algorithm: Any) -> Any:
+    """The algorithm whose update an engine runs: the one inside, where there is one."""
+    return getattr(algorithm, algorithm.inner) if getattr(algorithm, "inner", "") else algorithm
 
 
 def _around(algorithm: Any, inner: Engine) -> Engine:
     """The written update of an algorithm that has another one inside, run by an engine."""
     if inner.name == "eager":
         return Engine("eager", inner.reason, algorithm.update)
-    learner = twin(algorithm.learner, update=inner.update)
-    update = twin(algorithm, learner=learner).update
+    part = twin(inner_of(algorithm), update=inner.update)
+    update = twin(algorithm, **{algorithm.inner: part}).update
     return Engine(inner.name, inner.reason, update, inner.compiled, inner.checked_at)
 
 

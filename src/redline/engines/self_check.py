@@ -6,9 +6,10 @@ engine's result stands and the run goes on as if nothing had happened: the state
 generator that either may draw from, are put back in between. If not, the eager result stands and
 the run stays eager.
 
-That is done for the first update, and for the first one of every other kind: where the actor or a
-target network has its turn only once in several updates (`INTERVALS`), the first update would
-show nothing of it.
+That is done for the first update, for a few later ones (`Engine.checked_at`), and for the first one
+of every other kind: where the actor or a target network has its turn only once in several updates
+(`INTERVALS`), the first update would show nothing of it. A check that takes more than a second is
+made once.
 
 | compared | the engine's may differ by |
 |---|---|
@@ -22,7 +23,9 @@ the size of the learning rate whatever the gradient's, but its moments are the g
 
 from __future__ import annotations
 
+import copy
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -31,12 +34,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from redline.algos.algorithm import metrics_of
 from redline.algos.optimizers import Optimizer
-from redline.engines.engine import Engine, Update
+from redline.engines.engine import Engine, Update, inner_of
 
 TOLERANCE = 0.01
 _ROUNDING = 1e-6  # some units in the last place of float32
 _METRIC_ROUNDING = 1e-5
+_LONG_S = 1.0
+_PLAIN = (Tensor, bool, int, float, str, type(None))
 INTERVALS = ("actor_update_interval", "policy_delay", "target_update_interval")
 """Settings that give a part of the update its turn once in so many updates."""
 
@@ -70,8 +76,7 @@ class CheckedUpdate:
         self._algorithm, self.engine, self._report = algorithm, engine, report
         self._update: Update = engine.update
         self._left, self._calls = set(engine.checked_at), 0
-        # DIAYN has the turns of the SAC inside.
-        self._counter = getattr(algorithm, "learner", algorithm)
+        self._counter = inner_of(algorithm)
         self._turns = _turns(self._counter) if engine.checked_at else {}
         self.agrees: bool | None = None
 
@@ -94,12 +99,15 @@ class CheckedUpdate:
 
     def _compare(self, batch: Any) -> Mapping[str, Any]:
         algorithm = self._algorithm
+        began_s = time.perf_counter()
         before = snapshot(algorithm)
-        eager_metrics = dict(algorithm.update(batch))
+        eager_metrics = metrics_of(algorithm, algorithm.update(copy.deepcopy(batch)))
         eager = snapshot(algorithm)
         restore(algorithm, before)
+        if time.perf_counter() - began_s > _LONG_S:
+            self._left, self._turns = set(), {}
         try:
-            metrics = dict(self._update(batch))
+            metrics = metrics_of(algorithm, self._update(batch))
         except Exception as error:  # noqa: BLE001 - whatever an engine fails with, the run goes on
             return self._fall_back(eager, eager_metrics, f"failed with {error!r}")
         worst = compare(before.state, eager.state, algorithm.state_dict(), eager_metrics, metrics)
@@ -137,8 +145,8 @@ class Snapshot(NamedTuple):
 
     Attributes:
         state: of the algorithm, in memory of its own.
-        attributes: tensors and numbers that the algorithm holds and `state` may leave out, as a
-            user's own do: name -> the object, and a copy of what it holds.
+        attributes: what the algorithm holds and `state` may leave out, as a user's own do: name ->
+            the object, and a copy of what it holds.
         generators: of torch, numpy and Python, which networks and users' code may draw from.
     """
 
@@ -149,11 +157,10 @@ class Snapshot(NamedTuple):
 
 def snapshot(algorithm: Any) -> Snapshot:
     """A copy of an algorithm's state and of the global generators."""
-    plain = (Tensor, bool, int, float, str, type(None))
     attributes = {
-        name: (value, _copied(value))
+        name: (value, _held(value))
         for name, value in vars(algorithm).items()
-        if isinstance(value, plain)
+        if isinstance(value, _PLAIN) or (_is_own(algorithm) and _can_be_put_back(value))
     }
     return Snapshot(_copied(algorithm.state_dict()), attributes, _generators(algorithm))
 
@@ -163,8 +170,7 @@ def restore(algorithm: Any, past: Snapshot) -> None:
     """Put everything back as it was."""
     for name, (value, held) in past.attributes.items():
         vars(algorithm)[name] = value
-        if isinstance(value, Tensor):
-            value.copy_(held)
+        _put_back(value, held)
     algorithm.load_state_dict(_copied(past.state))
     torch_state, numpy_state, python_state, cuda = past.generators
     torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
@@ -173,6 +179,35 @@ def restore(algorithm: Any, past: Snapshot) -> None:
     random.setstate(python_state)
     if cuda is not None:
         torch.cuda.set_rng_state_all(cuda)
+
+
+def _is_own(algorithm: Any) -> bool:
+    """Whether it is a user's: what its state leaves out is then not known."""
+    return not type(algorithm).__module__.startswith("redline.")
+
+
+def _can_be_put_back(value: Any) -> bool:
+    return isinstance(value, (list, dict, set)) or hasattr(value, "load_state_dict")
+
+
+def _held(value: Any) -> Any:
+    """A copy of what an attribute holds."""
+    if hasattr(value, "load_state_dict"):
+        return _copied(value.state_dict())
+    return copy.copy(value) if isinstance(value, (list, dict, set)) else _copied(value)
+
+
+def _put_back(value: Any, held: Any) -> None:
+    """Let an attribute hold what it held."""
+    if isinstance(value, Tensor):
+        value.copy_(held)
+    elif hasattr(value, "load_state_dict"):
+        value.load_state_dict(_copied(held))
+    elif isinstance(value, list):
+        value[:] = held
+    elif isinstance(value, (dict, set)):
+        value.clear()
+        value.update(held)
 
 
 def _generators(algorithm: Any) -> tuple[Any, ...]:
@@ -190,6 +225,8 @@ def _generators(algorithm: Any) -> tuple[Any, ...]:
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
     if isinstance(value, Mapping):
         return {name: _copied(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -233,7 +270,7 @@ def parameter_name(algorithm: Any, entry: str) -> str:
     """What to call an entry of the state: optimizers number their parameters, people name them."""
     part, _, rest = entry.partition(".")
     number, _, what = rest.partition(".")
-    for owner in (algorithm, getattr(algorithm, "learner", None)):
+    for owner in (algorithm, inner_of(algorithm)):
         optimizer = getattr(owner, part, None)
         if isinstance(optimizer, Optimizer) and number.isdigit():
             parameter = optimizer.parameters[int(number)]
@@ -257,6 +294,8 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _state_difference(name: str, before: Any, eager: Any, engine: Any) -> Difference:
+    if isinstance(eager, np.ndarray):
+        before, eager, engine = (torch.as_tensor(each) for each in (before, eager, engine))
     if not isinstance(eager, Tensor):
         return Difference(name, 0.0 if eager == engine else float("inf"))
     if eager.shape != engine.shape:

@@ -97,6 +97,9 @@ class RunSettings:
     and networks (cpu), through torch.compile, or as captured CUDA graphs. What an engine cannot
     serve runs eager. auto: what has proved fastest for such a device and such networks;
     config.json says which that was."""
+    cpu_acting: bool | None = None
+    """Whether hand-written kernels may act where they know the policy: for a single environment,
+    and for images. None: where accelerate is auto or cpu."""
     self_check: bool = True
     """Whether an engine's first update is compared with the one that is written."""
     num_threads: int | Literal["auto"] = "auto"
@@ -278,7 +281,8 @@ class RunConfig:
             raise ConfigError(
                 f"the algorithm of this run, {label!r}, is Python code, and a run directory alone "
                 f"must not decide what is imported. If you trust it, name it again: "
-                f"redline train {label} --resume ..., or algorithm={label!r} from Python."
+                f"redline train {label} --resume ..., redline eval ... --algorithm {label}, or "
+                f"algorithm={label!r} from Python."
             )
         said = declaration(label if is_named(label) else algorithm)
         return RunConfig(
@@ -337,6 +341,7 @@ def _of_today(run: Any) -> Any:
     run = dict(run)
     if run.get("accelerate") in _OLD_ENGINES:
         run["accelerate"] = _OLD_ENGINES[run["accelerate"]]
+    run.setdefault("cpu_acting", True)  # it was no option
     if "keep_freed_memory" in run:
         run["tune_process"] = run.pop("keep_freed_memory")
     if run.get("num_threads", "auto") is None:

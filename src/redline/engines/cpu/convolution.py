@@ -1,8 +1,8 @@
 """Layers of convolutional networks with gradients: C for convolutions, oneDNN for dense layers.
 
-A convolution with its ReLU is one operation in C (`csrc/convolution.c`). For the batches that are
-learned from, torch's own takes a quarter longer: it converts, lays out and rectifies in separate
-passes over tensors that no cache holds, where here one image after the other goes through a core.
+A convolution with its ReLU is one operation in C (`csrc/convolution.c`), in which one image after
+the other goes through a core. Torch converts, lays out and rectifies a whole batch in separate
+passes, over tensors that no cache holds; on batches to learn from that takes a quarter longer.
 
 A large dense layer goes to the quicker of torch's two libraries. MKL leaves the 512-bit units of
 processors that are not Intel's unused: on an AMD EPYC (Zen 5, one thread, 256 x 256 x 256, float32)

@@ -39,8 +39,6 @@ class DQNUpdate:
     Args:
         algorithm: owns parameters, optimizer and counts, which are changed in place.
 
-    Attributes:
-        watched: one parameter of each network, to see whether they have been moved.
 
     Raises:
         NotServedError: if a part is not known.
@@ -71,7 +69,6 @@ class DQNUpdate:
         self._move = algorithm.target_network.move
         if config.tau < 1.0 and next(policy.buffers(), None) is None:
             self._move = TargetMove([target], [policy], config.tau)
-        self.watched = [next(module.parameters()) for module in (policy, target)]
         self._memory: _Memory | None = None
         self._seen: tuple[Tensor, ...] = ()
         self._addresses: list[int] = []
@@ -96,7 +93,7 @@ class DQNUpdate:
         if algorithm.target_network.is_due(algorithm.updates):
             self._move()
         priority = torch.from_numpy(size)
-        # So put that a priority that is not a number is kept as well.
+        # Written this way, a priority that is not a number is kept as well.
         if not size.max() <= self._highest_priority:
             algorithm.note_priority(priority)
         return {

@@ -3,9 +3,11 @@
 No loss is written again here. An update runs the algorithm's own `update` on a twin, which shares
 all state with the algorithm and differs in its networks: copies on the same parameters and buffers,
 in which known layers compute by `convolution`. Acting likewise runs the policy's own `act` on a
-copy. oneDNN computes with weights in an order of its own and puts plain ones into it at every pass.
-For a batch to learn from that does not show. For the few images that are acted on at a time it
-takes as long as a third of the products, so a copy to act with keeps them laid out for a rollout.
+copy.
+
+oneDNN computes with weights in an order of its own, and reorders plain ones at every pass. With a
+batch to learn from that does not show. With the few images that are acted on at a time it takes a
+third as long as the products. So a copy that acts keeps its weights in that order for a rollout.
 """
 
 from __future__ import annotations

@@ -16,12 +16,10 @@ all of them where the extension was not built. (Times: AMD EPYC with AVX-512, on
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController
 
 from redline.data import Array
 from redline.engines.cpu.known_parts import DenseChain, DenseLayer, NotServedError
@@ -41,6 +39,11 @@ _MOST_NUMPY_MULTIPLICATIONS = 3_000_000
 # takes 12 to 45% longer; from 1,024 units on the two are level.
 _MOST_WEIGHTS = 2**20  # in one layer
 _MOST_ROWS = 4096
+
+
+def has_extension() -> bool:
+    """Whether the C extension was built and could be loaded."""
+    return _dense is not None
 
 
 def in_c(chain: DenseChain) -> bool:
@@ -70,16 +73,6 @@ def require_quick(chains: list[DenseChain], rows: int) -> None:
             )
 
 
-@functools.cache
-def limit_numpy_threads() -> None:
-    """Let numpy's matrix library use one thread from now on, once per process.
-
-    Its threads wait by spinning, and so do torch's: with two of each on two cores DQN's update took
-    fifteen times as long. What goes through numpy here is too small to share between threads.
-    """
-    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
-
-
 class MLP:
     """One network on the memory of its parameters.
 
@@ -91,7 +84,6 @@ class MLP:
     """
 
     def __init__(self, chain: DenseChain, gradients: Gradients | None = None) -> None:
-        limit_numpy_threads()
         layers = chain.layers
         self._is_tanh, self._activates_output = chain.is_tanh, chain.activates_output
         self._weights = [layer.weight.numpy() for layer in layers]

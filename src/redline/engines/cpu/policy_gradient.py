@@ -35,8 +35,6 @@ class PolicyGradientUpdate:
     Args:
         algorithm: owns parameters, optimizer and counts, which are changed in place.
 
-    Attributes:
-        watched: one parameter, to see whether the policy has been moved.
 
     Raises:
         NotServedError: if a part is not known.
@@ -46,7 +44,6 @@ class PolicyGradientUpdate:
         rows = algorithm.config.num_envs * algorithm.config.rollout_length
         self._algorithm: Any = algorithm
         self._networks = ActorCriticNetworks(algorithm, rows)
-        self.watched = self._networks.watched
 
     @np.errstate(all="ignore")  # a loss that diverges is reported as such, not by numpy
     def __call__(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -93,7 +90,6 @@ class ActorCriticNetworks:
     Attributes:
         gradients: of all parameters.
         step: changes the parameters by them.
-        watched: one parameter, to see whether the policy has been moved.
 
     Raises:
         NotServedError: if a part is not known.
@@ -115,7 +111,6 @@ class ActorCriticNetworks:
             self._distribution = GaussianDistribution(
                 known.log_std.detach().numpy(), self.gradients[known.log_std].numpy()
             )
-        self.watched = [next(algorithm.policy.parameters())]
 
     def rows_of(self, obs: Any) -> Array:
         """[T * B, F] normalized and encoded observations, of [T, B, ...].

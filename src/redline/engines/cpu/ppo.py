@@ -55,8 +55,6 @@ class PPOUpdate:
     Args:
         algorithm: owns parameters, optimizer, generator and counts, which are changed in place.
 
-    Attributes:
-        watched: one parameter, to see whether the policy has been moved.
 
     Raises:
         NotServedError: if a part is not known.
@@ -68,7 +66,6 @@ class PPOUpdate:
         self._algorithm: Any = algorithm
         self._networks = ActorCriticNetworks(algorithm, rows)
         self._is_appo = type(algorithm) is APPO
-        self.watched = self._networks.watched
 
     def __call__(self, rollout: Rollout) -> dict[str, Tensor]:
         """As `PPO.update` or `APPO.update`."""

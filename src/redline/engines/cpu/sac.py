@@ -42,8 +42,6 @@ class SACUpdate:
     Args:
         algorithm: owns parameters, optimizers, generator and counts, which are changed in place.
 
-    Attributes:
-        watched: one parameter of each network, to see whether they have been moved.
 
     Raises:
         NotServedError: if a part is not known.
@@ -78,7 +76,6 @@ class SACUpdate:
         if algorithm.alpha_optimizer is not None:
             self._alpha_step = OptimizerStep(algorithm.alpha_optimizer, [self._spare_entropy])
         self._move_target = TargetMove([target], [critic], algorithm.config.tau)
-        self.watched = [next(module.parameters()) for module in (policy, critic, target)]
         self._rows = 0
 
     def _take_memory(self, rows: int) -> None:

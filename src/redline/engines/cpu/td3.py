@@ -35,8 +35,6 @@ class TD3Update:
     Args:
         algorithm: owns parameters, optimizers, generator and counts, which are changed in place.
 
-    Attributes:
-        watched: one parameter of each network, to see whether they have been moved.
 
     Raises:
         NotServedError: if a part is not known.
@@ -67,8 +65,6 @@ class TD3Update:
         self._actor_step = OptimizerStep(algorithm.actor_optimizer, self._gradients[0].views)
         self._critic_step = OptimizerStep(algorithm.critic_optimizer, self._gradients[1].views)
         self._move_targets = TargetMove(targets.values(), online.values(), algorithm.config.tau)
-        networks = (*online.values(), *targets.values())
-        self.watched = [next(module.parameters()) for module in networks]
         self._rows = 0
 
     def _take_memory(self, rows: int) -> None:

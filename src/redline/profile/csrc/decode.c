@@ -234,7 +234,7 @@ static void release(Decoder *d) {
     free(d);
 }
 
-/* decode(deltas, codes, kinds, levels) -> dict of bytes, see analyse/shards.py */
+/* decode(deltas, codes, kinds, levels) -> dict of bytes, see analyse/decoded.py */
 static PyObject *decode(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer deltas, codes, kinds, levels;

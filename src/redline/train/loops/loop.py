@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
+from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
 from redline.collect import Collector
 from redline.data import Rollout
 from redline.profile import marks
@@ -141,6 +141,7 @@ class TrainLoop(ABC):
         self._logger, self._store, self._console = logger, store, console
         self._frame_skip, self._evaluate, self._background = frame_skip, evaluate, background
         self._metrics = MetricMeans()
+        self._metrics_are_known = False
         self._episodes = EpisodeStatistics()
         self._last_evaluation: dict[str, float] = {}
         self._row_env_steps = 0
@@ -227,6 +228,14 @@ class TrainLoop(ABC):
                 sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
                 mean_return=self._episodes.moving_mean,
             )
+
+    def _updated(self, batch: Any) -> Mapping[str, Any]:
+        """The metrics of one update, whose first are looked at more closely."""
+        metrics = self._update_algorithm(batch)
+        if not self._metrics_are_known:
+            metrics_of(self.algorithm, metrics)
+            self._metrics_are_known = True
+        return metrics
 
     @abstractmethod
     def _learn(self, rollout: Rollout, collected: int) -> None:

@@ -93,7 +93,7 @@ class OffPolicyLoop(TrainLoop):
         batch = self._batch if self._replay_is_near else _moved(self._batch, device)
         batch = self._normalized(batch)
         with _LEARNING:
-            metrics = dict(self._update_algorithm(batch))  # a captured update returns the same one
+            metrics = dict(self._updated(batch))  # a captured update returns the same one
         priority = metrics.pop("priority", None)  # None: the rows keep the ones they have
         if self._algo.prioritized and priority is not None:
             with _REPLAY:

@@ -35,8 +35,8 @@ class OnPolicyLoop(TrainLoop):
         rollout = rollout.to(self.config.run.device)
         self._set_hyperparameters(self.counters.env_steps - collected)
         with _LEARNING:
-            self._metrics.add(self._update_algorithm(rollout))
-        # Only now: acting and the replay in the update must see the same statistics.
+            self._metrics.add(self._updated(rollout))
+        # Only now: acting and `evaluate_rollout` must see the same statistics.
         self.algorithm.policy.update_normalizer(rollout)
 
     def _learning_state(self) -> dict[str, Any]:

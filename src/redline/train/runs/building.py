@@ -274,7 +274,7 @@ def make_collector(
             device=run.device,
             env_device=run.env_device,
             policy_device=run.policy_device,
-            actor_for=actor_for,
+            actor_for=actor_for if run.cpu_acting else None,
         )
     )
 
@@ -346,8 +346,12 @@ def build_policy(config: RunConfig, env: VecEnv, given: Given) -> Policy:
 
 
 def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
-    """The run's algorithm on its device, with fresh weights from torch's global generator."""
-    return algorithm_of(config, given).make(
+    """The run's algorithm on its device, with fresh weights from torch's global generator.
+
+    Raises:
+        ConfigError: if its state does not hold what acts, which loading a run needs.
+    """
+    algorithm = algorithm_of(config, given).make(
         env.observation_space,
         env.action_space,
         config.algo,
@@ -355,6 +359,12 @@ def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
         device=config.run.device,
         **_network_settings(config, given.network),
     )
+    if "policy" not in algorithm.state_dict():
+        raise ConfigError(
+            f"{type(algorithm).__name__}.state_dict() has no entry 'policy', from which the policy "
+            f"is loaded to evaluate or export it. Add 'policy': self.policy.state_dict()."
+        )
+    return algorithm
 
 
 def _network_settings(config: RunConfig, network: NetworkFactory | None) -> dict[str, Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from redline.algos.algorithm import OffPolicyAlgorithm
+from redline.collect import Collector
+from redline.engines.acting import describe_acting
 from redline.engines.engine import Engine, choose_engine
 from redline.engines.self_check import CheckedUpdate
 from redline.errors import IncompatibleCheckpointError, RedlineError
@@ -40,7 +43,7 @@ from redline.train.runs.building import (
     resolve_threads,
 )
 from redline.train.runs.idle_settings import refuse_idle_settings
-from redline.train.runs.run_directory import CONFIG_FILE, RunLock
+from redline.train.runs.run_directory import CONFIG_FILE, RunLock, recorded_engine
 from redline.train.settings import RunConfig, RunSettings
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -92,8 +95,7 @@ def execute(
         algorithm = build_algorithm(config, probe, given)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)
         torch.set_num_threads(int(config.run.num_threads))
-        engine = choose_engine(algorithm, config.run.accelerate)
-        config = config.replace(accelerate=engine.name)
+        engine, config = _choose_engine(config, algorithm, out if checkpoint else None)
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(config, probe, algorithm.policy, out, settings)
@@ -136,6 +138,7 @@ def execute(
             f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
         )
         console.message(f"updates: {engine.name} ({engine.reason})")
+        console.message(f"acting: {_acting(config, collector_kind, algorithm)}")
         console.message(f"threads: {config.run.num_threads} ({threads_reason})")
         if checkpoint is not None:
             _restore(loop, checkpoint)
@@ -161,6 +164,35 @@ def _checked(
         write_json_atomic(out / CONFIG_FILE, changed.to_json(engine=problem))
 
     return CheckedUpdate(algorithm, engine, report)
+
+
+def _choose_engine(
+    config: RunConfig, algorithm: Any, resumed: Path | None
+) -> tuple[Engine, RunConfig]:
+    """The engine, and the settings with what was chosen, which a resumed run keeps.
+
+    Args:
+        config: all settings.
+        algorithm: what learns.
+        resumed: the run directory that says why this engine was chosen; None: the run is new.
+    """
+    asked = config.run.accelerate
+    engine = choose_engine(algorithm, asked)
+    if resumed is not None and engine.name == asked:
+        engine = replace(engine, reason=recorded_engine(resumed) or engine.reason)
+    may_act = config.run.cpu_acting
+    if may_act is None:
+        may_act = asked in ("auto", "cpu")
+    return engine, config.replace(accelerate=engine.name, cpu_acting=may_act)
+
+
+def _acting(config: RunConfig, collector: type[Collector], algorithm: Any) -> str:
+    """How the policy acts, in a few words."""
+    if not config.run.cpu_acting:
+        return "the policy as it is written"
+    workers = config.run.num_workers if collector.workers == "acting" else 1
+    envs = max(1, config.algo.num_envs // workers)
+    return describe_acting(algorithm.policy, envs, config.algo.rollout_length)
 
 
 def _set_up_process(run: RunSettings, num_threads: int) -> None:

@@ -91,6 +91,15 @@ def read_config(path: Path, algorithm: Any = None) -> RunConfig:
     return RunConfig.from_json(data, algorithm)
 
 
+def recorded_engine(path: Path) -> str:
+    """Why updates run as they do, as the run in `path` has it; "" if it does not say."""
+    try:
+        said = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8")).get("engine", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return said if isinstance(said, str) else ""
+
+
 class RunLock:
     """Holds a run directory for one process; the system releases it however that one ends.
 

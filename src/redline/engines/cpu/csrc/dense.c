@@ -2,7 +2,7 @@
  *
  * For layers of some hundred units a call of a matrix library costs as much as its arithmetic,
  * and every bias, ReLU and sum of its own as much again. Here a network's pass is one call. The
- * formulas are those of models/mlp_gradients.py, the arrays float32; those of the parameters are
+ * formulas are those of mlp.py, the arrays float32; those of the parameters are
  * held as long as the network lives, and read and written where they lie.
  *
  * Threads share the rows of a batch, each of which goes through all layers in one thread, then the

@@ -1,0 +1,230 @@
+"""Whether the written update is still the one that the kernels were written for.
+
+The kernels compute what functions and classes elsewhere say (`MIRRORED`). Whoever changes one of
+those, in its file or at run time, means the change to run. So each has a fingerprint here: of its
+source, without docstrings, comments and layout. Where one differs, the kernels serve nothing that
+depends on it.
+
+After a change that the kernels follow, write the table anew:
+
+    python -m redline.engines.cpu.written
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from redline.engines.cpu.fingerprints import FINGERPRINTS
+
+_ON_POLICY = (
+    "redline.algos.algorithm:clip_gradients",
+    "redline.algos.algorithm:normalized",
+    "redline.data.rollout:masked_mean",
+    "redline.data.rollout:masked_mean_std",
+)
+_ACTOR_CRITIC = (
+    "redline.policies.actor_critic:ActorCritic",
+    "redline.policies.action_heads:CategoricalHead",
+    "redline.policies.action_heads:GaussianHead",
+    "redline.policies.distributions:Categorical",
+    "redline.policies.distributions:Gaussian",
+)
+_CRITICS = (
+    "redline.algos.critics:Critic",
+    "redline.algos.critics:bootstrapped",
+    "redline.algos.critics:critic_loss",
+    "redline.models.ensemble:EnsembleMLP",
+)
+_BOX_ACTOR = (
+    "redline.policies.actors:Actor",
+    "redline.policies.actors:BoxActor",
+    "redline.policies.actors:BoxBounds",
+)
+_SQUASHED = (
+    *_BOX_ACTOR,
+    "redline.policies.actors:SquashedGaussianActor",
+    "redline.policies.actors:squashed_log_prob",
+    "redline.policies.distributions:Gaussian",
+    "redline.policies.distributions:log_tanh_slope",
+)
+_DETERMINISTIC = (*_BOX_ACTOR, "redline.policies.actors:DeterministicActor")
+_VALUES = (
+    "redline.policies.q_policy:ActionValues",
+    "redline.policies.q_policy:QPolicy",
+    "redline.policies.q_policy:at_action",
+    "redline.models.q_heads:QHead",
+    "redline.models.q_heads:ScalarHead",
+    "redline.models.q_heads:Stream",
+)
+_PPO = (
+    *_ON_POLICY,
+    *_ACTOR_CRITIC,
+    "redline.algos.ppo:PPO",
+    "redline.algos.ppo:approximate_kl",
+    "redline.algos.ppo:clipped_policy_loss",
+    "redline.algos.ppo:value_loss",
+    "redline.data.rollout:Rollout",
+)
+_A2C = (
+    *_ON_POLICY,
+    *_ACTOR_CRITIC,
+    "redline.algos.a2c:A2C",
+    "redline.algos.a2c:policy_gradient_loss",
+)
+_TD3 = (*_CRITICS, *_DETERMINISTIC, "redline.algos.ddpg:actor_loss")
+
+MIRRORED: dict[str, tuple[str, ...]] = {
+    "PPO": _PPO,
+    "APPO": (*_PPO, "redline.algos.appo:APPO"),
+    "A2C": _A2C,
+    "Impala": (*_A2C, "redline.algos.impala:Impala"),
+    "Reinforce": (*_A2C, "redline.algos.reinforce:Reinforce"),
+    "SAC": (
+        *_CRITICS,
+        *_SQUASHED,
+        "redline.algos.sac:SAC",
+        "redline.algos.sac:actor_loss",
+        "redline.algos.sac:temperature_loss",
+    ),
+    "TD3": (*_TD3, "redline.algos.td3:TD3", "redline.algos.td3:smoothed"),
+    "DDPG": (*_TD3, "redline.algos.ddpg:DDPG"),
+    "DQN": (
+        *_VALUES,
+        "redline.algos.algorithm:clip_gradients",
+        "redline.algos.dqn:DQN",
+        "redline.algos.q_learning:TargetNetwork",
+        "redline.algos.q_learning:huber_loss",
+    ),
+    "ActorCritic": _ACTOR_CRITIC,
+    "QPolicy": _VALUES,
+    "SquashedGaussianActor": _SQUASHED,
+    "DeterministicActor": _DETERMINISTIC,
+    "images": (
+        "redline.models.convolution:NatureCNN",
+        "redline.models.convolution:ScaledConv2d",
+        "redline.models.convolution:Pixels",
+    ),
+}
+"""Class of an algorithm or policy -> module:Name of what its kernels stand for."""
+
+# Methods that no kernel stands for: they are called as they are written.
+_CALLED = frozenset(
+    (
+        "__init__", "make", "make_policy", "conditioning", "state_dict", "load_state_dict",
+        "initial_priorities", "set_hyperparameters", "optimizer_steps", "export_module",
+        "initial_state", "draw_noise", "noise_from_uniform", "update_normalizer", "env_action",
+        "evaluate_rollout", "value", "_critic_settings", "_modules", "_optimizers",
+    )
+)  # fmt: skip
+
+
+def change_in(kind: str) -> str | None:
+    """The first thing that is not as the kernels of `kind` know it; None: all is.
+
+    Args:
+        kind: a key of `MIRRORED`.
+    """
+    places = MIRRORED[kind]
+    for place in places:
+        module, name = _split(place)
+        path = f"{module.__name__.replace('.', '/')}.py:{name}"
+        try:
+            if _fingerprint(place) != FINGERPRINTS.get(place):
+                return f"{path} is not what the kernels were written for"
+            if _is_replaced(module, name):
+                return f"{path} was replaced while the program runs"
+        except (OSError, SyntaxError, StopIteration):
+            return f"{path} cannot be read, to be compared with what the kernels were written for"
+    return _shadowed(places)
+
+
+def _split(place: str) -> tuple[ModuleType, str]:
+    module, _, name = place.partition(":")
+    return import_module(module), name
+
+
+@functools.cache
+def _definitions(module: str) -> dict[str, ast.ClassDef | ast.FunctionDef]:
+    """Name -> the definition of each class and function of a module."""
+    tree = ast.parse(Path(inspect.getfile(import_module(module))).read_text(encoding="utf-8"))
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return {node.name: node for node in tree.body if isinstance(node, kinds)}
+
+
+def _definition(place: str) -> ast.ClassDef | ast.FunctionDef:
+    module, _, name = place.partition(":")
+    return next(node for known, node in _definitions(module).items() if known == name)
+
+
+@functools.cache
+def _fingerprint(place: str) -> str:
+    node = ast.parse(ast.unparse(_definition(place))).body[0]
+    if isinstance(node, ast.ClassDef):
+        node.body = [part for part in node.body if getattr(part, "name", "") not in _CALLED]
+    for part in ast.walk(node):
+        if isinstance(part, (ast.ClassDef, ast.FunctionDef)):
+            part.body = [each for each in part.body if not _is_text(each)] or [ast.Pass()]
+    return hashlib.sha256(ast.unparse(node).encode()).hexdigest()[:16]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_replaced(module: ModuleType, name: str) -> bool:
+    """Whether what the name stands for now is not what the file says."""
+    node, live = _definition(f"{module.__name__}:{name}"), vars(module)[name]
+    if isinstance(node, ast.FunctionDef):
+        return not _is_from(live, node, module)
+    methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    return not isinstance(live, type) or any(
+        not _is_from(vars(live).get(part.name), part, module)
+        for part in methods
+        if part.name not in _CALLED
+    )
+
+
+def _is_from(live: Any, node: ast.FunctionDef, module: ModuleType) -> bool:
+    """Whether a function was made by this definition, whatever decorates it."""
+    if isinstance(live, (staticmethod, classmethod)):
+        live = live.__func__
+    live = live.fget if isinstance(live, property) else live
+    live = inspect.unwrap(live) if callable(live) else live
+    if not isinstance(live, FunctionType):
+        return False
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    code = live.__code__
+    return code.co_filename == module.__file__ and code.co_firstlineno == first
+
+
+def _shadowed(places: Iterable[str]) -> str | None:
+    """A module that has something else under the name of what it should have imported."""
+    known = {name: vars(module)[name] for module, name in map(_split, places)}
+    for module in {_split(place)[0] for place in places}:
+        for name, wanted in known.items():
+            if vars(module).get(name, wanted) is not wanted:
+                return f"{name} was replaced in {module.__name__} while the program runs"
+    return None
+
+
+def main() -> None:
+    """Write the table for the code as it is now."""
+    places = sorted({place for each in MIRRORED.values() for place in each})
+    rows = "".join(f'    "{place}": "{_fingerprint(place)}",\n' for place in places)
+    text = (
+        '"""Fingerprints of what the kernels stand for; written by `written.py`."""\n\n'
+        f"FINGERPRINTS: dict[str, str] = {{\n{rows}}}\n"
+    )
+    Path(__file__).with_name("fingerprints.py").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

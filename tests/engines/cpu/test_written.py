@@ -1,0 +1,113 @@
+"""Whoever changes what the kernels stand for gets the change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redline.algos import critics, ppo, sac
+from redline.algos.optimizers import Adam
+from redline.engines.cpu import fingerprints, written
+from redline.engines.engine import choose_engine
+from redline.policies import distributions
+from tests.engines.cpu.test_updates import assert_same_state
+from tests.engines.learners import batch, make
+
+
+def test_the_table_is_of_the_code_as_it_is() -> None:
+    places = sorted({place for each in written.MIRRORED.values() for place in each})
+    wrong = [p for p in places if written._fingerprint(p) != fingerprints.FINGERPRINTS.get(p)]
+    assert not wrong, (
+        f"{wrong} have changed. See that the kernels in engines/cpu compute the same, then run "
+        f"python -m redline.engines.cpu.written"
+    )
+    assert sorted(fingerprints.FINGERPRINTS) == places
+    assert [kind for kind in written.MIRRORED if written.change_in(kind) is not None] == []
+
+
+def eager_because(name: str) -> str:
+    engine = choose_engine(make(name), "auto")
+    assert engine.name == "eager"
+    return engine.reason
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "learner", "said"),
+    [
+        (critics, "bootstrapped", "sac", "critics.py:bootstrapped was replaced"),
+        (sac, "bootstrapped", "sac", "bootstrapped was replaced in redline.algos.sac"),
+        (ppo.PPO, "step", "ppo-box", "ppo.py:PPO was replaced"),
+        (ppo, "value_loss", "ppo-box", "ppo.py:value_loss was replaced"),
+        (distributions.Gaussian, "sample", "sac", "distributions.py:Gaussian was replaced"),
+    ],
+)
+def test_a_function_replaced_at_run_time_runs(
+    module: Any, name: str, learner: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose_engine(make(learner), "auto").name == "cpu"
+    whole = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args, **more: whole(*args, **more))
+    assert said in eager_because(learner)
+
+
+def test_an_edited_file_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more term in SAC's actor loss; another docstring and other layout are no change."""
+    place = "redline.algos.sac:actor_loss"
+    read = written._definitions
+    known = read("redline.algos.sac")
+    text = """
+def actor_loss(value: Tensor, entropy: Tensor, alpha: Tensor) -> Tensor:
+    '''Another docstring.'''
+    return -torch.addcmul(
+        value, alpha, entropy).mean(){}
+"""
+    for more, is_same in (("", True), (" + 0.001 * value.square().mean()", False)):
+        edited = written.ast.parse(text.format(more)).body[0]
+        changed = {**known, "actor_loss": edited}
+        monkeypatch.setattr(
+            written,
+            "_definitions",
+            lambda module, c=changed: c if module == "redline.algos.sac" else read(module),
+        )
+        written._fingerprint.cache_clear()
+        found = written._fingerprint(place)
+        assert (found == fingerprints.FINGERPRINTS[place]) is is_same
+    said = "algos/sac.py:actor_loss is not what the kernels were written for"
+    assert said in eager_because("sac")
+    monkeypatch.undo()
+    written._fingerprint.cache_clear()
+    assert choose_engine(make("sac"), "auto").name == "cpu"
+
+
+def frozen(learner: Any) -> None:
+    next(learner.critic.parameters()).requires_grad_(False)
+
+
+def moved(learner: Any) -> None:
+    """One weight among many, and not the first."""
+    parameter = list(learner.critic.parameters())[-1]
+    parameter.data = parameter.data.clone()
+
+
+def other_optimizer(learner: Any) -> None:
+    learner.critic_optimizer = Adam(learner.critic.parameters(), 0.1)
+
+
+def other_step(learner: Any) -> None:
+    written_step = learner.step
+    learner.step = lambda *args: written_step(*args[:-1], False)
+
+
+@pytest.mark.parametrize("change", [frozen, moved, other_optimizer, other_step])
+def test_what_changes_after_the_start_is_noticed(change: Any) -> None:
+    eager, run = make("sac"), make("sac")
+    update = choose_engine(run, "cpu").update
+    for seed in range(4):
+        if seed == 2:
+            change(eager)
+            change(run)
+        data = batch("sac", eager, seed)
+        eager.update(data)
+        update(data)
+    assert_same_state(run, eager, rtol=1e-4, atol=1e-5)
