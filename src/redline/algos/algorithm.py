@@ -118,6 +118,18 @@ class Algorithm(ABC):
             network: the run's `PolicySettings`, by name.
         """
 
+    @classmethod
+    def caution(cls, config: Any, changed: frozenset[str], *, clips_reward: bool) -> str | None:
+        """One sentence to say when a run begins with settings that are hardly meant so.
+
+        Args:
+            config: hyperparameters.
+            changed: names of the settings that the caller changed from those of the preset.
+            clips_reward: whether the learner sees the sign of each reward instead.
+        """
+        del config, changed, clips_reward
+        return None
+
     @abstractmethod
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take the present values of what the schedules govern, before an update."""

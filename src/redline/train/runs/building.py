@@ -187,6 +187,27 @@ def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False)
     )
 
 
+def said_at_start(
+    config: RunConfig, env: VecEnv, algorithm: type[Algorithm], changed: frozenset[str]
+) -> list[str]:
+    """Warnings about what a new run will do that its caller may not expect.
+
+    Args:
+        config: as the caller gave it.
+        env: some of the run's environments.
+        algorithm: its class.
+        changed: names of the settings that the caller changed from those of the preset.
+    """
+    said = [algorithm.caution(config.algo, changed, clips_reward=env.clips_reward)]
+    if algorithm.waits_for_episodes and config.run.reset_mode == "auto" and not env.can_idle:
+        said.append(
+            f"{config.algorithm} learns from whole episodes, but the back end {env.backend!r} "
+            f"steps all environments at once, so that none can wait for the others: the ends of "
+            f"rollouts cut episodes. With env_backend='gymnasium' or 'processes' they wait."
+        )
+    return [sentence for sentence in said if sentence]
+
+
 def initial_threads(run: RunSettings, env: VecEnv, collector: type[Collector]) -> int:
     """Threads before there is an algorithm whose work could be told."""
     if run.num_threads != "auto":

@@ -41,6 +41,7 @@ from redline.train.runs.building import (
     make_store,
     resolve,
     resolve_threads,
+    said_at_start,
 )
 from redline.train.runs.idle_settings import refuse_idle_settings
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock, recorded_engine
@@ -90,6 +91,7 @@ def execute(
         probe = settings.make(config.algo.num_envs if collector_kind.workers == "none" else 1)
         closing.callback(probe.close)
         refuse_idle_settings(config, given.changed, collector_kind, settings.backend_class, probe)
+        cautions = said_at_start(config, probe, kind, given.changed)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         algorithm = build_algorithm(config, probe, given)
@@ -133,10 +135,7 @@ def execute(
             evaluate=evaluator,
             background=background,
         )
-        console.message(
-            f"{config.algorithm} on {config.run.env} ({probe.backend}, {config.algo.num_envs} "
-            f"environments, {config.run.collector} collector, preset {config.run.preset}): {out}"
-        )
+        _announce(console, config, probe.backend, out, [] if checkpoint else cautions)
         console.message(f"updates: {engine.name} ({engine.reason})")
         console.message(f"acting: {_acting(config, collector_kind, algorithm)}")
         console.message(f"threads: {config.run.num_threads} ({threads_reason})")
@@ -148,6 +147,19 @@ def execute(
         if stopped_by is not None:
             console.message(f"stopped; go on with: redline train --resume {out}")
     return config, stopped_by
+
+
+def _announce(
+    console: Console, config: RunConfig, backend: str, out: Path, cautions: list[str]
+) -> None:
+    """Say what begins, and what of it the caller may not expect."""
+    run = config.run
+    console.message(
+        f"{config.algorithm} on {run.env} ({backend}, {config.algo.num_envs} environments, "
+        f"{run.collector} collector, preset {run.preset}): {out}"
+    )
+    for caution in cautions:
+        console.warning(caution)
 
 
 def _checked(
