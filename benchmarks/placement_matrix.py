@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ppo": ("ppo", CARTPOLE, {}),
     "ppo, recurrent": ("ppo", HIDDEN, RECURRENT),
     "ppo, HalfCheetah": ("ppo", "HalfCheetah-v5", {}),
-    "ppo, MinAtar": ("ppo", "MinAtar/Breakout-v1", {}),
+    "ppo, MinAtar": ("ppo", "MinAtar/Breakout-v1", {"hidden_sizes": (64, 64)}),
     "a2c": ("a2c", CARTPOLE, {}),
     "a2c, recurrent": ("a2c", HIDDEN, RECURRENT),
     "reinforce": ("reinforce", CARTPOLE, {}),

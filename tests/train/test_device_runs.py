@@ -108,7 +108,9 @@ def test_any_environment_behind_a_device_learns_what_it_learns_without_one(tmp_p
 
 
 def test_an_episode_of_a_native_game_is_drawn_by_its_original(tmp_path: Path) -> None:
-    run = small(tmp_path / "run", "ppo", "redline/Breakout-v1", total_env_steps=128)
+    run = small(
+        tmp_path / "run", "ppo", "redline/Breakout-v1", total_env_steps=128, hidden_sizes=(64, 64)
+    )
     frames = EpisodeFrames(env_settings(run.config, Given()), run.policy(), seed=0)
     assert next(iter(frames)).shape == (160, 160, 3)
 

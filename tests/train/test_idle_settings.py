@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 import redline
 from redline.algos.registry import algorithm_names, declaration
@@ -91,6 +92,20 @@ def test_what_has_no_effect_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_an_image_or_a_network_of_ones_own_has_no_hidden_layers(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """The convolutional network ends in a layer of its own; SAC's critics have the layers."""
+    with pytest.raises(ConfigError, match="dense layers, and here are none"):
+        started(algorithm, "MinAtar/Breakout-v1", tmp_path / "a")
+    network = {"network": lambda space: nn.Flatten()}
+    with pytest.raises(ConfigError, match="dense layers, and here are none"):
+        started(algorithm, "CartPole-v1", tmp_path / "b", **network)
+    run = started("sac", "MinAtar/Breakout-v1", tmp_path / "c", learning_starts=48)
+    assert run.inspect()["env_steps"] == 64
+
+
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
@@ -157,7 +172,7 @@ def test_the_command_line_refuses_likewise(
 
 def test_every_condition_names_settings_that_there_are() -> None:
     """A renamed setting must not leave a rule behind that never applies."""
-    stand_ins = {"actions", "environments"}
+    stand_ins = {"actions", "environments", "layers"}
     for algorithm in algorithm_names():
         parts = (RunSettings, PolicySettings, declaration(algorithm).Config)
         known = {name for part in parts for name in part.__dataclass_fields__} | stand_ins

@@ -35,6 +35,7 @@ from redline.errors import (
 )
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
 from redline.train.runs.run import Run
+from redline.train.settings import PolicySettings
 
 SMALL: dict[str, Any] = {
     "total_env_steps": 1024,
@@ -263,7 +264,10 @@ def test_custom_networks_and_environments(tmp_path: Path) -> None:
     def make_env() -> gymnasium.Env[Any, Any]:
         return gymnasium.make("CartPole-v1")
 
-    run = small(tmp_path / "run", env=make_env, network=network, total_env_steps=512)
+    run = small(
+        tmp_path / "run", env=make_env, network=network, total_env_steps=512,
+        hidden_sizes=PolicySettings().hidden_sizes,
+    )  # fmt: skip
     assert run.evaluate(3).episodes == 3
     with pytest.raises(ConfigError, match="given as a Python object"):
         redline.load(run.out).evaluate(1)

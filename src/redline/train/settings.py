@@ -190,6 +190,8 @@ class PolicySettings:
     """
 
     only_with: ClassVar[OnlyWith] = {
+        "hidden_sizes": (OnlyIf("layers", ("dense",)),),
+        "activation": (OnlyIf("layers", ("dense",)),),
         "core_size": (OnlyIf("core", never=("none",)),),
         "core_window": (OnlyIf("core", ("transformer",)),),
         "core_layers": (OnlyIf("core", ("transformer",)),),

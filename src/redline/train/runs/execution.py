@@ -90,7 +90,8 @@ def execute(
             closing.enter_context(recording(out))
         probe = settings.make(config.algo.num_envs if collector_kind.workers == "none" else 1)
         closing.callback(probe.close)
-        refuse_idle_settings(config, given.changed, collector_kind, settings.backend_class, probe)
+        backend = settings.backend_class
+        refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
         cautions = said_at_start(config, probe, kind, given.changed)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))

@@ -13,8 +13,10 @@ from typing import Any
 
 from gymnasium import spaces
 
-from redline.algos.algorithm import Algorithm
+from redline.algos.algorithm import Algorithm, OnPolicyAlgorithm
 from redline.algos.config import OnlyIf
+from redline.algos.dqn import DQN
+from redline.algos.r2d1 import R2D1
 from redline.algos.registry import declaration
 from redline.collect import Collector
 from redline.collect.registry import COLLECTORS
@@ -23,9 +25,11 @@ from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import BACKENDS
 from redline.errors import ConfigError
-from redline.models.observation_encoder import leaf_spaces
+from redline.models.observation_encoder import image_shape, leaf_spaces
+from redline.policies.masks import network_space
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.presets import preset_config
+from redline.train.runs.building import Given
 from redline.train.settings import RunConfig
 
 
@@ -54,7 +58,8 @@ def _differing(part: Any, usual: Any) -> set[str]:
 
 def refuse_idle_settings(
     config: RunConfig,
-    changed: frozenset[str],
+    given: Given,
+    algorithm: type[Algorithm],
     collector: type[Collector],
     backend: type[Backend],
     env: VecEnv,
@@ -63,19 +68,22 @@ def refuse_idle_settings(
 
     Args:
         config: as the caller gave it.
-        changed: names of the settings to look at.
-        collector: of the run.
+        given: with the names of the settings to look at.
+        algorithm: of the run.
+        collector: likewise.
         backend: of its environments.
         env: some of them.
 
     Raises:
         ConfigError: naming what the setting belongs to.
     """
+    dense = _has_dense_layers(config, given, algorithm, env)
     values = _all_values(config) | {
         "actions": _kinds(env.action_space),
+        "layers": frozenset(["dense"] if dense else []),
         "environments": frozenset(["ALE"] if is_atari(config.run.env) else []),
     }
-    for name in sorted(changed):
+    for name in sorted(given.changed):
         problem = _idle_placement(name, config, collector, backend) or next(
             (_unmet(each, values) for each in _conditions(config, name) if not _met(each, values)),
             None,
@@ -135,6 +143,26 @@ def _idle_placement(
         return ""
     label = f"collector={config.run.collector!r} and env_backend={backend.name!r}"
     return f"{_listed(owners)}, and here is {label}. Change that"
+
+
+def _has_dense_layers(
+    config: RunConfig, given: Given, algorithm: type[Algorithm], env: VecEnv
+) -> bool:
+    """Whether the networks have the layers that `hidden_sizes` describes, as far as is known.
+
+    An encoder of one's own stands in their place, and so does a convolutional network where an
+    image is all that the policy sees. The critics of DDPG, TD3 and SAC have them all the same,
+    and what an algorithm of one's own makes of the settings only that one knows.
+    """
+    own: Any = algorithm.make_policy
+    known: tuple[Any, ...] = (OnPolicyAlgorithm.make_policy, DQN.make_policy, R2D1.make_policy)
+    if own.__func__ not in [each.__func__ for each in known]:
+        return True
+    if given.network is not None:
+        return False
+    leaves = [leaf for _, leaf in leaf_spaces(network_space(env.observation_space))]
+    only_image = len(leaves) == 1 and image_shape(leaves[0]) is not None
+    return not only_image or config.policy.encoder == "mlp"
 
 
 def _listed(names: list[str]) -> str:
