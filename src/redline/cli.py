@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -257,9 +257,33 @@ def parse_train_arguments(arguments: list[str]) -> RunConfig:
         f"--preset NAME chooses another; --profile records where the time goes."
     )
     values = kind(**{name: getattr(default, name) for name in parts})
-    options = _without(options, "--preset")
+    options = _with_answers(_without(options, "--preset"), parts, values)
     parsed = _parse(kind, options, f"train {said.label}", values)
     return RunConfig(algorithm=said.label, run=parsed.run, policy=parsed.policy, algo=parsed.algo)
+
+
+def _with_answers(options: list[str], parts: Sequence[str], values: Any) -> list[str]:
+    """The options, where a setting that is yes, no or left open is a flag with its answer.
+
+    `--clip-reward` and `--no-clip-reward` then work as those of settings that are yes or no.
+    """
+    open_ones = {
+        f.name.replace("_", "-")
+        for part in parts
+        for f in fields(getattr(values, part))
+        if f.type in ("bool | None", bool | None)
+    }
+    answered: list[str] = []
+    for index, option in enumerate(options):
+        name = option.removeprefix("--").replace("_", "-") if option.startswith("--") else ""
+        following = options[index + 1] if index + 1 < len(options) else ""
+        if name in open_ones and following not in ("True", "False", "None"):
+            answered += [f"--{name}", "True"]
+        elif name.startswith("no-") and name[3:] in open_ones:
+            answered += [f"--{name[3:]}", "False"]
+        else:
+            answered.append(option)
+    return answered
 
 
 def _peek(options: list[str], name: str) -> str | None:

@@ -32,10 +32,17 @@ _IN_PROCESSES: dict[str, Any] = {
 }
 
 
-def make(placement: str, policy: Policy, env: Any = "CartPole-v1", **settings: Any) -> Collector:
+def make(
+    placement: str,
+    policy: Policy,
+    env: Any = "CartPole-v1",
+    *,
+    observe_previous: bool = False,
+    **settings: Any,
+) -> Collector:
     """A collector of 4 environments and rollouts of 20 steps, unless `settings` say otherwise."""
     settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3} | settings
-    source = EnvSettings(env=env, backend="gymnasium")
+    source = EnvSettings(env=env, backend="gymnasium", observe_previous=observe_previous)
     if placement != "device":
         settings["actor_for"] = actor_for
     if placement in _IN_PROCESSES:

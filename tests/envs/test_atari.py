@@ -223,3 +223,74 @@ def test_a_sticky_game_outside_the_protocols_says_that_it_cannot_be_restored() -
     assert "Use the preset 'machado-2018'" in str(env.restorable)
     with pytest.raises(EnvError, match="sticky actions"):
         env.state_dict()
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "ale", "envpool"])
+def test_rewards_and_lives_as_asked_for_in_place_of_the_protocols(backend: str) -> None:
+    """Seaquest gives 20 a hit and has 4 lives; R2D1 wants the score itself, and whole games.
+
+    A death costs no more than the learner's discount, and the last one ends both episodes.
+    """
+    with make_vec(
+        "ALE/Seaquest-v5", 1, backend=backend, clip_reward=False, episodic_life=False
+    ) as env:
+        env.reset(0)
+        ends, total, records, rng = 0, 0.0, [], np.random.default_rng(0)
+        while not records:
+            step = env.step(draw_actions(env, rng))
+            total += float(step.reward[0])
+            ends += int(step.terminated[0])
+            records += step.episodes
+    assert total == records[0].return_ >= 20.0
+    assert ends == 1
+
+
+@pytest.mark.parametrize("skip", [1, 2, 5])
+def test_frames_are_skipped_as_asked_for(skip: int) -> None:
+    """The same in ALE's own environment and one by one: one frame of 0, 40 frames later."""
+    screens = []
+    for backend in ("gymnasium", "ale"):
+        with make_vec(
+            "ALE/Pong-v5", 1, backend=backend, frame_skip=skip, noop_max=0, sticky_actions=0.0
+        ) as env:
+            assert env.frame_skip == skip
+            env.reset(0)
+            for _ in range(40):
+                step = env.step(np.zeros(1, np.int64))
+            screens.append(step.obs[0].astype(np.int16))
+    # OpenCV rounds the means of ALE's own environment a little differently.
+    assert np.abs(screens[0] - screens[1]).max() <= 2
+    assert screens[0].std() > 1.0
+
+
+def test_no_ops_and_sticky_actions_as_asked_for() -> None:
+    """Without either, two games with seeds of their own are one game; with one of them, two."""
+
+    def differ(**settings: Any) -> bool:
+        with make_vec(
+            "ALE/Pong-v5",
+            2,
+            backend="gymnasium",
+            **{"noop_max": 0, "sticky_actions": 0.0} | settings,
+        ) as env:
+            env.reset(0)
+            rng = np.random.default_rng(0)
+            for _ in range(30):
+                step = env.step(np.full(2, rng.integers(0, 6)))
+            return not np.array_equal(step.obs[0], step.obs[1])
+
+    assert not differ()
+    assert differ(noop_max=30)
+    assert differ(sticky_actions=0.5)
+
+
+def test_what_was_asked_for_leaves_the_protocol_and_its_saved_games_alone() -> None:
+    def make() -> Any:
+        return make_vec(
+            BREAKOUT, 2, preset="machado-2018", episodic_life=True, noop_max=10, frame_skip=3
+        )
+
+    with make() as env:
+        assert (env.preset, env.frame_skip) == ("machado-2018", 3)
+        assert env.action_space == gymnasium.spaces.Discrete(18)
+    go_on(make(), make(), 40, 40)

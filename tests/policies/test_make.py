@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrizations
 
+from redline.algos.dqn import DQN, DQNConfig
 from redline.errors import ConfigError, SpaceError, UnknownNameError
 from redline.policies import (
+    CategoricalActor,
     DeterministicActor,
     SquashedGaussianActor,
     make_actor,
     make_policy,
 )
+from redline.previous_inputs import with_previous
 
 VECTOR = spaces.Box(-1, 1, (3,))
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -229,3 +232,31 @@ def test_bad_settings_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         make_policy(VECTOR, FLIP, **settings)
+
+
+def test_previous_actions_need_a_core_and_go_around_custom_encoders() -> None:
+    """The factory is given the environment's own space; its 3 features are joined by 2 + 1."""
+    space = with_previous(spaces.Box(-1.0, 1.0, (5,), np.float32), spaces.Discrete(2))
+    seen = []
+
+    def factory(given: spaces.Space[Any]) -> nn.Module:
+        seen.append(given)
+        return nn.Linear(5, 3)
+
+    policy = make_policy(space, spaces.Discrete(2), encoder=factory, core="gru", core_size=4)
+    assert seen == [spaces.Box(-1.0, 1.0, (5,), np.float32)]
+    assert policy.core.in_features == 3 + 2 + 1
+    for make in (
+        lambda: make_policy(space, spaces.Discrete(2)),
+        lambda: make_actor(CategoricalActor, space, spaces.Discrete(2)),
+        lambda: DQN.make_policy(space, spaces.Discrete(2), DQNConfig()),
+    ):
+        with pytest.raises(ConfigError, match=r"observe_previous=True.*no core.*core='lstm'"):
+            make()
+
+
+def test_previous_actions_join_an_image_behind_its_convolutions() -> None:
+    """As in R2D2: 512 convolutional features, 6 actions and a reward go into the LSTM."""
+    space = with_previous(spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
+    policy = make_policy(space, spaces.Discrete(6), core="lstm", core_size=4)
+    assert policy.core.in_features == 512 + 6 + 1

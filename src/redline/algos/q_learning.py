@@ -23,7 +23,7 @@ from redline.errors import ConfigError
 from redline.models import make_core
 from redline.models.noisy import NoisyLinear
 from redline.models.q_heads import QHead
-from redline.policies.make import ModuleFactory, make_torso
+from redline.policies.make import ModuleFactory, make_torso, refuse_previous
 from redline.policies.masks import network_space
 from redline.policies.normalizer import ObservationNormalizer
 from redline.policies.q_policy import QPolicy, require_discrete
@@ -171,6 +171,8 @@ def make_q_policy(
                 f"action distribution. Leave it at {_NOT_OF_VALUES[name][0]!r}."
             )
     seen = network_space(observation_space)
+    if core == "none":
+        refuse_previous(seen)
     # Orthogonal layers begin without biases, and a ReLU network without them is linear along
     # every ray from the origin: it tells small observations apart badly.
     torso, features = make_torso(seen, encoder, hidden_sizes, activation, orthogonal=False)

@@ -15,11 +15,13 @@ Both: 84 x 84 gray frames, 4 stacked, 4 skipped with the maximum of the last two
 is what Dopamine's agents take. The game's score is always reported as it is.
 
 A lost life does not reset or press anything: the game simply goes on.
+
+Where a run asks for something else than its protocol, `AtariPreset.changed` says what.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -50,6 +52,39 @@ class AtariPreset:
     full_action_set: bool
     episodic_life: bool  # a lost life ends the learner's episode
     clip_reward: bool  # the learner sees the reward's sign
+    frame_skip: int = FRAME_SKIP  # frames that an action is held; the last two are shown
+
+    def changed(
+        self,
+        *,
+        clip_reward: bool | None,
+        episodic_life: bool | None,
+        sticky_actions: float | None,
+        noop_max: int | None,
+        frame_skip: int | None,
+    ) -> AtariPreset:
+        """The protocol with what was asked for in place of its own; None: its own.
+
+        Raises:
+            ConfigError: if a value is out of range.
+        """
+        if sticky_actions is not None and not 0.0 <= sticky_actions < 1.0:
+            raise ConfigError(
+                f"sticky_actions={sticky_actions} is no probability below 1 of repeating the last "
+                f"action. Use 0 for none, or 0.25 as Machado et al. 2018 do."
+            )
+        if noop_max is not None and noop_max < 0:
+            raise ConfigError(f"noop_max={noop_max} is negative. Use 0 for no no-ops at the start.")
+        if frame_skip is not None and frame_skip < 1:
+            raise ConfigError(f"frame_skip={frame_skip} must be at least 1, which skips nothing.")
+        asked = {
+            "clip_reward": clip_reward,
+            "episodic_life": episodic_life,
+            "sticky_probability": sticky_actions,
+            "max_noops": noop_max,
+            "frame_skip": frame_skip,
+        }
+        return replace(self, **{name: value for name, value in asked.items() if value is not None})
 
 
 PRESETS = {
@@ -133,7 +168,9 @@ def make_atari(env_id: str, preset: AtariPreset, env_kwargs: dict[str, Any]) -> 
     if fixed:
         raise ConfigError(
             f"env_kwargs {fixed} of {env_id} are fixed by the preset {preset.name!r}. Only mode, "
-            f"difficulty and render_mode can be set; pass a callable for a protocol of your own."
+            f"difficulty and render_mode can be set here; clip_reward, episodic_life, "
+            f"sticky_actions, noop_max and frame_skip are settings of their own. Pass a callable "
+            f"for another protocol."
         )
     game = gymnasium.make(
         env_id,
@@ -200,19 +237,19 @@ class AtariGame(gymnasium.Env[Array, Any]):
         return self._stack.copy(), {"lives": self._ale.lives()}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Four frames of one action."""
-        ale, reward = self._ale, 0
+        """As many frames of one action as are skipped, of which the last two are shown."""
+        ale, reward, skip = self._ale, 0, self._preset.frame_skip
         sticky = self._preset.sticky_probability
-        repeats = self.np_random.random(FRAME_SKIP) < sticky if sticky else None
+        repeats = self.np_random.random(skip) < sticky if sticky else None
         self._screens[0] = 0
-        for frame in range(FRAME_SKIP):
+        for frame in range(skip):
             if repeats is None or not repeats[frame]:
                 self._last = int(action)
             reward += ale.act(self._actions[self._last])
-            if frame >= FRAME_SKIP - 2:
-                ale.getScreenGrayscale(self._screens[frame - (FRAME_SKIP - 2)])
+            if frame >= skip - 2:
+                ale.getScreenGrayscale(self._screens[frame - (skip - 2)])
             if ale.game_over():
-                if frame < FRAME_SKIP - 2:
+                if frame < skip - 2:
                     ale.getScreenGrayscale(self._screens[1])
                 break
         np.maximum(self._screens[0], self._screens[1], out=self._screens[1])

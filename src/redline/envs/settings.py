@@ -16,9 +16,11 @@ from redline.envs import atari
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import BACKENDS, choose_backend, find_backend
 from redline.envs.batched import BatchedEnv
-from redline.envs.single_env import SingleEnv, find_single, name_of, refuse_preset
+from redline.envs.previous_inputs import PreviousInputs
+from redline.envs.single_env import SingleEnv, find_single, name_of, refuse_atari_settings
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
+from redline.previous_inputs import has_previous
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +52,11 @@ class EnvSettings:
     worker_cpus: tuple[tuple[int, ...], ...] | None = None  # cores of each; None: as this process
     tune_process: bool = True  # let envpool and ale pin their threads and choose their scheduling
     clip_reward: bool | None = None  # give the learner the reward's sign; None: as the preset
+    episodic_life: bool | None = None  # Atari: a lost life ends the learner's episode
+    sticky_actions: float | None = None  # Atari: probability of repeating the last action
+    noop_max: int | None = None  # Atari: no-ops at the start of a game, drawn from 1 .. noop_max
+    frame_skip: int | None = None  # Atari: frames per step; None here and above: as the preset
+    observe_previous: bool = False  # put the action before and its reward beside observations
     env_kwargs: dict[str, Any] = field(default_factory=dict)  # for the environment's constructor
     check: bool = True  # look for NaN and infinity
 
@@ -63,9 +70,27 @@ class EnvSettings:
         chosen = choose_backend(self.env, self.backend)
         object.__setattr__(self, "backend", chosen.name if chosen in BACKENDS else chosen)
         if atari.is_atari(self.env):
-            object.__setattr__(self, "preset", atari.find_preset(self.preset).name)
+            object.__setattr__(self, "preset", self.atari_protocol.name)
         else:
-            refuse_preset(self.env, self.preset)
+            asked = {name: value for name, value in self._asked().items() if name != "clip_reward"}
+            refuse_atari_settings(self.env, self.preset, asked)
+
+    def _asked(self) -> dict[str, Any]:
+        """What was asked for in place of the protocol's own; None: nothing."""
+        names = ("clip_reward", "episodic_life", "sticky_actions", "noop_max", "frame_skip")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def atari_protocol(self) -> atari.AtariPreset:
+        """The rules of an Atari game: the preset's, but for what was asked for."""
+        return atari.find_preset(self.preset).changed(**self._asked())
+
+    @property
+    def clips_reward(self) -> bool:
+        """Whether the learner sees the reward's sign."""
+        if atari.is_atari(self.env):
+            return self.atari_protocol.clip_reward
+        return bool(self.clip_reward)
 
     @property
     def backend_class(self) -> type[Backend]:
@@ -88,18 +113,15 @@ class EnvSettings:
             ConfigError: if the number does not fit.
         """
         _check_numbers(num_envs, first_env_id)
-        protocol = atari.find_preset(self.preset) if atari.is_atari(self.env) else None
-        clip_reward = self.clip_reward
-        if clip_reward is None:
-            clip_reward = protocol is not None and protocol.clip_reward
-        return BatchedEnv(
+        env = BatchedEnv(
             self.backend_class.make(self, num_envs, first_env_id),
             self.env_id,
             preset=self.preset,
-            clip_reward=clip_reward,
-            episodic_life=protocol is not None and protocol.episodic_life,
+            clip_reward=self.clips_reward,
+            episodic_life=atari.is_atari(self.env) and self.atari_protocol.episodic_life,
             check=self.check,
         )
+        return PreviousInputs(env) if self.observe_previous else env
 
     def make_on_device(
         self, num_envs: int, device: torch.device | str, first_env_id: int = 0
@@ -122,7 +144,12 @@ class EnvSettings:
 
         require_device(device)
         _check_numbers(num_envs, first_env_id)
-        return self.backend_class.make_on_device(self, num_envs, first_env_id, device)
+        env = self.backend_class.make_on_device(self, num_envs, first_env_id, device)
+        if self.observe_previous and not has_previous(env.observation_space):
+            from redline.envs.device.previous_inputs import DevicePreviousInputs
+
+            return DevicePreviousInputs(env)
+        return env  # what only delivers arrays has them already
 
     def single(self) -> SingleEnv:
         """How to make one of these environments alone, for videos for example.
@@ -134,7 +161,8 @@ class EnvSettings:
             raise ConfigError(
                 f"{self.env_id} is a ready vector environment, not one that can be made."
             )
-        return find_single(self.env, self.preset, self.env_kwargs)
+        protocol = self.atari_protocol if atari.is_atari(self.env) else None
+        return find_single(self.env, protocol, self.env_kwargs)
 
 
 def _check_numbers(num_envs: int, first_env_id: int) -> None:
@@ -155,6 +183,11 @@ def make_vec(
     worker_timeout_s: float = 8.0,
     tune_process: bool = True,
     clip_reward: bool | None = None,
+    episodic_life: bool | None = None,
+    sticky_actions: float | None = None,
+    noop_max: int | None = None,
+    frame_skip: int | None = None,
+    observe_previous: bool = False,
     env_kwargs: dict[str, Any] | None = None,
     first_env_id: int = 0,
     check: bool = True,
@@ -178,6 +211,13 @@ def make_vec(
         worker_timeout_s: seconds after which a silent worker has failed.
         tune_process: let envpool and ale pin their threads and choose their scheduling class.
         clip_reward: give the learner the reward's sign; None is as the preset says, else no.
+        episodic_life: of ALE/*-v5 games, as all until `frame_skip`; None is as the preset says.
+            Whether a lost life ends the learner's episode.
+        sticky_actions: probability of repeating the last executed action.
+        noop_max: no-ops at the start of a game are drawn from 1 to this; 0 for none.
+        frame_skip: frames that an action is held for.
+        observe_previous: put the action before and its reward beside observations, under the
+            names in `redline.previous_inputs`.
         env_kwargs: for the environment's constructor.
         first_env_id: index of the first environment where this is a part of a bigger batch:
             environment i is seeded from (seed, first_env_id + i) alone.
@@ -198,6 +238,11 @@ def make_vec(
         worker_timeout_s=worker_timeout_s,
         tune_process=tune_process,
         clip_reward=clip_reward,
+        episodic_life=episodic_life,
+        sticky_actions=sticky_actions,
+        noop_max=noop_max,
+        frame_skip=frame_skip,
+        observe_previous=observe_previous,
         env_kwargs=dict(env_kwargs or {}),
         check=check,
     )

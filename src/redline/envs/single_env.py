@@ -41,33 +41,36 @@ class SingleEnv:
 
 def find_single(
     env: str | Callable[[], gymnasium.Env[Any, Any]],
-    preset: str | None,
+    protocol: atari.AtariPreset | None,
     env_kwargs: dict[str, Any],
 ) -> SingleEnv:
     """How to make one of `env`; nothing is made yet, but the name is looked up.
 
+    Args:
+        env: an id, or a callable that makes one.
+        protocol: of an Atari game; None for all others.
+        env_kwargs: for the environment's constructor.
+
     Raises:
-        ConfigError: if a preset or `env_kwargs` is given where it does not apply.
-        UnknownNameError: if there is no such environment or preset.
+        ConfigError: if `env_kwargs` are given where they do not apply.
+        UnknownNameError: if there is no such environment.
         MissingExtraError: if the package that has it is not installed.
     """
     if not isinstance(env, str):
-        return _find_callable(env, preset, env_kwargs)
+        return _find_callable(env, env_kwargs)
     if ids.is_native(env):
         raise ConfigError(
             f"{env} is stepped as a whole batch and cannot be made alone. Its original is "
             f"{ids.ORIGINALS[env]!r}."
         )
-    if atari.is_atari(env):
-        protocol = atari.find_preset(preset)
+    if protocol is not None:
         atari.register_games()
         check_registered(env)
         return SingleEnv(
             make=lambda: atari.make_atari(env, protocol, env_kwargs),
             env_id=env,
-            frame_skip=atari.FRAME_SKIP,
+            frame_skip=protocol.frame_skip,
         )
-    refuse_preset(env, preset)
     if env.startswith(minatar.PREFIX):
         if env not in minatar.IDS:
             raise _unknown(env, f"there is no MinAtar game {env!r}")
@@ -89,12 +92,23 @@ def name_of(env: Any) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def refuse_preset(env: Any, preset: str | None) -> None:
-    """Refuse a preset for anything but an Atari game.
+def refuse_atari_settings(env: Any, preset: str | None, settings: dict[str, Any]) -> None:
+    """Refuse what is for Atari games only, where the environment is none.
+
+    Args:
+        env: none of ALE's ids.
+        preset: name of a protocol, if there is one.
+        settings: name -> what was asked for; None: nothing.
 
     Raises:
-        ConfigError: if there is a preset.
+        ConfigError: if there is any of it.
     """
+    for name, value in settings.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name}={value} is a setting of ALE's games, and {name_of(env)} is not an "
+                f"ALE/*-v5 game. Leave {name} out."
+            )
     if preset is not None:
         atari.find_preset(preset)
         raise ConfigError(
@@ -116,7 +130,7 @@ def check_registered(env_id: str) -> None:
 
 
 def _find_callable(
-    env: Callable[[], gymnasium.Env[Any, Any]], preset: str | None, env_kwargs: dict[str, Any]
+    env: Callable[[], gymnasium.Env[Any, Any]], env_kwargs: dict[str, Any]
 ) -> SingleEnv:
     if isinstance(env, gymnasium.Env):
         raise ConfigError(
@@ -128,7 +142,6 @@ def _find_callable(
             f"env is of type {type(env).__name__}. Give a Gymnasium id, a callable that makes one "
             f"gymnasium.Env, or a gymnasium.vector.VectorEnv."
         )
-    refuse_preset(env, preset)
     if env_kwargs:
         raise ConfigError(
             f"env_kwargs {sorted(env_kwargs)} are for an id; bind them into the callable with "

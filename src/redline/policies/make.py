@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -22,11 +23,13 @@ from redline.models import (
     mlp,
     zero_observation,
 )
+from redline.models.previous_inputs import PreviousBesideFeatures
 from redline.policies.action_heads import make_action_head
 from redline.policies.actor_critic import ActorCritic
 from redline.policies.actors import CategoricalActor, DeterministicActor, SquashedGaussianActor
 from redline.policies.masks import network_space
 from redline.policies.normalizer import ObservationNormalizer
+from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 
 ModuleFactory: TypeAlias = Callable[[spaces.Space[Any]], nn.Module]
 ActorT = TypeVar("ActorT", SquashedGaussianActor, DeterministicActor, CategoricalActor)
@@ -83,6 +86,8 @@ def make_policy(
         ConfigError: if two settings contradict each other.
     """
     seen = network_space(observation_space)
+    if core == "none":
+        refuse_previous(seen)
     head = make_action_head(
         action_space,
         distribution,
@@ -140,11 +145,26 @@ def make_actor(
         UnknownNameError: if a name is not known.
     """
     seen = network_space(observation_space)
+    refuse_previous(seen)
     torso, features = make_torso(seen, encoder, hidden_sizes, activation, orthogonal=False)
     normalizer = ObservationNormalizer(seen) if normalize_obs else None
     return kind(
         observation_space, action_space, torso=torso, features=features, normalizer=normalizer
     )
+
+
+def refuse_previous(space: spaces.Space[Any]) -> None:
+    """Refuse the action before and its reward as inputs of a policy without a memory.
+
+    Raises:
+        ConfigError: if the observation holds them.
+    """
+    if has_previous(space):
+        raise ConfigError(
+            "observe_previous=True is for policies that remember, and this one has no core. Give "
+            "it one with core='lstm' or 'gru' (ppo, a2c, r2d1, ...), or leave observe_previous "
+            "out."
+        )
 
 
 def _is_costly(space: spaces.Space[Any], encoder: str | ModuleFactory) -> bool:
@@ -167,13 +187,19 @@ def make_torso(
     """A module from observations to features, and how many features.
 
     Args:
-        space: of the observations, without an action mask.
+        space: of the observations, without an action mask. What `previous_inputs` put there
+            goes around the encoder, so that a custom one sees the environment's own space.
         encoder: as for `make_policy`.
         hidden_sizes: as for `make_policy`.
         activation: as for `make_policy`.
         orthogonal: whether the dense layers after the encoder start orthogonal, as is
             customary on-policy, or as `nn.Linear` does, as is customary off-policy.
     """
+    if isinstance(space, spaces.Dict) and has_previous(space):
+        rest = without_previous(space)
+        torso, features = make_torso(rest, encoder, hidden_sizes, activation, orthogonal=orthogonal)
+        added = sum(int(np.prod(space[key].shape or ())) for key in (ACTION, REWARD))
+        return PreviousBesideFeatures(torso), features + added
     if not isinstance(encoder, str):
         module = encoder(space)
         return module, _count_features(module, space)

@@ -67,6 +67,23 @@ class RunSettings:
     """Further arguments of the environment, as a JSON object."""
     atari_preset: Literal["dqn-2015", "machado-2018"] = "dqn-2015"
     """Evaluation protocol of ALE environments; other environments have none."""
+    clip_reward: bool | None = None
+    """Whether the learner sees the sign of each reward. Returns are always the game's own.
+    None: as atari_preset says; no elsewhere."""
+    episodic_life: bool | None = None
+    """Whether a lost life ends the learner's episode, in ALE's games.
+    None: as atari_preset says."""
+    sticky_actions: float | None = None
+    """Probability of repeating the last executed action, in ALE's games.
+    None: as atari_preset says."""
+    noop_max: int | None = None
+    """No-ops at the start of ALE's games are drawn from 1 to this; 0: none.
+    None: as atari_preset says."""
+    frame_skip: int | None = None
+    """Frames that an action is held for in ALE's games. None: as atari_preset says, 4."""
+    observe_previous: bool = False
+    """Whether a policy with a core also sees its action before and that one's reward, zeros at the
+    start of an episode."""
     reset_mode: Literal["auto", "immediate", "wait"] = "auto"
     """After an episode ends: begin the next at once, or wait for the next iteration.
     auto: wait for reinforce, immediate for the others."""

@@ -162,6 +162,8 @@ def test_envpool_says_what_it_cannot_do() -> None:
         make_vec("CartPol-v1", 1, backend="envpool")
     with pytest.raises(ConfigError, match="does not take"):
         make_vec("CartPole-v1", 1, backend="envpool", env_kwargs={"gravity": 3})
+    with pytest.raises(ConfigError, match=r"noop_max=0 .* draws 1 to noop_max"):
+        make_vec("ALE/Breakout-v5", 1, backend="envpool", noop_max=0)
     with make_vec("CartPole-v1", 1, backend="envpool") as env:
         assert env.restorable == "EnvPool cannot save its state"
         env.reset(0)

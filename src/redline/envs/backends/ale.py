@@ -49,7 +49,6 @@ class AleBackend(ConcurrentBackend):
     threaded = True
     options = ()
     restorable = None
-    frame_skip = atari.FRAME_SKIP
 
     @classmethod
     def serves(cls, env: EnvSource) -> bool:
@@ -76,7 +75,8 @@ class AleBackend(ConcurrentBackend):
                 f"env_kwargs {sorted(settings.env_kwargs)} cannot be given to the ale back end. "
                 f"Use backend='gymnasium' to set a mode or difficulty."
             )
-        protocol = atari.find_preset(settings.preset)
+        protocol = settings.atari_protocol
+        self.frame_skip = protocol.frame_skip
         pool: dict[str, Any] = thread_pool(
             settings.num_threads, num_envs, tune=settings.tune_process
         )
@@ -91,7 +91,7 @@ class AleBackend(ConcurrentBackend):
                 img_height=atari.SIZE,
                 img_width=atari.SIZE,
                 stack_num=atari.FRAME_STACK,
-                frameskip=atari.FRAME_SKIP,
+                frameskip=protocol.frame_skip,
                 noop_max=protocol.max_noops,
                 use_fire_reset=protocol.fire_reset,
                 # Both would hide the score and the real end of the game.

@@ -82,13 +82,18 @@ class EnvPoolBackend(ConcurrentBackend):
         pool_id, options = str(settings.env), dict(settings.env_kwargs)
         if atari.is_atari(pool_id):
             pool_id = pool_id.removeprefix(atari.PREFIX)
-            protocol = atari.find_preset(settings.preset)
+            protocol = settings.atari_protocol
+            if settings.noop_max == 0:
+                raise ConfigError(
+                    "noop_max=0 cannot be had from EnvPool, which draws 1 to noop_max no-ops. Use "
+                    "noop_max=1, or env_backend='ale'."
+                )
             options |= {
-                "frame_skip": atari.FRAME_SKIP,
+                "frame_skip": protocol.frame_skip,
                 "stack_num": atari.FRAME_STACK,
                 "img_height": atari.SIZE,
                 "img_width": atari.SIZE,
-                "max_episode_steps": atari.MAX_FRAMES // atari.FRAME_SKIP,
+                "max_episode_steps": atari.MAX_FRAMES // protocol.frame_skip,
                 # EnvPool draws 1 .. noop_max no-ops and has no way to take none.
                 "noop_max": max(1, protocol.max_noops),
                 "use_fire_reset": protocol.fire_reset,
@@ -97,7 +102,7 @@ class EnvPoolBackend(ConcurrentBackend):
                 "episodic_life": False,
                 "reward_clip": False,
             }
-            self.frame_skip = atari.FRAME_SKIP
+            self.frame_skip = protocol.frame_skip
         known = self._envpool.list_all_envs()
         if pool_id not in known:
             matches = difflib.get_close_matches(pool_id, known, n=4, cutoff=0.5)

@@ -21,7 +21,9 @@ from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
 from redline.envs.cpus import threads_each, worker_cpus
 from redline.errors import ConfigError, DeviceError
+from redline.models import leaf_spaces
 from redline.policies import Policy
+from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 from redline.registry import PYTHON_ONLY, is_named
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.hindsight import HindsightReplay
@@ -140,6 +142,12 @@ def env_settings(
         env=env,
         backend=backend,
         preset=run.atari_preset if is_atari(env) else None,
+        clip_reward=run.clip_reward,
+        episodic_life=run.episodic_life,
+        sticky_actions=run.sticky_actions,
+        noop_max=run.noop_max,
+        frame_skip=run.frame_skip,
+        observe_previous=run.observe_previous,
         env_kwargs=run.parsed_env_kwargs(),
         num_workers=run.num_workers,
         worker_timeout_s=run.worker_timeout_s,
@@ -412,11 +420,13 @@ def build_replay(
             the environment has none.
     """
     algo: OffPolicyConfig = config.algo
+    frame_stack = algo.replay_frame_stack or _stacked_frames(config, env.observation_space)
     replay_config = ReplayConfig(
         capacity=algo.replay_size,
         n_step=algo.n_step,
         gamma=algo.gamma,
-        frame_stack=algo.replay_frame_stack or _stacked_frames(config, env.observation_space),
+        frame_stack=frame_stack,
+        stacked_keys=_stacked_keys(env.observation_space) if frame_stack > 1 else (),
         prioritized=algo.prioritized,
         alpha=algo.priority_alpha,
         extras=policy.conditioning_names,
@@ -443,9 +453,19 @@ def build_replay(
 
 def _stacked_frames(config: RunConfig, space: gymnasium.Space[Any]) -> int:
     """Frames per observation that replay stores only once; 1 where observations are no stacks."""
+    if isinstance(space, gymnasium.spaces.Dict) and has_previous(space):
+        space = without_previous(space)
     if not is_atari(config.run.env) or not isinstance(space, gymnasium.spaces.Box):
         return 1
     return int(space.shape[0]) if len(space.shape) == 3 else 1
+
+
+def _stacked_keys(space: gymnasium.Space[Any]) -> tuple[str, ...]:
+    """The name of the stacked observation, where the previous action and reward lie beside it."""
+    if not isinstance(space, gymnasium.spaces.Dict) or not has_previous(space):
+        return ()
+    own = [".".join(path) for path, _ in leaf_spaces(space) if path[0] not in (ACTION, REWARD)]
+    return tuple(own) if len(own) == 1 else ()
 
 
 def trainable_parts(algorithm: type[Algorithm], state: dict[str, Any]) -> dict[str, Any]:

@@ -134,13 +134,17 @@ class EpisodeFrames:
             env = ORIGINALS.get(settings.env, settings.env)
             settings = replace(settings, env=env, backend="gymnasium", env_kwargs=drawn)
         make = settings.single().make
+        clips_reward = settings.clips_reward
 
         def remember() -> gymnasium.Env[Any, Any]:
             env = make()
             self._rendered.append(env)
             return env
 
-        self._env = EnvSettings(env=remember).make(1)
+        # What the policy may see of rewards is as in training.
+        self._env = EnvSettings(
+            env=remember, clip_reward=clips_reward, observe_previous=settings.observe_previous
+        ).make(1)
         self.fps = float(self._rendered[0].metadata.get("render_fps", 30))
 
     def __iter__(self) -> Iterator[Array]:
