@@ -41,6 +41,7 @@ OFF_POLICY: dict[str, Any] = {
     "replay_ratio": 2.0,
     "learning_starts": 64,
 }
+TARGET: dict[str, Any] = {"target_update_interval": 5}
 SEQUENCES: dict[str, Any] = {
     "sequence_length": 16,
     "state_interval": 16,
@@ -60,9 +61,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala": ("impala", CARTPOLE, {}),
     "impala, recurrent": ("impala", HIDDEN, RECURRENT),
     "appo": ("appo", CARTPOLE, {}),
-    "dqn": ("dqn", CARTPOLE, OFF_POLICY),
-    "dqn, prioritized": ("dqn", CARTPOLE, OFF_POLICY | {"prioritized": True}),
-    "r2d1": ("r2d1", "redline/TMaze-v1", OFF_POLICY | SEQUENCES),
+    "dqn": ("dqn", CARTPOLE, OFF_POLICY | TARGET),
+    "dqn, prioritized": ("dqn", CARTPOLE, OFF_POLICY | TARGET | {"prioritized": True}),
+    "r2d1": ("r2d1", "redline/TMaze-v1", OFF_POLICY | TARGET | SEQUENCES),
     "ddpg": ("ddpg", PENDULUM, OFF_POLICY),
     "td3": ("td3", PENDULUM, OFF_POLICY),
     "sac": ("sac", PENDULUM, OFF_POLICY),

@@ -56,6 +56,28 @@ def test_options_win_over_the_preset() -> None:
     assert config.algo.gae_lambda == 0.8
 
 
+def test_settings_left_open_are_flags_with_an_answer() -> None:
+    """Yes, no, or as the protocol says; a value after the name works as before."""
+
+    def asked(*options: str) -> tuple[bool | None, bool | None, bool | None]:
+        config = parse_train_arguments(["dqn", "--env", "ALE/Pong-v5", *options])
+        return config.run.clip_reward, config.run.episodic_life, config.policy.shared_encoder
+
+    assert asked() == (None, None, None)
+    assert asked("--clip-reward", "--no-episodic-life") == (True, False, None)
+    assert asked("--no-clip_reward", "--episodic-life=True") == (False, True, None)
+    assert asked("--shared-encoder", "False", "--clip-reward", "None") == (None, None, False)
+
+
+def test_r2d1_sees_its_previous_action_unless_told_otherwise() -> None:
+    """On Atari the score itself and whole games, too: rescaled values take clipping's place."""
+    run = parse_train_arguments(["r2d1", "--env", "ALE/Pong-v5"]).run
+    assert (run.observe_previous, run.clip_reward, run.episodic_life) == (True, False, False)
+    assert run.preset == "atari"
+    assert not parse_train_arguments(["r2d1", "--no-observe-previous"]).run.observe_previous
+    assert not parse_train_arguments(["ppo", "--env", "CartPole-v1"]).run.observe_previous
+
+
 def test_a_named_preset_is_taken_wherever_it_stands() -> None:
     config = parse_train_arguments(["ppo", "--preset", "mujoco", "--env", "My-v0"])
     assert config.run.preset == "mujoco"

@@ -53,6 +53,7 @@ def test_dqn_trains(space: spaces.Space, num_envs: int, tmp_path: Any) -> None:
         num_envs=num_envs,
         rollout_length=4,
         learning_starts=16,
+        target_update_interval=4,
         batch_size=8,
         replay_size=64,
         hidden_sizes=(8,),

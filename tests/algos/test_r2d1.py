@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -324,6 +325,50 @@ def test_continuing_from_a_saved_state_is_exact() -> None:
     fresh = R2D1.make_policy(OBS, ACTIONS, settings, hidden_sizes=(6,), core_size=5)
     fresh.load_state_dict(second.state_dict()["policy"])
     assert second.optimizer_steps() == 6
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 1e4])
+def test_a_step_of_the_defaults_is_that_of_the_papers_summed_loss(size: float) -> None:
+    """Kapturowski et al. 2019: the loss is summed over time, Adam has eps 1e-3, the norm is at
+    most 40. The mean over L rows has gradients L times smaller: with both divided by L the step
+    is the same, small gradients and clipped ones included.
+
+    Reference: torch's Adam on the same gradients times L.
+    """
+    defaults = R2D1Config()
+    length = defaults.sequence_length
+    settings = R2D1Config(rollout_length=1, state_interval=1, burn_in=0, n_step=1)
+    algorithm = make(settings)
+    batch = random_batch(0, settings, algorithm.policy)
+    batch.weight = batch.weight * size
+    twin = copy.deepcopy(algorithm.policy)
+    reference = torch.optim.Adam(twin.parameters(), defaults.learning_rate, eps=1e-3)
+    algorithm.update(batch)
+    fresh = R2D1(copy.deepcopy(twin), copy.deepcopy(twin), settings, seed=0)
+    gradients = unclipped_gradients(fresh, batch)
+    for parameter, gradient in zip(twin.parameters(), gradients, strict=True):
+        parameter.grad = gradient * length
+    torch.nn.utils.clip_grad_norm_(twin.parameters(), 40.0)
+    reference.step()
+    for mine, theirs in zip(algorithm.policy.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def unclipped_gradients(algorithm: R2D1, batch: SequenceBatch) -> list[Tensor]:
+    """Of the loss, before anything is done with them."""
+    seen: list[Tensor] = []
+
+    class Recorder:
+        def zero_grad(self) -> None:
+            assert all(parameter.grad is None for parameter in algorithm.parameters)
+
+        def step(self) -> None:
+            seen.extend(p.grad.clone() for p in algorithm.parameters if p.grad is not None)
+
+    algorithm.config = dataclasses.replace(algorithm.config, max_grad_norm=0.0)
+    algorithm.optimizer = Recorder()
+    algorithm.update(batch)
+    return seen
 
 
 def test_the_core_is_an_lstm_unless_another_is_named() -> None:

@@ -15,7 +15,7 @@ RUNS = {
     "sac": {"env": "Pendulum-v1", "total_env_steps": 60, "learning_starts": 20, "batch_size": 8,
             "replay_ratio": 8.0, "replay_size": 100},
     "dqn": {"env": "CartPole-v1", "num_envs": 1, "total_env_steps": 60, "learning_starts": 20,
-            "batch_size": 8, "replay_size": 100},
+            "batch_size": 8, "replay_size": 100, "target_update_interval": 10},
 }  # fmt: skip
 PROGRAM = """
 import json, sys

@@ -33,11 +33,11 @@ SMALL: dict[str, Any] = {
 }
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"rollout_length": 32},
-    "a2c": {"rollout_length": 16, "core": "lstm", "core_size": 8},
+    "a2c": {"rollout_length": 16, "core": "lstm", "core_size": 8, "observe_previous": True},
     "reinforce": {"rollout_length": 64},
     "dqn": {
         "rollout_length": 4, "learning_starts": 64, "batch_size": 16, "replay_size": 600,
-        "epsilon_schedule": "ape-x",
+        "epsilon_schedule": "ape-x", "target_update_interval": 10,
     },
 }  # fmt: skip
 

@@ -16,12 +16,14 @@ import torch
 
 import redline
 from redline.algos.dqn import DQN, DQNConfig
+from redline.algos.registry import declaration
 from redline.algos.sac import SAC
 from redline.cli import main
 from redline.errors import ConfigError, CorruptCheckpointError, SpaceError
 from redline.train.checkpoint.checkpoint import load_checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.loops.off_policy_loop import OffPolicyLoop
+from redline.train.presets import preset_config
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
 from redline.train.runs.building import trainable_parts
 from redline.train.runs.run import Run
@@ -41,15 +43,20 @@ SMALL: dict[str, Any] = {
     "tensorboard": False,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "dqn": {"env": "CartPole-v1"},
+    "dqn": {"env": "CartPole-v1", "target_update_interval": 10},
     "rainbow": {
-        "env": "CartPole-v1", "double_q": True, "dueling": True, "noisy": True, "n_step": 3,
-        "value_distribution": "categorical", "num_atoms": 5, "prioritized": True,
+        "env": "CartPole-v1", "target_update_interval": 10, "double_q": True, "dueling": True,
+        "noisy": True, "n_step": 3, "value_distribution": "categorical", "num_atoms": 5,
+        "prioritized": True,
     },
-    "iqn": {"env": "CartPole-v1", "value_distribution": "implicit", "prioritized": True},
+    "iqn": {
+        "env": "CartPole-v1", "target_update_interval": 10, "value_distribution": "implicit",
+        "prioritized": True,
+    },
     "r2d1": {
         "env": "redline/TMaze-v1", "sequence_length": 6, "state_interval": 6, "burn_in": 6,
         "n_step": 2, "prioritized": True, "core_size": 8, "replay_size": 240,
+        "target_update_interval": 1,
     },
     "sac": {"env": "Pendulum-v1"},
     "sac-discrete": {"env": "CartPole-v1"},
@@ -267,6 +274,44 @@ def test_a_run_that_would_never_learn_is_refused(settings: dict[str, Any], tmp_p
     with pytest.raises(ConfigError, match="total_env_steps=240 ends before the first update"):
         small(tmp_path / "run", "dqn", **settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "interval"), [("dqn", 103), ("rainbow", 103), ("r2d1", 23), ("r2d1", 2_500)]
+)
+def test_a_run_whose_target_would_never_move_is_refused(
+    case: str, interval: int, tmp_path: Path
+) -> None:
+    """FAULTS 41. 204 samples are learned from: 204 * 4 / 8 = 102 updates of 8 rows, and
+    204 * 4 / (8 * 6) = 17 of R2D1's sequences."""
+    updates = 17 if case == "r2d1" else 102
+    with pytest.raises(
+        ConfigError,
+        match=rf"total_env_steps=240 ends before the target network moves .*"
+        rf"target_update_interval={interval} .*, {updates} in all",
+    ):
+        small(tmp_path / "run", case, target_update_interval=interval)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_began_with_a_target_that_never_moves_goes_on(tmp_path: Path) -> None:
+    """It would not be the same run with another interval."""
+    run = small(tmp_path / "run", "dqn", target_update_interval=10)
+    config = json.loads((run.out / "config.json").read_text())
+    config["algo"]["target_update_interval"] = 10_000
+    (run.out / "config.json").write_text(json.dumps(config))
+    resumed = redline.train(resume=run.out, total_env_steps=480, quiet=True)
+    assert resumed.inspect()["env_steps"] == 480
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d1"])
+def test_the_targets_of_every_preset_move_often(algorithm: str) -> None:
+    """Within the preset's own length, and in 200,000 env_steps by the plain defaults."""
+    for name in ("default", *declaration(algorithm).presets):
+        config = preset_config(algorithm, "Any-v0", name)
+        total = 200_000 if name == "default" else config.run.total_env_steps
+        moves = config.algo.expected_updates(total) / config.algo.target_update_interval
+        assert moves >= 20, name
 
 
 def test_expected_updates_by_hand() -> None:

@@ -39,21 +39,26 @@ OFF_POLICY: dict[str, Any] = {
     "replay_ratio": 4.0,
     "learning_starts": 16,
 }
-SEQUENCES: dict[str, Any] = OFF_POLICY | {
-    "sequence_length": 8,
-    "state_interval": 8,
-    "burn_in": 8,
-    "n_step": 2,
-    "core_size": 8,
-}
-RECURRENT: dict[str, Any] = {"core": "gru", "core_size": 8}
+TARGET: dict[str, Any] = {"target_update_interval": 4}
+SEQUENCES: dict[str, Any] = (
+    OFF_POLICY
+    | TARGET
+    | {
+        "sequence_length": 8,
+        "state_interval": 8,
+        "burn_in": 8,
+        "n_step": 2,
+        "core_size": 8,
+    }
+)
+RECURRENT: dict[str, Any] = {"core": "gru", "core_size": 8, "observe_previous": True}
 CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("ppo", "central", "redline/CartPoleHiddenVelocity-v1", {"num_minibatches": 2} | RECURRENT),
     ("a2c", "alternating", "CartPole-v1", RECURRENT),
     ("reinforce", "alternating", "CartPole-v1", {}),
     ("impala", "async", "CartPole-v1", {"max_staleness": 2, "num_workers": 1}),
     ("appo", "central", "CartPole-v1", {"num_minibatches": 2}),
-    ("dqn", "alternating", "CartPole-v1", OFF_POLICY | {"prioritized": True}),
+    ("dqn", "alternating", "CartPole-v1", OFF_POLICY | TARGET | {"prioritized": True}),
     ("r2d1", "async", "redline/TMaze-v1", SEQUENCES | {"prioritized": True, "num_workers": 1}),
     ("ddpg", "central", "Pendulum-v1", OFF_POLICY),
     ("td3", "alternating", "Pendulum-v1", OFF_POLICY),
@@ -95,7 +100,7 @@ def test_every_algorithm_has_a_case() -> None:
     ("algorithm", "collector", "settings"),
     [
         ("ppo", "alternating", {"num_minibatches": 2} | RECURRENT),
-        ("dqn", "async", OFF_POLICY | {"num_workers": 1}),
+        ("dqn", "async", OFF_POLICY | TARGET | {"num_workers": 1}),
     ],
 )
 def test_a_resumed_run_ends_like_one_that_was_never_stopped(

@@ -42,6 +42,20 @@ def test_a_config_file_of_version_0_1_is_read(kept: bool) -> None:
     assert run.num_threads == "auto"
 
 
+def test_a_config_file_without_previous_inputs_means_none() -> None:
+    """A run of R2D1 that began before there were any goes on without them, and as it learned."""
+    data = preset_config("r2d1", "redline/TMaze-v1", "auto").to_json()
+    assert data["run"]["observe_previous"]
+    new = ("observe_previous", "clip_reward", "episodic_life", "sticky_actions", "noop_max")
+    for name in (*new, "frame_skip"):
+        del data["run"][name]
+    data["algo"] |= {"adam_eps": 1e-3, "max_grad_norm": 40.0}
+    again = RunConfig.from_json(data)
+    assert not again.run.observe_previous
+    assert again.run.frame_skip is None
+    assert (again.algo.adam_eps, again.algo.max_grad_norm) == (1e-3, 40.0)
+
+
 def test_a_chosen_number_of_threads_stays() -> None:
     assert RunConfig.from_json(config(num_threads=3).to_json()).run.num_threads == 3
 

@@ -137,7 +137,13 @@ IMPALA: Presets = {
 }
 
 DQN_DEFAULTS: Settings = {"hidden_sizes": (128, 128), "activation": "relu"}
-R2D1_DEFAULTS: Settings = {"hidden_sizes": (128,), "activation": "relu", "core": "lstm"}
+R2D1_DEFAULTS: Settings = {
+    "hidden_sizes": (64,),
+    "activation": "relu",
+    "core": "lstm",
+    "core_size": 64,
+    "observe_previous": True,
+}
 
 _DQN_CARTPOLE: dict[str, Any] = {
     "total_env_steps": 100_000,
@@ -221,9 +227,19 @@ R2D1: Presets = {
         "target_update_interval": 100,
         "epsilon_schedule": "linear",
         "epsilon_fraction": 0.3,
-        "hidden_sizes": (64,),
-        "core_size": 64,
     },
+    "minatar": {
+        "total_env_steps": 1_000_000,
+        "batch_size": 32,
+        "replay_ratio": 8.0,
+        "learning_rate": 5e-4,
+        "target_update_interval": 200,
+        "core_size": 128,
+    },
+    # Lengths, step size, discount, epsilons and networks of R2D2 (Kapturowski et al. 2019, table
+    # 2); its epsilon of Adam and bound of the gradient divided by sequence_length. Its 2,500
+    # updates between moves of the target and its ratio of 0.8 are for 10^10 frames: here the
+    # budget makes 15,500 updates and 38 moves.
     "atari": {
         "total_env_steps": 10_000_000,
         "num_envs": 16,
@@ -233,9 +249,19 @@ R2D1: Presets = {
         "burn_in": 40,
         "n_step": 5,
         "batch_size": 32,
-        "replay_ratio": 1.0,
+        "replay_size": 1_000_000,
+        "replay_ratio": 4.0,
         "learning_starts": 80_000,
+        "learning_rate": 1e-4,
+        "learning_rate_schedule": "constant",
+        "adam_eps": 1.25e-5,
+        "max_grad_norm": 0.5,
+        "target_update_interval": 400,
         "core_size": 512,
+        "head_hidden_sizes": (512,),
+        # Value rescaling takes the place of clipped rewards, and lives go on.
+        "clip_reward": False,
+        "episodic_life": False,
     },
 }
 

@@ -20,8 +20,11 @@ episode this is the very state and value that the unrolled sequence has at row t
 truncation, where the true last observation is no row, it is the only way; where the episode
 terminated D is 0. So one rule serves all rows, with fixed shapes.
 
-Departs from the paper: the previous action and reward are no inputs; actors are the
-environments of one collector.
+Departs from the paper: actors are the environments of one collector; the loss is the mean over
+the learned rows, where the paper's is their sum over time. Adam's epsilon and the gradient's
+bound are therefore the paper's 1e-3 and 40 divided by L, which makes the same steps of any
+length of sequence. The previous action and reward come with the observations
+(`--observe-previous`, on unless switched off).
 
 Cost: one optimizer step per batch; two unrolls of T' - 1 rows. `update` never waits for the
 device.
@@ -71,7 +74,11 @@ from redline.returns import rescale, unrescale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class R2D1Config(QLearningConfig):
-    """Hyperparameters of R2D1, whose defaults follow R2D2 (Kapturowski et al. 2019).
+    """Hyperparameters of R2D1.
+
+    The defaults are for one machine: short sequences, which a run of a few hundred thousand
+    env_steps learns from often enough. The preset `atari` has the lengths, learning rate and
+    target interval of R2D2 (Kapturowski et al. 2019, table 2).
 
     Raises:
         ConfigError: if a value is out of range, or two contradict each other.
@@ -81,7 +88,7 @@ class R2D1Config(QLearningConfig):
 
     num_envs: int = 16
     """B, environments stepped in parallel."""
-    rollout_length: int = 40
+    rollout_length: int = 20
     """T, env_steps per environment per iteration; a divisor of state_interval."""
     batch_size: int = 32
     """Sequences per update."""
@@ -89,7 +96,9 @@ class R2D1Config(QLearningConfig):
     """Discount per env_step, in [0, 1]."""
     n_step: int = 5
     """Rewards summed before bootstrapping."""
-    replay_ratio: float = 1.0
+    replay_size: int = 200_000
+    """Transitions kept, over all environments; the oldest make room."""
+    replay_ratio: float = 16.0
     """Learned rows consumed by updates per env_step collected: updates per iteration =
     replay_ratio * T * B / (batch_size * sequence_length). What is left over is carried on."""
     prioritized: bool = True
@@ -100,11 +109,11 @@ class R2D1Config(QLearningConfig):
     """Exponent of the importance weights at the start; it rises to 1 at total_env_steps."""
     priority_eta: float = 0.9
     """Priority of a sequence = eta * greatest + (1 - eta) * mean TD error of its rows."""
-    sequence_length: int = 80
+    sequence_length: int = 20
     """Rows of a sequence that are learned from."""
-    burn_in: int = 40
+    burn_in: int = 10
     """Rows before those, which only warm the recurrent state up."""
-    state_interval: int = 40
+    state_interval: int = 20
     """Rows from one sequence's start to the next one's, where the state is stored; a multiple
     of rollout_length."""
     value_rescaling: bool = True
@@ -118,11 +127,17 @@ class R2D1Config(QLearningConfig):
     (Wang et al. 2016)."""
     huber_threshold: float | None = None
     """TD errors beyond it count linearly. None: squared error."""
-    adam_eps: float = 1e-3
-    """Adam's epsilon."""
-    max_grad_norm: float = 40.0
-    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
-    target_update_interval: int = 2_500
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
+    adam_eps: float = 5e-5
+    """Adam's epsilon. R2D2's is 1e-3 for a loss that is summed over a sequence; of the mean it is
+    1e-3 / sequence_length."""
+    max_grad_norm: float = 2.0
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off. R2D2's is 40 for a loss
+    that is summed over a sequence; of the mean it is 40 / sequence_length."""
+    target_update_interval: int = 100
     """Optimizer steps between updates of the target network."""
     epsilon_schedule: Literal["linear", "ape-x"] = "ape-x"
     """linear: one epsilon for all environments, falling with global env_steps.

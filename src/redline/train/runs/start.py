@@ -214,20 +214,34 @@ def _executed(
 
 
 def _check_updates(config: RunConfig) -> None:
-    """Refuse a run that would end without having learned anything.
+    """Refuse a run that would end without an update, or without a move of its target network.
 
     Raises:
         ConfigError: with the arithmetic.
     """
     algo, total = config.algo, config.run.total_env_steps
-    if not isinstance(algo, OffPolicyConfig) or algo.expected_updates(total) >= 1.0:
+    if not isinstance(algo, OffPolicyConfig):
         return
+    updates = algo.expected_updates(total)
+    # Only those that copy now and then have it; the others' targets follow each update.
+    interval = getattr(algo, "target_update_interval", 1)
+    if updates >= interval:
+        return
+    arithmetic = (
+        f"learning_starts={algo.learning_starts} env_steps come first, then replay_ratio="
+        f"{algo.replay_ratio:g} / {algo.samples_per_update} samples per update makes "
+        f"{algo.replay_ratio / algo.samples_per_update:.3g} updates per env_step"
+    )
+    if updates < 1.0:
+        raise ConfigError(
+            f"total_env_steps={total} ends before the first update: {arithmetic}. Train longer, "
+            f"or give a smaller learning_starts or a larger replay_ratio."
+        )
     raise ConfigError(
-        f"total_env_steps={total} ends before the first update: learning_starts="
-        f"{algo.learning_starts} env_steps come first, then replay_ratio={algo.replay_ratio:g} / "
-        f"{algo.samples_per_update} samples per update makes "
-        f"{algo.replay_ratio / algo.samples_per_update:.3g} updates per env_step. Train longer, "
-        f"or give a smaller learning_starts or a larger replay_ratio."
+        f"total_env_steps={total} ends before the target network moves for the first time, after "
+        f"target_update_interval={interval} updates: {arithmetic}, {updates:.0f} in all. Train "
+        f"longer, or give a smaller target_update_interval or learning_starts, or a larger "
+        f"replay_ratio."
     )
 
 
