@@ -107,7 +107,7 @@ class CheckedUpdate:
         if time.perf_counter() - began_s > _LONG_S:
             self._left, self._turns = set(), {}
         try:
-            metrics = metrics_of(algorithm, self._update(batch))
+            metrics = dict(self._update(batch))
         except Exception as error:  # noqa: BLE001 - whatever an engine fails with, the run goes on
             return self._fall_back(eager, eager_metrics, f"failed with {error!r}")
         worst = compare(before.state, eager.state, algorithm.state_dict(), eager_metrics, metrics)

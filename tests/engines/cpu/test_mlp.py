@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -146,16 +143,3 @@ def test_what_c_does_not_serve() -> None:
         pytest.skip("there is no C, or this processor has no AVX2")
     assert in_c(chain(8))
     assert not in_c(chain(8, nn.Tanh))
-
-
-def test_numpy_gets_one_thread() -> None:
-    """With as many as torch has, the two kept each other from working."""
-    program = (
-        "from threadpoolctl import threadpool_info\n"
-        "from redline.engines.cpu.mlp import limit_numpy_threads\n"
-        "limit_numpy_threads()\n"
-        "print([i['num_threads'] for i in threadpool_info() if i['internal_api'] == 'openblas'])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.strip(" []\n").split(", ")) <= {"1", ""}
