@@ -92,6 +92,9 @@ SUITES: dict[str, Suite] = {
         "dqn --preset rainbow --env CartPole-v1 --total-env-steps 100000", 5, 475, 4
     ),
     "r2d1-tmaze": Suite("r2d1 --env redline/TMaze-v1 --total-env-steps 100000", 5, 0.9, 4, 100),
+    "r2d1-recurrent": Suite(
+        "r2d1 --env redline/CartPoleHiddenVelocity-v1 --total-env-steps 200000", 3, 400, 3
+    ),
     "dqn-tmaze-control": Suite(
         "dqn --env redline/TMaze-v1 --total-env-steps 100000 --num-envs 16 --rollout-length 10 "
         "--batch-size 64 --replay-ratio 8 --learning-starts 2000 --replay-size 50000 "
