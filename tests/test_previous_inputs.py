@@ -46,6 +46,7 @@ def test_spaces_with_and_without_them() -> None:
     assert without_previous(space) == PLACE
     nested = spaces.Dict({"obs": PLACE})
     assert not has_previous(nested)
+    assert without_previous(nested) is nested
     assert without_previous(with_previous(nested, spaces.Discrete(4))) == nested
 
 

@@ -57,8 +57,10 @@ def has_previous(observation_space: Space[Any]) -> bool:
     )
 
 
-def without_previous(observation_space: spaces.Dict) -> Space[Any]:
-    """The space that `with_previous` was given, or what was left of it meanwhile."""
+def without_previous(observation_space: Space[Any]) -> Space[Any]:
+    """The space that `with_previous` was given, or what was left of it; another one as it is."""
+    if not isinstance(observation_space, spaces.Dict) or not has_previous(observation_space):
+        return observation_space
     rest = {k: sub for k, sub in observation_space.spaces.items() if k not in (ACTION, REWARD)}
     return rest[PLAIN] if PLAIN in rest else spaces.Dict(rest)
 

@@ -77,6 +77,8 @@ IDLE: list[tuple[str, str, dict[str, Any], str]] = [
 
 def started(algorithm: str, env: str, out: Path, **settings: Any) -> Any:
     usual = ON_POLICY if algorithm == "ppo" else OFF_POLICY
+    if algorithm in ("dqn", "r2d1"):
+        usual = usual | {"target_update_interval": 1}
     return redline.train(algorithm, env=env, out=out, **(usual | settings))
 
 

@@ -106,6 +106,15 @@ def test_without_a_core_they_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_hidden_layers_behind_an_image_are_refused_with_them_too(tmp_path: Path) -> None:
+    """The convolutional network ends in a layer of its own; both parts join its features."""
+    with pytest.raises(ConfigError, match="dense layers, and here are none"):
+        redline.train(
+            "r2d1", env="MinAtar/Breakout-v1", hidden_sizes=(4,), total_env_steps=50_000,
+            quiet=True, out=tmp_path / "run",
+        )  # fmt: skip
+
+
 def test_atari_frames_beside_them_are_stored_once(tmp_path: Path) -> None:
     """Pong, 2,000 rows: 14.1 MB of frames, where whole stacks would take four times that."""
     config = preset_config("r2d1", "ALE/Pong-v5", "auto").replace(

@@ -453,8 +453,7 @@ def build_replay(
 
 def _stacked_frames(config: RunConfig, space: gymnasium.Space[Any]) -> int:
     """Frames per observation that replay stores only once; 1 where observations are no stacks."""
-    if isinstance(space, gymnasium.spaces.Dict) and has_previous(space):
-        space = without_previous(space)
+    space = without_previous(space)
     if not is_atari(config.run.env) or not isinstance(space, gymnasium.spaces.Box):
         return 1
     return int(space.shape[0]) if len(space.shape) == 3 else 1

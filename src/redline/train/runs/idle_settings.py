@@ -27,6 +27,7 @@ from redline.envs.backends.registry import BACKENDS
 from redline.errors import ConfigError
 from redline.models.observation_encoder import image_shape, leaf_spaces
 from redline.policies.masks import network_space
+from redline.previous_inputs import without_previous
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.presets import preset_config
 from redline.train.runs.building import Given
@@ -160,7 +161,8 @@ def _has_dense_layers(
         return True
     if given.network is not None:
         return False
-    leaves = [leaf for _, leaf in leaf_spaces(network_space(env.observation_space))]
+    seen = without_previous(network_space(env.observation_space))  # it joins the features
+    leaves = [leaf for _, leaf in leaf_spaces(seen)]
     only_image = len(leaves) == 1 and image_shape(leaves[0]) is not None
     return not only_image or config.policy.encoder == "mlp"
 
