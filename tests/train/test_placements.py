@@ -97,18 +97,20 @@ def test_every_algorithm_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "collector", "settings"),
+    ("algorithm", "collector", "env", "settings"),
     [
-        ("ppo", "alternating", {"num_minibatches": 2} | RECURRENT),
-        ("dqn", "async", OFF_POLICY | TARGET | {"num_workers": 1}),
+        ("ppo", "alternating", "CartPole-v1", {"num_minibatches": 2} | RECURRENT),
+        ("dqn", "async", "CartPole-v1", OFF_POLICY | TARGET | {"num_workers": 1}),
+        ("td3", "serial", "redline/Pendulum-v1", OFF_POLICY | {"noise_color": 1.0}),
+        ("sac", "async", "Pendulum-v1", OFF_POLICY | {"num_workers": 1, "noise_color": 1.0}),
     ],
 )
 def test_a_resumed_run_ends_like_one_that_was_never_stopped(
-    algorithm: str, collector: str, settings: dict[str, Any], tmp_path: Path
+    algorithm: str, collector: str, env: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """To the bit, the rollouts made ahead included; from the checkpoint of 32 env_steps."""
     settings = TINY | settings | {"collector": collector, "checkpoints": "every"}
-    whole = redline.train(algorithm, env="CartPole-v1", out=tmp_path / "whole", **settings)
+    whole = redline.train(algorithm, env=env, out=tmp_path / "whole", **settings)
     shutil.copytree(whole.out, tmp_path / "torn")
     kept, *later = sorted((tmp_path / "torn" / "checkpoints").glob("step_*"))
     assert kept.name == "step_000000000032"
@@ -140,6 +142,17 @@ def test_the_presets_workers_have_environments_enough() -> None:
         config = preset_config("dqn", env, "apex-like")
         assert config.algo.num_envs >= config.run.num_workers
         assert config.algo.epsilon_schedule == "ape-x"
+
+
+def test_colored_noise_is_the_same_in_other_processes(tmp_path: Path) -> None:
+    settings = TINY | OFF_POLICY | {"noise_color": 1.0}
+    hashes = {
+        redline.train(
+            "td3", env="Pendulum-v1", out=tmp_path / collector, collector=collector, **settings
+        ).inspect()["params_sha256"]
+        for collector in ("serial", "central")
+    }
+    assert len(hashes) == 1
 
 
 def test_evaluation_beside_learning_gives_what_evaluation_in_turn_gives(tmp_path: Path) -> None:

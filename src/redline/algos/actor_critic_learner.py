@@ -106,7 +106,11 @@ class ActorCriticLearner(OffPolicyAlgorithm):
                 f"{cls.name} needs a Box action space, got {action_space}. "
                 f"{algorithms_for(action_space)}"
             )
-        return make_actor(DeterministicActor, observation_space, action_space, **settings.to_dict())
+        actor = make_actor(
+            DeterministicActor, observation_space, action_space, **settings.to_dict()
+        )
+        actor.noise_color = config.noise_color
+        return actor
 
     @staticmethod
     @abstractmethod

@@ -77,6 +77,15 @@ def require_fraction(**values: float) -> None:
             raise ConfigError(f"{name}={value} must lie between 0 and 1, both included.")
 
 
+def require_noise_color(noise_color: float) -> None:
+    """Raise ConfigError for an exponent of the action noise's spectrum outside [0, 2]."""
+    if not 0 <= noise_color <= 2:
+        raise ConfigError(
+            f"noise_color={noise_color} must lie between 0 and 2. Give 0 for white noise, 1 for "
+            f"pink or 2 for red."
+        )
+
+
 def require_importance_bounds(rho_bar: float, c_bar: float) -> None:
     """Raise ConfigError unless 0 < c_bar <= rho_bar: Espeholt et al. 2018, section 4.1."""
     require_positive(rho_bar=rho_bar, c_bar=c_bar)

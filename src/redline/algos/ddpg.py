@@ -32,6 +32,7 @@ from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.config import (
     OffPolicyConfig,
     require_fraction,
+    require_noise_color,
     require_not_negative,
     require_positive,
 )
@@ -51,6 +52,9 @@ class DDPGConfig(OffPolicyConfig):
     exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while collecting, in units of half the
     distance between the bounds."""
+    noise_color: float = 0.0
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
     tau: float = 0.005
     """Share of the way that the target networks move towards the online ones."""
     learning_rate: float = 3e-4
@@ -67,6 +71,7 @@ class DDPGConfig(OffPolicyConfig):
         OffPolicyConfig.__post_init__(self)
         require_positive(tau=self.tau, learning_rate=self.learning_rate)
         require_fraction(tau=self.tau)
+        require_noise_color(self.noise_color)
         require_not_negative(exploration_noise=self.exploration_noise)
         for name in ("actor_learning_rate", "critic_learning_rate"):
             value = getattr(self, name)

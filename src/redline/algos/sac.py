@@ -44,6 +44,7 @@ from redline.algos.config import (
     OnlyWith,
     require_finite,
     require_fraction,
+    require_noise_color,
     require_not_negative,
     require_positive,
 )
@@ -89,6 +90,9 @@ class SACConfig(OffPolicyConfig):
     the actions that the action mask of each observation allows."""
     target_entropy_scale: float = 0.98
     """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    noise_color: float = 0.0
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
     tau: float = 0.005
     """Share of the way that the target critics move towards the critics."""
     target_update_interval: int = 1
@@ -138,6 +142,7 @@ class SACConfig(OffPolicyConfig):
             raise ConfigError("critic_dropout=1.0 drops everything. Give less, such as 0.01.")
         if self.target_entropy is not None:
             require_finite(target_entropy=self.target_entropy)
+        require_noise_color(self.noise_color)
         if self.alpha is not None:
             require_not_negative(alpha=self.alpha)
         for name in ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate"):
@@ -271,8 +276,16 @@ class SAC(ActorCriticLearner):
                 f"{algorithms_for(action_space)}"
             )
         discrete = isinstance(action_space, spaces.Discrete)
+        if discrete and config.noise_color:
+            raise ConfigError(
+                f"noise_color={config.noise_color} is for Box actions: the noise that chooses "
+                f"among the {action_space.n} actions of {action_space} is not normal. Leave it at "
+                f"0."
+            )
         kind: Any = CategoricalActor if discrete else SquashedGaussianActor
-        return make_actor(kind, observation_space, action_space, **settings.to_dict())
+        actor = make_actor(kind, observation_space, action_space, **settings.to_dict())
+        actor.noise_color = config.noise_color
+        return actor
 
     @staticmethod
     def _critic_settings(actor: Any, config: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.config import (
     OffPolicyConfig,
     require_fraction,
+    require_noise_color,
     require_not_negative,
     require_positive,
 )
@@ -55,6 +56,9 @@ class TD3Config(OffPolicyConfig):
 
     exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while collecting."""
+    noise_color: float = 0.0
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
     target_noise: float = 0.2
     """Standard deviation of the noise on the target policy's actions."""
     target_noise_clip: float = 0.5
@@ -84,6 +88,7 @@ class TD3Config(OffPolicyConfig):
             learning_rate=self.learning_rate,
         )
         require_fraction(tau=self.tau)
+        require_noise_color(self.noise_color)
         require_not_negative(
             exploration_noise=self.exploration_noise,
             target_noise=self.target_noise,

@@ -2,6 +2,12 @@
 
 Environment i is given the same numbers whatever runs beside it: its stream depends on the
 run's seed, on i, and on how many steps came before.
+
+A policy may ask for noise that is correlated over time (`Policy.noise_color`; Eberhard et al.
+2023, "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement Learning").
+White noise is then drawn for about 1,000 steps at once and given the wanted spectrum. Each number
+is standard normal as before; what changes is how alike neighbors are. Such blocks are independent
+of each other and of where episodes end.
 """
 
 from __future__ import annotations
@@ -27,6 +33,53 @@ NoiseSource: TypeAlias = Literal["device", "host"]
 other collectors, drawn on the CPU and copied once per rollout."""
 _STREAM = 1  # keeps the action noise apart from the environments' own seeds
 _MIN_ROWS = 64  # rows of noise drawn at once where rollouts are shorter
+_COLORED_ROWS = 1_024  # the same of colored noise: the longest period that it has
+
+
+def spectrum_scale(rows: int, color: float) -> Array:
+    """[rows // 2 + 1] factors of the Fourier coefficients of white noise that color it.
+
+    Eberhard et al. 2023, section 2: a power spectral density proportional to f^-color, so
+    amplitudes go with f^(-color / 2). The constant term, where that is infinite, gets the factor
+    of the lowest frequency. The factors' mean square over all `rows` coefficients is 1, so the
+    variance stays what it was (Parseval).
+
+    Args:
+        rows: n > 1 steps.
+        color: exponent; 0 is white, 1 pink, 2 red.
+    """
+    frequency = np.fft.rfftfreq(rows)
+    frequency[0] = frequency[1]
+    scale = frequency ** (-color / 2)
+    # Each coefficient but the constant and, for an even number, the last stands for two.
+    twice = np.full(len(scale), 2.0)
+    twice[0] = 1.0
+    if rows % 2 == 0:
+        twice[-1] = 1.0
+    return scale / np.sqrt((twice * scale**2).sum() / rows)
+
+
+def colored(white: Array, color: float) -> Array:
+    """White noise with the power spectral density of another color.
+
+    Args:
+        white: [n, noise_size] standard normal.
+        color: exponent of `spectrum_scale`.
+
+    Returns:
+        [n, noise_size] float32, each number standard normal.
+    """
+    rows = len(white)
+    # In float64: numpy transforms float32 in float32, and rounding would whiten low frequencies.
+    coefficients = np.fft.rfft(white.astype(np.float64), axis=0)
+    coefficients *= spectrum_scale(rows, color)[:, None]
+    return np.fft.irfft(coefficients, n=rows, axis=0).astype(np.float32)
+
+
+def rows_at_once(rollout_length: int, color: float) -> int:
+    """Rows of noise to draw together: whole rollouts, and as many as coloring needs."""
+    wanted = _COLORED_ROWS if color else _MIN_ROWS
+    return max(rollout_length, wanted // rollout_length * rollout_length)
 
 
 class HostNoise:
@@ -58,13 +111,15 @@ class HostNoise:
     def draw(self) -> Array:
         """[T, B, noise_size] float32, the next rows of each stream."""
         if self._used + self._length > len(self._drawn):
-            self._draw_rows(max(self._length, _MIN_ROWS // self._length * self._length))
+            self._draw_rows(rows_at_once(self._length, self._policy.noise_color))
         start, self._used = self._used, self._used + self._length
         return self._drawn[start : self._used]
 
     def _draw_rows(self, rows: int) -> None:
         self._before_draw = [rng.bit_generator.state for rng in self._rngs]
         streams = [self._policy.draw_noise(rng, rows) for rng in self._rngs]
+        if self._policy.noise_color:
+            streams = [colored(stream, self._policy.noise_color) for stream in streams]
         self._drawn, self._used = np.stack(streams, axis=1), 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -119,21 +174,43 @@ class DeviceNoise:
         self._policy, self._length = policy, rollout_length
         self._words_per_step = -(-policy.noise_size // 2)
         self._key = stream_keys(seed, first_env_id, num_envs, device, stream=_STREAM)
-        self._position = torch.zeros_like(self._key)
-        self._offsets = word_offsets(rollout_length * self._words_per_step, device)
+        self._position = self._before_draw = torch.zeros_like(self._key)
+        # White rows need not wait for others: a rollout's are drawn with it.
+        color = policy.noise_color
+        self._rows = rows_at_once(rollout_length, color) if color else rollout_length
+        self._offsets = word_offsets(self._rows * self._words_per_step, device)
+        self._scale = None
+        if color:
+            scale = torch.from_numpy(spectrum_scale(self._rows, color))
+            self._scale = scale[:, None, None].to(device, torch.float32)
+        self._drawn, self._used = torch.empty((0, num_envs, 0), device=device), 0
 
     def draw(self) -> Tensor:
         """[T, B, noise_size] float32, the next rows of each stream."""
-        count = self._length * self._words_per_step
+        if self._used + self._length > len(self._drawn):
+            self._draw_rows()
+        start, self._used = self._used, self._used + self._length
+        return self._drawn[start : self._used]
+
+    def _draw_rows(self) -> None:
+        self._before_draw = self._position
+        count = self._rows * self._words_per_step
         words = draw_words(self._key, self._position, count, self._offsets)
         self._position = self._position + count
-        uniform = open_uniforms(words.unflatten(0, (self._length, self._words_per_step)))
+        uniform = open_uniforms(words.unflatten(0, (self._rows, self._words_per_step)))
         uniform = uniform[:, : self._policy.noise_size].transpose(1, 2).contiguous()
-        return self._policy.noise_from_uniform(uniform)
+        noise = self._policy.noise_from_uniform(uniform)
+        if self._scale is not None:
+            coefficients = torch.fft.rfft(noise, dim=0) * self._scale
+            noise = torch.fft.irfft(coefficients, n=self._rows, dim=0)
+        self._drawn, self._used = noise, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """How far each stream is."""
-        return {"noise": {"source": "device", "position": self._position.cpu()}}
+        """How far each stream is; of colored noise, where its block began and how far that is."""
+        if self._scale is None:
+            return {"noise": {"source": "device", "position": self._position.cpu()}}
+        state = {"source": "device", "position": self._before_draw.cpu(), "used": self._used}
+        return {"noise": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there; `state` may hold more than the noise.
@@ -144,6 +221,10 @@ class DeviceNoise:
         saved = state["noise"]
         _require_source(saved.get("source") if isinstance(saved, dict) else "host", "device")
         self._position = saved["position"].to(self._key.device)
+        self._drawn, self._used = self._drawn[:0], 0
+        if saved.get("used"):
+            self._draw_rows()
+            self._used = saved["used"]
 
 
 def _require_source(saved: str | None, mine: str) -> None:

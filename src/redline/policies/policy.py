@@ -63,6 +63,9 @@ class Policy(nn.Module, ABC):
 
     Attributes:
         noise_size: how many noise numbers one environment's action takes.
+        noise_color: how alike a collector makes the noise of neighboring steps, as an exponent of
+            its spectrum: 0 is white, where steps are independent, 1 pink, 2 red. Only for
+            normally distributed noise.
         is_recurrent: whether there is a state to carry from step to step.
         extras_spec: name -> trailing shape of each extra, e.g. {"log_prob": (), "value": ()}.
         action_space: the space that `act` answers in.
@@ -72,6 +75,7 @@ class Policy(nn.Module, ABC):
     """
 
     noise_size: int
+    noise_color: float = 0.0
     is_recurrent: bool
     extras_spec: dict[str, tuple[int, ...]]
     action_space: Any
@@ -206,6 +210,7 @@ class PolicyWrapper(Policy):
         super().__init__()
         self.policy = policy
         self.noise_size, self.is_recurrent = policy.noise_size, policy.is_recurrent
+        self.noise_color = policy.noise_color
         self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
         self.action_space = policy.action_space
         self.conditioning_names = policy.conditioning_names
