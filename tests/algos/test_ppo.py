@@ -201,6 +201,26 @@ def test_state_dict_continues_bit_for_bit() -> None:
     assert other.optimizer_steps() == ppo.optimizer_steps() == 8
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "length", "samples", "environments"),
+    [
+        (8, 256, 32, 4),  # 2048 samples: 32 parts of 64; 8 environments: 4 parts of 2
+        (3, 100, 4, 3),  # 300 samples: not 3 parts of 64 or more and less than 5, 300 / 4 = 75
+        (1, 127, 1, 1),  # 127 is prime
+        (7, 2, 1, 1),  # fewer than 64 samples; 7 is prime
+    ],
+)
+def test_minibatches_have_at_least_64_samples(
+    num_envs: int, length: int, samples: int, environments: int
+) -> None:
+    config = PPOConfig(num_envs=num_envs, rollout_length=length)
+
+    assert config.minibatches(recurrent=False) == samples
+    assert config.minibatches(recurrent=True) == environments
+    given = PPOConfig(num_envs=num_envs, rollout_length=length, num_minibatches=1)
+    assert given.minibatches(recurrent=False) == given.minibatches(recurrent=True) == 1
+
+
 def test_sizes_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"8 \* 128 = 1024 samples, 4 left over"):
         PPOConfig(num_envs=8, rollout_length=128, num_minibatches=5)

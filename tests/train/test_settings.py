@@ -116,12 +116,15 @@ def test_auto_takes_the_preset_of_the_environments_family() -> None:
     assert family("ALE/Breakout-v5") == "atari"
     assert family("MinAtar/Breakout-v1") == "minatar"
     assert preset_config("ppo", "CartPole-v1", "auto").run.preset == "cartpole"
-    assert preset_config("ppo", "Acrobot-v1", "auto").run.preset == "default"
+    assert preset_config("ppo", "Acrobot-v1", "auto").run.preset == "acrobot"
+    assert preset_config("ppo", "Blackjack-v1", "auto").run.preset == "default"
+    assert preset_config("ppo", "LunarLanderContinuous-v3", "auto").run.preset == "lunarlander"
+    assert preset_config("sac", "LunarLander-v3", "auto").run.preset == "default"
     assert preset_config("ppo", "CartPole-v1", "default").algo == PPOConfig()
 
 
 def test_unknown_presets_are_refused_with_what_there_is() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean mujoco\?.*auto, default, atari"):
+    with pytest.raises(UnknownNameError, match=r"did you mean mujoco\?.*auto, default, acrobot"):
         preset_config("ppo", "X", "mujocco")
 
 

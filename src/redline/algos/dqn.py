@@ -85,15 +85,19 @@ class DQNConfig(QLearningConfig):
         "huber_threshold": (OnlyIf("value_distribution", never=("categorical",)),),
     }
 
-    batch_size: int = 32
+    batch_size: int = 64
     """Transitions per update."""
     rollout_length: int = 4
     """T, env_steps per environment per iteration; the iteration's updates follow."""
-    replay_ratio: float = 8.0
+    replay_ratio: float = 32.0
     """Samples consumed by updates per sample collected: updates per iteration =
     replay_ratio * T * B / batch_size. What is left over is carried on."""
-    learning_starts: int = 10_000
+    learning_starts: int = 1_000
     """env_steps collected before the first update."""
+    learning_rate: float = 2.5e-4
+    """Adam's step size."""
+    target_update_interval: int = 500
+    """Optimizer steps between updates of the target network."""
     noisy: bool = False
     """Whether the layers after the torso have noisy weights (Fortunato et al. 2018). They
     explore by themselves once learning has started: use a small epsilon_final, such as 0."""

@@ -58,12 +58,13 @@ class PPOConfig:
 
     num_envs: int = 8
     """B, environments stepped in parallel."""
-    rollout_length: int = 128
+    rollout_length: int = 256
     """T, env_steps per environment per iteration."""
-    num_epochs: int = 4
+    num_epochs: int = 10
     """Passes over each rollout."""
-    num_minibatches: int = 4
-    """Equal parts of a rollout (of its environments, for a recurrent policy)."""
+    num_minibatches: int | None = None
+    """Equal parts of a rollout (of its environments, for a recurrent policy).
+    None: as many as leave at least 64 samples to each; for a recurrent policy at most 4."""
     gamma: float = 0.99
     """Discount per env_step, in [0, 1]."""
     gae_lambda: float = 0.95
@@ -80,7 +81,7 @@ class PPOConfig:
     """Weight of the value loss."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
-    learning_rate: float = 2.5e-4
+    learning_rate: float = 3e-4
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
@@ -99,7 +100,7 @@ class PPOConfig:
             num_envs=self.num_envs,
             rollout_length=self.rollout_length,
             num_epochs=self.num_epochs,
-            num_minibatches=self.num_minibatches,
+            num_minibatches=1 if self.num_minibatches is None else self.num_minibatches,
             clip_range=self.clip_range,
             learning_rate=self.learning_rate,
             adam_eps=self.adam_eps,
@@ -115,12 +116,31 @@ class PPOConfig:
         if self.clip_range_value is not None:
             require_positive(clip_range_value=self.clip_range_value)
         samples = self.num_envs * self.rollout_length
-        if samples % self.num_minibatches:
+        if self.num_minibatches is not None and samples % self.num_minibatches:
             raise ConfigError(
                 f"num_minibatches={self.num_minibatches} does not divide the rollout: num_envs * "
                 f"rollout_length = {self.num_envs} * {self.rollout_length} = {samples} samples, "
                 f"{samples % self.num_minibatches} left over. Use a divisor of {samples}."
             )
+
+    def minibatches(self, *, recurrent: bool) -> int:
+        """Equal parts of a rollout: num_minibatches, or what None stands for.
+
+        Args:
+            recurrent: whether the policy learns from whole sequences, so that environments are
+                divided rather than samples.
+        """
+        if self.num_minibatches is not None:
+            return self.num_minibatches
+        if recurrent:
+            return _largest_divisor(self.num_envs, 4)
+        samples = self.num_envs * self.rollout_length
+        return _largest_divisor(samples, max(samples // 64, 1))
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is not above `limit`."""
+    return next(n for n in range(min(limit, number), 0, -1) if number % n == 0)
 
 
 def clipped_policy_loss(
@@ -216,9 +236,10 @@ class PPO(OnPolicyAlgorithm):
     def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None:
         self.policy = policy
         self.config = config
-        if policy.is_recurrent and config.num_envs % config.num_minibatches:
+        self.num_minibatches = config.minibatches(recurrent=policy.is_recurrent)
+        if policy.is_recurrent and config.num_envs % self.num_minibatches:
             raise ConfigError(
-                f"num_minibatches={config.num_minibatches} does not divide num_envs="
+                f"num_minibatches={self.num_minibatches} does not divide num_envs="
                 f"{config.num_envs}: a recurrent policy learns from whole sequences, so "
                 f"minibatches are made of environments. Use a divisor of {config.num_envs}."
             )
@@ -268,7 +289,7 @@ class PPO(OnPolicyAlgorithm):
         totals: dict[str, Tensor] = {}
         count = torch.zeros((), device=self.device)
         for _ in range(config.num_epochs):
-            for batch in data.minibatches(self.permutation(data.num_envs), config.num_minibatches):
+            for batch in data.minibatches(self.permutation(data.num_envs), self.num_minibatches):
                 metrics = self.step(batch, stopped)
                 running = 1.0 - stopped
                 count += running

@@ -3,6 +3,11 @@
 Each table is one algorithm's `presets`: name -> settings of the run, the network and the
 algorithm. A preset named after a family of environments is taken for those by itself
 (`train/presets.py`). A variant, such as rainbow, is laid over what the family gives.
+
+Sets marked "zoo" are the tuned hyperparameters of RL Baselines3 Zoo
+(github.com/DLR-RM/rl-baselines3-zoo, folder hyperparams) in Redline's names: a batch size becomes
+a number of minibatches, gradient steps become a replay ratio, an interval of the target network
+counts updates, and what only generalized state-dependent exploration has is left out.
 """
 
 from __future__ import annotations
@@ -24,6 +29,18 @@ _PPO_MUJOCO: dict[str, Any] = {
     "learning_rate": 3e-4,
     "learning_rate_schedule": "linear",
     "normalize_obs": True,
+    "scale_reward": True,
+}
+
+_PPO_TOY_TEXT: Settings = {
+    "total_env_steps": 500_000,
+    "num_envs": 16,
+    "rollout_length": 128,
+    "num_epochs": 4,
+    "num_minibatches": 8,
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear",
+    "entropy_coef": 0.01,
     "scale_reward": True,
 }
 
@@ -73,6 +90,62 @@ PPO: Presets = {
         "core_window": 16,
     },
     "mujoco": _PPO_MUJOCO,
+    "swimmer": _PPO_MUJOCO | {"gamma": 0.9999, "gae_lambda": 0.98},  # zoo: these two
+    "lunarlander": {  # zoo
+        "total_env_steps": 1_000_000,
+        "num_envs": 16,
+        "rollout_length": 1_024,
+        "num_epochs": 4,
+        "num_minibatches": 256,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "learning_rate": 3e-4,
+        "entropy_coef": 0.01,
+    },
+    "bipedalwalker": {  # zoo
+        "total_env_steps": 5_000_000,
+        "num_envs": 32,
+        "rollout_length": 2_048,
+        "num_epochs": 10,
+        "num_minibatches": 1_024,
+        "gamma": 0.999,
+        "learning_rate": 3e-4,
+        "clip_range": 0.18,
+        "normalize_obs": True,
+        "scale_reward": True,
+    },
+    "acrobot": {  # zoo
+        "total_env_steps": 1_000_000,
+        "num_envs": 16,
+        "rollout_length": 256,
+        "num_epochs": 4,
+        "num_minibatches": 64,
+        "gae_lambda": 0.94,
+        "learning_rate": 3e-4,
+        "normalize_obs": True,
+        "scale_reward": True,
+    },
+    "mountaincar": {  # zoo
+        "total_env_steps": 1_000_000,
+        "num_envs": 16,
+        "rollout_length": 16,
+        "num_epochs": 4,
+        "num_minibatches": 4,
+        "gae_lambda": 0.98,
+        "learning_rate": 3e-4,
+        "normalize_obs": True,
+        "scale_reward": True,
+    },
+    "pendulum": {  # zoo
+        "total_env_steps": 100_000,
+        "num_envs": 4,
+        "rollout_length": 1_024,
+        "num_epochs": 10,
+        "num_minibatches": 64,
+        "gamma": 0.9,
+        "learning_rate": 1e-3,
+    },
+    "toytext": _PPO_TOY_TEXT,
     # A shorter horizon and less initial noise: with the general ones, some seeds stay on
     # a gait that slides on the back.
     "halfcheetah": _PPO_MUJOCO
@@ -106,8 +179,37 @@ PPO: Presets = {
     },
 }
 
+_A2C_TUNED: Settings = {  # zoo, of several environments
+    "rollout_length": 8,
+    "gae_lambda": 0.9,
+    "value_coef": 0.4,
+    "entropy_coef": 0.0,
+    "learning_rate_schedule": "linear",
+    "normalize_obs": True,
+    "scale_reward": True,
+}
+_A2C_NORMALIZED: Settings = {  # zoo
+    "num_envs": 16,
+    "entropy_coef": 0.0,
+    "normalize_obs": True,
+    "scale_reward": True,
+}
+
 A2C: Presets = {
     "cartpole": {"total_env_steps": 500_000, "learning_rate_schedule": "linear"},
+    "lunarlander": {  # zoo
+        "total_env_steps": 200_000,
+        "gamma": 0.995,
+        "learning_rate": 8.3e-4,
+        "learning_rate_schedule": "linear",
+        "entropy_coef": 1e-5,
+    },
+    "lunarlandercontinuous": _A2C_TUNED | {"total_env_steps": 5_000_000, "num_envs": 4},
+    "bipedalwalker": _A2C_TUNED
+    | {"total_env_steps": 5_000_000, "num_envs": 16, "learning_rate": 9.6e-4},
+    "pendulum": _A2C_TUNED | {"total_env_steps": 1_000_000, "num_envs": 8, "gamma": 0.9},
+    "acrobot": _A2C_NORMALIZED | {"total_env_steps": 500_000},
+    "mountaincar": _A2C_NORMALIZED | {"total_env_steps": 1_000_000},
     "mujoco": {
         "total_env_steps": 1_000_000,
         "num_envs": 16,
@@ -206,7 +308,42 @@ _MUJOCO: dict[str, Any] = {
     "replay_ratio": 256.0,
 }
 
-DQN: Presets = {"cartpole": _DQN_CARTPOLE, "minatar": _DQN_MINATAR, "atari": _DQN_ATARI}
+_DQN_TUNED: dict[str, Any] = {  # zoo, of LunarLander and Acrobot
+    "total_env_steps": 100_000,
+    "rollout_length": 4,
+    "hidden_sizes": (256, 256),
+    "batch_size": 128,
+    "replay_size": 50_000,
+    "replay_ratio": 128.0,
+    "learning_starts": 128,
+    "learning_rate": 6.3e-4,
+    "target_update_interval": 250,
+    "epsilon_fraction": 0.12,
+    "epsilon_final": 0.1,
+}
+_DQN_MOUNTAIN_CAR: dict[str, Any] = {  # zoo
+    "total_env_steps": 120_000,
+    "rollout_length": 16,
+    "hidden_sizes": (256, 256),
+    "batch_size": 128,
+    "gamma": 0.98,
+    "replay_size": 10_000,
+    "replay_ratio": 64.0,
+    "learning_starts": 1_000,
+    "learning_rate": 4e-3,
+    "target_update_interval": 300,
+    "epsilon_fraction": 0.2,
+    "epsilon_final": 0.07,
+}
+
+DQN: Presets = {
+    "cartpole": _DQN_CARTPOLE,
+    "lunarlander": _DQN_TUNED,
+    "acrobot": _DQN_TUNED,
+    "mountaincar": _DQN_MOUNTAIN_CAR,
+    "minatar": _DQN_MINATAR,
+    "atari": _DQN_ATARI,
+}
 
 R2D1: Presets = {
     "memory": {
@@ -265,15 +402,33 @@ R2D1: Presets = {
     },
 }
 
-DDPG: Presets = {
+_ZOO_DETERMINISTIC: dict[str, Any] = {  # zoo, of DDPG and TD3
+    "gamma": 0.98,
+    "replay_size": 200_000,
+    "learning_starts": 10_000,
+    "learning_rate": 1e-3,
+    "hidden_sizes": (400, 300),
+}
+_DETERMINISTIC_MOUNTAIN_CAR: dict[str, Any] = {  # zoo, with pink noise for Ornstein-Uhlenbeck's
+    "total_env_steps": 300_000,
+    "learning_starts": 1_000,
+    "learning_rate": 1e-3,
+    "hidden_sizes": (400, 300),
+    "exploration_noise": 0.5,
+    "noise_color": 1.0,
+}
+_DETERMINISTIC: Presets = {
     "pendulum": _PENDULUM | {"total_env_steps": 40_000, "learning_rate": 1e-3},
+    "mountaincarcontinuous": _DETERMINISTIC_MOUNTAIN_CAR,
+    "lunarlandercontinuous": _ZOO_DETERMINISTIC | {"total_env_steps": 300_000},
+    "bipedalwalker": _ZOO_DETERMINISTIC | {"total_env_steps": 1_000_000},
     "mujoco": _MUJOCO,
+    "swimmer": _MUJOCO | {"gamma": 0.9999},  # zoo: this one
 }
 
-TD3: Presets = {
-    "pendulum": _PENDULUM | {"total_env_steps": 40_000, "learning_rate": 1e-3},
-    "mujoco": _MUJOCO,
-}
+DDPG: Presets = _DETERMINISTIC
+
+TD3: Presets = _DETERMINISTIC
 
 SAC: Presets = {
     "pendulum": _PENDULUM
@@ -281,7 +436,39 @@ SAC: Presets = {
         "total_env_steps": 20_000,
         "learning_rate": 1e-3,
     },
+    "mountaincarcontinuous": {  # zoo, with pink noise for state-dependent exploration
+        "total_env_steps": 50_000,
+        "rollout_length": 32,
+        "batch_size": 512,
+        "gamma": 0.9999,
+        "replay_size": 50_000,
+        "replay_ratio": 512.0,
+        "learning_starts": 5_000,
+        "alpha": 0.1,
+        "tau": 0.01,
+        "hidden_sizes": (64, 64),
+        "noise_color": 1.0,
+    },
+    "lunarlandercontinuous": {  # zoo
+        "total_env_steps": 500_000,
+        "learning_starts": 10_000,
+        "learning_rate": 7.3e-4,
+        "learning_rate_schedule": "linear",
+        "tau": 0.01,
+        "hidden_sizes": (400, 300),
+    },
+    "bipedalwalker": {  # zoo
+        "total_env_steps": 500_000,
+        "rollout_length": 64,
+        "gamma": 0.98,
+        "replay_size": 300_000,
+        "learning_starts": 10_000,
+        "learning_rate": 7.3e-4,
+        "tau": 0.02,
+        "hidden_sizes": (400, 300),
+    },
     "mujoco": _MUJOCO,
+    "swimmer": _MUJOCO | {"gamma": 0.999},  # zoo: this one
 }
 
 DIAYN: Presets = {

@@ -18,9 +18,17 @@ from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
 FAMILIES: tuple[tuple[str, str], ...] = (
     (r"^(redline/)?CartPole-v\d$", "cartpole"),
+    (r"^(redline/)?Acrobot-v\d$", "acrobot"),
+    (r"^(redline/)?MountainCar-v\d$", "mountaincar"),
+    (r"^MountainCarContinuous-v\d$", "mountaincarcontinuous"),
+    (r"^(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery)-v\d$", "toytext"),
+    (r"^LunarLander-v\d$", "lunarlander"),
+    (r"^LunarLanderContinuous-v\d$", "lunarlandercontinuous"),
+    (r"^BipedalWalker(Hardcore)?-v\d$", "bipedalwalker"),
     (r"^HalfCheetah-v\d$", "halfcheetah"),
+    (r"^Swimmer-v\d$", "swimmer"),
     (
-        r"^(Hopper|Walker2d|Ant|Swimmer|Humanoid|HumanoidStandup|Reacher|Pusher"
+        r"^(Hopper|Walker2d|Ant|Humanoid|HumanoidStandup|Reacher|Pusher"
         r"|InvertedPendulum|InvertedDoublePendulum)-v\d$",
         "mujoco",
     ),
@@ -33,7 +41,11 @@ FAMILIES: tuple[tuple[str, str], ...] = (
 )
 """(pattern of the environment's id, family) in the order in which they are tried."""
 
-_PARENTS = {"halfcheetah": "mujoco"}
+_PARENTS = {
+    "halfcheetah": "mujoco",
+    "swimmer": "mujoco",
+    "lunarlandercontinuous": "lunarlander",
+}
 """The family that a more special one falls back to, where an algorithm has no preset for it."""
 
 

@@ -62,7 +62,7 @@ class PPOUpdate:
 
     def __init__(self, algorithm: PPO) -> None:
         config = algorithm.config
-        rows = config.num_envs * config.rollout_length // config.num_minibatches
+        rows = config.num_envs * config.rollout_length // algorithm.num_minibatches
         self._algorithm: Any = algorithm
         self._networks = ActorCriticNetworks(algorithm, rows)
         self._is_appo = type(algorithm) is APPO
@@ -123,7 +123,7 @@ class PPOUpdate:
     def _passes(self, rows: _Rows) -> dict[str, Tensor]:
         """All optimizer steps from one rollout; the means of their metrics."""
         algorithm, config = self._algorithm, self._algorithm.config
-        size = len(rows.x) // config.num_minibatches
+        size = len(rows.x) // algorithm.num_minibatches
         clip_range = float(algorithm.clip_range.numpy())
         totals: dict[str, float] = {}
         count, stopped = 0, False

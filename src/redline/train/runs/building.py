@@ -235,7 +235,7 @@ def resolve_threads(
     if not _has_images(env):
         rows = getattr(algo, "samples_per_update", None)
         if rows is None:
-            minibatches = getattr(algo, "num_minibatches", 1)
+            minibatches = getattr(algorithm, "num_minibatches", 1)
             rows = algo.num_envs * algo.rollout_length / minibatches
         work = update_multiplications(algorithm, rows) if run.device == "cpu" else 0.0
         cores = _learner_cores(run, collector)
