@@ -13,7 +13,8 @@ on seeds that training never saw. Results go to benchmarks/results/learning/<sui
 The suites `published` and `first` take hours to days (`benchmarks/published`). They run as many
 seeds at once as there are cores, each with a core and a thread of its own, and may be killed at
 any moment: the same command goes on where they were. Their results go to
-benchmarks/results/learning/<suite>.md and benchmarks/results/learning/published.
+benchmarks/results/learning/published; the pages are docs/results.md and, of `first`,
+benchmarks/results/learning/first.md.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ from benchmarks.published.experiments import SUITES as LONG_SUITES
 from benchmarks.published.experiments import chosen
 
 RESULTS = Path(__file__).parent / "results" / "learning"
+PAGES = {
+    "first": RESULTS / "first.md",
+    "published": Path(__file__).parents[1] / "docs" / "results.md",
+}
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,7 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
         with running.only_one(folder), running.stop_on_signals() as stopped:
             failed = running.run_all(seeds, cores, stopped=stopped)
     records.collect(seeds, RESULTS / "published")
-    written = page.write_page(suite, list(LONG_SUITES[suite]), RESULTS)
+    written = page.write_page(suite, list(LONG_SUITES[suite]), RESULTS, PAGES[suite])
     print(f"page: {written or 'nothing is recorded yet'}")
     for seed in failed:
         print(f"failed: {seed.name}, see {seed.log}")

@@ -56,8 +56,8 @@ class Experiment:
         return ["train", self.algorithm, "--env", self.env, *length, *self.options.split(), *place]
 
 
-_DISCRETE = ("ppo", "a2c", "dqn", "sac", "impala", "appo", "reinforce")
-_CONTINUOUS = ("ppo", "a2c", "sac", "td3", "ddpg", "impala", "appo", "reinforce")
+_DISCRETE = ("ppo", "a2c", "dqn", "sac", "impala", "appo", "reinforce", "r2d1")
+_CONTINUOUS = ("ppo", "a2c", "sac", "td3", "ddpg", "impala", "appo", "reinforce", "tqc")
 
 _TRIED_FIRST: tuple[tuple[str, str, tuple[str, ...], int, dict[str, int]], ...] = (
     # environment, family, algorithms, length, lengths that the zoo chose otherwise
@@ -121,6 +121,12 @@ _LONGER: tuple[Experiment, ...] = (
         algorithm="r2d1", env="redline/CartPoleHiddenVelocity-v1", family="memory",
         env_steps=400_000, goal=400.0, needed=3,
     ),
+    Experiment(
+        algorithm="sac", env="redline/PointReach-v1", family="goals", env_steps=20_000,
+        options="--replay her", goal=-15.0, needed=3, episodes=100,
+        caveat="A return of -50 means that no goal was ever reached, one of about -9 that each was "
+        "reached on the shortest way.",
+    ),
     *(_mujoco("ppo", env, 5) for env in _LOCOMOTION),
     *(_mujoco(algorithm, env) for env in _LOCOMOTION for algorithm in ("sac", "td3")),
     *(
@@ -143,7 +149,7 @@ _LONGER: tuple[Experiment, ...] = (
 
 # What one core does in a second, roughly, for the order alone.
 _ROUGH_SPS = {"ppo": 3_000, "a2c": 5_000, "impala": 4_000, "appo": 3_000, "reinforce": 5_000}
-_ROUGH_SPS |= {"dqn": 1_000, "r2d1": 800, "sac": 200, "td3": 300, "ddpg": 350}
+_ROUGH_SPS |= {"dqn": 1_000, "r2d1": 800, "sac": 200, "td3": 300, "ddpg": 350, "tqc": 150}
 
 
 def _rough_hours(experiment: Experiment) -> float:

@@ -1,10 +1,11 @@
-"""The page of the published suites: one table and one figure per family of environments.
+"""The page of a published suite: one table, and one figure per family of environments.
 
 It is made of the records alone, so it can be written anew without the runs.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,27 @@ from benchmarks.published import records
 from benchmarks.published.experiments import Experiment
 from benchmarks.published.references import PROTOCOLS, published
 
-ALGORITHMS = ("ppo", "a2c", "impala", "appo", "reinforce", "dqn", "r2d1", "sac", "td3", "ddpg")
+ALGORITHMS = (
+    "ppo",
+    "a2c",
+    "impala",
+    "appo",
+    "reinforce",
+    "dqn",
+    "r2d1",
+    "sac",
+    "tqc",
+    "td3",
+    "ddpg",
+)
 BEGIN, END = "<!-- written by benchmarks.learning: begin -->", "<!-- end -->"
+_HOW = (
+    "Returns of the greedy policy after training: the mean of 20 episodes per seed (100 where an "
+    "episode says little) on seeds that training never saw; +- is the standard deviation over "
+    "seeds. Training used no option but the length, except where its command below has one. "
+    "Published figures have columns of their own: their protocols differ from this one and from "
+    "each other. Beside the zoo's interval, a hundredth of its mean counts as nothing."
+)
 _PANEL_INCHES = (3.4, 2.6)
 _DPI = 80
 
@@ -178,39 +198,38 @@ def machines(found: Recorded) -> str:
     return "\n".join([f"| machine |{' |' * len(seen)}", "|---" * (len(seen) + 1) + "|", *lines])
 
 
-def markdown(
-    title: str, suite: str, experiments: list[Experiment], found: Recorded, figures: str
-) -> str:
-    """The whole page.
+def markdown(suite: str, experiments: list[Experiment], found: Recorded, figures: str) -> str:
+    """Everything on a page that follows from the records.
 
     Args:
-        title: of the page.
         suite: its name on the command line.
         experiments: of the suite.
         found: their records.
         figures: path of a family's figure from the page, with {family} in it.
     """
+    shown = [e for _, own in families(experiments, found) for e in own]
     parts = [
-        f"# {title}\n\nReturns of the greedy policy after training, the mean of "
-        "20 episodes per seed (100 for T-maze) on seeds that training never saw; +- is the "
-        "standard deviation over seeds. Training used no option but the length, except where a "
-        "command below has one. Published figures have columns of their own, their protocols stand "
-        "[below](#published-figures). Beside the zoo's interval, a hundredth of its mean counts "
-        "as nothing.\n\n"
-        f"```bash\npython -m benchmarks.learning --suite {suite} --out runs/published\n```\n"
+        f"## Returns\n\n{_HOW}\n\n"
+        f"```bash\npython -m benchmarks.learning --suite {suite} --out runs/published\n```\n\n"
+        f"{table(shown, found)}"
     ]
-    for family, own in families(experiments, found):
-        figure = figures.format(family=slug(family))
-        parts.append(f"## {family}\n\n{table(own, found)}\n![training curves]({figure})\n")
-    caveats = [f"- {e.name}: {e.caveat}" for e in experiments if e.caveat and e.name in found]
-    if caveats:
-        parts.append("\n".join(["## To know\n", *caveats, ""]))
     protocols = "\n".join(f"- {text}." for text in PROTOCOLS.values())
     parts.append(f"## Published figures\n\n{protocols}\n")
+    caveats = [f"- {e.name}: {e.caveat}" for e in shown if e.caveat and e.name in found]
+    if caveats:
+        parts.append("\n".join(["## Caveats\n", *caveats, ""]))
+    lines = [
+        f"![{family}]({figures.format(family=slug(family))})\n"
+        for family, _ in families(experiments, found)
+    ]
+    parts.append(
+        "## Training curves\n\nReturns of the policy that explores, the mean over seeds with its "
+        "95% bootstrap interval.\n\n" + "\n".join(lines)
+    )
     lacking = not_run(experiments, found)
-    text = "Nothing: every seed of every experiment is recorded." if not lacking else ""
-    parts.append(f"## Not run\n\n{text}{'; '.join(lacking)}{'.' if lacking else ''}\n")
-    parts.append(f"## Commands\n\n```bash\n{commands(experiments, found)}\n```\n")
+    text = "\n".join(f"- {line}" for line in lacking) or "Nothing: every seed is recorded."
+    parts.append(f"## Not run\n\n{text}\n")
+    parts.append(f"## Commands\n\n```bash\n{commands(shown, found)}\n```\n")
     parts.append(f"## Machine\n\nOne core and one thread per run.\n\n{machines(found)}\n")
     return "\n".join(parts)
 
@@ -220,21 +239,27 @@ def slug(family: str) -> str:
     return re.sub(r"\W+", "-", family).lower()
 
 
-def write_page(suite: str, experiments: list[Experiment], results: Path) -> Path | None:
+def write_page(suite: str, experiments: list[Experiment], results: Path, page: Path) -> Path | None:
     """The page of a suite and its figures; None if nothing is recorded yet.
+
+    What a page says between the marks `BEGIN` and `END` is written anew, the rest of it stays.
 
     Args:
         suite: its name.
         experiments: all of the suite, run or not.
-        results: directory of pages; records lie in `published` under it.
+        results: directory of figures; records lie in `published` under it.
+        page: the Markdown file.
     """
     found = recorded(experiments, results / "published")
     if not found:
         return None
     for family, own in families(experiments, found):
         draw(results / f"{suite}-{slug(family)}.png", own, found)
-    titles = {"first": "What people try first"}
-    title = titles.get(suite, "Learning at published lengths")
-    page = results / f"{suite}.md"
-    page.write_text(markdown(title, suite, experiments, found, f"{suite}-{{family}}.png"))
+    place = Path(os.path.relpath(results, page.parent)).as_posix()
+    text = markdown(suite, experiments, found, f"{place}/{suite}-{{family}}.png")
+    before, after = f"# The suite `{suite}`\n\n", ""
+    if page.exists():
+        before, _, rest = page.read_text().partition(BEGIN)
+        after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after or chr(10)}")
     return page

@@ -290,15 +290,20 @@ def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> 
     record = {"settings": {}, "rows": [row(1, 200.0), row(2, 220.0), row(3, 240.0)]}
     records.write(tmp_path / "published", "ppo-LunarLander-v3", record)
 
-    text = page.write_page("first", experiments, tmp_path).read_text()
+    (tmp_path / "page.md").write_text(f"# Mine\n{page.BEGIN}\nold\n{page.END}\nMy end\n")
+    text = page.write_page("first", experiments, tmp_path, tmp_path / "page.md").read_text()
 
     line = (
         "| ppo | LunarLander-v3 | 1,000,000 | 200, 220, 240 | 220 +- 20 | mean 200: reached "
         "| 242 +- 32 | within |"
     )
     assert line in text
+    assert text.startswith("# Mine\n")
+    assert text.endswith("My end\n")
+    assert "old" not in text
     assert "dqn-LunarLander-v3 (100,000 env_steps)" in text
     assert "2 of 5 of ppo-LunarLander-v3" in text
     assert "redline train ppo --env LunarLander-v3 --total-env-steps 1000000" in text
     assert "| processor | P |" in text
+    assert "![Box2D](./first-box2d.png)" in text
     assert (tmp_path / "first-box2d.png").stat().st_size < 60_000
