@@ -166,17 +166,25 @@ def _definition(place: str) -> ast.ClassDef | ast.FunctionDef:
 
 @functools.cache
 def _fingerprint(place: str) -> str:
-    node = ast.parse(ast.unparse(_definition(place))).body[0]
-    if isinstance(node, ast.ClassDef):
-        node.body = [part for part in node.body if getattr(part, "name", "") not in _CALLED]
-    for part in ast.walk(node):
-        if isinstance(part, (ast.ClassDef, ast.FunctionDef)):
-            part.body = [each for each in part.body if not _is_text(each)] or [ast.Pass()]
-    return hashlib.sha256(ast.unparse(node).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(_structure(_definition(place))).encode()).hexdigest()[:16]
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def _structure(node: Any) -> Any:
+    """What a piece of code says, as plain lists that are the same in every version of Python."""
+    if isinstance(node, list):
+        return [_structure(part) for part in node if not _is_left_out(part)]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    # Later versions have more fields, which are empty where an earlier one can say the same.
+    fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+    return [type(node).__name__, *([name, _structure(value)] for name, value in fields)]
+
+
+def _is_left_out(node: Any) -> bool:
+    """Whether it is a text that stands by itself, or a method that no kernel stands for."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.FunctionDef) and node.name in _CALLED
 
 
 def _is_replaced(module: ModuleType, name: str) -> bool:
