@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError
-from redline.profile.report.figures import SERIES_COLORS
+from redline.profile.report.colors import SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

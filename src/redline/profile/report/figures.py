@@ -26,6 +26,7 @@ from redline.errors import ConfigError, ProfileError
 from redline.profile.analyse.summary import ProcessRow, Summary
 from redline.profile.levels import LEVELS
 from redline.profile.report.bias import Bias, draw_bias
+from redline.profile.report.colors import LEVEL_COLORS, SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -317,20 +318,3 @@ def _times(process: ProcessRow, summary: Summary) -> tuple[float, float, float, 
         waiting,
         sum(row.busy_ns for row in summary.gpu_devices if row.pid == process.pid) / 1e9,
     )
-
-
-__all__ = ["LEVEL_COLORS", "SERIES_COLORS"]
-
-LEVEL_COLORS = {
-    "python": "#4477AA",
-    "backend": "#EE6677",
-    "compiled": "#AA3377",
-    "simulator": "#228833",
-    "cuda_api": "#CCBB44",
-    "waiting": "#BBBBBB",
-    "unattributed": "#66CCEE",
-}
-SERIES_COLORS = (
-    *("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"),
-    *("#7A7A7A", "#994F00"),
-)

@@ -25,7 +25,7 @@ from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.levels import LEVELS
 from redline.profile.reader import Session
 from redline.profile.report.bins import bin_cells, bin_functions
-from redline.profile.report.figures import LEVEL_COLORS, SERIES_COLORS
+from redline.profile.report.colors import LEVEL_COLORS, SERIES_COLORS
 from redline.profile.report.samples import gpu_series, process_series, session_series
 
 MAX_FUNCTIONS = 60  # per process
