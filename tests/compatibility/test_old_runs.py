@@ -46,7 +46,8 @@ def test_an_old_run_evaluates_as_before(old_run: tuple[Path, Path]) -> None:
     fixture, run = old_run
     expected = expectation(fixture)["evaluation"]
     found = redline.load(run).evaluate(expected["episodes"]).to_json()
-    assert found == pytest.approx(expected, rel=1e-3)
+    # Later versions say more.
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-3)
 
 
 def test_an_old_run_ends_as_it_would_have(old_run: tuple[Path, Path]) -> None:
