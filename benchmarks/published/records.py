@@ -38,6 +38,7 @@ def row_of(seed: Seed) -> tuple[dict[str, Any], dict[str, Any]]:
 
     row = seed.result()
     settings = row.pop("settings")
+    row.pop("lengths", None)
     progress = load_progress(seed.out)
     row["curve"] = thinned(progress["env_steps"], progress["return_mean"])
     return settings, row
