@@ -123,6 +123,37 @@ def test_auto_takes_the_preset_of_the_environments_family() -> None:
     assert preset_config("ppo", "CartPole-v1", "default").algo == PPOConfig()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env", "batch", "updates_per_step"),
+    [
+        # RL Baselines3 Zoo: batch_size; n_epochs / batch_size, or gradient_steps / train_freq
+        ("ppo", "LunarLander-v3", 64, 4 / 64),
+        ("ppo", "BipedalWalker-v3", 64, 10 / 64),
+        ("ppo", "Acrobot-v1", 64, 4 / 64),
+        ("ppo", "MountainCar-v0", 64, 4 / 64),
+        ("ppo", "Pendulum-v1", 64, 10 / 64),
+        ("dqn", "LunarLander-v3", 128, 1.0),
+        ("dqn", "MountainCar-v0", 128, 8 / 16),
+        ("sac", "MountainCarContinuous-v0", 512, 1.0),
+        ("sac", "BipedalWalker-v3", 256, 1.0),
+        ("td3", "LunarLanderContinuous-v3", 256, 1.0),
+    ],
+)
+def test_published_tunings_keep_their_batches_and_updates(
+    algorithm: str, env: str, batch: int, updates_per_step: float
+) -> None:
+    algo = preset_config(algorithm, env, "auto").algo
+
+    if algorithm == "ppo":
+        samples = algo.num_envs * algo.rollout_length
+        steps = algo.num_epochs * algo.minibatches(recurrent=False)
+        assert samples // algo.minibatches(recurrent=False) == batch
+        assert steps / samples == updates_per_step
+    else:
+        assert algo.batch_size == batch
+        assert algo.replay_ratio / batch == updates_per_step
+
+
 def test_unknown_presets_are_refused_with_what_there_is() -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean mujoco\?.*auto, default, acrobot"):
         preset_config("ppo", "X", "mujocco")
