@@ -124,6 +124,10 @@ _CALLED = frozenset(
         "evaluate_rollout", "value", "_critic_settings", "_modules", "_optimizers",
     )
 )  # fmt: skip
+# What a class says of itself (`algos.algorithm.Algorithm`).
+_DECLARED = frozenset(
+    ("name", "defaults", "presets", "variants", "variant_presets", "metric_names")
+)
 
 
 def change_in(kind: str) -> str | None:
@@ -181,9 +185,11 @@ def _structure(node: Any) -> Any:
 
 
 def _is_left_out(node: Any) -> bool:
-    """Whether it is a text that stands by itself, or a method that no kernel stands for."""
+    """Whether it is a text that stands by itself, or something that no kernel stands for."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]) in _DECLARED
     return isinstance(node, ast.FunctionDef) and node.name in _CALLED
 
 
