@@ -124,6 +124,7 @@ def test_a_resumed_run_ends_like_one_that_was_never_stopped(
 def test_apex_like_collects_ahead_and_resumes(tmp_path: Path) -> None:
     """Horgan et al. 2018: actors beside the learner, each environment with its own epsilon."""
     settings = TINY | OFF_POLICY | {"num_workers": 1, "checkpoints": "every"}
+    settings |= {"target_update_interval": 10}
     whole = redline.train(
         "dqn", env="CartPole-v1", preset="apex-like", out=tmp_path / "whole", **settings
     )
