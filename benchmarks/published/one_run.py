@@ -21,6 +21,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -152,8 +153,18 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
         "env_steps": int(progress["env_steps"][-1]),
         "wall_time_s": float(progress["wall_time_s"][-1]),
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "revision": revision(),
         "machine": describe(),
     }
+
+
+def revision() -> str:
+    """The commit of this repository, "" where that cannot be told."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def end_with_parent() -> None:

@@ -87,11 +87,16 @@ def verdict(experiment: Experiment, record: dict[str, Any]) -> str:
     if experiment.goal is None:
         return ""
     values = [row["return_mean"] for row in record["rows"]]
+    goal = number(experiment.goal)
     if experiment.needed:
         passed = sum(value >= experiment.goal for value in values)
         reached = passed >= experiment.needed
-        return f"{number(experiment.goal)} in {passed} of {len(values)}: {_yes(reached)}"
-    return f"mean {number(experiment.goal)}: {_yes(float(np.mean(values)) >= experiment.goal)}"
+        if not reached and len(values) < experiment.seeds:
+            return f"{goal} in {passed} of {len(values)}, {experiment.needed} needed"
+        return f"{goal} in {passed} of {len(values)}: {_yes(reached)}"
+    reached = float(np.mean(values)) >= experiment.goal
+    lacking = experiment.seeds - len(values)
+    return f"mean {goal}: {_yes(reached)}" + (f" ({lacking} seeds to come)" if lacking else "")
 
 
 def _yes(reached: bool) -> str:
@@ -167,14 +172,19 @@ def families(experiments: list[Experiment], found: Recorded) -> Iterator[tuple[s
 
 
 def not_run(experiments: list[Experiment], found: Recorded) -> list[str]:
-    """What lacks: whole experiments, or seeds of them."""
+    """What lacks, environment by environment: whole experiments, or seeds of them."""
     lines = []
-    for experiment in experiments:
-        done = len(found[experiment.name]["rows"]) if experiment.name in found else 0
-        if not done:
-            lines.append(f"{experiment.name} ({experiment.env_steps:,} env_steps)")
-        elif done < experiment.seeds:
-            lines.append(f"{experiment.seeds - done} of {experiment.seeds} of {experiment.name}")
+    for env in dict.fromkeys(e.env for e in experiments):
+        lacking = []
+        for experiment in (e for e in experiments if e.env == env):
+            done = len(found[experiment.name]["rows"]) if experiment.name in found else 0
+            if not done:
+                lacking.append(experiment.algorithm)
+            elif done < experiment.seeds:
+                missing = experiment.seeds - done
+                lacking.append(f"{experiment.algorithm} ({missing} of {experiment.seeds} seeds)")
+        if lacking:
+            lines.append(f"{env}: {', '.join(lacking)}")
     return lines
 
 

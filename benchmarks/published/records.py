@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.published.one_run import plain_defaults, settings_that_differ
 from benchmarks.published.running import Seed
 
 POINTS = 60  # of a training curve
@@ -45,10 +46,28 @@ def row_of(seed: Seed) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def merged(
-    record: dict[str, Any] | None, settings: dict[str, Any], row: dict[str, Any]
+    record: dict[str, Any] | None,
+    settings: dict[str, Any],
+    row: dict[str, Any],
+    plain: dict[str, Any],
 ) -> dict[str, Any]:
-    """A record with one more seed; one of the same seed is replaced, other settings are dropped."""
-    kept = record["rows"] if record is not None and record["settings"] == settings else []
+    """A record with one more seed; one of the same seed is replaced, other settings are dropped.
+
+    Args:
+        record: so far; None if there is none.
+        settings: of the seed.
+        row: what it reached.
+        plain: setting -> default. A setting that one of both lacks has its default.
+    """
+    kept = []
+    if record is not None:
+        then = record["settings"]
+        one, other = (
+            settings_that_differ(*two, plain) for two in ((then, settings), (settings, then))
+        )
+        if not one or not other:
+            kept = record["rows"]
+            settings = then if one else settings  # those of the version that knows more of them
     rows = [old for old in kept if old["seed"] != row["seed"]] + [row]
     return {"settings": settings, "rows": sorted(rows, key=lambda r: r["seed"])}
 
@@ -72,4 +91,5 @@ def collect(seeds: list[Seed], folder: Path) -> None:
     for seed in seeds:
         if seed.state() == "finished":
             name = seed.experiment.name
-            write(folder, name, merged(read(folder, name), *row_of(seed)))
+            plain = plain_defaults(seed.experiment)
+            write(folder, name, merged(read(folder, name), *row_of(seed), plain))

@@ -252,19 +252,27 @@ def test_a_curve_is_thinned_to_means_of_its_parts() -> None:
     assert records.thinned(x, y, points=2) == [[2, 2.0], [5, 5.0]]
 
 
+def settings(**algo: Any) -> dict[str, Any]:
+    return {"run": {"env": "X"}, "policy": {}, "algo": algo}
+
+
 def test_a_record_never_mixes_settings() -> None:
-    first = records.merged(None, {"gamma": 0.9}, row(2, 20.0))
-    both = records.merged(first, {"gamma": 0.9}, row(1, 10.0))
-    again = records.merged(both, {"gamma": 0.9}, row(2, 30.0))
-    changed = records.merged(again, {"gamma": 0.99}, row(1, 40.0))
+    plain = {"gamma": 0.99, "new": 0}
+    first = records.merged(None, settings(gamma=0.9), row(2, 20.0), plain)
+    both = records.merged(first, settings(gamma=0.9), row(1, 10.0), plain)
+    again = records.merged(both, settings(gamma=0.9, new=0), row(2, 30.0), plain)
+    older = records.merged(again, settings(gamma=0.9), row(3, 50.0), plain)
+    changed = records.merged(older, settings(gamma=0.99), row(1, 40.0), plain)
 
     assert [r["return_mean"] for r in both["rows"]] == [10.0, 20.0]
     assert [r["return_mean"] for r in again["rows"]] == [10.0, 30.0]
+    assert [r["return_mean"] for r in older["rows"]] == [10.0, 30.0, 50.0]
+    assert again["settings"] == older["settings"] == settings(gamma=0.9, new=0)
     assert [r["return_mean"] for r in changed["rows"]] == [40.0]
 
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    record = records.merged(None, {"gamma": 0.9}, row(1, 10.0))
+    record = records.merged(None, settings(gamma=0.9), row(1, 10.0), {})
     records.write(tmp_path, "ppo-CartPole-v1", record)
 
     assert records.read(tmp_path, "ppo-CartPole-v1") == record
@@ -298,14 +306,13 @@ def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> 
 
     line = (
         "| ppo | LunarLander-v3 | 1,000,000 | 200, 220, 240 | 220 +- 20 | mean 200: reached "
-        "| 242 +- 32 | within |"
+        "(2 seeds to come) | 242 +- 32 | within |"
     )
     assert line in text
     assert text.startswith("# Mine\n")
     assert text.endswith("My end\n")
     assert "old" not in text
-    assert "dqn-LunarLander-v3 (100,000 env_steps)" in text
-    assert "2 of 5 of ppo-LunarLander-v3" in text
+    assert "- LunarLander-v3: ppo (2 of 5 seeds), dqn\n" in text
     assert "redline train ppo --env LunarLander-v3 --total-env-steps 1000000" in text
     assert "| processor | P |" in text
     assert "![Box2D](./first-box2d.png)" in text
