@@ -16,7 +16,7 @@ from redline.train.progress.operation_shares import COLUMNS
 ARGUMENTS = shlex.split(
     "train dqn --env CartPole-v1 --preset default --num-envs 2 --rollout-length 8 "
     "--batch-size 8 --replay-ratio 8 --learning-starts 32 --replay-size 500 --hidden-sizes 8 "
-    "--target-update-interval 50 --quiet --no-tensorboard --accelerate eager"
+    "--target-update-interval 10 --quiet --no-tensorboard --accelerate eager"
 )
 
 

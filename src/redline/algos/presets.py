@@ -356,7 +356,7 @@ R2D1: Presets = {
         "n_step": 3,
         "batch_size": 32,
         "replay_size": 50_000,
-        "replay_ratio": 16.0,
+        "replay_ratio": 32.0,
         "learning_starts": 2_000,
         "learning_rate": 2e-3,
         "learning_rate_schedule": "linear",
