@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from gymnasium import spaces
@@ -252,7 +252,8 @@ def metrics_of(algorithm: Any, found: Any) -> dict[str, Any]:
             f"{name} returned {found!r:.100}, not its metrics. Return a dict of name -> tensor [] "
             f"or number; {{}} if there are none."
         )
-    for metric, value in found.items():
+    metrics = cast("Mapping[str, Any]", found)
+    for metric, value in metrics.items():
         is_number = isinstance(value, (int, float)) or getattr(value, "size", None) == 1
         if isinstance(value, Tensor):
             is_number = value.numel() == 1
@@ -261,7 +262,7 @@ def metrics_of(algorithm: Any, found: Any) -> dict[str, Any]:
                 f"{name} returned the metric {metric!r} = {value!r:.100}, which is not one number. "
                 f"Return a tensor [] or a number for each metric."
             )
-    return dict(found)
+    return dict(metrics)
 
 
 def normalized(advantage: Tensor, valid: Tensor) -> Tensor:
