@@ -26,6 +26,7 @@ Cost: SAC's, and one step of the discriminator per update.
 
 # torch and tensordict leave many types open.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
 from collections.abc import Mapping
