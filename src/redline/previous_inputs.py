@@ -24,7 +24,11 @@ from redline.errors import SpaceError
 ACTION, REWARD, PLAIN = "previous_action", "previous_reward", "observed"
 
 
-def with_previous(observation_space: Space[Any], action_space: Space[Any]) -> spaces.Dict:
+class PreviousSpace(spaces.Dict):
+    """A space that `with_previous` made: an environment may use the names of its entries, too."""
+
+
+def with_previous(observation_space: Space[Any], action_space: Space[Any]) -> PreviousSpace:
     """The observation space with the action before and its reward beside.
 
     Args:
@@ -47,19 +51,17 @@ def with_previous(observation_space: Space[Any], action_space: Space[Any]) -> sp
         ACTION: spaces.Box(-np.inf, np.inf, (size,), np.float32),
         REWARD: spaces.Box(-np.inf, np.inf, (1,), np.float32),
     }
-    return spaces.Dict({**entries, **added})
+    return PreviousSpace({**entries, **added})
 
 
 def has_previous(observation_space: Space[Any]) -> bool:
     """Whether `with_previous` made this space."""
-    return isinstance(observation_space, spaces.Dict) and {ACTION, REWARD} <= set(
-        observation_space.spaces
-    )
+    return isinstance(observation_space, PreviousSpace)
 
 
 def without_previous(observation_space: Space[Any]) -> Space[Any]:
     """The space that `with_previous` was given, or what was left of it; another one as it is."""
-    if not isinstance(observation_space, spaces.Dict) or not has_previous(observation_space):
+    if not isinstance(observation_space, PreviousSpace):
         return observation_space
     rest = {k: sub for k, sub in observation_space.spaces.items() if k not in (ACTION, REWARD)}
     return rest[PLAIN] if PLAIN in rest else spaces.Dict(rest)

@@ -116,7 +116,7 @@ class Registry(Generic[T]):
     def _import(self, place: str) -> Any:
         module, _, name = place.partition(":")
         try:
-            return reduce(getattr, name.split("."), importlib.import_module(module))
+            found = importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise  # the module is there, and something that it imports is not
@@ -124,6 +124,8 @@ class Registry(Generic[T]):
                 f"there is no module {module!r} to take the {self._kind} {place!r} from. Give "
                 f"module:Name, with the module in the present directory or installed."
             ) from error
+        try:
+            return reduce(getattr, name.split("."), found)
         except AttributeError as error:
             raise UnknownNameError(
                 f"module {module!r} has no class {name!r}. Give module:Name of a class in it."

@@ -10,13 +10,15 @@ from gymnasium import spaces
 
 from redline.envs import make_vec
 from redline.envs.previous_inputs import PreviousInputs
+from redline.envs.vec_env import VecEnv
 from redline.errors import EnvError
-from redline.previous_inputs import ACTION, PLAIN, REWARD
+from redline.previous_inputs import ACTION, PLAIN, REWARD, has_previous, without_previous
 from tests.collect.scripted import ScriptedEnv
 from tests.envs.scripted import Lives, Masked
 from tests.envs.test_snapshot import go_on
 
 NONE = (None, 0.0)
+PLACE = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 def shown(obs: Any) -> list[tuple[int | None, float]]:
@@ -112,3 +114,22 @@ def test_a_state_without_them_is_refused() -> None:
         plain.reset(0)
         with pytest.raises(EnvError, match="holds no previous action"):
             PreviousInputs(other).load_state_dict(plain.state_dict())
+
+
+def test_nothing_of_an_environment_is_left_out() -> None:
+    """All but the quiet steps, which it does not offer."""
+    own = {name for name, value in vars(VecEnv).items() if callable(value) and name[0] != "_"}
+    assert own - set(vars(PreviousInputs)) == {"step_quietly", "settle"}
+    with make_vec("CartPole-v1", 2, observe_previous=True, clip_reward=True) as env:
+        assert not env.can_step_quietly
+        assert env.clips_reward
+        env.reset(0)
+        env.step(np.zeros(2, np.int64))
+        assert [each.length for each in env.running()] == [1, 1]
+
+
+def test_an_environments_own_entries_of_these_names_are_its_own() -> None:
+    """Nobody asked for ours, so nothing is taken for ours."""
+    names = spaces.Dict({name: PLACE for name in ("previous_action", "previous_reward")})
+    assert not has_previous(names)
+    assert without_previous(names) is names

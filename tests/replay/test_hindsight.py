@@ -264,3 +264,48 @@ def test_a_run_learns_from_other_goals_and_resumes(tmp_path: Path) -> None:
     assert at_half != resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
     with pytest.raises(ConfigError, match="needs a goal environment"):
         redline.train("sac", total_env_steps=400, **(settings_ | {"env": "Pendulum-v1"}))
+
+
+class OneAtATime(Pixels):
+    """Goal functions that take single goals alone: of a batch they would give one number."""
+
+    def compute_reward(self, achieved: Array, desired: Array, info: Any) -> Any:
+        return 10.0 * desired.reshape(-1)[0] - achieved.reshape(-1)[0]
+
+    def compute_terminated(self, achieved: Array, desired: Array, info: Any) -> bool:
+        return bool(desired.reshape(-1)[0] % 2 == 0)
+
+
+def test_goal_functions_of_single_goals_are_called_row_by_row() -> None:
+    class Batched(EndsAtGoal):
+        """The same rewards and ends, for batches."""
+
+    first = with_goals(Stream(7, 2, end_rate=0.3).rollout(8))
+    drawn = []
+    for env in (OneAtATime(), Batched()):
+        replay = make(first, env, capacity=16, share=1.0)
+        replay.add(first)
+        drawn.append(replay.sample(64, np.random.default_rng(0)))
+    for name in ("reward", "discount"):
+        assert torch.equal(drawn[0][name], drawn[1][name])
+    assert drawn[0]["reward"].unique().numel() > 2
+
+
+def test_rewards_on_two_scales_are_refused(tmp_path: Path) -> None:
+    class Tenfold(gymnasium.RewardWrapper[Any, Any]):
+        """compute_reward knows nothing of it."""
+
+        def reward(self, reward: Any) -> Any:
+            return 10.0 * reward
+
+    settings_: dict[str, Any] = {"replay": "her", "total_env_steps": 200, "quiet": True}
+    settings_ |= {"learning_starts": 50}
+    with pytest.raises(ConfigError, match="paid -10 where compute_reward says -1"):
+        redline.train("sac", env=lambda: Tenfold(PointReach()), out=tmp_path / "a", **settings_)
+    with pytest.raises(ConfigError, match="clip_reward changes those"):
+        redline.train(
+            "sac", env="redline/PointReach-v1", clip_reward=True, out=tmp_path / "b", **settings_
+        )
+    many = gymnasium.vector.SyncVectorEnv([PointReach])
+    with pytest.raises(ConfigError, match="VectorEnv object is only one"):
+        redline.train("sac", env=many, out=tmp_path / "c", **settings_)

@@ -42,7 +42,10 @@ from redline.policies.alternatives import algorithms_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TQCConfig(SACConfig):
-    """Hyperparameters of TQC, whose defaults are those of Kuznetsov et al. 2020, appendix B.
+    """Hyperparameters of TQC; E, M and d are those of Kuznetsov et al. 2020, appendix B.
+
+    The paper's critics have three layers of 512 units; here they have SAC's, unless hidden_sizes
+    says otherwise.
 
     Raises:
         ConfigError: if a value is out of range.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import EnvError
 from redline.nested import Array, NestedArray
 from redline.previous_inputs import ACTION, PLAIN, REWARD, ActionColumns, with_previous
+
+if TYPE_CHECKING:
+    from redline.data import EpisodeRecord
 
 
 class PreviousInputs(VecEnv):
@@ -42,7 +45,7 @@ class PreviousInputs(VecEnv):
         self.observation_space = with_previous(env.observation_space, env.action_space)
         self.action_space, self.preset = env.action_space, env.preset
         self.frame_skip, self.can_idle = env.frame_skip, env.can_idle
-        self.first_env_id = env.first_env_id
+        self.first_env_id, self.clips_reward = env.first_env_id, env.clips_reward
         self._columns = ActionColumns(env.action_space)
         self._now, self._taken = self._zeros(), self._zeros()
         self._begun: tuple[NestedArray, Array | None]
@@ -92,6 +95,10 @@ class PreviousInputs(VecEnv):
         if final_obs is not None:
             final_obs = joined(final_obs, self._taken)
         return step._replace(obs=joined(step.obs, self._now), final_obs=final_obs)
+
+    def running(self) -> list[EpisodeRecord]:
+        """The episodes under way; see `VecEnv.running`."""
+        return self._env.running()
 
     def state_dict(self) -> dict[str, Any]:
         """The environments' own state, and the actions and rewards before."""

@@ -32,7 +32,7 @@ def network_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
             f"the observation space {space} holds an action mask and nothing else. Add an "
             f"observation."
         )
-    return spaces.Dict(without_mask(space.spaces))
+    return type(space)(without_mask(space.spaces))
 
 
 def check_mask_space(

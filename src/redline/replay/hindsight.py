@@ -125,10 +125,9 @@ class HindsightReplay(Replay):
         achieved = batch["next_obs"][ACHIEVED].numpy()[at]
         for name in ("obs", "next_obs"):
             batch[name][DESIRED].numpy()[at] = goal
-        reward = np.asarray(self._reward(achieved, goal, {}), np.float32)
-        batch["reward"].numpy()[at] = reward
+        batch["reward"].numpy()[at] = _of_each_row(self._reward, achieved, goal)
         if self._terminated is not None:
-            ends = np.asarray(self._terminated(achieved, goal, {}), bool)
+            ends = _of_each_row(self._terminated, achieved, goal).astype(bool)
             discount = np.where(ends, np.float32(0.0), np.float32(self.config.gamma))
             batch["discount"].numpy()[at] = discount
 
@@ -163,6 +162,42 @@ class HindsightReplay(Replay):
         self._end.fill(_OPEN)
         self._start.fill(0)
         self._known = 0
+
+
+def _of_each_row(function: GoalFunction, achieved: Array, goal: Array) -> Array:
+    """[n] what a goal function says of [n, ...] goals, also if it takes only one at a time."""
+    found = np.asarray(function(achieved, goal, {}))
+    if found.shape == (len(goal),):
+        return found
+    return np.array([function(a, g, {}) for a, g in zip(achieved, goal, strict=True)])
+
+
+def require_own_rewards(env: gymnasium.Env[Any, Any], steps: int = 5) -> None:
+    """Refuse an environment whose steps pay something else than `compute_reward` says.
+
+    Replaced goals would then be paid on another scale than the others.
+
+    Args:
+        env: of its own; it is reset, and steps at random.
+        steps: how many to compare.
+
+    Raises:
+        ConfigError: with both rewards.
+    """
+    compute, _ = goal_functions(env)
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    for _ in range(steps):
+        obs, paid, terminated, truncated, info = env.step(env.action_space.sample())
+        said = float(compute(obs[ACHIEVED], obs[DESIRED], info))
+        if not np.isclose(float(paid), said, rtol=1e-3, atol=1e-5):
+            raise ConfigError(
+                f"replay='her' needs rewards of the goals alone: {env} paid {float(paid):g} where "
+                f"compute_reward says {said:g}. Take the wrapper off that changes rewards, or "
+                f"change compute_reward as well."
+            )
+        if terminated or truncated:
+            env.reset()
 
 
 def goal_functions(env: gymnasium.Env[Any, Any]) -> tuple[GoalFunction, GoalFunction | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from redline.algos import critics, ppo, sac
 from redline.algos.optimizers import Adam
 from redline.engines.cpu import fingerprints, written
 from redline.engines.engine import choose_engine
-from redline.policies import distributions
+from redline.policies import SquashedGaussianActor, distributions
 from tests.engines.cpu.test_updates import assert_same_state
 from tests.engines.learners import batch, make
 
@@ -111,3 +112,21 @@ def test_what_changes_after_the_start_is_noticed(change: Any) -> None:
         eager.update(data)
         update(data)
     assert_same_state(run, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_a_wrapped_method_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `functools.wraps` says of itself is what it wraps, and not what runs."""
+    step = ppo.PPO.step
+
+    @functools.wraps(step)
+    def mine(*args: Any, **more: Any) -> Any:
+        return step(*args, **more)
+
+    monkeypatch.setattr(ppo.PPO, "step", mine)
+    assert "ppo.py:PPO was replaced" in eager_because("ppo-box")
+
+
+def test_a_method_set_on_a_class_that_inherits_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = SquashedGaussianActor.act
+    monkeypatch.setattr(SquashedGaussianActor, "act", lambda *args: act(*args), raising=False)
+    assert "SquashedGaussianActor was replaced" in eager_because("sac")

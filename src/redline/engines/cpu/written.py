@@ -22,6 +22,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from redline.engines.cpu.fingerprints import FINGERPRINTS
 
 _ON_POLICY = (
@@ -38,6 +40,7 @@ _ACTOR_CRITIC = (
     "redline.policies.distributions:Gaussian",
 )
 _CRITICS = (
+    "redline.algos.optimizers:move_towards",
     "redline.algos.critics:Critic",
     "redline.algos.critics:bootstrapped",
     "redline.algos.critics:critic_loss",
@@ -99,6 +102,7 @@ MIRRORED: dict[str, tuple[str, ...]] = {
     "DQN": (
         *_VALUES,
         "redline.algos.algorithm:clip_gradients",
+        "redline.algos.optimizers:move_towards",
         "redline.algos.dqn:DQN",
         "redline.algos.q_learning:TargetNetwork",
         "redline.algos.q_learning:huber_loss",
@@ -198,25 +202,54 @@ def _is_replaced(module: ModuleType, name: str) -> bool:
     node, live = _definition(f"{module.__name__}:{name}"), vars(module)[name]
     if isinstance(node, ast.FunctionDef):
         return not _is_from(live, node, module)
-    methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-    return not isinstance(live, type) or any(
-        not _is_from(vars(live).get(part.name), part, module)
-        for part in methods
-        if part.name not in _CALLED
+    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    if not isinstance(live, type):
+        return True
+    for name, value in vars(live).items():
+        # One that the class only inherits may have been set on it.
+        if name not in methods and not _is_of_python(_file_of(value)):
+            return True
+    return any(
+        not _is_from(vars(live).get(name), part, module)
+        for name, part in methods.items()
+        if name not in _CALLED
     )
 
 
 def _is_from(live: Any, node: ast.FunctionDef, module: ModuleType) -> bool:
-    """Whether a function was made by this definition, whatever decorates it."""
-    if isinstance(live, (staticmethod, classmethod)):
-        live = live.__func__
-    live = live.fget if isinstance(live, property) else live
-    live = inspect.unwrap(live) if callable(live) else live
-    if not isinstance(live, FunctionType):
+    """Whether a function was made by this definition, with the decorators that it has."""
+    found = _function(live)
+    while node.decorator_list and hasattr(found, "__wrapped__") and _is_of_torch(found):
+        found = found.__wrapped__
+    if not isinstance(found, FunctionType) or hasattr(found, "__wrapped__"):
         return False
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    code = live.__code__
-    return code.co_filename == module.__file__ and code.co_firstlineno == first
+    return found.__code__.co_filename == module.__file__ and found.__code__.co_firstlineno == first
+
+
+def _function(live: Any) -> Any:
+    """The function in a static method, class method or property."""
+    if isinstance(live, (staticmethod, classmethod)):
+        return live.__func__
+    return live.fget if isinstance(live, property) else live
+
+
+def _file_of(live: Any) -> str:
+    """Where a function's code stands; "" if it is none."""
+    found = _function(live)
+    return found.__code__.co_filename if isinstance(found, FunctionType) else ""
+
+
+def _is_of_python(file: str) -> bool:
+    """Whether it is no function's file, or one that dataclasses and named tuples add to a class."""
+    path, library = Path(file), Path(ast.__file__).parent
+    return file in ("", "<string>") or (
+        path.is_relative_to(library) and "site-packages" not in path.parts
+    )
+
+
+def _is_of_torch(wrapper: Any) -> bool:
+    return Path(_file_of(wrapper)).is_relative_to(Path(torch.__file__).parent)
 
 
 def _shadowed(places: Iterable[str]) -> str | None:

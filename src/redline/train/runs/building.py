@@ -26,7 +26,7 @@ from redline.policies import Policy
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 from redline.registry import PYTHON_ONLY, is_named
 from redline.replay import Replay, ReplayConfig, ReplaySpec
-from redline.replay.hindsight import HindsightReplay
+from redline.replay.hindsight import HindsightReplay, goal_functions, require_own_rewards
 from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
@@ -447,8 +447,31 @@ def build_replay(
         state=state,
     )
     if algo.replay == "her":
-        return HindsightReplay(replay_config, spec, settings.single().make(), share=algo.her_share)
+        goal_env = _goal_env(settings, env)
+        return HindsightReplay(replay_config, spec, goal_env, share=algo.her_share)
     return Replay(replay_config, spec)
+
+
+def _goal_env(settings: EnvSettings, env: VecEnv) -> Any:
+    """An environment that says what other goals would have paid.
+
+    Raises:
+        ConfigError: if none can be made, or rewards are not of the goals alone.
+    """
+    if isinstance(settings.env, gymnasium.vector.VectorEnv):
+        raise ConfigError(
+            "replay='her' asks an environment of its own what other goals would have paid, and a "
+            "VectorEnv object is only one. Give an id, or a callable that makes one gymnasium.Env."
+        )
+    if env.clips_reward:
+        raise ConfigError(
+            "replay='her' computes rewards anew, and clip_reward changes those that were "
+            "collected. Leave clip_reward out."
+        )
+    made = settings.single().make()
+    goal_functions(made)
+    require_own_rewards(made)
+    return made
 
 
 def _stacked_frames(config: RunConfig, space: gymnasium.Space[Any]) -> int:
