@@ -154,7 +154,8 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
         "wall_time_s": float(progress["wall_time_s"][-1]),
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
         "revision": revision(),
-        "machine": describe(),
+        # This process is pinned to one core; the machine may have more.
+        "machine": describe() | {"cores": str(os.cpu_count() or 1)},
     }
 
 

@@ -50,9 +50,10 @@ def recorded(experiments: list[Experiment], folder: Path) -> Recorded:
     return {name: record for name, record in found.items() if record is not None}
 
 
-def number(value: float) -> str:
-    """As many digits as say something: 9,812 but 0.74."""
-    return f"{value:,.0f}" if abs(value) >= 20 else f"{value:.2f}"
+def number(value: float, beside: float | None = None) -> str:
+    """As many digits as say something: 9,812 but 0.74; as many as a number beside it has."""
+    large = abs(value if beside is None else beside) >= 20
+    return f"{value:,.0f}" if large else f"{value:.2f}"
 
 
 def mean_and_deviation(record: dict[str, Any]) -> tuple[float, float | None]:
@@ -96,7 +97,9 @@ def verdict(experiment: Experiment, record: dict[str, Any]) -> str:
         return f"{goal} in {passed} of {len(values)}: {_yes(reached)}"
     reached = float(np.mean(values)) >= experiment.goal
     lacking = experiment.seeds - len(values)
-    return f"mean {goal}: {_yes(reached)}" + (f" ({lacking} seeds to come)" if lacking else "")
+    return f"mean {goal}: {_yes(reached)}" + (
+        f" ({lacking} of {experiment.seeds} seeds to come)" if lacking else ""
+    )
 
 
 def _yes(reached: bool) -> str:
@@ -118,7 +121,7 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
             experiment.env,
             f"{experiment.env_steps:,}",
             ", ".join(number(row["return_mean"]) for row in record["rows"]),
-            number(mean) + ("" if deviation is None else f" +- {number(deviation)}"),
+            number(mean) + ("" if deviation is None else f" +- {number(deviation, mean)}"),
             verdict(experiment, record),
             *(others.get(source, "") for source in sources),
         ]
@@ -200,7 +203,9 @@ def machines(found: Recorded) -> str:
     """Every machine and set of versions that runs were made with, as tables."""
     seen: list[dict[str, str]] = []
     for record in found.values():
-        seen += [row["machine"] for row in record["rows"] if row["machine"] not in seen]
+        for row in record["rows"]:
+            if row["machine"] not in seen:
+                seen.append(row["machine"])
     names = list(dict.fromkeys(name for machine in seen for name in machine))
     lines = [
         f"| {name} | {' | '.join(machine.get(name, '') for machine in seen)} |" for name in names

@@ -306,7 +306,7 @@ def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> 
 
     line = (
         "| ppo | LunarLander-v3 | 1,000,000 | 200, 220, 240 | 220 +- 20 | mean 200: reached "
-        "(2 seeds to come) | 242 +- 32 | within |"
+        "(2 of 5 seeds to come) | 242 +- 32 | within |"
     )
     assert line in text
     assert text.startswith("# Mine\n")

@@ -109,6 +109,8 @@ def test_float64_observations_run_on_the_cpu_kernels(algorithm: str, tmp_path: P
     settings: dict[str, Any] = {"total_env_steps": 512}
     if algorithm in ("dqn", "sac", "td3"):
         settings |= {"learning_starts": 128, "replay_size": 512, "replay_ratio": 1.0}
+    if discrete:
+        settings |= {"target_update_interval": 1}  # of the eight updates that there are
     run = small(
         tmp_path / "run", algorithm, lambda: Float64(action_space), accelerate="cpu", **settings
     )
