@@ -436,7 +436,8 @@ SAC: Presets = {
         "total_env_steps": 20_000,
         "learning_rate": 1e-3,
     },
-    "mountaincarcontinuous": {  # zoo, with pink noise for state-dependent exploration
+    # zoo, with pink noise for state-dependent exploration, and a longer start at random
+    "mountaincarcontinuous": {
         "total_env_steps": 50_000,
         "rollout_length": 32,
         "batch_size": 512,

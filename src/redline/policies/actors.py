@@ -66,6 +66,7 @@ class Actor(Policy):
     """
 
     has_value = False
+    learns_normalized = True
     is_recurrent = False
     stored_action_space: spaces.Space[Any]
     _conditions: frozenset[str] = frozenset(("greedy", "random"))

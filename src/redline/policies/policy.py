@@ -70,6 +70,8 @@ class Policy(nn.Module, ABC):
         extras_spec: name -> trailing shape of each extra, e.g. {"log_prob": (), "value": ()}.
         action_space: the space that `act` answers in.
         has_value: whether `value` is there to bootstrap rollouts with.
+        learns_normalized: whether what is not `act` takes observations that `normalizer` has seen
+            to already, so that the loop normalizes batches of replay.
         conditioning_names: the conditioning that `act` keeps as extras of the same names,
             because `evaluate_rollout`, `value` and updates need it again.
     """
@@ -80,6 +82,7 @@ class Policy(nn.Module, ABC):
     extras_spec: dict[str, tuple[int, ...]]
     action_space: Any
     has_value: bool = True
+    learns_normalized: bool = False
     conditioning_names: tuple[str, ...] = ()
 
     @abstractmethod

@@ -76,6 +76,7 @@ class QPolicy(Policy):
     """
 
     has_value = False
+    learns_normalized = True
 
     def __init__(
         self,

@@ -103,7 +103,8 @@ class OffPolicyLoop(TrainLoop):
 
     def _normalized(self, batch: TensorDict | SequenceBatch) -> TensorDict | SequenceBatch:
         """The batch as acting would see it now; replay keeps observations as they were."""
-        normalizer = getattr(self.algorithm.policy, "normalizer", None)
+        policy = self.algorithm.policy
+        normalizer = policy.normalizer if policy.learns_normalized else None
         if normalizer is None or isinstance(batch, SequenceBatch):
             return batch
         seen = {
