@@ -94,6 +94,7 @@ def test_a_named_preset_is_taken_wherever_it_stands() -> None:
         (["train", "ppo"], "env is missing"),
         (["inspect", "/nowhere/at/all"], "/nowhere/at/all does not exist"),
         (["eval", "run", "--greedy", "--stochastic"], "contradict each other"),
+        (["eval", "run", "other", "run"], "run is given twice"),
         (["train", "--resume", "run", "--total-env-steps", "-5"], "total_env_steps=-5"),
     ],
 )

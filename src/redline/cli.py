@@ -401,6 +401,9 @@ def _eval(arguments: list[str]) -> None:
         raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
     if not parsed.run_dirs:
         raise ConfigError("no run is given. Give a run directory, such as runs/ppo-CartPole-v1.")
+    twice = {str(each) for each in parsed.run_dirs if parsed.run_dirs.count(each) > 1}
+    if twice:
+        raise ConfigError(f"{min(twice)} is given twice. Give each run once.")
     if parsed.video:
         from redline.train.runs.video import require_video
 
