@@ -53,6 +53,7 @@ class Registry(Generic[T]):
         built_in: name -> the class, or module:Name where importing it at once would be slow.
         group: of the entry points by which packages offer theirs.
         check: (what was found, what was given) -> the class, or raises why it cannot serve.
+        also: further names that a user may give, which stand for no class.
     """
 
     def __init__(
@@ -61,13 +62,14 @@ class Registry(Generic[T]):
         built_in: Mapping[str, type[T] | str],
         group: str,
         check: Callable[[Any, str], type[T]],
+        also: tuple[str, ...] = (),
     ) -> None:
         self.built_in, self.group = built_in, group
-        self._kind, self._check = kind, check
+        self._kind, self._check, self._also = kind, check, also
 
     def names(self) -> tuple[str, ...]:
-        """The built-in ones in their order, then those of installed packages."""
-        return (*self.built_in, *sorted(set(self._installed()) - set(self.built_in)))
+        """What a user may give: the built-in ones in order, then those of installed packages."""
+        return (*self._also, *self.built_in, *sorted(set(self._installed()) - set(self.built_in)))
 
     def find(self, choice: str | type[T]) -> type[T]:
         """The class that was given, or that has this name.

@@ -349,6 +349,8 @@ def test_a_run_with_a_network_of_ones_own(
         EDITS[edit](layers[0])
         return layers
 
+    # The network takes the place of PPO's dense layers; SAC's critics have theirs behind it.
+    options = {k: v for k, v in options.items() if algorithm == "sac" or k != "hidden_sizes"}
     run = redline.train(
         algorithm, network=network, out=tmp_path / "run", accelerate=mode, **options
     )

@@ -130,14 +130,14 @@ def test_the_command_line_takes_it_by_module_and_name(tmp_path: Path) -> None:
         )  # fmt: skip
 
     begun = redline_command(
-        "train", "ppo", "--env", ENV, "--env-backend", NAME, "--total-env-steps", "1024",
+        "train", "ppo", "--env", ENV, "--env-backend", NAME, "--total-env-steps", "2048",
         "--out", out, "--quiet", "--no-tensorboard",
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr
-    refused = redline_command("train", "--resume", out, "--total-env-steps", "2048")
+    refused = redline_command("train", "--resume", out, "--total-env-steps", "4096")
     assert f"name it again: --env-backend {NAME}" in refused.stderr
     resumed = redline_command(
-        "train", "--resume", out, "--total-env-steps", "2048", "--env-backend", NAME
+        "train", "--resume", out, "--total-env-steps", "4096", "--env-backend", NAME
     )
     assert resumed.returncode == 0, resumed.stderr
     shown = redline_command("eval", out, "--episodes", "1", "--env-backend", NAME)

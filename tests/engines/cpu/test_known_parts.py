@@ -232,7 +232,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "large": (
         lambda: ppo(hidden_sizes=(700, 700)),
-        "8 rows times 490000 weights are too many for numpy, and tanh has no kernel in C",
+        "32 rows times 490000 weights are too many for numpy, and tanh has no kernel in C",
     ),
     "double": (
         lambda: ppo(make_policy(OBS, BOX, hidden_sizes=(8,)).double()),

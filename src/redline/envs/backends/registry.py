@@ -55,7 +55,7 @@ def choose_backend(env: EnvSource, backend: str | type[Backend]) -> type[Backend
 
 def backend_names() -> tuple[str, ...]:
     """What can be asked for by name: "auto", the built-in ones, those of installed packages."""
-    return ("auto", *_REGISTRY.names())
+    return _REGISTRY.names()
 
 
 def _checked(backend: Any, given: str) -> type[Backend]:
@@ -80,5 +80,6 @@ _REGISTRY: Registry[Backend] = Registry(
     {backend.name: backend for backend in BACKENDS},
     "redline.env_backends",
     _checked,
+    also=("auto",),
 )
 find_backend, backend_label = _REGISTRY.find, _REGISTRY.label
