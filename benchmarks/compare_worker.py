@@ -133,7 +133,6 @@ def main() -> None:
             workload.algorithm,
             env=lambda: Brake(workload, plant),
             total_env_steps=10**9,
-            checkpoint_interval=10**9,
             log_interval=10**9,
             checkpoints="none",
             out=f"{directory}/run",
