@@ -57,6 +57,14 @@ class Optimizer(ABC):
         """
 
     @abstractmethod
+    def apply(self, gradients: list[Tensor]) -> None:
+        """One step with gradients that lie elsewhere than in the parameters.
+
+        Args:
+            gradients: one for each parameter, in their order; they are not changed.
+        """
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """What each parameter's steps leave behind, by its number, named as `torch.optim` does.
 
@@ -117,24 +125,52 @@ class Adam(Optimizer):
         numbers, gradients = self._with_gradient()
         if torch.compiler.is_compiling():
             self._compiled_step(numbers, gradients, skip)
+        elif len(numbers) == len(self.parameters):
+            self.apply(gradients, skip)
         elif gradients:
-            self._kernel_step(numbers, gradients, skip)
+            self._step_some(numbers, gradients, skip)
         self.zero_grad()
 
     @torch.no_grad()
-    def _kernel_step(
+    def apply(self, gradients: list[Tensor], skip: Tensor | None = None) -> None:
+        """One step with gradients that lie elsewhere than in the parameters.
+
+        Args:
+            gradients: one for each parameter, in their order; they are not changed.
+            skip: [] float32; where 1, nothing changes; None never skips.
+        """
+        self._all_counts.add_(1.0)
+        self._run_kernel(self.parameters, gradients, self.first, self.second, self.counts, skip)
+        if skip is not None:
+            self._all_counts.sub_(skip)
+
+    @torch.no_grad()
+    def _step_some(
         self, numbers: Sequence[int], gradients: list[Tensor], skip: Tensor | None
     ) -> None:
-        counts = _chosen(self.counts, numbers)
-        if len(counts) == len(self.counts):
-            self._all_counts.add_(1.0)
-        else:
-            torch._foreach_add_(counts, 1.0)
+        parameters, first, second, counts = (
+            [tensors[i] for i in numbers]
+            for tensors in (self.parameters, self.first, self.second, self.counts)
+        )
+        torch._foreach_add_(counts, 1.0)
+        self._run_kernel(parameters, gradients, first, second, counts, skip)
+        if skip is not None:
+            torch._foreach_sub_(counts, [skip] * len(counts))
+
+    def _run_kernel(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        first: list[Tensor],
+        second: list[Tensor],
+        counts: list[Tensor],
+        skip: Tensor | None,
+    ) -> None:
         torch._fused_adam_(
-            _chosen(self.parameters, numbers),
+            parameters,
             gradients,
-            _chosen(self.first, numbers),
-            _chosen(self.second, numbers),
+            first,
+            second,
             [],
             counts,
             lr=self.learning_rate,
@@ -147,8 +183,6 @@ class Adam(Optimizer):
             grad_scale=None,
             found_inf=skip,
         )
-        if skip is not None:
-            torch._foreach_sub_(counts, [skip] * len(counts))
 
     @torch.no_grad()
     def _compiled_step(
@@ -219,12 +253,23 @@ class RMSprop(Optimizer):
             self.square = [torch.zeros_like(p) for p in self.parameters]
         self.smoothing, self.eps = smoothing, eps
 
-    @torch.no_grad()
     def step(self) -> None:
         """With v = s v + (1 - s) g^2, the step is lr g / (sqrt(v) + eps)."""
         numbers, gradients = self._with_gradient()
-        if not gradients:
-            return
+        if gradients:
+            self._step_some(numbers, gradients)
+            self.zero_grad()
+
+    def apply(self, gradients: list[Tensor]) -> None:
+        """One step with gradients that lie elsewhere than in the parameters.
+
+        Args:
+            gradients: one for each parameter, in their order; they are not changed.
+        """
+        self._step_some(range(len(self.parameters)), gradients)
+
+    @torch.no_grad()
+    def _step_some(self, numbers: Sequence[int], gradients: list[Tensor]) -> None:
         square = _chosen(self.square, numbers)
         torch._foreach_mul_(square, self.smoothing)
         torch._foreach_addcmul_(square, gradients, gradients, 1.0 - self.smoothing)
@@ -233,7 +278,6 @@ class RMSprop(Optimizer):
         moves = torch._foreach_div(gradients, root)
         torch._foreach_mul_(moves, self.learning_rate)
         torch._foreach_sub_(_chosen(self.parameters, numbers), moves)
-        self.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """The mean square of each parameter's gradient."""

@@ -39,6 +39,7 @@ def eager_because(name: str) -> str:
         (critics, "bootstrapped", "sac", "critics.py:bootstrapped was replaced"),
         (sac, "bootstrapped", "sac", "bootstrapped was replaced in redline.algos.sac"),
         (ppo.PPO, "step", "ppo-box", "ppo.py:PPO was replaced"),
+        (Adam, "step", "ppo-box", "optimizers.py:Adam was replaced"),
         (ppo, "value_loss", "ppo-box", "ppo.py:value_loss was replaced"),
         (distributions.Gaussian, "sample", "sac", "distributions.py:Gaussian was replaced"),
     ],

@@ -13,6 +13,8 @@ FINGERPRINTS: dict[str, str] = {
     "redline.algos.ddpg:actor_loss": "dba85a1aefc1d622",
     "redline.algos.dqn:DQN": "4774dba9655e1760",
     "redline.algos.impala:Impala": "2164e4167c95b5ba",
+    "redline.algos.optimizers:Adam": "370d3653964d2bee",
+    "redline.algos.optimizers:RMSprop": "70c4d8d603790980",
     "redline.algos.optimizers:move_towards": "0737589dc4eff55d",
     "redline.algos.ppo:PPO": "12c793b2a0c87334",
     "redline.algos.ppo:approximate_kl": "81f90661e9c2ca24",

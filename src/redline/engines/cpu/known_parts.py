@@ -227,6 +227,8 @@ def _require_plain(parameter: Tensor, path: str, *, trainable: bool) -> None:
 def require_optimizer(optimizer: Any, modules: Iterable[nn.Module], path: str) -> None:
     """Refuse an optimizer that is not the library's, or changes anything but these parameters."""
     require_type(optimizer, (Adam, RMSprop), path)
+    if "step" in vars(optimizer):  # the kernels call `apply`
+        raise NotServedError(f"{path} has a `step` of its own")
     changed = [id(parameter) for parameter in optimizer.parameters]
     own = {id(parameter) for module in modules for parameter in module.parameters()}
     if len(changed) != len(own) or set(changed) != own:

@@ -1,8 +1,8 @@
 """Gradients in one piece of memory, and the steps that follow them.
 
-An optimizer of the library takes its gradients from `parameter.grad`. The updates here compute them
-into memory of their own, which one call can scale, and hand them to the same optimizer, so that
-updates of both kinds can take turns.
+An optimizer of the library takes its gradients from `parameter.grad` in eager mode. The updates
+here compute them into memory of their own, which one call can scale, and hand them to the same
+optimizer, so that updates of both kinds can take turns.
 """
 
 from __future__ import annotations
@@ -61,19 +61,17 @@ class OptimizerStep:
     """One step of an optimizer of the library, from gradients that lie elsewhere.
 
     Args:
-        optimizer: whose `step` is called.
+        optimizer: whose `apply` is called.
         gradients: [...] one per parameter, in its order; their memory is read at each call.
     """
 
     def __init__(self, optimizer: Any, gradients: Sequence[Tensor]) -> None:
         self._optimizer = optimizer
-        self._pairs = list(zip(optimizer.parameters, gradients, strict=True))
+        self._gradients = list(gradients)
 
     def __call__(self) -> None:
         """Change the parameters and the optimizer's memory."""
-        for parameter, gradient in self._pairs:
-            parameter.grad = gradient
-        self._optimizer.step()
+        self._optimizer.apply(self._gradients)
 
 
 class TargetMove:

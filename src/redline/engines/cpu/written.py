@@ -26,7 +26,12 @@ import torch
 
 from redline.engines.cpu.fingerprints import FINGERPRINTS
 
+_OPTIMIZERS = (
+    "redline.algos.optimizers:Adam",
+    "redline.algos.optimizers:RMSprop",
+)
 _ON_POLICY = (
+    *_OPTIMIZERS,
     "redline.algos.algorithm:clip_gradients",
     "redline.algos.algorithm:normalized",
     "redline.data.rollout:masked_mean",
@@ -40,6 +45,7 @@ _ACTOR_CRITIC = (
     "redline.policies.distributions:Gaussian",
 )
 _CRITICS = (
+    *_OPTIMIZERS,
     "redline.algos.optimizers:move_towards",
     "redline.algos.critics:Critic",
     "redline.algos.critics:bootstrapped",
@@ -101,6 +107,7 @@ MIRRORED: dict[str, tuple[str, ...]] = {
     "DDPG": (*_TD3, "redline.algos.ddpg:DDPG"),
     "DQN": (
         *_VALUES,
+        *_OPTIMIZERS,
         "redline.algos.algorithm:clip_gradients",
         "redline.algos.optimizers:move_towards",
         "redline.algos.dqn:DQN",
