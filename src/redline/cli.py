@@ -372,7 +372,7 @@ class PlotArguments:
     smooth: int = 1
     """Rows that each point is averaged over."""
     statistic: Literal["mean", "iqm"] = "mean"
-    """Over seeds: the mean, or the interquartile mean."""
+    """Over seeds: the mean, or from 4 seeds on the interquartile mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,6 +461,7 @@ def _plot(arguments: list[str]) -> None:
         y=parsed.y,
         smooth=parsed.smooth,
         statistic=parsed.statistic,
+        warn=lambda sentence: sys.stderr.write(f"warning: {sentence}\n"),
     )
     sys.stdout.write(f"{parsed.out}\n")
 

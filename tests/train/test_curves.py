@@ -8,6 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from redline.cli import main
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.progress.curves import (
     learning_curves,
@@ -15,6 +16,7 @@ from redline.train.progress.curves import (
     load_setting,
     plot_runs,
     setting_labels,
+    summary_note,
 )
 
 
@@ -92,6 +94,46 @@ def test_interquartile_mean_leaves_the_odd_run_out(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(s), line(s), seed=s) for s in slopes]
     (curve,) = learning_curves(runs, statistic="iqm")
     np.testing.assert_allclose(curve.y, 3 * curve.x)
+
+
+def test_below_four_runs_the_interquartile_mean_is_called_the_mean(tmp_path: Path) -> None:
+    """Of three runs a quarter is none: the curve is the mean 3 x, and says so."""
+    runs = [make_run(tmp_path / str(s), line(s), seed=s) for s in (1, 2, 6)]
+    said: list[str] = []
+    (curve,) = learning_curves(runs, statistic="iqm", warn=said.append)
+    np.testing.assert_allclose(curve.y, 3 * curve.x)
+    assert curve.statistic == "mean"
+    assert summary_note([curve]) == "mean, 95% bootstrap interval"
+    assert len(said) == 1
+    assert "of 3 that is none" in said[0]
+    assert "Give at least 4 seeds" in said[0]
+    more = [make_run(tmp_path / f"b{s}", line(s), seed=s, lr=2) for s in (1, 2, 3, 4)]
+    few, many = learning_curves([*runs, *more], statistic="iqm")
+    assert (few.statistic, many.statistic) == ("mean", "iqm")
+    assert summary_note([many]) == "interquartile mean, 95% bootstrap interval"
+    assert "mean below 4 runs" in (summary_note([few, many]) or "")
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    """Seed 1 lies there twice, the second time longer; seed 2 has slope 3: the mean is 2 x."""
+    short = make_run(tmp_path / "short", line(1, stop=50), seed=1)
+    whole = make_run(tmp_path / "whole", line(1), seed=1)
+    other = make_run(tmp_path / "other", line(3), seed=2)
+    said: list[str] = []
+    (curve,) = learning_curves([short, whole, other, other], warn=said.append)
+    assert curve.num_runs == 2
+    assert curve.x[-1] == 100
+    np.testing.assert_allclose(curve.y, 2 * curve.x)
+    assert len(said) == 1
+    assert f"{short} has the same seed 1 as {whole}" in said[0]
+
+
+def test_the_command_says_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [make_run(tmp_path / name, line(1), seed=1) for name in ("a", "b")]
+    assert main(["plot", *map(str, runs), "--out", str(tmp_path / "c.svg")]) == 0
+    assert "same seed 1" in capsys.readouterr().err
 
 
 def test_one_run_keeps_its_own_rows(tmp_path: Path) -> None:

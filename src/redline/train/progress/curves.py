@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,11 @@ import numpy.typing as npt
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.checkpoint.atomic_files import atomic_file
-from redline.train.progress.statistics import bootstrap_interval, interquartile_mean
+from redline.train.progress.statistics import (
+    FEWEST_FOR_IQM,
+    bootstrap_interval,
+    interquartile_mean,
+)
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -24,7 +28,10 @@ _GRID_POINTS = 400
 _CONFIDENCE = 0.95
 
 # What differs between runs of one setting, or does not bear on what is learned.
-_NOT_SETTINGS = {"seed", "out", "name", "quiet", "tensorboard", "jsonl", "wandb"}
+_NOT_SETTINGS = {
+    *("seed", "out", "name", "group", "tags", "notes", "quiet", "engine"),
+    *("tensorboard", "jsonl", "wandb"),
+}
 # These name a setting best, so labels try them first.
 _TELLING = ("algorithm", "env", "preset")
 
@@ -50,11 +57,12 @@ class Curve:
 
     Attributes:
         label: what tells its setting from the others.
-        num_runs: how many runs it sums up.
+        num_runs: how many runs it sums up, each with a seed of its own.
         x: [n] rising.
         y: [n] mean or interquartile mean over the runs.
         low: [n] lower end of the 95% bootstrap interval; equal to y for one run.
         high: [n] its upper end.
+        statistic: what y is, mean or iqm; of fewer than 4 runs always the mean.
     """
 
     label: str
@@ -63,6 +71,7 @@ class Curve:
     y: Array
     low: Array
     high: Array
+    statistic: Literal["mean", "iqm"] = "mean"
 
 
 def load_progress(run_dir: Path | str) -> dict[str, Array]:
@@ -139,18 +148,22 @@ def learning_curves(
     y: str = "return_mean",
     smooth: int = 1,
     statistic: Literal["mean", "iqm"] = "mean",
+    warn: Callable[[str], None] | None = None,
 ) -> list[Curve]:
     """One curve per setting, in the order in which the settings first occur.
 
     Several runs of a setting are interpolated to a common grid over the range that all of
-    them cover. The interval is a bootstrap over runs with a fixed seed.
+    them cover. The interval is a bootstrap over runs with a fixed seed. Runs of one setting
+    with one seed are no independent runs: the one that got furthest counts, the others do not.
 
     Args:
         run_dirs: run directories.
         x: column of the horizontal axis.
         y: column of the vertical axis; rows without a value are left out.
         smooth: rows over which each run's y is averaged, backwards; 1 leaves it as it is.
-        statistic: over the runs, mean or interquartile mean.
+        statistic: over the runs, mean or interquartile mean. Of fewer than 4 runs it is the
+            mean, whatever is asked for, and the curve says so.
+        warn: called with a sentence about each run left out, and where iqm is the mean.
 
     Raises:
         ConfigError: if a column is unknown, or the runs of a setting share no range of x.
@@ -162,6 +175,7 @@ def learning_curves(
         raise ConfigError(f"smooth={smooth} must be at least 1 row.")
     if statistic not in ("mean", "iqm"):
         raise ConfigError(f"statistic={statistic!r} is unknown. Choose mean or iqm.")
+    warn = warn or (lambda sentence: None)
     groups: dict[str, list[Path]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for run_dir in run_dirs:
@@ -170,10 +184,46 @@ def learning_curves(
         settings[key] = setting
         groups.setdefault(key, []).append(Path(run_dir))
     labels = setting_labels(list(settings.values()))
-    return [
-        curve_over_runs(label, [_points(run, x, y, smooth) for run in runs], statistic)
-        for label, runs in zip(labels, groups.values(), strict=True)
-    ]
+    curves: list[Curve] = []
+    for label, runs in zip(labels, groups.values(), strict=True):
+        points = {run: _points(run, x, y, smooth) for run in dict.fromkeys(runs)}
+        chosen = _one_per_seed(label, points, warn)
+        curves.append(curve_over_runs(label, [points[run] for run in chosen], statistic))
+        if statistic == "iqm" and len(chosen) < FEWEST_FOR_IQM:
+            warn(
+                f"{label}: the interquartile mean leaves out a quarter of the runs at either end, "
+                f"and of {len(chosen)} that is none. The curve is the mean. Give at least "
+                f"{FEWEST_FOR_IQM} seeds."
+            )
+    return curves
+
+
+def _one_per_seed(
+    label: str, points: Mapping[Path, tuple[Array, Array]], warn: Callable[[str], None]
+) -> list[Path]:
+    """Of the runs of a setting those that are independent: of each seed the one with most rows."""
+    chosen: dict[Any, Path] = {}
+    for run, (xs, _) in points.items():
+        seed = _seed_of(run)
+        key = run if seed is None else seed
+        before = chosen.get(key)
+        if before is None:
+            chosen[key] = run
+            continue
+        kept, left = (before, run) if points[before][0][-1] >= xs[-1] else (run, before)
+        chosen[key] = kept
+        warn(
+            f"{label}: {left} has the same seed {seed} as {kept}, so the two are not independent "
+            f"runs. It is left out."
+        )
+    return list(chosen.values())
+
+
+def _seed_of(run_dir: Path) -> int | None:
+    """The run's seed; None where its config.json names none."""
+    config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    run = config.get("run") if isinstance(config, Mapping) else None
+    return run.get("seed") if isinstance(run, Mapping) else None
 
 
 def setting_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -239,14 +289,17 @@ def _points(run_dir: Path, x: str, y: str, smooth: int) -> tuple[Array, Array]:
 
 
 def curve_over_runs(
-    label: str, runs: Sequence[tuple[Array, Array]], statistic: str = "mean"
+    label: str,
+    runs: Sequence[tuple[Array, Array]],
+    statistic: Literal["mean", "iqm"] = "mean",
 ) -> Curve:
     """One curve of the runs of a setting, over the range that all of them cover.
 
     Args:
         label: of the curve.
         runs: (x [n] rising, y [n]) of each.
-        statistic: over the runs, mean or interquartile mean (iqm).
+        statistic: over the runs, mean or interquartile mean (iqm), which of fewer than 4 runs
+            is the mean.
 
     Raises:
         ConfigError: if the runs share no range of x.
@@ -262,10 +315,20 @@ def curve_over_runs(
         )
     grid = np.linspace(first, last, _GRID_POINTS)
     values = np.stack([np.interp(grid, x, y) for x, y in runs])
+    if len(runs) < FEWEST_FOR_IQM:
+        statistic = "mean"
     summarize = interquartile_mean if statistic == "iqm" else np.mean
     low, high = bootstrap_interval(values, statistic=summarize, confidence=_CONFIDENCE)
     middle = np.asarray(summarize(values, axis=0))
-    return Curve(label=label, num_runs=len(runs), x=grid, y=middle, low=low, high=high)
+    return Curve(
+        label=label,
+        num_runs=len(runs),
+        x=grid,
+        y=middle,
+        low=low,
+        high=high,
+        statistic=statistic,
+    )
 
 
 def plot_runs(
@@ -277,6 +340,7 @@ def plot_runs(
     smooth: int = 1,
     statistic: Literal["mean", "iqm"] = "mean",
     title: str | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Path:
     """Draw learning curves; the same runs always give the same picture.
 
@@ -288,6 +352,7 @@ def plot_runs(
         smooth: rows over which each run's y is averaged, backwards; 1 leaves it as it is.
         statistic: over several runs of a setting, mean or interquartile mean.
         title: above the plot; None names algorithm and environment where all share them.
+        warn: as for `learning_curves`.
 
     Returns:
         Where the picture lies.
@@ -301,14 +366,14 @@ def plot_runs(
         raise ConfigError(
             f"out={str(out)!r} ends in {out.suffix!r}. Curves are drawn as {', '.join(SUFFIXES)}."
         )
-    curves = learning_curves(run_dirs, x=x, y=y, smooth=smooth, statistic=statistic)
+    curves = learning_curves(run_dirs, x=x, y=y, smooth=smooth, statistic=statistic, warn=warn)
     if title is None:
         title = _shared_title([load_setting(run_dir) for run_dir in run_dirs])
     import matplotlib
 
     style: Any = {"svg.hashsalt": "redline", "font.size": 10, "axes.titlesize": 11}
     with matplotlib.rc_context(style):
-        figure = _draw(curves, x, y, statistic, title)
+        figure = _draw(curves, x, y, title)
         with atomic_file(out) as temporary:
             # No date inside, so that equal runs give equal files.
             metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
@@ -325,7 +390,7 @@ def _shared_title(settings: Sequence[Mapping[str, Any]]) -> str:
     return " on ".join(shared) if len(shared) == 2 else "".join(shared)
 
 
-def _draw(curves: list[Curve], x: str, y: str, statistic: str, title: str) -> Any:
+def _draw(curves: list[Curve], x: str, y: str, title: str) -> Any:
     # Figure rather than pyplot: no global state, no window system, Agg for pixels.
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -338,7 +403,7 @@ def _draw(curves: list[Curve], x: str, y: str, statistic: str, title: str) -> An
     if x != "wall_time_s":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_title(title, loc="left")
-    _add_legend(axes, curves, statistic)
+    _add_legend(axes, curves)
     return figure
 
 
@@ -373,12 +438,23 @@ def draw_curves(axes: Any, curves: Sequence[Curve], styles: Sequence[int] | None
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _add_legend(axes: Any, curves: list[Curve], statistic: str) -> None:
-    several = any(curve.num_runs > 1 for curve in curves)
-    if len(curves) == 1 and not several:
+def summary_note(curves: Sequence[Curve]) -> str | None:
+    """What lines and bands are, for the legend; None where every curve is one run."""
+    shown = {curve.statistic for curve in curves if curve.num_runs > 1}
+    if not shown:
+        return None
+    names = {
+        frozenset({"mean"}): "mean",
+        frozenset({"iqm"}): "interquartile mean",
+        frozenset({"mean", "iqm"}): f"interquartile mean (mean below {FEWEST_FOR_IQM} runs)",
+    }
+    return f"{names[frozenset(shown)]}, 95% bootstrap interval"
+
+
+def _add_legend(axes: Any, curves: list[Curve]) -> None:
+    note = summary_note(curves)
+    if len(curves) == 1 and note is None:
         return
-    name = "interquartile mean" if statistic == "iqm" else "mean"
-    note = f"{name}, 95% bootstrap interval" if several else None
     if len(curves) <= 6:
         axes.legend(frameon=False, title=note, alignment="left", fontsize=9, title_fontsize=9)
     else:

@@ -1,4 +1,4 @@
-"""Statistics over runs: the interquartile mean and bootstrap intervals. Numpy only."""
+"""Statistics over runs: the interquartile mean and bootstrap intervals, by scipy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from redline.errors import ConfigError
 Array: TypeAlias = npt.NDArray[Any]
 Statistic: TypeAlias = Callable[..., Array]
 
-_RESAMPLES_AT_ONCE = 64
+FEWEST_FOR_IQM = 4
+"""Runs from which on the interquartile mean leaves any out; below, it is the mean."""
+
+_RESAMPLES_AT_ONCE = 64  # all resamples of long curves at once would take gigabytes
 
 
 def interquartile_mean(values: npt.ArrayLike, axis: int = 0) -> Array:
     """Mean of the middle half: floor(n / 4) of the smallest and of the largest are left out.
 
     Agarwal et al. 2021, arXiv:2108.13264, section 4.3: less swayed by single runs than the
-    mean, more efficient than the median. With fewer than 4 values it is the mean.
+    mean, more efficient than the median. With fewer than `FEWEST_FOR_IQM` values it is the mean.
 
     Args:
         values: [..., n, ...] numbers.
@@ -29,10 +32,10 @@ def interquartile_mean(values: npt.ArrayLike, axis: int = 0) -> Array:
     Returns:
         [..., ...] without that axis.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=axis)
-    count = ordered.shape[axis]
-    cut = count // 4
-    return np.take(ordered, np.arange(cut, count - cut), axis=axis).mean(axis=axis)
+    from scipy import stats  # a second to import, and only plots need it
+
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.asarray(stats.trim_mean(numbers, 0.25, axis=axis))
 
 
 def bootstrap_interval(
@@ -53,7 +56,7 @@ def bootstrap_interval(
 
     Args:
         values: [n, ...] one row per run.
-        statistic: called as statistic(array, axis=1) on [resamples, n, ...].
+        statistic: called as statistic(array, axis=-1) on [..., resamples, n].
         strata: [n] which stratum each run belongs to; None puts all into one.
         confidence: in (0, 1), share of resamples inside the interval.
         resamples: number of resamples.
@@ -65,6 +68,8 @@ def bootstrap_interval(
     Raises:
         ConfigError: if there are no runs, or confidence or strata do not fit.
     """
+    from scipy import stats
+
     runs = np.asarray(values, dtype=np.float64)
     if runs.ndim == 0 or len(runs) == 0:
         raise ConfigError("a bootstrap interval needs at least one run, got none.")
@@ -73,18 +78,33 @@ def bootstrap_interval(
     groups = np.zeros(len(runs), dtype=np.int64) if strata is None else np.asarray(strata)
     if groups.shape != (len(runs),):
         raise ConfigError(f"strata has shape {groups.shape} for {len(runs)} runs. Give one each.")
-    rng = np.random.default_rng(seed)
-    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    index = np.concatenate(
-        [own[rng.integers(len(own), size=(resamples, len(own)))] for own in members], axis=1
-    )
-    # In portions: all resamples of long curves at once would take gigabytes.
-    estimates = np.concatenate(
-        [
-            statistic(runs[index[start : start + _RESAMPLES_AT_ONCE]], axis=1)
-            for start in range(0, resamples, _RESAMPLES_AT_ONCE)
-        ]
-    )
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(estimates, [tail, 1.0 - tail], axis=0)
-    return low, high
+    last = np.moveaxis(runs, 0, -1)  # [..., n]: scipy hands resamples on with the runs last
+    members = [last[..., groups == group] for group in np.unique(groups)]
+    drawn = [own for own in members if own.shape[-1] > 1]
+    fixed = [own for own in members if own.shape[-1] == 1]  # nothing else can be drawn
+    if not drawn:
+        middle = np.asarray(statistic(last, axis=-1))
+        return middle, middle
+
+    def over_all(*samples: Array, axis: int = -1) -> Array:
+        shape = samples[0].shape[:-1]
+        alone = [np.broadcast_to(_beside(own, len(shape)), (*shape, 1)) for own in fixed]
+        return statistic(np.concatenate([*samples, *alone], axis=-1), axis=axis)
+
+    interval = stats.bootstrap(
+        drawn,
+        over_all,
+        n_resamples=resamples,
+        batch=_RESAMPLES_AT_ONCE,
+        vectorized=True,
+        axis=-1,
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return np.asarray(interval.low), np.asarray(interval.high)
+
+
+def _beside(own: Array, ndim: int) -> Array:
+    """[..., 1] with an axis for the resamples, if the others [.., resamples, n] have one."""
+    return own if own.ndim == ndim + 1 else own[..., None, :]
