@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from redline.cli import main, parse_train_arguments
+from redline.cli import main
+from redline.command_line.train import parse_train_arguments
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ print(run.evaluate(episodes=20).return_mean)
 | `make_vec` | environments as Redline steps them |
 | `make_policy` | an actor-critic for given spaces |
 | `Run`, `Rollout` | what `train` gives, what collectors give |
+| `RunConfig` | all settings of a run, as `config.json` holds them |
 """
 
 from __future__ import annotations
@@ -28,14 +29,25 @@ if TYPE_CHECKING:
     from redline.train.runs.run import Run
     from redline.train.runs.run import load_run as load
     from redline.train.runs.start import train
+    from redline.train.settings import RunConfig
 
 __version__ = "0.2.0"
 
-__all__ = ["Rollout", "Run", "__version__", "load", "make_policy", "make_vec", "train"]
+__all__ = [
+    "Rollout",
+    "Run",
+    "RunConfig",
+    "__version__",
+    "load",
+    "make_policy",
+    "make_vec",
+    "train",
+]
 
 _HOMES = {
     "Rollout": ("redline.data", "Rollout"),
     "Run": ("redline.train.runs.run", "Run"),
+    "RunConfig": ("redline.train.settings", "RunConfig"),
     "load": ("redline.train.runs.run", "load_run"),
     "make_policy": ("redline.policies", "make_policy"),
     "make_vec": ("redline.envs", "make_vec"),
@@ -50,3 +62,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'redline' has no attribute {name!r}")
     module, attribute = _HOMES[name]
     return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    """The public names, which are imported when they are used."""
+    return sorted(__all__)

@@ -11,9 +11,10 @@ from torch import nn
 
 import redline
 from redline.algos.registry import algorithm_names, declaration
-from redline.cli import main, parse_train_arguments
+from redline.cli import main
 from redline.collect import SerialCollector
 from redline.collect.collector import CollectorSetup
+from redline.command_line.train import parse_train_arguments
 from redline.errors import ConfigError
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.settings import PolicySettings, RunSettings

@@ -12,7 +12,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -129,7 +129,15 @@ class RunSettings:
     one process the first decides."""
     out: str | None = None
     """Run directory.
-    None: runs/<algorithm>-<env>-seed<seed>, numbered if that exists."""
+    None: runs/<name>, or runs/<group>/<name>; numbered if that is taken, also by a run that starts
+    at the same moment."""
+    name: str | None = None
+    """What the run is called in tables and logs, and its default directory.
+    None: <algorithm>-<env>-seed<seed>."""
+    group: str | None = None
+    """Runs that belong together: a folder under runs, and W&B's group."""
+    tags: tuple[str, ...] = ()
+    """Words to find the run by, separated by commas."""
     preset: str = "auto"
     """Named hyperparameters to start from.
     auto: chosen by the environment; default: the plain defaults."""
@@ -162,6 +170,7 @@ class RunSettings:
     """Whether to leave out the progress bar and messages."""
 
     def __post_init__(self) -> None:
+        require_file_name(name=self.name, group=self.group)
         require_positive(
             total_env_steps=self.total_env_steps,
             num_workers=self.num_workers,
@@ -196,6 +205,16 @@ class RunSettings:
                 f"'{{\"gravity\": 5.0}}'."
             )
         return parsed
+
+
+def require_file_name(**values: str | None) -> None:
+    """Raise ConfigError for the first value that cannot name a folder."""
+    for name, value in values.items():
+        if value is not None and (value in ("", ".", "..") or "/" in value or "\0" in value):
+            raise ConfigError(
+                f"{name}={value!r} cannot name a folder. Give a word without '/', and the folder "
+                f"as out."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,12 +298,15 @@ class RunConfig:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any], algorithm: Any = None) -> RunConfig:
+    def from_json(
+        data: Mapping[str, Any], algorithm: Any = None, *, for_help: bool = False
+    ) -> RunConfig:
         """What `to_json` gave; every name and type is checked, nothing is executed.
 
         Args:
             data: plain data.
             algorithm: the algorithm's class or place, where the data name one of a user's own.
+            for_help: whether a built-in algorithm's outline will do, which needs no torch.
 
         Raises:
             ConfigError: if a name is unknown or a value has the wrong type.
@@ -303,7 +325,7 @@ class RunConfig:
                 f"redline train {label} --resume ..., redline eval ... --algorithm {label}, or "
                 f"algorithm={label!r} from Python."
             )
-        said = declaration(label if is_named(label) else algorithm)
+        said = declaration(label if is_named(label) else algorithm, for_help=for_help)
         return RunConfig(
             algorithm=label,
             run=_from_plain(RunSettings, _of_today(data.get("run", {}))),
@@ -322,7 +344,9 @@ class RunConfig:
         for name, value in settings.items():
             owner = next((p for p, part in parts.items() if name in _field_names(part)), None)
             if owner is None:
-                raise ConfigError(unknown_setting(name, self.algorithm, parts.values()))
+                raise ConfigError(unknown_setting(name, self.algorithm, self.names()))
+            if name == "env_kwargs" and isinstance(value, Mapping):
+                value = json.dumps(value)
             kind = _types_of(type(parts[owner]))[name]
             changes[owner][name] = _coerce(name, value, kind)
         return dataclasses.replace(
@@ -330,18 +354,103 @@ class RunConfig:
             **{p: dataclasses.replace(part, **changes[p]) for p, part in parts.items()},
         )
 
+    def names(self) -> list[str]:
+        """Every setting's flat name, those of the run first."""
+        parts = (self.run, self.policy, self.algo)
+        return [f.name for part in parts for f in dataclasses.fields(part)]
 
-def unknown_setting(name: str, algorithm: str, parts: Any) -> str:
-    """The message for a setting that no part of the config has."""
-    known = sorted({known for part in parts for known in _field_names(part)})
-    return (
-        f"{algorithm} has no setting {name!r}{_close(name, known)}. Settings are: "
-        f"{', '.join(known)}."
-    )
+    def mistakes(self, settings: Mapping[str, Any]) -> list[str]:
+        """What `replace` would refuse, one sentence each; an empty list if nothing.
+
+        Unlike `replace`, it looks at all settings before it gives up. Limits that join several
+        settings are looked at once each setting is right by itself.
+
+        Args:
+            settings: flat name -> value.
+        """
+        found: list[str] = []
+        for name, value in settings.items():
+            try:
+                self._check(name, value)
+            except ConfigError as error:
+                found.append(str(error))
+        if not found:
+            try:
+                self.replace(**settings)
+            except ConfigError as error:
+                found.append(str(error))
+        return found
+
+    def _check(self, name: str, value: Any) -> None:
+        """Whether a setting is known and `value` is of its type."""
+        for part in (self.run, self.policy, self.algo):
+            if name in _field_names(part):
+                if not (name == "env_kwargs" and isinstance(value, Mapping)):
+                    _coerce(name, value, _types_of(type(part))[name])
+                return
+        raise ConfigError(unknown_setting(name, self.algorithm, self.names()))
 
 
-def _close(name: str, known: Any) -> str:
-    matches = difflib.get_close_matches(name, list(known), n=3)
+NAMES_ELSEWHERE: dict[str, str] = {
+    "lr": "learning_rate",
+    "env_id": "env",
+    "environment": "env",
+    "timesteps": "total_env_steps",
+    "total_timesteps": "total_env_steps",
+    "total_steps": "total_env_steps",
+    "num_timesteps": "total_env_steps",
+    "steps": "total_env_steps",
+    "n_envs": "num_envs",
+    "n_steps": "rollout_length",
+    "num_steps": "rollout_length",
+    "horizon": "rollout_length",
+    "n_epochs": "num_epochs",
+    "update_epochs": "num_epochs",
+    "clip_coef": "clip_range",
+    "ent_coef": "entropy_coef",
+    "vf_coef": "value_coef",
+    "lam": "gae_lambda",
+    "discount": "gamma",
+    "buffer_size": "replay_size",
+    "train_freq": "rollout_length",
+    "gradient_steps": "replay_ratio",
+    "utd_ratio": "replay_ratio",
+    "net_arch": "hidden_sizes",
+    "hidden_size": "hidden_sizes",
+    "track": "wandb",
+    "logdir": "out",
+    "output_dir": "out",
+    "eval_freq": "eval_interval",
+    "save_freq": "checkpoint_interval",
+    "verbose": "quiet",
+    "polyak": "tau",
+}
+"""What other libraries and people call a setting -> its name here."""
+
+
+def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:
+    """The message for a setting that no part of the config has.
+
+    Args:
+        name: as it was given.
+        algorithm: whose settings they are.
+        known: all names that there are.
+    """
+    known = list(known)
+    if hint := _close(name, known):
+        return f"{algorithm} has no setting {name!r}{hint}."
+    return f"{algorithm} has no setting {name!r}. Settings are: {', '.join(sorted(known))}."
+
+
+def meant(name: str, known: Iterable[str]) -> list[str]:
+    """The settings that an unknown one may mean: by what others call it, else by its letters."""
+    known = list(known)
+    own = NAMES_ELSEWHERE.get(name)
+    return [own] if own in known else difflib.get_close_matches(name, known, n=3)
+
+
+def _close(name: str, known: Iterable[str]) -> str:
+    matches = meant(name, known)
     return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
 
@@ -394,6 +503,11 @@ def _coerce(name: str, value: Any, kind: Any) -> Any:
     raise ConfigError(f"{name}={value!r} has the wrong type or value: expected {expected}.")
 
 
+def words(text: str) -> tuple[str, ...]:
+    """The words of a list that is separated by commas."""
+    return tuple(word for each in text.split(",") if (word := each.strip()))
+
+
 _UNIONS = (typing.Union, types.UnionType)
 
 
@@ -402,6 +516,8 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         return value in typing.get_args(kind), value
     if typing.get_origin(kind) is tuple:
         element = typing.get_args(kind)[0]
+        if element is str and isinstance(value, str):
+            return True, words(value)
         if not isinstance(value, (list, tuple)):
             return False, value
         pairs = [_match(item, element) for item in value]
@@ -412,6 +528,8 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return number, float(value) if number else value
     if kind is int:
+        if isinstance(value, float) and value.is_integer():
+            return True, int(value)  # 1e5 is a float in Python, YAML and TOML
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole, value
     return isinstance(value, kind), value

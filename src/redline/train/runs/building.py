@@ -312,10 +312,16 @@ def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
     """Writes progress.csv and whatever else was asked for."""
     writers = ["csv"]
     writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
-    name = f"{config.algorithm}-{config.run.env}-seed{config.run.seed}"
-    return ProgressLogger(
-        out, writers=writers, wandb_settings={"name": name, "config": config.to_json()}
-    )
+    run = config.run
+    about: dict[str, Any] = {
+        "name": run.name or f"{config.algorithm}-{run.env}-seed{run.seed}",
+        "config": config.to_json(),
+    }
+    if run.group is not None:
+        about["group"] = run.group
+    if run.tags:
+        about["tags"] = list(run.tags)
+    return ProgressLogger(out, writers=writers, wandb_settings=about)
 
 
 def make_store(config: RunConfig, out: Path) -> CheckpointStore:

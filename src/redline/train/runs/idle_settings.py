@@ -34,14 +34,17 @@ from redline.train.runs.building import Given
 from redline.train.settings import RunConfig
 
 
-def changed_settings(config: RunConfig, algorithm: str | type[Algorithm]) -> frozenset[str]:
+def changed_settings(
+    config: RunConfig, algorithm: str | type[Algorithm], base: RunConfig | None = None
+) -> frozenset[str]:
     """Names of the settings that are neither the preset's nor the plain default.
 
     Args:
         config: all settings of a new run.
         algorithm: its name or class.
+        base: the settings of another run that this one repeats; then names of those that differ.
     """
-    preset = preset_config(declaration(algorithm), config.run.env, config.run.preset)
+    preset = base or preset_config(declaration(algorithm), config.run.env, config.run.preset)
     given: set[str] = set()
     for part, usual in ((config.run, preset.run), (config.policy, preset.policy)):
         given |= _differing(part, usual)

@@ -11,9 +11,13 @@ videos/          what `redline eval --video` recorded
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,17 +29,87 @@ CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
 
 
-def default_run_directory(config: RunConfig) -> Path:
-    """runs/<algorithm>-<env>-seed<seed>, with a number behind it if that exists."""
+_NAMED_AT_MOST = 3  # of the changed settings: a name must fit into a table and a file system
+
+
+def run_name(config: RunConfig, changed: Iterable[str] = ()) -> str:
+    """<algorithm>-<env>-seed<seed>, with the hyperparameters that were changed in between.
+
+    Args:
+        config: of the run.
+        changed: names of the settings that the caller changed from those of the preset.
+    """
+    if config.run.name is not None:
+        return config.run.name
     env = config.run.env.replace("/", "-").replace(":", "-")
     algorithm = config.algorithm.rpartition(":")[2].rpartition(".")[2]  # of module:Name, the name
-    name = f"{algorithm}-{env}-seed{config.run.seed}"
-    path = Path("runs") / name
-    number = 2
-    while path.exists():
-        path = Path("runs") / f"{name}-{number}"
+    values = dataclasses.asdict(config.policy) | dataclasses.asdict(config.algo)
+    differing = [name for name in values if name in set(changed)]
+    told = [f"{name}={_in_a_name(values[name])}" for name in differing[:_NAMED_AT_MOST]]
+    if len(differing) > _NAMED_AT_MOST:
+        told.append(f"and{len(differing) - _NAMED_AT_MOST}more")
+    return "-".join([algorithm, env, *told, f"seed{config.run.seed}"])
+
+
+def _in_a_name(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return "x".join(map(_in_a_name, value))
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w.+-]", "_", text)[:24]
+
+
+@contextmanager
+def run_directory(config: RunConfig, changed: Iterable[str] = ()) -> Iterator[Path]:
+    """The directory of a new run, which no other run takes meanwhile.
+
+    A default one is made at once, under a number if its name is taken: making a directory either
+    succeeds or fails, also where several processes begin at the same moment. It is removed if
+    nothing was written into it, as when a setting proves wrong.
+
+    Args:
+        config: of the run; its `out` is taken as it is.
+        changed: names of the settings that the caller changed from those of the preset.
+
+    Raises:
+        RunDirectoryError: if it holds a run already or cannot be written.
+    """
+    if config.run.out:
+        out = Path(config.run.out)
+        check_new_run_directory(out)
+        yield out
+        return
+    folder = Path("runs") / config.run.group if config.run.group else Path("runs")
+    check_new_run_directory(folder)
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    out = _claimed(folder, run_name(config, changed))
+    try:
+        yield out
+    finally:
+        for each in (out, *made):
+            with suppress(OSError):  # it holds something: the run, or another one
+                each.rmdir()
+
+
+def _claimed(folder: Path, name: str) -> Path:
+    """A directory in `folder` that this call has made: `name`, `name-2`, ...
+
+    Raises:
+        RunDirectoryError: if none can be made.
+    """
+    number = 1
+    while True:
+        path = folder / (name if number == 1 else f"{name}-{number}")
         number += 1
-    return path
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{path} cannot be made ({error.strerror}). Give a directory you may write to as "
+                f"--out."
+            ) from error
+        return path
 
 
 def check_new_run_directory(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ import gymnasium
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
-from redline.algos.registry import algorithm_label, declaration
+from redline.algos.registry import algorithm_label
 from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
-from redline.train.presets import preset_config
+from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
 from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.execution import ProfileRecording, execute
@@ -27,9 +26,8 @@ from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     CONFIG_FILE,
-    check_new_run_directory,
-    default_run_directory,
     read_config,
+    run_directory,
 )
 from redline.train.settings import RunConfig
 
@@ -41,8 +39,9 @@ def train(
     network: NetworkFactory | None = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
+    config: str | Path | RunConfig | Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
-    preset: str = "auto",
+    preset: str | None = None,
     **settings: Any,
 ) -> Run:
     """Train an agent, or go on with a run.
@@ -57,8 +56,10 @@ def train(
         env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
             one; None is "auto". With `resume` only needed where the run's is your own.
         collector: what collects, likewise; None is "serial".
+        config: settings to begin with: a file (.yaml, .toml, .json, or a run's `config.json`), what
+            such a file holds, or a `RunConfig`. What is given beside it wins.
         resume: run directory to go on with.
-        preset: named hyperparameters to start from.
+        preset: named hyperparameters to start from; None: the file's, else by the environment.
         settings: any setting of the run, the policy or the algorithm by its name, such as
             `total_env_steps`, `seed`, `out`, `num_envs`, `learning_rate`, `core`.
 
@@ -83,29 +84,36 @@ def train(
                 f"not be the same run. Only {' and '.join(sorted(allowed))} can."
             )
         return resume_run(Path(resume), given, **settings)
-    if algorithm is None:
+    said = GivenSettings(source="redline.train") if config is None else given_settings(config)
+    if algorithm is None and said.algorithm is None:
         raise ConfigError("algorithm is missing. Give one, such as redline.train('ppo', ...).")
-    if env is None:
+    if env is None and config is None:
         raise ConfigError("env is missing. Give one, such as env='CartPole-v1'.")
-    name = describe_env(env)
-    if "out" in settings and settings["out"] is not None:
+    settings = _named_settings(settings, given)
+    made = config_of(said, algorithm=algorithm, preset=preset, **settings)
+    return start_run(made, given, base=repeated_config(said, algorithm))
+
+
+def _named_settings(settings: dict[str, Any], given: Given) -> dict[str, Any]:
+    """The caller's settings, with what `config.json` says of its Python objects."""
+    if isinstance(given.env, gymnasium.vector.VectorEnv):
+        settings.setdefault("num_envs", given.env.num_envs)
+    if settings.get("out") is not None:
         settings["out"] = str(settings["out"])
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        settings.setdefault("num_envs", env.num_envs)
-    if isinstance(settings.get("env_kwargs"), Mapping):
-        settings["env_kwargs"] = json.dumps(settings["env_kwargs"])
-    if env_backend is not None:
-        settings["env_backend"] = backend_label(env_backend)
-    if collector is not None:
-        settings["collector"] = collector_label(collector)
-    config = preset_config(declaration(algorithm), name, preset).replace(env=name, **settings)
-    return start_run(config, given)
+    if given.env is not None:
+        settings["env"] = describe_env(given.env)
+    if given.env_backend is not None:
+        settings["env_backend"] = backend_label(given.env_backend)
+    if given.collector is not None:
+        settings["collector"] = collector_label(given.collector)
+    return settings
 
 
 def start_run(
     config: RunConfig,
     given: Given | None = None,
     *,
+    base: RunConfig | None = None,
     recording: ProfileRecording | None = None,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
@@ -113,13 +121,12 @@ def start_run(
     Args:
         config: all settings.
         given: what the caller gives as Python objects.
+        base: the settings of another run that this one repeats with changes.
         recording: run directory -> context in which the training takes place.
 
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
     """
-    out = Path(config.run.out) if config.run.out else default_run_directory(config)
-    check_new_run_directory(out)
     _check_updates(config)
     given = given or Given()
     # Named by the caller, not by a file: their modules may be imported.
@@ -129,9 +136,10 @@ def start_run(
         env=given.env if given.env is not None else config.run.env or None,
         env_backend=given.env_backend or config.run.env_backend,
         collector=given.collector or config.run.collector,
-        changed=changed_settings(config, given.algorithm or config.algorithm),
+        changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
-    return _executed(config, out, given, None, recording)
+    with run_directory(config, given.changed) as out:
+        return _executed(config, out, given, None, recording)
 
 
 def resume_run(

@@ -1,0 +1,1 @@
+"""What the commands of `redline` do; `redline.cli` chooses one."""

@@ -1,0 +1,166 @@
+"""Options as people type them, before and while they become a dataclass.
+
+tyro turns options into dataclasses. What it does not know is done here, on the words of the
+command line: an answer for a setting that may be left open, `1e5` for a whole number, lists with
+commas, and what another library calls a setting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from redline.errors import ConfigError
+
+
+def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
+    """Parse options into a dataclass with tyro; help and mistakes end the program.
+
+    Args:
+        kind: the dataclass.
+        arguments: the options.
+        command: behind `redline` in messages.
+        default: values of options that are not given; None: the dataclass's own.
+    """
+    import tyro
+    from tyro.conf import OmitArgPrefixes
+
+    extra = {} if default is None else {"default": default}
+    return tyro.cli(
+        kind, args=arguments, prog=f"redline {command}", config=(OmitArgPrefixes,), **extra
+    )
+
+
+def peek(options: Sequence[str], name: str) -> str | None:
+    """The value of an option, before the options are parsed."""
+    found = values_of(options, name)
+    return found[-1] if found else None
+
+
+def values_of(options: Sequence[str], name: str) -> list[str]:
+    """The values of an option that may be given several times."""
+    return _split(options, name)[0]
+
+
+def without(options: Sequence[str], name: str) -> list[str]:
+    """The options without one that has been dealt with, and without its values."""
+    return _split(options, name)[1]
+
+
+def _split(options: Sequence[str], name: str) -> tuple[list[str], list[str]]:
+    """The values of an option, and all other words."""
+    values: list[str] = []
+    rest: list[str] = []
+    words = iter(options)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option.replace("_", "-") != name:
+            rest.append(word)
+        elif equals:
+            values.append(value)
+        else:
+            values.append(next(words, ""))
+    return values, rest
+
+
+def as_parsed(options: list[str], kinds: Mapping[str, Any], command: str) -> list[str]:
+    """The options in the words that tyro reads.
+
+    Args:
+        options: as they were typed.
+        kinds: setting -> its type.
+        command: whose options they are, in messages.
+
+    Raises:
+        ConfigError: if there is no such option; with the one that was probably meant.
+    """
+    said: list[str] = []
+    name = ""
+    for index, word in enumerate(options):
+        if not _is_option(word):
+            said += _value(word, kinds.get(name))
+            continue
+        option, equals, value = word.partition("=")
+        name = option[2:].replace("-", "_")
+        following = options[index + 1] if index + 1 < len(options) else ""
+        said += _option(name, value if equals else None, following, kinds, command)
+        name = name.removeprefix("no_") if name not in kinds else name
+    return said
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word names an option: -1e-3 is a number."""
+    return word.startswith("--") or (word.startswith("-") and word[1:2].isalpha())
+
+
+def _option(
+    name: str, value: str | None, following: str, kinds: Mapping[str, Any], command: str
+) -> list[str]:
+    """An option's name, with its value where that stands behind `=` or is left to be told."""
+    flag = f"--{name.replace('_', '-')}"
+    if name in ("help", "h") or not name:
+        return ["--help"] if name else ["--"]
+    if name not in kinds:
+        answered = name.removeprefix("no_")
+        if name == answered or not _is_yes_or_no(kinds.get(answered)):
+            raise ConfigError(_unknown(name, kinds, command))
+        return [f"--{answered.replace('_', '-')}", "False"] if _is_open(kinds[answered]) else [flag]
+    if value is not None:
+        return [flag, *_value(value, kinds[name])]
+    if _is_open(kinds[name]) and following not in ("True", "False", "None"):
+        return [flag, "True"]
+    return [flag]
+
+
+def _value(word: str, kind: Any) -> list[str]:
+    """A value in the words that tyro reads."""
+    if typing.get_origin(kind) is tuple:
+        return [each for part in word.split(",") for each in _value(part, typing.get_args(kind)[0])]
+    return [_whole(word)] if int in choices_of(kind) and float not in choices_of(kind) else [word]
+
+
+def _whole(word: str) -> str:
+    """1e5 as 100000; everything else as it is."""
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return str(int(number)) if "e" in word.lower() and number.is_integer() else word
+
+
+def _is_yes_or_no(kind: Any) -> bool:
+    return bool in choices_of(kind)
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether a setting is yes, no or left open."""
+    return {bool, type(None)} <= set(choices_of(kind))
+
+
+def choices_of(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; a type alone is its own only one."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return typing.get_args(kind)
+    return (kind,)
+
+
+def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
+    from redline.train.settings import meant
+
+    flag = f"--{name.replace('_', '-')}"
+    close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
+    hint = f" Did you mean {close}?" if close else ""
+    return f"there is no option {flag}.{hint} `redline {command} --help-all` lists all of them."
+
+
+def kinds_of(*parts: Any) -> dict[str, Any]:
+    """Setting -> type, of dataclasses or objects of them."""
+    kinds: dict[str, Any] = {}
+    for part in parts:
+        cls = part if isinstance(part, type) else type(part)
+        hints = typing.get_type_hints(cls)
+        kinds |= {each.name: hints[each.name] for each in dataclasses.fields(cls)}
+    return kinds

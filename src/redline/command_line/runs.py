@@ -1,0 +1,192 @@
+"""Commands about runs that exist: eval, inspect, plot, export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from redline.command_line.options import parse
+from redline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redline.train.loops.evaluate import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalArguments:
+    """Run episodes with trained agents; the last line printed is one JSON object.
+
+    Several runs make a table, and that object holds each of them and the mean over them.
+    """
+
+    run_dirs: Positional[tuple[Path, ...]]
+    """Run directories."""
+    which: Literal["latest", "best"] = "latest"
+    """Which checkpoint."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
+    env: str | None = None
+    """The run's environment again, where it is `module:Id`, so that the module is imported."""
+    env_backend: str | None = None
+    """Likewise the back end that steps it, where it is `module:Name`."""
+    episodes: int = 10
+    """Number of episodes of each run, exactly."""
+    max_episode_steps: int | None = None
+    """env_steps after which an episode is cut; it counts with the return it has then."""
+    max_env_steps: int | None = None
+    """env_steps of a run's episodes together; those that have not ended then are left out."""
+    seed: int | None = None
+    """Seed of environments and action noise.
+    None: one derived from the run's seed, which no training environment has."""
+    greedy: FlagCreatePairsOff[bool] = False
+    """Act with the mode of the action distribution. The default."""
+    stochastic: FlagCreatePairsOff[bool] = False
+    """Sample actions as in training."""
+    video: FlagCreatePairsOff[bool] = False
+    """Write a video of one episode into RUN_DIR/videos (extra: video)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectArguments:
+    """What the newest checkpoint holds; the last line printed is one JSON object."""
+
+    run_dir: Positional[Path]
+    """Run directory."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotArguments:
+    """Learning curves; several seeds of one setting become a mean with a bootstrap interval."""
+
+    run_dirs: Positional[tuple[Path, ...]]
+    """Run directories."""
+    out: Path
+    """File to write: .png, .pdf or .svg."""
+    x: str = "env_steps"
+    """Column of progress.csv along the horizontal axis."""
+    y: str = "return_mean"
+    """Column along the vertical axis."""
+    smooth: int = 1
+    """Rows that each point is averaged over."""
+    statistic: Literal["mean", "iqm"] = "mean"
+    """Over seeds: the mean, or from 4 seeds on the interquartile mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments:
+    """The greedy policy, normalization included, for use without Redline."""
+
+    run_dir: Positional[Path]
+    """Run directory."""
+    out: Path
+    """File to write."""
+    which: Literal["latest", "best"] = "latest"
+    """Which checkpoint."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
+    env: str | None = None
+    """The run's environment again, where it is `module:Id`, so that the module is imported."""
+    env_backend: str | None = None
+    """Likewise the back end that steps it, where it is `module:Name`."""
+    format: Literal["onnx", "torch"] = "onnx"
+    """onnx (extra: onnx), or torch for a torch.export program."""
+
+
+def eval_runs(arguments: list[str]) -> None:
+    """Run episodes with trained agents, and print what came of them."""
+    parsed = parse(EvalArguments, arguments, "eval")
+    if parsed.greedy and parsed.stochastic:
+        raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
+    if not parsed.run_dirs:
+        raise ConfigError("no run is given. Give a run directory, such as runs/ppo-CartPole-v1.")
+    twice = {str(each) for each in parsed.run_dirs if parsed.run_dirs.count(each) > 1}
+    if twice:
+        raise ConfigError(f"{min(twice)} is given twice. Give each run once.")
+    if parsed.video:
+        from redline.train.runs.video import require_video
+
+        require_video(".mp4")
+    results = {str(run_dir): _evaluated(run_dir, parsed) for run_dir in parsed.run_dirs}
+    if len(parsed.run_dirs) == 1:
+        _print_json(next(iter(results.values())).to_json())
+        return
+    from redline.train.loops.evaluate import as_table, over_runs
+
+    sys.stdout.write(as_table(results))
+    _print_json(over_runs(results))
+
+
+def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
+    """The evaluation of one run, and its video if that was asked for."""
+    from redline.train.runs.run import load_run
+
+    run = load_run(
+        run_dir,
+        algorithm=parsed.algorithm,
+        env=parsed.env,
+        env_backend=parsed.env_backend,
+    )
+    greedy = not parsed.stochastic
+    result = run.evaluate(
+        parsed.episodes,
+        seed=parsed.seed,
+        greedy=greedy,
+        which=parsed.which,
+        max_episode_steps=parsed.max_episode_steps,
+        max_env_steps=parsed.max_env_steps,
+    )
+    if parsed.video:
+        path = run.record_video(seed=parsed.seed, greedy=greedy, which=parsed.which)
+        sys.stdout.write(f"video: {path}\n")
+    return result
+
+
+def inspect_run(arguments: list[str]) -> None:
+    """Print what the newest checkpoint of a run holds."""
+    parsed = parse(InspectArguments, arguments, "inspect")
+    from redline.train.runs.run import load_run
+
+    _print_json(load_run(parsed.run_dir, algorithm=parsed.algorithm).inspect())
+
+
+def plot(arguments: list[str]) -> None:
+    """Draw learning curves into a file."""
+    parsed = parse(PlotArguments, arguments, "plot")
+    from redline.train.progress.curves import plot_runs
+
+    plot_runs(
+        list(parsed.run_dirs),
+        parsed.out,
+        x=parsed.x,
+        y=parsed.y,
+        smooth=parsed.smooth,
+        statistic=parsed.statistic,
+        warn=lambda sentence: sys.stderr.write(f"warning: {sentence}\n"),
+    )
+    sys.stdout.write(f"{parsed.out}\n")
+
+
+def export(arguments: list[str]) -> None:
+    """Write the policy of a run for use without Redline."""
+    parsed = parse(ExportArguments, arguments, "export")
+    from redline.train.runs.run import load_run
+
+    run = load_run(
+        parsed.run_dir,
+        algorithm=parsed.algorithm,
+        env=parsed.env,
+        env_backend=parsed.env_backend,
+    )
+    path = run.export(parsed.out, format=parsed.format, which=parsed.which)
+    sys.stdout.write(f"{path}\n")
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")

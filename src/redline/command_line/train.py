@@ -1,0 +1,191 @@
+"""`redline train`: its arguments become a run's settings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redline.command_line.options import as_parsed, kinds_of, parse, peek, values_of, without
+from redline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redline.train.settings import RunConfig
+
+PROFILE_OPTIONS = ("sample_hz", "gpu_window_s", "gpu_every_s")  # of --profile; see its Options
+PARTS = ("run", "policy", "algo")
+
+
+def train(arguments: list[str]) -> int:
+    """Train an agent, or go on with a run; the exit code of the run."""
+    from redline.train.process import before_torch_loads
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        from redline.command_line.train_help import overview
+
+        sys.stdout.write(overview())
+        return 0 if arguments else 2
+    if {"-h", "--help", "--help-all"} & set(arguments):
+        return _help(arguments)
+    if "--print-config" in arguments:
+        return _print_config([word for word in arguments if word != "--print-config"])
+    # Before the options are parsed: an algorithm's file holds its options, and loads torch.
+    if not {"--no-tune-process", "--no-tune_process"} & set(arguments):
+        before_torch_loads(peek(arguments, "--resume"))
+    mode, arguments = _take_profile(arguments)
+    options, arguments = _take_profile_options(arguments, mode)
+    recording = None
+    if mode is not None:
+        from redline.recorded_training import recording as recording_of
+
+        recording = recording_of(mode, **options)
+    if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
+        from redline.command_line.resume import resume
+
+        return resume(arguments, recording)
+    request = train_request(arguments)
+    from redline.train.runs.start import start_run
+
+    return start_run(request.config, base=request.base, recording=recording).exit_code
+
+
+def _help(arguments: list[str]) -> int:
+    from redline.command_line.train_help import algorithm_help
+
+    asked = [word for word in arguments if word not in ("-h", "--help", "--help-all")]
+    request = train_request(asked, for_help=True)
+    sys.stdout.write(algorithm_help(request.config, everything="--help-all" in arguments))
+    return 0
+
+
+def _print_config(arguments: list[str]) -> int:
+    """Print the settings that the run would begin with, as `--config` reads them."""
+    config = train_request(arguments, for_help=True).config
+    sys.stdout.write(json.dumps(config.to_json(), indent=2) + "\n")
+    return 0
+
+
+def _take_profile(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The mode that `--profile` asks for (full, if it stands alone), and the other arguments."""
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name != "--profile":
+            continue
+        before, after = arguments[:index], arguments[index + 1 :]
+        if equals:
+            return value, before + after
+        if after and not after[0].startswith("-"):
+            return after[0], before + after[1:]
+        return "full", before + after
+    return None, arguments
+
+
+def _take_profile_options(
+    arguments: list[str], mode: str | None
+) -> tuple[dict[str, float], list[str]]:
+    """What `--profile-sample-hz X` and the like ask for, and the other arguments.
+
+    Raises:
+        ConfigError: if a value is missing or no number, or nothing is to be profiled.
+    """
+    found: dict[str, float] = {}
+    rest = list(arguments)
+    for option in PROFILE_OPTIONS:
+        name = f"--profile-{option.replace('_', '-')}"
+        text = peek(rest, name)
+        if text is None:
+            continue
+        if mode is None:
+            raise ConfigError(f"{name} is for profiled runs. Give --profile as well")
+        try:
+            found[option] = float(text)
+        except ValueError:
+            raise ConfigError(f"{name} {text} is not a number. Give one") from None
+        rest = without(rest, name)
+    return found, rest
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What `redline train` is asked for.
+
+    Attributes:
+        config: all settings.
+        base: those of a complete file that it began with; None where there was none.
+    """
+
+    config: RunConfig
+    base: RunConfig | None = None
+
+
+def parse_train_arguments(arguments: list[str]) -> RunConfig:
+    """The config that `redline train` arguments describe; see `train_request`."""
+    return train_request(arguments).config
+
+
+def train_request(arguments: list[str], *, for_help: bool = False) -> TrainRequest:
+    """What `redline train` arguments ask for.
+
+    Args:
+        arguments: the algorithm, then options; the preset and the file give their defaults.
+        for_help: whether a built-in algorithm's outline will do, which needs no torch.
+
+    Raises:
+        ConfigError: if a name or value is wrong.
+    """
+    from redline.train.settings import RunConfig
+
+    algorithm, options = None, list(arguments)
+    if options and not options[0].startswith("-"):
+        algorithm, options = options[0], options[1:]
+    default, complete = _default(algorithm, options, for_help=for_help)
+    for name in ("--preset", "--config"):
+        options = without(options, name)
+    options = _one_list(options, "--callback", "--callbacks")
+    values = {name: getattr(default, name) for name in PARTS}
+    kind = make_dataclass(
+        "TrainArguments", [(name, type(part)) for name, part in values.items()], frozen=True
+    )
+    command = f"train {default.algorithm}"
+    words = as_parsed(options, kinds_of(*values.values()), command)
+    parsed = parse(kind, words, command, kind(**values)) if words else kind(**values)
+    config = RunConfig(
+        algorithm=default.algorithm, run=parsed.run, policy=parsed.policy, algo=parsed.algo
+    )
+    return TrainRequest(config, default if complete else None)
+
+
+def _default(
+    algorithm: str | None, options: Sequence[str], *, for_help: bool
+) -> tuple[RunConfig, bool]:
+    """The settings before the options, and whether they are those of a complete file."""
+    from redline.train.config_files import GivenSettings, config_of, given_settings
+
+    path, preset = peek(options, "--config"), peek(options, "--preset")
+    given = given_settings(Path(path)) if path is not None else GivenSettings(source="redline")
+    if algorithm is None and given.algorithm is None:
+        if path is None:
+            raise ConfigError(
+                "the algorithm is missing. Give one first, such as redline train ppo --env "
+                "CartPole-v1."
+            )
+        raise ConfigError(
+            f"{path} names no algorithm. Write one into it, such as algorithm: ppo, or give it "
+            f"first: redline train ppo --config {path}."
+        )
+    # What decides about the preset, and what may be Python code, is the caller's own word.
+    names = ("env", "env_backend", "collector")
+    own = {n: text for n in names if (text := peek(options, f"--{n.replace('_', '-')}"))}
+    if callbacks := values_of(options, "--callback"):
+        own["callbacks"] = ",".join(callbacks)
+    config = config_of(given, algorithm=algorithm, preset=preset, for_help=for_help, **own)
+    return config, given.complete is not None
+
+
+def _one_list(options: list[str], one: str, many: str) -> list[str]:
+    """An option that is given once for each value as one with all of them."""
+    values = values_of(options, one)
+    return [*without(options, one), f"{many}={','.join(values)}"] if values else options

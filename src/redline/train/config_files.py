@@ -1,0 +1,294 @@
+"""Settings from files: YAML, TOML or JSON becomes a checked `RunConfig`.
+
+Two forms are read:
+
+| form | example | what it says |
+|---|---|---|
+| sparse | `algorithm: ppo`, `env: CartPole-v1`, `learning_rate: 0.001` | changes of a preset |
+| complete | `config.json` of a run, or what `--print-config` prints | every setting |
+
+A sparse file's settings have the flat names of the command line, with `_`; they may also stand in
+sections `run`, `policy` and `algo`, as in `config.json`. `redline train`, `redline.train` and
+sweeps all read files here.
+
+A complete file says what a run was, so it does not decide what Python code is imported, as a run
+directory never does: who runs it names such parts again. Nor does it say where the new run lies:
+`out`, `name`, `group` and `tags` are left to the caller, who repeats a run elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redline.algos.registry import algorithm_label, declaration
+from redline.errors import ConfigError
+from redline.registry import PYTHON_ONLY, is_named
+from redline.train.presets import preset_config
+from redline.train.settings import RunConfig
+
+if TYPE_CHECKING:
+    from redline.algos.algorithm import Algorithm
+
+SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+SECTIONS = ("run", "policy", "algo")
+OF_ONE_RUN = ("out", "name", "group", "tags")
+"""Settings that a complete file does not hand on."""
+_CODE = ("env", "env_backend", "collector", "callbacks")
+"""Settings that may be `module:Name`."""
+
+_EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSettings:
+    """What a file, a mapping or a config says of a run, not yet a config.
+
+    Attributes:
+        source: what messages call it.
+        algorithm: its name or module:Name; None where it is left to the caller.
+        preset: the name that it begins with; None where it is left to the caller.
+        settings: flat name -> value.
+        complete: every setting, by a run's `config.json`; None for a sparse one.
+    """
+
+    source: str
+    algorithm: str | None = None
+    preset: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    complete: Mapping[str, Any] | None = None
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """The mapping in a file.
+
+    Args:
+        path: its suffix says what it is: .yaml, .yml, .toml or .json.
+
+    Raises:
+        ConfigError: if it cannot be read, or holds no mapping with words as keys.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ConfigError(
+            f"{path} is no file of settings: its name ends with none of {', '.join(SUFFIXES)}. "
+            f"Rename it, or give another one."
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError(f"{path} cannot be read ({reason}). Give a file of settings.") from error
+    try:
+        data = _parsed(text, suffix)
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid {suffix[1:].upper()}: {error}") from error
+    if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+        raise ConfigError(
+            f"{path} must hold settings by their names, such as env: CartPole-v1, and holds "
+            f"{'nothing' if data is None else f'a {type(data).__name__}'}."
+        )
+    return data
+
+
+def given_settings(source: str | Path | RunConfig | Mapping[str, Any]) -> GivenSettings:
+    """What a file, a mapping or a config says of a run.
+
+    Args:
+        source: path of a file; or what such a file holds; or a config, which is complete.
+
+    Raises:
+        ConfigError: if it cannot be read, or its form is neither of the two.
+    """
+    if isinstance(source, RunConfig):
+        return GivenSettings(source="config", algorithm=source.algorithm, complete=source.to_json())
+    data = read_mapping(source) if isinstance(source, (str, Path)) else dict(source)
+    name = str(source) if isinstance(source, (str, Path)) else "config"
+    if "format_version" in data:
+        return GivenSettings(source=name, algorithm=data.get("algorithm"), complete=data)
+    settings = _flat(data, name)
+    algorithm, preset = settings.pop("algorithm", None), settings.pop("preset", None)
+    for word, value in (("algorithm", algorithm), ("preset", preset)):
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name}: {word}={value!r} is not a name. Give one.")
+    return GivenSettings(source=name, algorithm=algorithm, preset=preset, settings=settings)
+
+
+def config_of(
+    given: GivenSettings,
+    *,
+    algorithm: str | type[Algorithm] | None = None,
+    preset: str | None = None,
+    for_help: bool = False,
+    **overrides: Any,
+) -> RunConfig:
+    """The config that given settings and the caller's own make; the caller's win.
+
+    Args:
+        given: see `given_settings`.
+        algorithm: the caller's; None: the given one.
+        preset: likewise.
+        for_help: whether a built-in algorithm's outline will do, which needs no torch.
+        **overrides: further settings of the caller's, by their flat names.
+
+    Raises:
+        ConfigError: naming every setting that is wrong.
+    """
+    chosen = algorithm if algorithm is not None else given.algorithm
+    if chosen is None:
+        raise ConfigError(
+            f"{given.source} names no algorithm. Give one, such as algorithm: ppo in the file."
+        )
+    if given.complete is not None:
+        return _complete_config(given, algorithm, preset, overrides, for_help=for_help)
+    said = declaration(chosen, for_help=for_help)
+    settings = {**given.settings, **overrides}
+    begin = preset or given.preset or "auto"
+    config = preset_config(said, str(settings.get("env") or ""), begin)
+    if mistakes := config.mistakes(settings):
+        raise ConfigError(_listed(given.source, mistakes))
+    return config.replace(**settings)
+
+
+def setting_mistakes(algorithm: str, settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the settings of a run, one sentence each; an empty list if nothing.
+
+    Args:
+        algorithm: its name, or module:Name.
+        settings: flat name -> value; `preset` may be among them.
+    """
+    try:
+        given = given_settings({"algorithm": algorithm, **settings})
+        said = declaration(algorithm)
+        config = preset_config(said, str(given.settings.get("env") or ""), given.preset or "auto")
+    except ConfigError as error:
+        return [str(error)]
+    return config.mistakes(given.settings)
+
+
+def _complete_config(
+    given: GivenSettings,
+    algorithm: str | type[Algorithm] | None,
+    preset: str | None,
+    overrides: Mapping[str, Any],
+    *,
+    for_help: bool,
+) -> RunConfig:
+    if preset is not None:
+        raise ConfigError(
+            f"{given.source} holds every setting of a run, so preset={preset!r} would change "
+            f"none. Leave one of them out."
+        )
+    if algorithm is not None and algorithm_label(algorithm) != given.algorithm:
+        raise ConfigError(
+            f"{given.source} holds the settings of {given.algorithm}, not of "
+            f"{algorithm_label(algorithm)}. Leave the algorithm out, or give another file."
+        )
+    config = _repeated(given, algorithm, for_help=for_help)
+    for name in _CODE:
+        for label in _labels(getattr(config.run, name, None)):
+            if name not in overrides and not is_named(label):
+                raise ConfigError(_names_code(given.source, name, label))
+    if mistakes := config.mistakes(overrides):
+        raise ConfigError(_listed(given.source, mistakes))
+    return config.replace(**overrides)
+
+
+def repeated_config(
+    given: GivenSettings, algorithm: str | type[Algorithm] | None = None
+) -> RunConfig | None:
+    """What a complete file says, for a run in another place; None for a sparse one.
+
+    Args:
+        given: see `given_settings`.
+        algorithm: its class or place, where the file names one of a user's own.
+    """
+    return None if given.complete is None else _repeated(given, algorithm, for_help=False)
+
+
+def _repeated(
+    given: GivenSettings, algorithm: str | type[Algorithm] | None, *, for_help: bool
+) -> RunConfig:
+    config = RunConfig.from_json(given.complete or {}, algorithm, for_help=for_help)
+    plain = {f.name: f.default for f in dataclasses.fields(config.run) if f.name in OF_ONE_RUN}
+    return config.replace(**plain)
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _names_code(source: str, name: str, label: str) -> str:
+    option = "callback" if name == "callbacks" else name
+    again = f"name it again: --{option.replace('_', '-')} {label}"
+    if label.startswith(PYTHON_ONLY):
+        again = f"call redline.train(config=..., {name}=...) with the same object"
+    return (
+        f"the {option.replace('_', ' ')} in {source}, {label!r}, is Python code, and a run's "
+        f"config.json alone must not decide what is imported. If you trust it, {again}."
+    )
+
+
+def _listed(source: str, mistakes: list[str]) -> str:
+    if len(mistakes) == 1:
+        return f"{source}: {mistakes[0]}"
+    lines = "".join(f"\n  {each}" for each in mistakes)
+    return f"{source}: {len(mistakes)} settings are wrong:{lines}"
+
+
+def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Settings by their flat names; sections are opened."""
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        inside = value if name in SECTIONS else {name: value}
+        if not isinstance(inside, Mapping):
+            raise ConfigError(
+                f"{source}: {name} must hold settings by their names, and is {value!r}."
+            )
+        for each, setting in inside.items():
+            if each in flat:
+                raise ConfigError(f"{source}: {each} is set twice. Leave one of them out.")
+            flat[each] = setting
+    return flat
+
+
+def _parsed(text: str, suffix: str) -> Any:
+    """What the text says.
+
+    Raises:
+        ValueError: with the place where it goes wrong.
+    """
+    if suffix == ".json":
+        return json.loads(text)
+    if suffix == ".toml":
+        return tomllib.loads(text)
+    return _from_yaml(text)
+
+
+def _from_yaml(text: str) -> Any:
+    """YAML, but 1e5 is a number, as in YAML 1.2, and a name that stands twice is refused."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Loads plain data only."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = [key for key in keys if isinstance(key, str) and keys.count(key) > 1]
+            if twice:
+                line = node.start_mark.line + 1
+                raise ValueError(f"{twice[0]!r} stands twice in the mapping from line {line} on")
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error

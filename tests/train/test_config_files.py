@@ -1,0 +1,187 @@
+"""Settings from files: what is read, what is refused, and that a run's own file repeats it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redline
+from redline.cli import main
+from redline.command_line.train import parse_train_arguments
+from redline.errors import ConfigError
+from redline.train.config_files import config_of, given_settings, read_mapping, setting_mistakes
+from redline.train.presets import preset_config
+from redline.train.runs.run import Run
+from redline.train.settings import RunConfig
+
+SHORT = {"total_env_steps": 512, "num_envs": 4, "rollout_length": 32, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "first"
+    return redline.train(
+        "ppo", env="CartPole-v1", out=out, tensorboard=False, log_interval=128, **SHORT
+    )
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "algorithm: ppo\nenv: CartPole-v1\ntotal_env_steps: 1e5\nlearning_rate: 1e-3\n"),
+        ("a.yml", "algorithm: ppo\nrun: {env: CartPole-v1, total_env_steps: 100_000}\n"
+         "algo:\n  learning_rate: 0.001\n"),
+        ("a.toml", 'algorithm = "ppo"\nenv = "CartPole-v1"\ntotal_env_steps = 1e5\n'
+         "learning_rate = 1e-3\n"),
+        ("a.json", '{"algorithm": "ppo", "env": "CartPole-v1", "total_env_steps": 1e5,'
+         ' "learning_rate": 1e-3}'),
+    ],
+)  # fmt: skip
+def test_every_format_means_the_same(tmp_path: Path, name: str, text: str) -> None:
+    """The environment's preset comes first, as on the command line; 1e5 is a whole number."""
+    file = written(tmp_path / name, text)
+    config = parse_train_arguments(["--config", str(file)])
+    wanted = preset_config("ppo", "CartPole-v1", "auto").replace(
+        total_env_steps=100_000, learning_rate=1e-3
+    )
+    assert config == wanted
+    assert config.run.preset == "cartpole"
+    assert type(config.run.total_env_steps) is int
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.yaml", "algorithm: ppo\nenv: CartPole-v1\ngamma: 0.5\nseed: 3\n")
+    config = parse_train_arguments(["--config", str(file), "--gamma", "0.6", "--env", "Any-v0"])
+    assert (config.algo.gamma, config.run.seed, config.run.env) == (0.6, 3, "Any-v0")
+    assert config.run.preset == "default"
+    other = parse_train_arguments(["a2c", "--config", str(file)])
+    assert (other.algorithm, other.algo.gamma) == ("a2c", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "algorithm: ppo\nlearning_rat: 1\n", "did you mean learning_rate"),
+        ("a.yaml", "algorithm: ppo\nlr: 1\n", "did you mean learning_rate"),
+        ("a.yaml", "algorithm: ppo\ngamma: high\nseed: x\n", "2 settings are wrong"),
+        ("a.yaml", "algorithm: ppo\ngamma: 1\ngamma: 0\n", "'gamma' stands twice"),
+        ("a.yaml", "algorithm: ppo\nseed: 1\nrun: {seed: 2}\n", "seed is set twice"),
+        ("a.yaml", "algorithm: ppo\nrun: 3\n", "run must hold settings"),
+        ("a.yaml", "algorithm: [ppo]\n", "is not a name"),
+        ("a.yaml", "seed: 1\n", "names no algorithm"),
+        ("a.yaml", "- ppo\n", "holds a list"),
+        ("a.yaml", "", "holds nothing"),
+        ("a.yaml", "a: [1\n", "not valid YAML"),
+        ("a.yaml", "a: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
+        ("a.toml", "a =\n", "not valid TOML"),
+        ("a.json", "{", "not valid JSON"),
+        ("a.json", '{"format_version": 99, "algorithm": "ppo"}', "format_version=99"),
+        ("a.txt", "algorithm: ppo\n", "ends with none of"),
+        ("a.yaml", "algorithm: ppo\nnum_minibatches: 7\n", "does not divide"),
+    ],
+)
+def test_bad_files_are_refused(
+    tmp_path: Path, name: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path / name, text)
+    assert main(["train", "--config", str(file), "--env", "Any-v0"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
+        read_mapping("nowhere.yaml")
+
+
+def test_what_print_config_prints_is_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ppo", "--env", "CartPole-v1", "--gamma", "0.5", "--env-kwargs", '{"a": 1}']
+    assert main(["train", *words, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    for suffix in ("json", "yaml"):
+        file = written(tmp_path / f"a.{suffix}", printed)
+        assert parse_train_arguments(["--config", str(file)]) == parse_train_arguments(words)
+
+
+def sha(run: Run) -> str:
+    return run.inspect()["params_sha256"]
+
+
+def test_a_runs_config_repeats_it_to_the_bit(run: Run, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    options = ["--out", str(again), "--no-tensorboard"]
+    assert main(["train", "--config", str(run.out / "config.json"), *options]) == 0
+    repeated = redline.load(again)
+    assert sha(repeated) == sha(run)
+    assert repeated.config == run.config.replace(out=str(again))
+
+
+def test_a_config_from_python_repeats_a_run(run: Run, tmp_path: Path) -> None:
+    repeated = redline.train(config=run.config, out=tmp_path / "again")
+    assert sha(repeated) == sha(run)
+    other = redline.train(config=run.out / "config.json", out=tmp_path / "other", seed=2)
+    assert other.config.run.seed == 2
+    assert sha(other) != sha(run)
+
+
+def test_a_mapping_is_a_sparse_config(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"algorithm": "ppo", "env": "CartPole-v1", "env_kwargs": {"x": 1}}
+    config = config_of(given_settings(said), gamma=0.5)
+    assert (config.run.preset, config.algo.gamma) == ("cartpole", 0.5)
+    assert config.run.parsed_env_kwargs() == {"x": 1}
+    assert isinstance(config, redline.RunConfig)
+
+
+@pytest.mark.parametrize("name", ["env", "env_backend", "collector"])
+def test_a_runs_config_decides_no_imports(run: Run, tmp_path: Path, name: str) -> None:
+    """As a run directory does not; who repeats the run names the part again."""
+    changed = run.config.replace(**{name: "stranger:Thing"}).to_json()
+    file = written(tmp_path / "config.json", json.dumps(changed))
+    with pytest.raises(ConfigError, match="must not decide what is imported"):
+        parse_train_arguments(["--config", str(file)])
+    option = f"--{name.replace('_', '-')}"
+    config = parse_train_arguments(["--config", str(file), option, "stranger:Thing"])
+    assert getattr(config.run, name) == "stranger:Thing"
+
+
+def test_a_runs_config_keeps_to_its_algorithm(run: Run) -> None:
+    file = str(run.out / "config.json")
+    with pytest.raises(ConfigError, match="settings of ppo, not of sac"):
+        parse_train_arguments(["sac", "--config", file])
+    with pytest.raises(ConfigError, match="would change none"):
+        parse_train_arguments(["--config", file, "--preset", "mujoco"])
+
+
+def test_mistakes_are_listed_together() -> None:
+    """What a sweep shows before its first run; the limits that join settings come last."""
+    wrong = {"learning_rat": 1, "gamma": "x", "env": "CartPole-v1", "preset": "default"}
+    found = setting_mistakes("ppo", wrong)
+    assert len(found) == 2
+    assert "learning_rat" in found[0]
+    assert "gamma='x'" in found[1]
+    assert setting_mistakes("ppo", {"num_envs": 3, "num_minibatches": 7, "env": "A"}) != []
+    assert setting_mistakes("ppoo", {}) != []
+    assert setting_mistakes("ppo", {"env": "CartPole-v1", "total_env_steps": 20000}) == []
+
+
+def test_whole_floats_and_lists_with_commas_are_taken() -> None:
+    config = preset_config("ppo", "Any-v0", "auto")
+    assert config.replace(total_env_steps=1e5).run.total_env_steps == 100_000
+    assert config.replace(tags="a, b").run.tags == ("a", "b")
+    with pytest.raises(ConfigError, match=r"num_envs=2\.5"):
+        config.replace(num_envs=2.5)
+
+
+def test_a_run_config_is_data(run: Run) -> None:
+    assert RunConfig.from_json(json.loads(json.dumps(run.config.to_json()))) == run.config
+    assert replace(run.config, algorithm="a2c").algorithm == "a2c"

@@ -1,0 +1,74 @@
+"""Names of run directories, which no two runs share."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import redline
+from redline.errors import ConfigError, RunDirectoryError
+from redline.train.presets import preset_config
+from redline.train.runs.run_directory import run_directory, run_name
+from redline.train.settings import RunConfig
+
+
+def config(**settings: object) -> RunConfig:
+    return preset_config("ppo", "ALE/Pong-v5", "default").replace(**settings)
+
+
+def test_names_tell_what_differs() -> None:
+    assert run_name(config()) == "ppo-ALE-Pong-v5-seed1"
+    changed = config(learning_rate=1e-3, hidden_sizes=(8, 4), seed=2, quiet=True)
+    names = ("learning_rate", "hidden_sizes", "seed", "quiet")
+    assert run_name(changed, names) == "ppo-ALE-Pong-v5-hidden_sizes=8x4-learning_rate=0.001-seed2"
+    many = ("gamma", "gae_lambda", "learning_rate", "entropy_coef", "num_epochs")
+    assert run_name(changed, many).count("=") == 3
+    assert "and2more" in run_name(changed, many)
+    assert run_name(config(name="mine"), many) == "mine"
+
+
+def test_starts_at_the_same_moment_take_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All wait inside, so that each name is taken while the others look for one."""
+    monkeypatch.chdir(tmp_path)
+    taken: list[Path] = []
+    gate = threading.Barrier(8)
+
+    def start() -> None:
+        with run_directory(config(group="g")) as out:
+            taken.append(out)
+            gate.wait(10)
+            (out / "config.json").write_text("{}")
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    name = Path("runs/g/ppo-ALE-Pong-v5-seed1")
+    assert set(taken) == {name, *(Path(f"{name}-{number}") for number in range(2, 9))}
+
+
+def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="has no effect"):
+        redline.train("ppo", env="CartPole-v1", core_size=64, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b"])
+def test_names_must_be_those_of_a_folder(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a folder"):
+        config(group=name)
+
+
+def test_an_own_directory_must_hold_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with (
+        pytest.raises(RunDirectoryError, match="already holds a run"),
+        run_directory(config(out=str(tmp_path))),
+    ):
+        pass
