@@ -125,10 +125,11 @@ class EnvLoop(Backend):
         rows = self.codec.rows(action)
         if self._keeps_journals:
             self._record(rows, active)
-        if active is None:
+        flags = None if active is None else active.tolist()
+        if flags is None or all(flags):
             return self._write(map(_step, self._envs, rows))
         self.buffers.clear_flags()
-        which = np.flatnonzero(active).tolist()
+        which = [i for i, is_active in enumerate(flags) if is_active]
         any_ended = self._write((self._envs[i].step(rows[i]) for i in which), which)
         self.buffers.valid[...] = active
         return any_ended
