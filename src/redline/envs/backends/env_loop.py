@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 
 from redline.envs.backends.backend import Backend, StepBuffers, success_of
 from redline.envs.seeding import env_seed
