@@ -15,6 +15,7 @@ print(run.evaluate(episodes=20).return_mean)
 | `make_policy` | an actor-critic for given spaces |
 | `Run`, `Rollout` | what `train` gives, what collectors give |
 | `RunConfig` | all settings of a run, as `config.json` holds them |
+| `StopAtReturn`, `Curriculum`, `SaveBest` | callbacks for `train(callbacks=[...])` |
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ if TYPE_CHECKING:
     from redline.data import Rollout
     from redline.envs import make_vec
     from redline.policies import make_policy
+    from redline.train.callbacks import Curriculum, SaveBest, StopAtReturn
     from redline.train.runs.run import Run
     from redline.train.runs.run import load_run as load
-    from redline.train.runs.start import train
     from redline.train.settings import RunConfig
+    from redline.train.typed import train
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "Curriculum",
     "Rollout",
     "Run",
     "RunConfig",
+    "SaveBest",
+    "StopAtReturn",
     "__version__",
     "load",
     "make_policy",
@@ -45,6 +50,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Curriculum": ("redline.train.callbacks", "Curriculum"),
+    "SaveBest": ("redline.train.callbacks", "SaveBest"),
+    "StopAtReturn": ("redline.train.callbacks", "StopAtReturn"),
     "Rollout": ("redline.data", "Rollout"),
     "Run": ("redline.train.runs.run", "Run"),
     "RunConfig": ("redline.train.settings", "RunConfig"),

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 
+from redline.command_line import COMMANDS
 from redline.errors import (
     CheckpointError,
     ConfigError,
@@ -28,30 +29,19 @@ commands:
   train ALGORITHM --env ID   train an agent: {algorithms}
   train --config FILE        the same with settings from a file, such as a run's config.json
   train --resume RUN_DIR     go on with a run that was stopped
+  runs [DIR]                 the runs in a folder: state, env_steps, return
+  presets ALGORITHM          named hyperparameters, and what each sets
   eval RUN_DIR...            run whole episodes with trained agents
   inspect RUN_DIR            what the newest checkpoint holds
   plot RUN_DIR... --out F    learning curves as .png, .pdf or .svg
   export RUN_DIR --out F     the policy as ONNX or torch.export program
   profile [...] -- COMMAND   record where a program's time goes, by process and level
   report DIR                 what a recorded session says; also trace, diff, inspect-session
+  completion bash|zsh        a script that completes commands and options
 
 `redline COMMAND --help` explains the options. A first run:
   redline train ppo --env CartPole-v1
 """
-
-COMMANDS: dict[str, str] = {
-    "train": "redline.command_line.train:train",
-    "eval": "redline.command_line.runs:eval_runs",
-    "inspect": "redline.command_line.runs:inspect_run",
-    "plot": "redline.command_line.runs:plot",
-    "export": "redline.command_line.runs:export",
-    "profile": "redline.profile.commands:profile_main",
-    "report": "redline.profile.commands:report_main",
-    "trace": "redline.profile.commands:trace_main",
-    "diff": "redline.profile.commands:diff_main",
-    "inspect-session": "redline.profile.commands:inspect_main",
-}
-"""Command -> module:function: the further arguments -> an exit code or None."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ RedlineError
 │   └── ActionError (ValueError)    an action outside the action space
 ├── WorkerError                     a worker process raised, died or stopped answering
 ├── DivergenceError                 a run's metrics or parameters are no longer finite numbers
+├── CallbackError                   a callback of the user's raised; with its traceback
 ├── CheckpointError                 a checkpoint cannot be used
 │   ├── CorruptCheckpointError      torn, truncated or altered files
 │   └── IncompatibleCheckpointError from another format version, environment or setting
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 __all__ = [
     "ActionError",
+    "CallbackError",
     "CheckpointError",
     "ConfigError",
     "CorruptCheckpointError",
@@ -113,6 +115,10 @@ class WorkerError(RedlineError):
 
 class DivergenceError(RedlineError):
     """A run's metrics or parameters are no longer finite numbers; names the first of each."""
+
+
+class CallbackError(RedlineError):
+    """A callback of the user's raised; the message holds its traceback."""
 
 
 class CheckpointError(RedlineError):

@@ -87,10 +87,7 @@ class Registry(Generic[T]):
             known: Any = self.built_in[choice]
             return self._import(known) if isinstance(known, str) else known
         if not is_named(choice) and not choice.startswith(PYTHON_ONLY):
-            # `redline` is an installed program: unlike python's, its path does not begin here.
-            if "" not in sys.path:
-                sys.path.append("")
-            return self._check(self._import(choice), choice)
+            return self._check(import_place(choice, self._kind), choice)
         installed = self._installed()
         if choice in installed:
             return self._check(installed[choice].load(), choice)
@@ -116,19 +113,42 @@ class Registry(Generic[T]):
         return {point.name: point for point in entry_points(group=self.group)}
 
     def _import(self, place: str) -> Any:
-        module, _, name = place.partition(":")
-        try:
-            found = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and something that it imports is not
-            raise UnknownNameError(
-                f"there is no module {module!r} to take the {self._kind} {place!r} from. Give "
-                f"module:Name, with the module in the present directory or installed."
-            ) from error
-        try:
-            return reduce(getattr, name.split("."), found)
-        except AttributeError as error:
-            raise UnknownNameError(
-                f"module {module!r} has no class {name!r}. Give module:Name of a class in it."
-            ) from error
+        return _imported(place, self._kind)
+
+
+def import_place(place: str, kind: str) -> Any:
+    """What stands at module:Name; the module may lie in the present directory.
+
+    A place that was read from a file must not get here by itself: whoever runs the program
+    decides what is imported.
+
+    Args:
+        place: module:Name.
+        kind: what messages call it, such as "callback".
+
+    Raises:
+        UnknownNameError: if there is no such module, or nothing of that name in it.
+    """
+    # `redline` is an installed program: unlike python's, its path does not begin here.
+    if "" not in sys.path:
+        sys.path.append("")
+    return _imported(place, kind)
+
+
+def _imported(place: str, kind: str) -> Any:
+    module, _, name = place.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise UnknownNameError(
+            f"there is no module {module!r} to take the {kind} {place!r} from. Give "
+            f"module:Name, with the module in the present directory or installed."
+        ) from error
+    try:
+        return reduce(getattr, name.split("."), found)
+    except AttributeError as error:
+        raise UnknownNameError(
+            f"module {module!r} has no class {name!r}. Give module:Name of a class in it."
+        ) from error

@@ -89,7 +89,7 @@ class PrefetchedRollout:
                 {
                     "initial_state": part.collected.initial_state,
                     "episodes": [
-                        [row, e.env_id, e.episode_id, e.return_, e.length]
+                        [row, e.env_id, e.episode_id, e.return_, e.length, e.success, e.info]
                         for row, e in part.collected.episodes
                     ],
                     "num_running": part.collected.num_running,
@@ -107,14 +107,29 @@ class PrefetchedRollout:
         )
         parts = []
         for part in saved["parts"]:
-            episodes = [
-                (row, EpisodeRecord(env_id=i, episode_id=k, return_=r, length=n))
-                for row, i, k, r, n in part["episodes"]
-            ]
+            episodes = [(row, _record(*fields)) for row, *fields in part["episodes"]]
             state = to_numpy(map_leaves(torch.as_tensor, part["initial_state"]))
             collected = Collected(state, episodes, part["num_running"])
             parts.append(WorkerPart(collected, map_leaves(np.asarray, part["last_obs"])))
         return PrefetchedRollout(0, slot, None, saved["version"], parts)
+
+
+def _record(
+    env_id: int,
+    episode_id: int,
+    return_: float,
+    length: int,
+    success: bool | None = None,  # it and info were not saved by version 0.1
+    info: Mapping[str, float] | None = None,
+) -> EpisodeRecord:
+    return EpisodeRecord(
+        env_id=env_id,
+        episode_id=episode_id,
+        return_=return_,
+        length=length,
+        success=success,
+        info=dict(info or {}),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +241,9 @@ class ActingHandler:
 
     def _limit(self, quota: Array | None) -> None:
         self._loop.limit_episodes(quota)
+
+    def _set_attr(self, payload: tuple[str, Any]) -> None:
+        self._loop.env.set_attr(*payload)
 
     def _state(self, _: None) -> dict[str, Any]:
         return self._loop.state_dict()

@@ -284,6 +284,24 @@ class Collector(ABC):
     def update_weights(self, version: int) -> None:
         """Act with the learner's present weights from the next rollout on; call them `version`."""
 
+    def set_env_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value, from the next rollout on.
+
+        Rollouts that were made ahead keep what they were made with.
+
+        Args:
+            name: of an attribute that the environments or their wrappers have.
+            value: plain data.
+
+        Raises:
+            ConfigError: if there is no such attribute, or it cannot be reached.
+        """
+        del value
+        raise ConfigError(
+            f"{type(self).__qualname__} cannot set the attribute {name!r} of environments: it has "
+            f"no `set_env_attr`. Add one, or use another collector."
+        )
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """All that the next rollout depends on beside the weights.

@@ -178,6 +178,12 @@ class LocalCollector(Collector):
         if self.policy is not self._learner:
             copy_weights(self.policy, self._learner)
 
+    def set_env_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `Collector.set_env_attr`."""
+        self._refuse_if_busy("set_env_attr()")
+        for loop in self._loops:
+            loop.env.set_attr(name, value)
+
     def state_dict(self) -> dict[str, Any]:
         """Environments, noise streams, recurrent states and the version of the weights."""
         self._refuse_if_busy("state_dict()")

@@ -306,6 +306,13 @@ class WorkersCollector(Collector):
             self._free.append(rollout.slot)
         self._prefetched = []
 
+    def set_env_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `Collector.set_env_attr`."""
+        self._refuse_if_busy("set_env_attr()")
+        for rollout in self._prefetched:
+            self._parts_of(rollout)  # what is being made ahead is to be the same whenever it ends
+        self._group.call("set_attr", [(name, value)] * self._group.num_workers)
+
     # -- saving ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

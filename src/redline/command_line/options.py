@@ -7,13 +7,12 @@ commas, and what another library calls a setting.
 
 from __future__ import annotations
 
-import dataclasses
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.train.outlines import choices_of
 
 
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
@@ -140,13 +139,6 @@ def _is_open(kind: Any) -> bool:
     return {bool, type(None)} <= set(choices_of(kind))
 
 
-def choices_of(kind: Any) -> tuple[Any, ...]:
-    """The members of a union; a type alone is its own only one."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return typing.get_args(kind)
-    return (kind,)
-
-
 def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
     from redline.train.settings import meant
 
@@ -154,13 +146,3 @@ def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
     close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
     hint = f" Did you mean {close}?" if close else ""
     return f"there is no option {flag}.{hint} `redline {command} --help-all` lists all of them."
-
-
-def kinds_of(*parts: Any) -> dict[str, Any]:
-    """Setting -> type, of dataclasses or objects of them."""
-    kinds: dict[str, Any] = {}
-    for part in parts:
-        cls = part if isinstance(part, type) else type(part)
-        hints = typing.get_type_hints(cls)
-        kinds |= {each.name: hints[each.name] for each in dataclasses.fields(cls)}
-    return kinds

@@ -8,7 +8,9 @@ from typing import Any
 
 from tyro.conf import FlagCreatePairsOff
 
-from redline.command_line.options import as_parsed, kinds_of, parse
+from redline.command_line.options import as_parsed, parse, values_of, without
+from redline.errors import ConfigError
+from redline.train.outlines import kinds_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,11 @@ class ResumeArguments:
     """The run's back end again, where it is `module:Name`, so that the module is imported."""
     collector: str | None = None
     """Likewise its collector."""
+    callbacks: tuple[str, ...] = ()
+    """Likewise its callbacks, in their order: `--callback module:Name`."""
+    set: tuple[str, ...] = ()
+    """NAME=VALUE, once for each: settings to go on with instead, such as learning_rate=1e-4. The
+    run no longer repeats to the bit then; history.jsonl says so."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the progress bar and messages."""
 
@@ -39,6 +46,9 @@ def resume(arguments: list[str], recording: Any) -> int:
     algorithm = None
     if not arguments[0].startswith("-"):
         algorithm, arguments = arguments[0], arguments[1:]
+    changes = _changes(values_of(arguments, "--set"))
+    callbacks = tuple(values_of(arguments, "--callback"))
+    arguments = without(without(arguments, "--set"), "--callback")
     words = as_parsed(arguments, kinds_of(ResumeArguments), "train --resume")
     parsed = parse(ResumeArguments, words, "train")
     from redline.train.runs.building import Given
@@ -51,9 +61,28 @@ def resume(arguments: list[str], recording: Any) -> int:
             env=parsed.env,
             env_backend=parsed.env_backend,
             collector=parsed.collector,
+            callbacks=callbacks,
         ),
+        changes=changes,
         total_env_steps=parsed.total_env_steps,
         quiet=parsed.quiet,
         recording=recording,
     )
     return run.exit_code
+
+
+def _changes(words: list[str]) -> dict[str, Any]:
+    """Setting -> value, of NAME=VALUE words.
+
+    Raises:
+        ConfigError: if a word has another form.
+    """
+    from redline.train.config_files import value_of
+
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"--set {word} is not NAME=VALUE. Give such as learning_rate=1e-4.")
+        changes[name.replace("-", "_")] = value_of(value)
+    return changes

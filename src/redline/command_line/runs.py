@@ -43,10 +43,13 @@ class EvalArguments:
     seed: int | None = None
     """Seed of environments and action noise.
     None: one derived from the run's seed, which no training environment has."""
+    log_info: str | None = None
+    """Names of values in the last info of each episode whose means are printed, separated by
+    commas. None: those that training logged."""
     greedy: FlagCreatePairsOff[bool] = False
-    """Act with the mode of the action distribution. The default."""
+    """Act with the mode of the action distribution, as is done without this option."""
     stochastic: FlagCreatePairsOff[bool] = False
-    """Sample actions as in training."""
+    """Sample actions as in training, instead of taking the mode."""
     video: FlagCreatePairsOff[bool] = False
     """Write a video of one episode into RUN_DIR/videos (extra: video)."""
 
@@ -141,6 +144,7 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         which=parsed.which,
         max_episode_steps=parsed.max_episode_steps,
         max_env_steps=parsed.max_env_steps,
+        log_info=parsed.log_info,
     )
     if parsed.video:
         path = run.record_video(seed=parsed.seed, greedy=greedy, which=parsed.which)
@@ -168,9 +172,13 @@ def plot(arguments: list[str]) -> None:
         y=parsed.y,
         smooth=parsed.smooth,
         statistic=parsed.statistic,
-        warn=lambda sentence: sys.stderr.write(f"warning: {sentence}\n"),
+        warn=_warn,
     )
     sys.stdout.write(f"{parsed.out}\n")
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"warning: {sentence}\n")
 
 
 def export(arguments: list[str]) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redline.command_line.options import as_parsed, kinds_of, parse, peek, values_of, without
+from redline.command_line.options import as_parsed, parse, peek, values_of, without
 from redline.errors import ConfigError
+from redline.train.outlines import kinds_of
 
 if TYPE_CHECKING:
     from redline.train.settings import RunConfig
@@ -165,7 +166,7 @@ def _default(
     from redline.train.config_files import GivenSettings, config_of, given_settings
 
     path, preset = peek(options, "--config"), peek(options, "--preset")
-    given = given_settings(Path(path)) if path is not None else GivenSettings(source="redline")
+    given = given_settings(Path(path)) if path is not None else GivenSettings()
     if algorithm is None and given.algorithm is None:
         if path is None:
             raise ConfigError(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import itertools
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+import typing
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redline.algos.registry import algorithm_names
-from redline.command_line.options import kinds_of
+from redline.train.outlines import choices_of, kinds_of, setting_docs
 from redline.train.settings import RunConfig
 
 OFTEN_USED = (
@@ -196,10 +194,6 @@ def _entries(config: RunConfig) -> dict[str, tuple[str, str]]:
 
 def metavar(kind: Any) -> str:
     """What stands for a value of a type in help; "" for one that is yes or no."""
-    import typing
-
-    from redline.command_line.options import choices_of
-
     if typing.get_origin(kind) is tuple:
         return metavar(typing.get_args(kind)[0]) + ",..."
     words: list[str] = []
@@ -207,36 +201,8 @@ def metavar(kind: Any) -> str:
         if typing.get_origin(each) is typing.Literal:
             words += map(str, typing.get_args(each))
         elif each not in (type(None), bool):
-            words.append({int: "N", float: "X", str: "TEXT"}.get(each, each.__name__.upper()))
+            words.append(str({int: "N", float: "X", str: "TEXT"}.get(each, each)))
     return "|".join(words)
-
-
-def setting_docs(cls: type) -> Mapping[str, str]:
-    """Setting -> the sentences below it in its class's source, and in those it derives from."""
-    docs: dict[str, str] = {}
-    for each in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(each):
-            docs |= _docs_of(each)
-    return docs
-
-
-def _docs_of(cls: type) -> dict[str, str]:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError, SyntaxError):  # a class that was made in a session has no source
-        return {}
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    docs: dict[str, str] = {}
-    for field, below in itertools.pairwise(body):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            docs[field.target.id] = " ".join(below.value.value.split())
-    return docs
 
 
 def _shown(value: Any) -> str:

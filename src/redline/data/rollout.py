@@ -61,6 +61,7 @@ class EpisodeRecord:
         return_: sum of the environment's own rewards.
         length: number of env_steps.
         success: whether the environment's last info calls it one; None if it does not say.
+        info: values of that info that the run logs, as far as it has them.
     """
 
     env_id: int
@@ -68,6 +69,7 @@ class EpisodeRecord:
     return_: float
     length: int
     success: bool | None = None
+    info: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,11 +25,19 @@ class EpisodeBook:
         first_env_id: index of the first of them in the whole batch.
         clip_reward: give the learner the sign of the reward.
         episodic_life: end the learner's episode when a life is lost.
+        info_names: of the values in the last info of an episode that are logged.
     """
 
     def __init__(
-        self, num_envs: int, first_env_id: int, *, clip_reward: bool, episodic_life: bool
+        self,
+        num_envs: int,
+        first_env_id: int,
+        *,
+        clip_reward: bool,
+        episodic_life: bool,
+        info_names: tuple[str, ...] = (),
     ) -> None:
+        self._info_names = info_names
         self._first_env_id = first_env_id
         self._clip_reward, self._episodic_life = clip_reward, episodic_life
         self._reward = np.zeros(num_envs, dtype=np.float32)
@@ -124,6 +132,7 @@ class EpisodeBook:
                 return_=float(self._return[i]),
                 length=self._clock - int(self._began[i]),
                 success=_said(float(buffers.success[i])),
+                info=self._logged(buffers, i),
             )
             for i in rows.tolist()
         ]
@@ -131,6 +140,13 @@ class EpisodeBook:
         self._began[rows] = self._clock
         self._episode_id[rows] += 1
         return records
+
+    def _logged(self, buffers: StepBuffers, i: int) -> dict[str, float]:
+        """What environment i's last info says of what is logged."""
+        if not self._info_names:
+            return {}
+        said = zip(self._info_names, buffers.info[i].tolist(), strict=True)
+        return {name: value for name, value in said if not math.isnan(value)}
 
     def running(self) -> list[EpisodeRecord]:
         """The episodes under way, as far as they have come."""

@@ -58,6 +58,7 @@ class BatchedEnv(VecEnv):
             backend.first_env_id,
             clip_reward=clip_reward,
             episodic_life=episodic_life,
+            info_names=backend.info_names,
         )
         self._num_steps = 0
         self._alone = backend if backend.can_step_one and backend.num_envs == 1 else None
@@ -69,6 +70,11 @@ class BatchedEnv(VecEnv):
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """None if the state can be saved and restored bit for bit, else the reason why not."""
         return self._backend.restorable
+
+    @property
+    def native_spaces(self) -> tuple[Any, Any]:
+        """See `VecEnv.native_spaces`."""
+        return self._backend.native_spaces
 
     def reset(self, seed: int | None = None) -> NestedArray:
         """Start a new episode everywhere; see `VecEnv.reset`."""
@@ -129,6 +135,11 @@ class BatchedEnv(VecEnv):
         """Account for quiet steps; see `VecEnv.settle`."""
         rewards, self._unsettled = self._unsettled, []
         return self._book.record_rewards(rewards)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `VecEnv.set_attr`."""
+        self._refuse_if_closed()
+        self._backend.set_attr(name, value)
 
     def running(self) -> list[EpisodeRecord]:
         """The episodes under way; see `VecEnv.running`."""

@@ -61,6 +61,11 @@ class PreviousInputs(VecEnv):
         """None if the environments can be saved bit for bit, else why not."""
         return self._env.restorable
 
+    @property
+    def native_spaces(self) -> tuple[Any, Any]:
+        """See `VecEnv.native_spaces`."""
+        return self._env.native_spaces
+
     def reset(self, seed: int | None = None) -> NestedArray:
         """Start a new episode everywhere; see `VecEnv.reset`."""
         obs = self._env.reset(seed)
@@ -95,6 +100,10 @@ class PreviousInputs(VecEnv):
         if final_obs is not None:
             final_obs = joined(final_obs, self._taken)
         return step._replace(obs=joined(step.obs, self._now), final_obs=final_obs)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `VecEnv.set_attr`."""
+        self._env.set_attr(name, value)
 
     def running(self) -> list[EpisodeRecord]:
         """The episodes under way; see `VecEnv.running`."""

@@ -5,8 +5,8 @@ Settings can be sent to a worker, which makes its part of the batch from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
@@ -59,6 +59,7 @@ class EnvSettings:
     observe_previous: bool = False  # put the action before and its reward beside observations
     env_kwargs: dict[str, Any] = field(default_factory=dict)  # for the environment's constructor
     check: bool = True  # look for NaN and infinity
+    log_info: tuple[str, ...] = ()  # values in the last info of an episode that are kept
 
     def __post_init__(self) -> None:
         if self.num_threads < 0:
@@ -68,6 +69,12 @@ class EnvSettings:
         if not self.worker_timeout_s > 0:
             raise ConfigError(f"worker_timeout_s={self.worker_timeout_s} must be above 0 seconds.")
         chosen = choose_backend(self.env, self.backend)
+        if self.log_info and not chosen.reads_info:
+            raise ConfigError(
+                f"log_info={','.join(self.log_info)} needs the infos of episodes, which the back "
+                f"end {chosen.name!r} does not give. Use env_backend='gymnasium' or 'processes', "
+                f"or leave it out."
+            )
         object.__setattr__(self, "backend", chosen.name if chosen in BACKENDS else chosen)
         if atari.is_atari(self.env):
             object.__setattr__(self, "preset", self.atari_protocol.name)
@@ -162,7 +169,8 @@ class EnvSettings:
                 f"{self.env_id} is a ready vector environment, not one that can be made."
             )
         protocol = self.atari_protocol if atari.is_atari(self.env) else None
-        return find_single(self.env, protocol, self.env_kwargs)
+        single = find_single(self.env, protocol, self.env_kwargs)
+        return replace(single, info_names=tuple(self.log_info))
 
 
 def _check_numbers(num_envs: int, first_env_id: int) -> None:
@@ -191,6 +199,7 @@ def make_vec(
     env_kwargs: dict[str, Any] | None = None,
     first_env_id: int = 0,
     check: bool = True,
+    log_info: Sequence[str] = (),
 ) -> VecEnv:
     """Make B environments of one kind.
 
@@ -222,6 +231,8 @@ def make_vec(
         first_env_id: index of the first environment where this is a part of a bigger batch:
             environment i is seeded from (seed, first_env_id + i) alone.
         check: look for NaN and infinity in rewards and observations.
+        log_info: names of values in the last info of an episode, which `EpisodeRecord.info` then
+            holds.
 
     Raises:
         ConfigError: if settings contradict each other.
@@ -245,6 +256,7 @@ def make_vec(
         observe_previous=observe_previous,
         env_kwargs=dict(env_kwargs or {}),
         check=check,
+        log_info=tuple(log_info),
     )
     return settings.make(num_envs, first_env_id)
 

@@ -32,11 +32,13 @@ class SingleEnv:
         make: makes it; can be sent to a worker with cloudpickle.
         env_id: what to call it in messages and configs.
         frame_skip: simulator frames per step, where the protocol fixes it.
+        info_names: of the values in the last info of an episode that are logged.
     """
 
     make: Callable[[], gymnasium.Env[Any, Any]]
     env_id: str
     frame_skip: int = 1
+    info_names: tuple[str, ...] = ()
 
 
 def find_single(

@@ -26,6 +26,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from redline.envs.attributes import set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
 from redline.errors import EnvError
 
@@ -59,6 +60,10 @@ class Snapshotter:
         self.keeps_journal = self.method == "journal"
         self._origin: dict[str, Any] | None = None
         self._actions: list[Any] = []
+        # Attributes that the run set: those in force at the last reset, and those since, each
+        # with the number of actions before it.
+        self._attributes: dict[str, Any] = {}
+        self._changes: list[tuple[int, str, Any]] = []
 
     @property
     def reason(self) -> str | None:
@@ -114,11 +119,17 @@ class Snapshotter:
         """Begin a journal: remember what the reset draws from."""
         self._origin = {"seed": seed, "generators": [_generators(layer) for layer in self._layers]}
         self._actions.clear()
+        self._attributes |= {name: value for _, name, value in self._changes}
+        self._changes.clear()
 
     def before_step(self, action: Any) -> None:
         """Add an action to the journal."""
         if len(self._actions) <= JOURNAL_LIMIT:
             self._actions.append(action)
+
+    def after_set_attr(self, name: str, value: Any) -> None:
+        """Add to the journal that the run gave an attribute a value, as plain data."""
+        self._changes.append((len(self._actions), name, value))
 
     def save(self) -> dict[str, Any]:
         """The state as plain data.
@@ -133,6 +144,7 @@ class Snapshotter:
                 "method": self.method,
                 "origin": self._origin,
                 "actions": _pack(self._actions),
+                **self._saved_attributes(),
             }
         try:
             return {
@@ -145,6 +157,12 @@ class Snapshotter:
                 f"the state of {type(self._inner).__name__} cannot be saved: it holds {error}, "
                 f"which is not plain data. Give it get_state() and set_state(state)."
             ) from error
+
+    def _saved_attributes(self) -> dict[str, Any]:
+        if not (self._attributes or self._changes):
+            return {}
+        changes = [list(change) for change in self._changes]
+        return {"attributes": dict(self._attributes), "changes": changes}
 
     def _save_inner(self) -> Any:
         if self.method == "protocol":
@@ -216,8 +234,13 @@ class Snapshotter:
         for layer, generators in zip(self._layers, origin["generators"], strict=True):
             _set_attributes(layer, generators)
         self._origin, self._actions = origin, _unpack(state["actions"])
+        self._attributes = dict(state.get("attributes", {}))
+        self._changes = [(int(at), key, value) for at, key, value in state.get("changes", [])]
+        for key, value in self._attributes.items():
+            set_attribute(self._env, key, decode(value), name)
         obs, info = self._env.reset(seed=origin["seed"])
-        for action in self._actions:
+        for number, action in enumerate(self._actions):
+            self._change_attributes(number, name)
             obs, _, terminated, truncated, info = self._env.step(action)
             if terminated or truncated:
                 raise EnvError(
@@ -225,7 +248,14 @@ class Snapshotter:
                     f"be restored. Give the environment get_state() and set_state(state), or "
                     f"draw all its randomness from self.np_random."
                 )
+        self._change_attributes(len(self._actions), name)
         return obs, info
+
+    def _change_attributes(self, number: int, label: str) -> None:
+        """Set again what the run set after so many actions."""
+        for at, name, value in self._changes:
+            if at == number:
+                set_attribute(self._env, name, decode(value), label)
 
 
 def _pack(actions: list[Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from redline.errors import EnvError
+from redline.errors import ConfigError, EnvError
 from redline.nested import Array, NestedArray
 
 if TYPE_CHECKING:
@@ -76,6 +76,15 @@ class VecEnv(ABC):
     clips_reward: bool = False
     can_step_quietly: bool = False
     first_env_id: int = 0
+
+    @property
+    def native_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+        """One environment's own observation and action space.
+
+        They differ from `observation_space` and `action_space` where values are carried in
+        another form: float64 as float32, a Tuple as a dict, `start` taken off.
+        """
+        return self.observation_space, self.action_space
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> NestedArray:
@@ -150,6 +159,21 @@ class VecEnv(ABC):
     def running(self) -> list[EpisodeRecord]:
         """The episode under way in each environment, with its return and length so far."""
         raise NotImplementedError
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; it is part of the saved state.
+
+        Args:
+            name: of an attribute that the environments or their wrappers have.
+            value: plain data.
+
+        Raises:
+            ConfigError: if there is no such attribute, or the back end cannot reach it.
+        """
+        del value
+        raise ConfigError(
+            f"{type(self).__name__} cannot set the attribute {name!r} of its environments."
+        )
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

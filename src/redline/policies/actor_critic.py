@@ -27,7 +27,14 @@ from redline.policies.distributions import Distribution
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
-from redline.policies.policy import ActionEvaluation, ActOutput, Conditioning, Policy, State
+from redline.policies.policy import (
+    ActionEvaluation,
+    ActOutput,
+    Conditioning,
+    Policy,
+    State,
+    require_tensors,
+)
 
 
 class NetworkOutput(NamedTuple):
@@ -162,6 +169,7 @@ class ActorCritic(Policy):
         Raises:
             ConfigError: if `conditioning` holds anything else.
         """
+        require_tensors(obs)
         if conditioning:
             greedy = _greedy(conditioning)
             if noise is not None:

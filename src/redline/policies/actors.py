@@ -38,7 +38,7 @@ from redline.policies.distributions import (
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
-from redline.policies.policy import ActOutput, Conditioning, Policy, State
+from redline.policies.policy import ActOutput, Conditioning, Policy, State, require_tensors
 
 LOG_STD_RANGE = (-20.0, 2.0)
 _ROOT_HALF = 0.5**0.5
@@ -137,6 +137,7 @@ class Actor(Policy):
         Raises:
             ConfigError: if `conditioning` holds anything else.
         """
+        require_tensors(obs)
         conditioning = conditioning or {}
         if not self._conditions.issuperset(conditioning):
             raise ConfigError(

@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from redline.data import Array, NestedTensor, Rollout, map_leaves
+from redline.errors import ConfigError, PlacementError
 from redline.models.observation_encoder import image_layout
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Policy(nn.Module, ABC):
         has_value: whether `value` is there to bootstrap rollouts with.
         learns_normalized: whether what is not `act` takes observations that `normalizer` has seen
             to already, so that the loop normalizes batches of replay.
+        served: what `predict` is made from: its class, and the spaces of one environment.
         conditioning_names: the conditioning that `act` keeps as extras of the same names,
             because `evaluate_rollout`, `value` and updates need it again.
     """
@@ -84,6 +86,7 @@ class Policy(nn.Module, ABC):
     has_value: bool = True
     learns_normalized: bool = False
     conditioning_names: tuple[str, ...] = ()
+    served: tuple[Any, ...] | None = None
 
     @abstractmethod
     def initial_state(self, batch_size: int) -> State:
@@ -122,6 +125,63 @@ class Policy(nn.Module, ABC):
             noise: [B, noise_size]; None acts greedily everywhere.
             conditioning: per-environment inputs; every policy knows "greedy" [B] bool.
         """
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        deterministic: bool = True,
+        *,
+        episode_start: Any = None,
+        action_mask: Any = None,
+        reward: Any = None,
+    ) -> tuple[Any, Any]:
+        """Choose the action for what an environment gave, in NumPy: for serving a trained policy.
+
+        Args:
+            obs: one observation, as `env.reset()` and `env.step()` give it, or a batch [B, ...].
+            state: what `predict` returned the step before; None at the start of an episode.
+            deterministic: take the mode of the action distribution, or sample.
+            episode_start: [B] bool, where an episode begins in a batch that goes on with `state`.
+            action_mask: `info["action_mask"]`, where the environment reports masks there.
+            reward: of the action before, where the policy sees it (`observe_previous`).
+
+        Returns:
+            What `env.step` takes: one action, or a batch of them; and the state to give next
+            time, None for a policy that has none.
+
+        Raises:
+            ConfigError: if the policy was not loaded by `redline.load`, or something that it
+                needs is missing.
+            EnvDataError: if the observation is not one of the environment's.
+        """
+        predictor = self.__dict__.get("_predictor")
+        if predictor is None:
+            predictor = self._make_predictor()
+        return predictor(
+            obs,
+            state,
+            deterministic,
+            episode_start=episode_start,
+            action_mask=action_mask,
+            reward=reward,
+        )
+
+    def _make_predictor(self) -> Any:
+        if self.served is None:
+            raise ConfigError(
+                "predict needs to know the environment's spaces, and this policy was not loaded "
+                "by redline.load(RUN).policy(). Make a redline.serving.Predictor(policy, "
+                "env.observation_space, env.action_space), and call that."
+            )
+        kind, *its_spaces = self.served
+        predictor = kind(self, *its_spaces)
+        vars(self)["_predictor"] = predictor
+        return predictor
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or another process gets; it makes a predictor of its own when asked."""
+        return {name: part for name, part in self.__dict__.items() if name != "_predictor"}
 
     def env_action(self, action: Any) -> Any:
         """What the environment receives for the `action` that `act` gave and the rollout keeps.
@@ -249,6 +309,23 @@ class PolicyWrapper(Policy):
     def update_normalizer(self, rollout: Rollout) -> None:
         """Take the valid observations into the statistics of the policy inside."""
         self.policy.update_normalizer(rollout)
+
+
+def require_tensors(obs: Any) -> None:
+    """Refuse NumPy arrays where a policy's `act` takes tensors.
+
+    Raises:
+        PlacementError: saying what takes them.
+    """
+    leaf = obs
+    while isinstance(leaf, dict) and leaf:
+        leaf = next(iter(leaf.values()))
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        raise PlacementError(
+            "act takes tensors [B, ...], and the observation is a NumPy array. Use "
+            "policy.predict(obs), which takes what an environment gives, or "
+            "redline.data.to_tensor(obs)."
+        )
 
 
 def reset_state(state: State, ended: Tensor) -> State:

@@ -28,7 +28,7 @@ from redline.policies.alternatives import algorithms_for
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
-from redline.policies.policy import ActOutput, Conditioning, Policy, State
+from redline.policies.policy import ActOutput, Conditioning, Policy, State, require_tensors
 
 _KNOWN = {"epsilon", "greedy"}
 
@@ -189,6 +189,7 @@ class QPolicy(Policy):
         Raises:
             ConfigError: if `conditioning` holds anything else.
         """
+        require_tensors(obs)
         conditioning = conditioning or {}
         if unknown := sorted(set(conditioning) - _KNOWN):
             raise ConfigError(

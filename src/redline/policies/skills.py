@@ -26,6 +26,7 @@ from redline.policies.policy import (
     Policy,
     PolicyWrapper,
     State,
+    require_tensors,
 )
 
 SKILL = "skill"
@@ -112,6 +113,7 @@ class SkillPolicy(PolicyWrapper):
         Raises:
             ConfigError: if there is no skill.
         """
+        require_tensors(obs)
         skill, others = self._split(conditioning)
         inside = self.policy.act(joined(obs, skill, self._nested), state, noise, others)
         return inside._replace(extras={**inside.extras, SKILL: skill.to(torch.float32)})

@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import inspect
+
     from redline.train.runs.run import Run
 
 
@@ -27,6 +29,22 @@ class _CallableModule(ModuleType):
         from redline.train.runs.start import train
 
         return train(*args, **kwargs)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        """That of the function, for `help(redline.train)` and editors."""
+        from redline.train.runs.start import train
+
+        return train.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What editors show of `redline.train`."""
+        import inspect
+
+        from redline.train.runs.start import train
+
+        return inspect.signature(train)
 
 
 sys.modules[__name__].__class__ = _CallableModule

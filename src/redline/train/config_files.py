@@ -51,14 +51,14 @@ class GivenSettings:
     """What a file, a mapping or a config says of a run, not yet a config.
 
     Attributes:
-        source: what messages call it.
+        source: what messages call it; "": nothing, the caller's own words.
         algorithm: its name or module:Name; None where it is left to the caller.
         preset: the name that it begins with; None where it is left to the caller.
         settings: flat name -> value.
         complete: every setting, by a run's `config.json`; None for a sparse one.
     """
 
-    source: str
+    source: str = ""
     algorithm: str | None = None
     preset: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -96,6 +96,14 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
             f"{'nothing' if data is None else f'a {type(data).__name__}'}."
         )
     return data
+
+
+def value_of(text: str) -> Any:
+    """One value as YAML has it: 1e-4 is a number, true a truth, anything else a word."""
+    try:
+        return _from_yaml(text)
+    except ValueError:
+        return text
 
 
 def given_settings(source: str | Path | RunConfig | Mapping[str, Any]) -> GivenSettings:
@@ -237,10 +245,11 @@ def _names_code(source: str, name: str, label: str) -> str:
 
 
 def _listed(source: str, mistakes: list[str]) -> str:
+    where = f"{source}: " if source else ""
     if len(mistakes) == 1:
-        return f"{source}: {mistakes[0]}"
+        return f"{where}{mistakes[0]}"
     lines = "".join(f"\n  {each}" for each in mistakes)
-    return f"{source}: {len(mistakes)} settings are wrong:{lines}"
+    return f"{where}{len(mistakes)} settings are wrong:{lines}"
 
 
 def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:

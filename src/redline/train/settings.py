@@ -40,6 +40,7 @@ class RunSettings:
         "checkpoint_interval": (OnlyIf("checkpoints", never=("none",)),),
         "eval_async": (OnlyIf("eval_interval", never=(0,)),),
         "eval_episodes": (OnlyIf("eval_interval", never=(0,)),),
+        "init_parts": (OnlyIf("init_from", never=(None,)),),
     }
 
     env: str = ""
@@ -138,6 +139,10 @@ class RunSettings:
     """Runs that belong together: a folder under runs, and W&B's group."""
     tags: tuple[str, ...] = ()
     """Words to find the run by, separated by commas."""
+    init_from: str | None = None
+    """Run directory to begin with: its newest weights are taken where names and shapes fit."""
+    init_parts: tuple[str, ...] = ("weights", "normalizer")
+    """What is taken from there: weights, normalizer (statistics of observations), replay."""
     preset: str = "auto"
     """Named hyperparameters to start from.
     auto: chosen by the environment; default: the plain defaults."""
@@ -157,6 +162,14 @@ class RunSettings:
     later, and are waited for before a checkpoint and the next evaluation."""
     eval_episodes: int = 10
     """Episodes of each evaluation."""
+    log_info: tuple[str, ...] = ()
+    """Names of values in the last info of each episode whose means are logged, separated by commas.
+    Success rates are logged by themselves."""
+    callbacks: tuple[str, ...] = ()
+    """Callbacks of your own, each as module:Name; see docs/callbacks.md."""
+    stop_at_return: float | None = None
+    """Stop as soon as the mean return of the last 100 training episodes reaches this; the mean must
+    cover at least 20."""
     on_divergence: Literal["stop", "warn"] = "stop"
     """When a metric or a parameter is no longer a finite number: stop, before a broken state
     replaces a good checkpoint, or warn once and go on."""

@@ -40,8 +40,8 @@ FINGERPRINTS: dict[str, str] = {
     "redline.models.q_heads:Stream": "12e551140fac76af",
     "redline.policies.action_heads:CategoricalHead": "fa6b7d13e8aca555",
     "redline.policies.action_heads:GaussianHead": "7e257f89e53a1f0b",
-    "redline.policies.actor_critic:ActorCritic": "bda2a61dc5ece788",
-    "redline.policies.actors:Actor": "1177508e428e5866",
+    "redline.policies.actor_critic:ActorCritic": "8a5a756f9546d89f",
+    "redline.policies.actors:Actor": "aca3fc6387313b9e",
     "redline.policies.actors:BoxActor": "017a24d90eb7d6f0",
     "redline.policies.actors:BoxBounds": "507b4b787b90e27c",
     "redline.policies.actors:DeterministicActor": "bf36b5e48dc30a37",
@@ -51,6 +51,6 @@ FINGERPRINTS: dict[str, str] = {
     "redline.policies.distributions:Gaussian": "aedc43c834693644",
     "redline.policies.distributions:log_tanh_slope": "780f70d2d3753705",
     "redline.policies.q_policy:ActionValues": "232befb87e60948d",
-    "redline.policies.q_policy:QPolicy": "bb56c66ac11d76ba",
+    "redline.policies.q_policy:QPolicy": "8ad8505d261ce0c9",
     "redline.policies.q_policy:at_action": "8755e4038b81c400",
 }

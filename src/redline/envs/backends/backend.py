@@ -20,7 +20,7 @@ from gymnasium.vector import VectorEnv
 from redline.envs.games.ids import ORIGINALS, is_native
 from redline.envs.spaces.actions import ActionCodec, make_codec
 from redline.envs.vec_env import zeros_like_space
-from redline.errors import ConfigError, EnvError
+from redline.errors import ConfigError, EnvDataError, EnvError
 from redline.nested import Array, NestedArray, copy_rows, leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class StepBuffers:
         lives: [B] int32, lives left in the game that goes on; 0 where there are none.
         success: [B] float32, where an episode ended in this step: 1 or 0 as its last info says,
             NaN if that says nothing. Meaningless in other rows.
+        info: [B, K] float64, likewise: the K values of the last info that the run logs; NaN for
+            those that it does not have.
     """
 
     obs: NestedArray
@@ -55,10 +57,17 @@ class StepBuffers:
     valid: Array
     lives: Array
     success: Array
+    info: Array
 
     @classmethod
-    def allocate(cls, space: Space[Any], num_envs: int) -> StepBuffers:
-        """Zeroed buffers of B environments whose carried observation space is `space`."""
+    def allocate(cls, space: Space[Any], num_envs: int, num_infos: int = 0) -> StepBuffers:
+        """Zeroed buffers of B environments.
+
+        Args:
+            space: the observations' carried space.
+            num_envs: B.
+            num_infos: K, values of the last info that are logged.
+        """
         return cls(
             obs=zeros_like_space(space, num_envs),
             final_obs=zeros_like_space(space, num_envs),
@@ -68,6 +77,7 @@ class StepBuffers:
             valid=np.ones(num_envs, dtype=np.bool_),
             lives=np.zeros(num_envs, dtype=np.int32),
             success=np.full(num_envs, np.nan, dtype=np.float32),
+            info=np.full((num_envs, num_infos), np.nan, dtype=np.float64),
         )
 
     def rows(self, begin: int, end: int) -> StepBuffers:
@@ -103,6 +113,29 @@ def success_of(info: Mapping[str, Any]) -> float:
     """
     said = info.get("is_success", info.get("success"))
     return math.nan if said is None else float(bool(said))
+
+
+def logged_values(info: Mapping[str, Any], names: tuple[str, ...], label: str) -> list[float]:
+    """What the last info of an episode says of what is logged; NaN where it says nothing.
+
+    Args:
+        info: as the environment gave it.
+        names: of the values.
+        label: what to call the environment in messages.
+
+    Raises:
+        EnvDataError: if a value is not one number.
+    """
+    values: list[float] = []
+    for name in names:
+        try:
+            values.append(float(info.get(name, math.nan)))
+        except (TypeError, ValueError) as error:
+            raise EnvDataError(
+                f"{label}: info[{name!r}] is {info[name]!r}, and log_info takes means over "
+                f"episodes. Report one number at the end of an episode, or leave it out."
+            ) from error
+    return values
 
 
 class FillerRows:
@@ -153,6 +186,7 @@ class Backend(ABC):
         on_device: whether it steps on any device, and `make_on_device` needs no copies.
         can_idle: whether `step` accepts an `active` mask.
         can_step_one: whether there is `step_one`, the shorter way for a batch of one.
+        reads_info: whether it fills `buffers.info`.
         options: settings of the run that it uses, of those that not every back end has. A run
             in which nothing uses one refuses it.
         env_id: the name the environments were made from, for messages.
@@ -162,6 +196,7 @@ class Backend(ABC):
         codec: checks and converts actions.
         buffers: what `reset` and `step` write.
         frame_skip: simulator frames per step.
+        info_names: of the values in the last info of an episode that are logged.
         restorable: None, or why the state cannot be saved and restored bit for bit.
     """
 
@@ -171,6 +206,7 @@ class Backend(ABC):
     on_device: ClassVar[bool] = False
     can_idle: ClassVar[bool] = False
     can_step_one: ClassVar[bool] = False
+    reads_info: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("num_workers", "worker_timeout_s")
     env_id: str
     num_envs: int
@@ -179,7 +215,13 @@ class Backend(ABC):
     codec: ActionCodec
     buffers: StepBuffers
     frame_skip: int = 1
+    info_names: tuple[str, ...] = ()
     restorable: str | None = "its back end cannot save its state"
+
+    @property
+    def native_spaces(self) -> tuple[Space[Any], Space[Any]]:
+        """One environment's own observation and action space, as it was before it was carried."""
+        return self.observation_space, self.codec.space
 
     # -- what it serves, asked of the class ---------------------------------------------
 
@@ -250,7 +292,7 @@ class Backend(ABC):
         self.env_id, self.num_envs, self.first_env_id = env_id, num_envs, first_env_id
         self.observation_space = observation_space
         self.codec = make_codec(action_space, num_envs, self.label)
-        self.buffers = StepBuffers.allocate(observation_space, num_envs)
+        self.buffers = StepBuffers.allocate(observation_space, num_envs, len(self.info_names))
 
     def label(self, index: int) -> str:
         """What to call environment `index` of this batch in messages."""
@@ -293,6 +335,24 @@ class Backend(ABC):
             nothing is written yet, and `finish_step` does so.
         """
         raise NotImplementedError
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value, from the next step on.
+
+        It is part of the state, so that a restored environment has it, too.
+
+        Args:
+            name: of an attribute that the environments or their wrappers have.
+            value: plain data.
+
+        Raises:
+            ConfigError: if there is no such attribute, or the back end cannot reach it.
+        """
+        del value
+        raise ConfigError(
+            f"{self.env_id}: the back end {self.name!r} cannot set the attribute {name!r} of its "
+            f"environments. Use env_backend='gymnasium' or 'processes'."
+        )
 
     # -- saving -------------------------------------------------------------------------
 

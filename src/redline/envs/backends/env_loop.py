@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from gymnasium import Space
 
-from redline.envs.backends.backend import Backend, StepBuffers, success_of
+from redline.envs.attributes import plain_attribute, set_attribute
+from redline.envs.backends.backend import Backend, StepBuffers, logged_values, success_of
+from redline.envs.plain_data import decode
 from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
@@ -33,6 +36,7 @@ class EnvLoop(Backend):
         env_id: what to call them in messages.
         first_env_id: index of the first of them in the whole batch.
         frame_skip: simulator frames per step.
+        info_names: of the values in the last info of an episode that are logged.
     """
 
     name = "gymnasium"
@@ -40,6 +44,7 @@ class EnvLoop(Backend):
     options = ()
     can_idle = True
     can_step_one = True
+    reads_info = True
 
     def __init__(
         self,
@@ -49,12 +54,15 @@ class EnvLoop(Backend):
         env_id: str,
         first_env_id: int = 0,
         frame_skip: int = 1,
+        info_names: tuple[str, ...] = (),
     ) -> None:
-        self.frame_skip = frame_skip
+        self.frame_skip, self.info_names = frame_skip, info_names
+        self._set_attributes: dict[str, Any] = {}
         self._envs: list[gymnasium.Env[Any, Any]] = []
         try:
             for _ in range(num_envs):
                 self._envs.append(_checked_env(make_env(), env_id))
+            self._own_space = self._envs[0].observation_space
             self._add_action_masks(make_env)
         except BaseException:
             self.close()
@@ -90,12 +98,18 @@ class EnvLoop(Backend):
             env_id=single.env_id,
             first_env_id=first_env_id,
             frame_skip=single.frame_skip,
+            info_names=single.info_names,
         )
 
     @property
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """None if every environment can be restored bit for bit, else the reason why not."""
         return next((snap.reason for snap in self._snapshots if snap.reason), None)
+
+    @property
+    def native_spaces(self) -> tuple[Space[Any], Space[Any]]:
+        """See `Backend.native_spaces`; masks that come in info are no part of it."""
+        return self._own_space, self.native_action_space
 
     def use_buffers(self, buffers: StepBuffers) -> None:
         """Write into `buffers` from now on, which may be shared memory."""
@@ -186,6 +200,8 @@ class EnvLoop(Backend):
             if terminated or truncated:
                 any_ended = True
                 buffers.success[i] = success_of(info)
+                if self.info_names:
+                    buffers.info[i] = logged_values(info, self.info_names, self.label(i))
                 self._write_final_obs(i, obs)
                 self._reset_one(i, None)
             else:
@@ -222,10 +238,22 @@ class EnvLoop(Backend):
                     )
         return EnvDataError(f"{self.env_id}: reward, terminated or truncated is not a number.")
 
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `Backend.set_attr`."""
+        saved = plain_attribute(name, value)
+        for i, env in enumerate(self._envs):
+            set_attribute(env, name, decode(saved), self.label(i))
+        self._set_attributes[name] = saved
+        for journal in self._journals:
+            if journal is not None:
+                journal.after_set_attr(name, saved)
+
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment and the observation to act on."""
+        attributes = {"attributes": dict(self._set_attributes)} if self._set_attributes else {}
         return {
             "envs": [snap.save() for snap in self._snapshots],
+            **attributes,
             **self.buffers.saved(),
         }
 
@@ -233,6 +261,10 @@ class EnvLoop(Backend):
         """Restore each environment; see `Snapshotter.restore`."""
         self.buffers.clear_flags()
         self._left_over = None
+        self._set_attributes = dict(state.get("attributes", {}))
+        if not self._keeps_journals:  # a journal sets them when they were set
+            for name, value in self._set_attributes.items():
+                self.set_attr(name, decode(value))
         for i, (snap, saved) in enumerate(zip(self._snapshots, state["envs"], strict=True)):
             replayed = snap.restore(saved, self.label(i))
             if replayed is not None:

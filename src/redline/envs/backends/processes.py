@@ -51,6 +51,7 @@ class ProcessBackend(ConcurrentBackend):
     single_envs = True
     options = ("num_workers", "worker_timeout_s")
     can_idle = True
+    reads_info = True
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class ProcessBackend(ConcurrentBackend):
                 f"num_workers={workers} is more than num_envs={num_envs}: a worker without an "
                 f"environment has nothing to do. Use at most {num_envs}."
             )
-        self.frame_skip = single.frame_skip
+        self.frame_skip, self.info_names = single.frame_skip, single.info_names
         self._shares = split_evenly(num_envs, workers)
         self._memory = SharedBlock()
         try:
@@ -143,18 +144,26 @@ class ProcessBackend(ConcurrentBackend):
         """Wait for all workers."""
         return any(self._group.finish_step())
 
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `Backend.set_attr`."""
+        self._group.call("set_attr", [(name, value)] * self._group.num_workers)
+
     def state_dict(self) -> dict[str, Any]:
         """The state of each environment and the observation to act on."""
         parts = self._group.call("state", timeout_s=_SLOW_COMMAND_S)
+        own = parts[0].get("attributes")
         return {
             "envs": [env for part in parts for env in part["envs"]],
+            **({"attributes": own} if own else {}),
             **self.buffers.saved(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore each environment, whatever the number of workers it was saved with."""
+        own = {"attributes": state["attributes"]} if "attributes" in state else {}
         parts = [
             {
+                **own,
                 "envs": state["envs"][begin:end],
                 "obs": {key: leaf[begin:end] for key, leaf in state["obs"].items()},
                 "lives": state["lives"][begin:end],
@@ -227,6 +236,9 @@ class _LoopHandler:
 
     def _reset(self, seed: int | None) -> None:
         self._loop.reset(seed)
+
+    def _set_attr(self, payload: tuple[str, Any]) -> None:
+        self._loop.set_attr(*payload)
 
     def _state(self, _: None) -> dict[str, Any]:
         return self._loop.state_dict()

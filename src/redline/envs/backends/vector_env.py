@@ -37,6 +37,7 @@ class VectorBackend(Backend):
         env: owned from now on, and closed with this object.
         num_envs: must be its own number.
         first_env_id: index of its first environment in the whole batch.
+        info_names: of the values in the last info of an episode that are logged.
 
     Raises:
         ConfigError: if the number differs, or it does not say how it resets.
@@ -44,10 +45,17 @@ class VectorBackend(Backend):
 
     name = "vector"
     options = ()
+    reads_info = True
     restorable = "a vector environment of one's own offers no way to save its state"
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], num_envs: int, first_env_id: int) -> None:
-        self._env = env
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        num_envs: int,
+        first_env_id: int,
+        info_names: tuple[str, ...] = (),
+    ) -> None:
+        self._env, self.info_names = env, info_names
         if env.num_envs != num_envs:
             raise ConfigError(
                 f"num_envs={num_envs}, but the given {name_of(env)} has {env.num_envs}. Set "
@@ -92,7 +100,8 @@ class VectorBackend(Backend):
                 f"env_kwargs {sorted(settings.env_kwargs)} have no effect on a ready "
                 f"{type(settings.env).__name__}. Make it with them, or give an id."
             )
-        return cls(cast("VectorEnv[Any, Any, Any]", settings.env), num_envs, first_env_id)
+        env = cast("VectorEnv[Any, Any, Any]", settings.env)
+        return cls(env, num_envs, first_env_id, tuple(settings.log_info))
 
     def _find_mask_space(self) -> spaces.Box | None:
         """The space of the action masks in `info`; None if there are none."""
@@ -100,6 +109,11 @@ class VectorBackend(Backend):
             return None
         _, info = self._env.reset()
         return mask_space(info[KEY][0]) if KEY in info else None
+
+    @property
+    def native_spaces(self) -> tuple[Space[Any], Space[Any]]:
+        """See `Backend.native_spaces`."""
+        return self._native_space, self._native_action_space
 
     def reset(self, seed: int | None) -> None:
         """Start new episodes everywhere.
@@ -136,7 +150,7 @@ class VectorBackend(Backend):
                 )
             target[...] = value
         self._write(buffers.obs, obs, info)
-        self._write_success(info)
+        self._write_infos(info)
         if self._mode is AutoresetMode.NEXT_STEP:
             return self._fillers.mark()
         ended = buffers.terminated | buffers.truncated
@@ -148,12 +162,23 @@ class VectorBackend(Backend):
             self._reset_ended(ended)
         return True
 
-    def _write_success(self, info: Mapping[str, Any]) -> None:
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `Backend.set_attr`."""
+        if not hasattr(self._env, "set_attr"):
+            super().set_attr(name, value)
+        self._env.set_attr(name, [value] * self.num_envs)  # type: ignore[attr-defined]
+
+    def _write_infos(self, info: Mapping[str, Any]) -> None:
         """What the last infos say, which is [B] each, in the rows that `_name` marks."""
         last = info.get("final_info", info)
         if not isinstance(last, Mapping):
             return
-        self.buffers.success[...] = np.nan
+        self.buffers.success[...] = self.buffers.info[...] = np.nan
+        for column, name in enumerate(self.info_names):
+            if name in last:
+                rows = np.asarray(last.get(f"_{name}", True), dtype=bool)
+                said = np.asarray(last[name], dtype=np.float64)
+                np.copyto(self.buffers.info[:, column], said, where=rows)
         for name in ("success", "is_success"):  # the second one counts where both are there
             if name in last:
                 rows = np.asarray(last.get(f"_{name}", True), dtype=bool)

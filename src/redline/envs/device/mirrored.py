@@ -141,6 +141,10 @@ class MirroredEnv(DeviceVecEnv):
     def raise_faults(self) -> None:
         """Nothing: environments on the CPU are looked at in every step."""
 
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `VecEnv.set_attr`."""
+        self._env.set_attr(name, value)
+
     def state_dict(self) -> dict[str, Any]:
         """The environments' own state, and the episodes' numbers."""
         return {

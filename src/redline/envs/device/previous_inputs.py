@@ -77,6 +77,10 @@ class DevicePreviousInputs(DeviceVecEnv):
         """Look for what went wrong since the last look; see `DeviceVecEnv.raise_faults`."""
         self._env.raise_faults()
 
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `VecEnv.set_attr`."""
+        self._env.set_attr(name, value)
+
     def state_dict(self) -> dict[str, Any]:
         """The environments' own state, and the actions and rewards before."""
         return {

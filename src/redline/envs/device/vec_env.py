@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from redline.data import NestedTensor
+from redline.errors import ConfigError
 
 
 class DeviceStep(NamedTuple):
@@ -106,6 +107,18 @@ class DeviceVecEnv(ABC):
             ActionError: if an action lay outside the action space; names the environment.
             EnvDataError: if a reward or a state is NaN or infinite.
         """
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `VecEnv.set_attr`.
+
+        Raises:
+            ConfigError: if they have none that can be set, as native games.
+        """
+        del value
+        raise ConfigError(
+            f"{type(self).__name__} cannot set the attribute {name!r} of its environments: they "
+            f"are stepped as one batch. Use the original with env_backend='gymnasium'."
+        )
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

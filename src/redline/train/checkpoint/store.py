@@ -148,6 +148,38 @@ class CheckpointStore:
         self._remove_unwanted(step, path)
         return path
 
+    def save_best(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        *,
+        score: float,
+    ) -> Path:
+        """Write a state as the best one, in every mode; the best one before is removed.
+
+        It is for evaluating and exporting, not for going on: no replay is saved.
+
+        Args:
+            step: env_steps so far.
+            state: as for `save`.
+            metadata: as for `save`.
+            score: what makes it the best.
+
+        Raises:
+            CheckpointError: if the state cannot be saved.
+            RunDirectoryError: if the directory cannot be written.
+        """
+        if not self._cleaned:
+            self.clean_leftovers()
+        directory = self.directory / "best"
+        old = [best for _, best in _scan(directory)]
+        path = _free_path(directory, step)
+        save_checkpoint(path, step, state, metadata=metadata, score=score)
+        for best in old:
+            remove_directory(best)
+        return path
+
     def clean_leftovers(self) -> None:
         """Remove what a killed save left; for the one process that writes, at its start."""
         for directory in (self.directory, self.directory / "best"):

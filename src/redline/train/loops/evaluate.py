@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class Evaluation:
         cut: how many of them `max_episode_steps` cut short; their returns are those so far.
         success_rate: share of the episodes that the environment calls a success, where it says
             so in its last info (`is_success` or `success`); else None. One that was cut is none.
+        info: means of the values in the last infos that were asked for, over the episodes that
+            have them.
     """
 
     episodes: int
@@ -46,13 +48,13 @@ class Evaluation:
     lengths: tuple[int, ...] = ()
     cut: int = 0
     success_rate: float | None = None
+    info: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, in the order of the attributes."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        """Plain data, in the order of the attributes; the infos' means under their own names."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "info"}
+        plain = {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
+        return plain | {name: mean for name, mean in self.info.items() if name not in plain}
 
     @classmethod
     def of(cls, records: Sequence[EpisodeRecord], *, cut: int = 0) -> Evaluation:
@@ -64,6 +66,10 @@ class Evaluation:
         """
         returns = np.array([record.return_ for record in records])
         said = [record.success for record in records]
+        infos: dict[str, list[float]] = {}
+        for record in records:
+            for name, value in record.info.items():
+                infos.setdefault(name, []).append(value)
         return cls(
             episodes=len(records),
             return_mean=float(returns.mean()),
@@ -75,6 +81,7 @@ class Evaluation:
             lengths=tuple(record.length for record in records),
             cut=cut,
             success_rate=None if all(s is None for s in said) else said.count(True) / len(said),
+            info={name: float(np.mean(values)) for name, values in infos.items()},
         )
 
 

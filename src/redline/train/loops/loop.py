@@ -9,8 +9,9 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,19 +19,27 @@ import torch
 from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
+from redline.algos.config import require_finite, require_not_negative
 from redline.collect import Collector
-from redline.data import Rollout
+from redline.data import EpisodeRecord, Rollout
+from redline.errors import CallbackError, ConfigError
 from redline.profile import marks
 from redline.replay import Replay
+from redline.train.callbacks import RunState, StopAtReturn
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
+from redline.train.loops.callback_calls import (
+    CallbackCalls,
+    LoggedValues,
+    TrainingEnvironments,
+)
 from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.evaluate import Evaluation, evaluation_seed
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
 from redline.train.progress.console import Console
 from redline.train.progress.operation_shares import COLUMNS, PREFIX, OperationShares
-from redline.train.progress.progress import EpisodeStatistics, ProgressLogger
+from redline.train.progress.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
 from redline.train.settings import RunConfig
 
 _COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
@@ -119,6 +128,12 @@ class TrainLoop(ABC):
             algorithm in place. None: `algorithm.update` itself.
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
         background: evaluates in another process instead; None: none does.
+        callbacks: of the user's, made already; see `train.callbacks`.
+
+    Attributes:
+        counters: where the run stands.
+        environments: what callbacks may do to the training environments.
+        stop_reason: why a callback ended the run before its length; None if none did.
     """
 
     def __init__(
@@ -134,6 +149,7 @@ class TrainLoop(ABC):
         update: Callable[[Any], Mapping[str, Tensor]] | None = None,
         evaluate: Callable[[int], Evaluation] | None = None,
         background: BackgroundEvaluation | None = None,
+        callbacks: Sequence[Any] = (),
     ) -> None:
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
@@ -142,13 +158,15 @@ class TrainLoop(ABC):
         self._frame_skip, self._evaluate, self._background = frame_skip, evaluate, background
         self._metrics = MetricMeans()
         self._metrics_are_known = False
-        self._episodes = EpisodeStatistics()
+        self._episodes = EpisodeStatistics(info_names=config.run.log_info)
         self._last_evaluation: dict[str, float] = {}
         self._row_env_steps = 0
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
         self._hyperparameters: dict[str, float] = {}
+        self._overrides: dict[str, float] = {}  # by callbacks, in place of schedules
+        self._overrides_are_new = False
         self._schedules_are_constant = are_constant(config.algo)
         # The first row fixes the columns, and it may come before the first update.
         self._metric_names: tuple[str, ...] = ()
@@ -156,6 +174,12 @@ class TrainLoop(ABC):
         self._shares: OperationShares | None = None
         self._staleness: list[int] = []
         self._divergence = DivergenceCheck(config, algorithm, store, console)
+        self.environments = TrainingEnvironments(collector)
+        self._logged = LoggedValues()
+        self._is_over = False
+        threshold = config.run.stop_at_return
+        own = [] if threshold is None else [StopAtReturn(threshold)]
+        self._callbacks = CallbackCalls(callbacks, RunState(self), own)
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -168,27 +192,52 @@ class TrainLoop(ABC):
         Raises:
             DivergenceError: if metrics or parameters are no longer finite, unless
                 `on_divergence="warn"`.
+            CallbackError: if a callback raises; the run has been saved then.
         """
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._shares = self._begin_shares()
         with StopSignal() as stop:
-            while self.counters.env_steps < total and stop.number is None:
-                try:
-                    self._advance(total)
-                except Exception as error:
-                    self._divergence.explain(error, self.counters.env_steps)
-                    raise
-            if stop.number is not None and self._saved_at != self.counters.env_steps:
-                self.save(final=True)
-        return stop.number if self.counters.env_steps < total else None
+            try:
+                self._run_until(total, stop)
+            except CallbackError:
+                # What is in memory is whole: callbacks are called between iterations.
+                if self.counters.iteration > 0 and self._saved_at != self.counters.env_steps:
+                    self._save(final=True)
+                raise
+        is_complete = self.counters.env_steps >= total or self.stop_reason is not None
+        return None if is_complete else stop.number
+
+    def _run_until(self, total: int, stop: StopSignal) -> None:
+        """Iterate until the length, a stop signal, or a callback's wish to stop."""
+        for sentence in self._callbacks.unsaved():
+            self._console.message(sentence)
+        self._callbacks.call("on_start")
+        while self.counters.env_steps < total and stop.number is None and not self.stop_reason:
+            try:
+                self._advance(total)
+            except CallbackError:
+                raise
+            except Exception as error:
+                self._divergence.explain(error, self.counters.env_steps)
+                raise
+        if self._saved_at != self.counters.env_steps and self.counters.iteration > 0:
+            self.save(final=True)
+        self._is_over = True
+        self._callbacks.call("on_end")
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why a callback ended the run before its length; None if none did."""
+        return self._callbacks.state.stop_reason
 
     def _advance(self, total: int) -> None:
         """One iteration, and what is due after it."""
         before = self.counters.env_steps
         self._iterate()
         self._maybe_evaluate(before)
-        complete = self.counters.env_steps >= total
+        self._callbacks.call("on_iteration")
+        complete = self.counters.env_steps >= total or self.stop_reason is not None
         if complete:
             self._take_evaluation(wait=True)
         if complete or self._crossed(before, self.config.run.log_interval):
@@ -228,6 +277,14 @@ class TrainLoop(ABC):
                 sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
                 mean_return=self._episodes.moving_mean,
             )
+        if self._callbacks.wants("on_episode"):
+            self._call_on_episodes(rollout.episodes)
+
+    def _call_on_episodes(self, episodes: Sequence[EpisodeRecord]) -> None:
+        state = self._callbacks.state
+        for state.episode in episodes:
+            self._callbacks.call("on_episode")
+        state.episode = None
 
     def _updated(self, batch: Any) -> Mapping[str, Any]:
         """The metrics of one update, whose first are looked at more closely."""
@@ -248,12 +305,59 @@ class TrainLoop(ABC):
 
     def _set_hyperparameters(self, env_steps: int) -> None:
         """Give the algorithm what the schedules say after so many env_steps."""
-        if self._hyperparameters and self._schedules_are_constant:
+        is_known = bool(self._hyperparameters) and self._schedules_are_constant
+        if is_known and not self._overrides_are_new:
             return
-        self._hyperparameters = scheduled_hyperparameters(
+        self._overrides_are_new = False
+        self._hyperparameters = self._scheduled(env_steps) | self._overrides
+        self.algorithm.set_hyperparameters(self._hyperparameters)
+
+    def _scheduled(self, env_steps: int) -> dict[str, float]:
+        return scheduled_hyperparameters(
             self.config.algo, env_steps, self.config.run.total_env_steps
         )
-        self.algorithm.set_hyperparameters(self._hyperparameters)
+
+    # -- what callbacks may do ------------------------------------------------------------
+
+    def hyperparameters(self) -> dict[str, float]:
+        """Present values of what schedules and callbacks can change."""
+        return self._scheduled(self.counters.env_steps) | self._overrides
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Change a hyperparameter from the next update on; see `RunState.set_hyperparameter`."""
+        known = self._scheduled(0)
+        if name not in known:
+            raise ConfigError(
+                f"{name} cannot be changed while {self.config.algorithm} runs; "
+                f"{' and '.join(sorted(known)) or 'nothing'} can. To change another setting, stop "
+                f"the run and go on with: redline train --resume RUN --set {name}={value}"
+            )
+        value = float(value)
+        require_finite(**{name: value})
+        require_not_negative(**{name: value})
+        self._overrides[name] = value
+        self._overrides_are_new = True  # what a row shows is what the last update had
+
+    def log(self, name: str, value: float) -> None:
+        """Log a number in the next row; see `RunState.log`."""
+        if self._is_over:
+            raise ConfigError(
+                f"{name} cannot be logged when the run is over: no row follows. Log it in "
+                f"on_iteration."
+            )
+        if name not in self._logged.names and name in (*BASE_COLUMNS, *self._logger.columns):
+            raise ConfigError(
+                f"a callback cannot log {name!r}: progress.csv has a column of that name. Choose "
+                f"another one, such as my/{name}."
+            )
+        self._logged.add(name, value)
+
+    def save_best(self, score: float) -> Path:
+        """Write a checkpoint as the best one; see `RunState.save_best`."""
+        with _CHECKPOINT:
+            return self._store.save_best(
+                self.counters.env_steps, self.state_dict(), self._metadata(), score=float(score)
+            )
 
     def _conditioning(self) -> dict[str, Tensor] | None:
         """Per-environment inputs of the policy for the next collection."""
@@ -293,16 +397,26 @@ class TrainLoop(ABC):
             "eval_episode_length_mean": result.length_mean,
         }
         rate = result.success_rate
+        if rate is not None:
+            self._last_evaluation["eval_success_rate"] = rate
+        self._last_evaluation |= {f"eval_{name}": mean for name, mean in result.info.items()}
         self._console.message(
             f"evaluation at {env_steps:,} env_steps: return "
             f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
             + ("" if rate is None else f", success {rate:.0%}")
         )
+        self._callbacks.state.evaluation = result
+        self._callbacks.call("on_evaluation")
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of the most recent episodes; None before the first has ended."""
         return self._episodes.moving_mean
+
+    @property
+    def recent_episodes(self) -> int:
+        """How many episodes that is the mean of."""
+        return self._episodes.recent
 
     # -- rows and checkpoints -------------------------------------------------------------
 
@@ -325,13 +439,30 @@ class TrainLoop(ABC):
         row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
         if self._evaluate is not None or self._background is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
+            names += tuple(f"eval_{name}" for name in self.config.run.log_info)
             row |= {name: self._last_evaluation.get(name) for name in names}
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
-        self._console.row(self._logger.write(row), shares)
+        late = self._late_columns()
+        if self._logger.columns:  # a resumed run may evaluate that did not before
+            late |= {n: row[n] for n in row if n.startswith("eval_")}
+        self._console.row(self._logger.write(row | late, late=tuple(late)), shares)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
         self._divergence.check_row(metrics, counters.env_steps)
+
+    def _late_columns(self) -> dict[str, float | None]:
+        """Columns of which nobody knows before they have a value.
+
+        They join `progress.csv` when they first have one, and stay.
+        """
+        rates = {
+            "success_rate": self._episodes.take_success_rate(),
+            "eval_success_rate": self._last_evaluation.get("eval_success_rate"),
+        }
+        known = self._logger.columns
+        found = {n: value for n, value in rates.items() if value is not None or n in known}
+        return found | self._logged.take()
 
     def _staleness_columns(self) -> dict[str, float | None]:
         """How many versions the rollouts since the last row were behind, if they may be."""
@@ -354,9 +485,16 @@ class TrainLoop(ABC):
 
         Raises:
             DivergenceError: if it would hold what is not finite, unless `on_divergence="warn"`.
+            CallbackError: if a callback raises, after it is written.
         """
+        path = self._save(final=final)
+        if path is not None:
+            self._callbacks.state.checkpoint = path
+            self._callbacks.call("on_checkpoint")
+
+    def _save(self, *, final: bool) -> Path | None:
         if not self._store.wants(self.counters.env_steps, final=final):
-            return
+            return None
         self._take_evaluation(wait=True)  # what is under way could not be saved
         score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
         with _CHECKPOINT:
@@ -375,6 +513,7 @@ class TrainLoop(ABC):
             )
         if path is not None and final:
             self._console.message(f"checkpoint: {path}")
+        return path
 
     def _metadata(self) -> dict[str, Any]:
         """What `redline inspect` shows without loading a policy."""
@@ -385,6 +524,7 @@ class TrainLoop(ABC):
             "frames": self.counters.env_steps * self._frame_skip,
             "iteration": self.counters.iteration,
             "optimizer_steps": self.algorithm.optimizer_steps(),
+            **({} if self.stop_reason is None else {"stop_reason": self.stop_reason}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -406,6 +546,12 @@ class TrainLoop(ABC):
             "last_evaluation": dict(self._last_evaluation),
             "staleness": list(self._staleness),
             "rng": rng_state(),
+            "callbacks": {
+                "states": self._callbacks.state_dict(),
+                "hyperparameters": dict(self._overrides),
+                "logged": self._logged.state_dict(),
+                "env_attributes": self.environments.state_dict(),
+            },
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -426,13 +572,24 @@ class TrainLoop(ABC):
         self._restore_learning(checkpoint)
         self._last_evaluation = dict(state["last_evaluation"])
         self._staleness = list(state["staleness"])
+        self._restore_callbacks(state.get("callbacks"))
         set_rng_state(state["rng"])
         if began_anew is not None:
             self._begin_fresh_episodes()
+            self.environments.set_again()
             self._console.warning(
                 f"the environments begin fresh episodes: {began_anew}. The run goes on from the "
                 f"same weights, but not bit for bit."
             )
+
+    def _restore_callbacks(self, saved: Mapping[str, Any] | None) -> None:
+        """Go on from what callbacks held and did; None: the run is of version 0.1."""
+        if saved is None:
+            return
+        self._callbacks.load_state_dict(saved["states"])
+        self._overrides = {name: float(value) for name, value in saved["hyperparameters"].items()}
+        self._logged.load_state_dict(saved["logged"])
+        self.environments.load_state_dict(saved["env_attributes"])
 
     @abstractmethod
     def _learning_state(self) -> dict[str, Any]:

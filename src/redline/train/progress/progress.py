@@ -42,9 +42,12 @@ class EpisodeStatistics:
 
     Args:
         window: episodes that the moving mean covers.
+        info_names: of the values in the episodes' last infos whose means are columns.
     """
 
-    def __init__(self, window: int = 100) -> None:
+    def __init__(self, window: int = 100, info_names: Sequence[str] = ()) -> None:
+        self._infos: dict[str, list[float]] = {name: [] for name in info_names}
+        self._successes: list[bool] = []
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._recent: deque[float] = deque(maxlen=window)
@@ -55,6 +58,15 @@ class EpisodeStatistics:
             self._returns.append(float(episode.return_))
             self._lengths.append(int(episode.length))
             self._recent.append(float(episode.return_))
+            if episode.success is not None:
+                self._successes.append(episode.success)
+            for name, value in episode.info.items():
+                self._infos[name].append(value)
+
+    @property
+    def recent(self) -> int:
+        """How many episodes the moving mean covers by now."""
+        return len(self._recent)
 
     @property
     def moving_mean(self) -> float | None:
@@ -62,17 +74,19 @@ class EpisodeStatistics:
         return math.fsum(self._recent) / len(self._recent) if self._recent else None
 
     def take_row(self) -> dict[str, Number | None]:
-        """The columns from return_mean to episodes, and a new beginning.
+        """The columns from return_mean to episodes, those of infos, and a new beginning.
 
         The standard deviation is the population's. All but `episodes`, their number since
-        the last row, are None if none ended.
+        the last row, are None if none ended. The success rate is left; it has its own method.
         """
+        infos = {name: _mean(values) for name, values in self._infos.items()}
+        self._infos = {name: [] for name in self._infos}
         returns, lengths = self._returns, self._lengths
         self._returns, self._lengths = [], []
         count = len(returns)
         if count == 0:
             empty = ("return_mean", "return_std", "return_min", "return_max", "episode_length_mean")
-            return {**dict.fromkeys(empty), "episodes": 0}
+            return {**dict.fromkeys(empty), "episodes": 0, **infos}
         mean = math.fsum(returns) / count
         variance = math.fsum((value - mean) ** 2 for value in returns) / count
         return {
@@ -82,7 +96,13 @@ class EpisodeStatistics:
             "return_max": max(returns),
             "episode_length_mean": sum(lengths) / count,
             "episodes": count,
+            **infos,
         }
+
+    def take_success_rate(self) -> float | None:
+        """Share of successes among the episodes that say whether they are, and a new beginning."""
+        said, self._successes = self._successes, []
+        return said.count(True) / len(said) if said else None
 
     def state_dict(self) -> dict[str, Any]:
         """What has gathered since the last row, and the moving mean's window."""
@@ -90,6 +110,8 @@ class EpisodeStatistics:
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "recent": list(self._recent),
+            "successes": list(self._successes),
+            "infos": {name: list(values) for name, values in self._infos.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -97,6 +119,9 @@ class EpisodeStatistics:
         self._returns = list(state["returns"])
         self._lengths = list(state["lengths"])
         self._recent = deque(state["recent"], maxlen=self._recent.maxlen)
+        self._successes = [bool(said) for said in state.get("successes", ())]
+        for name, values in state.get("infos", {}).items():
+            self._infos[name] = list(values)
 
 
 class ProgressLogger:
@@ -141,13 +166,16 @@ class ProgressLogger:
         """The columns; empty before the first row."""
         return self._columns
 
-    def write(self, row: Mapping[str, Any]) -> dict[str, Number | None]:
+    def write(
+        self, row: Mapping[str, Any], *, late: Sequence[str] = ()
+    ) -> dict[str, Number | None]:
         """Write a row and flush it.
 
         Args:
             row: column -> number, None where there is no value; 0-d tensors and numpy scalars
                 are read here. The first row fixes the columns: `BASE_COLUMNS`, then its others
                 in their order. A base column that is not given has no value.
+            late: columns that may also join later; earlier rows have no value there.
 
         Returns:
             The row as written.
@@ -158,6 +186,7 @@ class ProgressLogger:
         """
         if not self._columns:
             self._columns = _columns_of(row)
+        self._add_columns([name for name in late if name not in self._columns])
         unknown = [name for name in row if name not in self._columns]
         if unknown:
             raise ConfigError(
@@ -179,6 +208,17 @@ class ProgressLogger:
         self.rows += 1
         self._last_env_steps = int(numbers["env_steps"])
         return numbers
+
+    def _add_columns(self, names: Sequence[str]) -> None:
+        """Let columns join at the end."""
+        if not names:
+            return
+        for name in names:
+            require_column_name(name)
+        self._open()
+        self._columns = (*self._columns, *names)
+        for writer in self._writers:
+            writer.set_columns(self._columns)
 
     def state_dict(self) -> dict[str, Any]:
         """How far the files go. What it counts is on disk when this returns."""
@@ -233,12 +273,21 @@ class ProgressLogger:
 def _columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     own = tuple(name for name in row if name not in BASE_COLUMNS)
     for name in own:
-        if not name or not name.isprintable() or "," in name or '"' in name:
-            raise ConfigError(
-                f"the metric {name!r} cannot name a column of progress.csv. Use letters, digits, "
-                f"'_' and '/'."
-            )
+        require_column_name(name)
     return (*BASE_COLUMNS, *own)
+
+
+def require_column_name(name: str) -> None:
+    """Raise ConfigError for what cannot name a column of progress.csv."""
+    if not name or not name.isprintable() or "," in name or '"' in name:
+        raise ConfigError(
+            f"the metric {name!r} cannot name a column of progress.csv. Use letters, digits, "
+            f"'_' and '/'."
+        )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
 
 
 def _number(name: str, value: Any) -> Number | None:

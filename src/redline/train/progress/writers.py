@@ -34,6 +34,9 @@ class RowWriter(ABC):
     def write(self, row: Row) -> None:
         """Append a row; it is out of this process when this returns."""
 
+    def set_columns(self, columns: Sequence[str]) -> None:  # noqa: B027 (only CSV has a header)
+        """Take further columns, behind those that there are."""
+
     def sync(self) -> None:  # noqa: B027 (only files need it)
         """Make what was written survive a loss of power, where a resume relies on it."""
 
@@ -104,6 +107,18 @@ class _LineWriter(RowWriter):
 class _CsvWriter(_LineWriter):
     def __init__(self, path: Path, columns: Sequence[str], rows: int) -> None:
         super().__init__(path, ",".join(columns), rows)
+        self._path, self._num_columns = path, len(columns)
+
+    def set_columns(self, columns: Sequence[str]) -> None:
+        """Rewrite the file: a new header, and nothing in the new columns of earlier rows."""
+        self._file.close()
+        further = "," * (len(columns) - self._num_columns)
+        _, *rows = self._path.read_text(encoding="utf-8").splitlines()
+        lines = [",".join(columns), *(row + further for row in rows)]
+        with atomic_file(self._path) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        self._num_columns = len(columns)
+        self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115
 
     def write(self, row: Row) -> None:
         self._append(",".join("" if value is None else repr(value) for value in row.values()))
@@ -194,7 +209,10 @@ def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
     lines = path.read_bytes().splitlines(keepends=True)
     if header is not None:
         found = lines.pop(0).decode(errors="replace").rstrip("\n") if lines else ""
-        if found != header:
+        if found.startswith(f"{header},"):
+            # Columns that joined after the checkpoint, in rows that are cut off or had no value.
+            lines = [_first_fields(line, header.count(",") + 1) for line in lines]
+        elif found != header:
             raise RunDirectoryError(
                 f"{path} begins with the columns {found!r}, but the checkpoint to resume from "
                 f"has {header!r}. Restore the file, or start a new run."
@@ -207,3 +225,9 @@ def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
             f"Restore the file, or start a new run."
         )
     return whole[:rows]
+
+
+def _first_fields(line: bytes, count: int) -> bytes:
+    """The first fields of a CSV line, none of which holds a comma; its end stays as it is."""
+    end = b"\n" if line.endswith(b"\n") else b""
+    return b",".join(line.rstrip(b"\n").split(b",")[:count]) + end

@@ -30,8 +30,9 @@ from redline.replay.hindsight import HindsightReplay, goal_functions, require_ow
 from redline.replay.spec import LeafSpec
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
+from redline.train.loops.callback_calls import callback_label, find_callback
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
-from redline.train.progress.progress import ProgressLogger
+from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
 from redline.train.settings import RunConfig, RunSettings
 from redline.train.threads import busy_cores, choose_threads, update_multiplications
 
@@ -52,6 +53,7 @@ class Given:
         env_backend: what steps the environments: a name, class or module:Name of one; None: as
             the config says.
         collector: likewise, what collects.
+        callbacks: objects, classes without arguments, or module:Name of them.
         changed: names of the settings that the caller changed from those of the preset; none for
             a run that is resumed.
     """
@@ -61,6 +63,7 @@ class Given:
     network: NetworkFactory | None = None
     env_backend: str | type[Backend] | None = None
     collector: str | type[Collector] | None = None
+    callbacks: tuple[Any, ...] = ()
     changed: frozenset[str] = frozenset()
 
 
@@ -152,6 +155,7 @@ def env_settings(
         num_workers=run.num_workers,
         worker_timeout_s=run.worker_timeout_s,
         tune_process=run.tune_process,
+        log_info=run.log_info,
     )
 
 
@@ -308,11 +312,33 @@ def make_collector(
     )
 
 
+def make_callbacks(config: RunConfig, given: Given) -> list[Any]:
+    """The user's callbacks.
+
+    Raises:
+        ConfigError: if those that the config names are not given again.
+    """
+    labels = tuple(map(callback_label, given.callbacks))
+    if labels != config.run.callbacks:
+        again = " ".join(f"--callback {label}" for label in config.run.callbacks) or "none"
+        raise ConfigError(
+            f"the callbacks of this run are {list(config.run.callbacks)}, and given are "
+            f"{list(labels)}. They are Python code, which a run directory alone must not import: "
+            f"give the same ones again ({again}; from Python callbacks=[...])."
+        )
+    return [find_callback(each) for each in given.callbacks]
+
+
 def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
     """Writes progress.csv and whatever else was asked for."""
     writers = ["csv"]
     writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
     run = config.run
+    if taken := sorted(set(run.log_info) & set(BASE_COLUMNS)):
+        raise ConfigError(
+            f"log_info={taken[0]!r}: progress.csv has a column of that name. Rename the value in "
+            f"info, or leave it out."
+        )
     about: dict[str, Any] = {
         "name": run.name or f"{config.algorithm}-{run.env}-seed{run.seed}",
         "config": config.to_json(),

@@ -10,12 +10,15 @@ from typing import Any, TypeAlias
 
 import torch
 
-from redline.algos.algorithm import OffPolicyAlgorithm
+from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
 from redline.collect import Collector
 from redline.engines.acting import describe_acting
 from redline.engines.engine import Engine, choose_engine
 from redline.engines.self_check import CheckedUpdate
-from redline.errors import IncompatibleCheckpointError, RedlineError
+from redline.envs import EnvSettings
+from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineError
+from redline.policies import Policy
+from redline.replay import Replay
 from redline.train.checkpoint.atomic_files import write_json_atomic
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.loops.loop import TrainLoop
@@ -35,6 +38,7 @@ from redline.train.runs.building import (
     env_settings,
     initial_threads,
     make_background_evaluation,
+    make_callbacks,
     make_collector,
     make_evaluator,
     make_logger,
@@ -43,8 +47,10 @@ from redline.train.runs.building import (
     resolve_threads,
     said_at_start,
 )
+from redline.train.runs.history import RunHistory
 from redline.train.runs.idle_settings import refuse_idle_settings
 from redline.train.runs.run_directory import CONFIG_FILE, RunLock, recorded_engine
+from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
 from redline.train.settings import RunConfig, RunSettings
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -57,6 +63,7 @@ def execute(
     *,
     checkpoint: Checkpoint | None,
     recording: ProfileRecording | None,
+    changed: Mapping[str, Any] | None = None,
 ) -> tuple[RunConfig, int | None]:
     """Build everything, train, and close everything whatever happens.
 
@@ -66,6 +73,7 @@ def execute(
         given: what the caller gave as Python objects.
         checkpoint: what to go on from.
         recording: run directory -> context in which the training takes place.
+        changed: setting -> (before, now), where a resumed run goes on with others.
 
     Returns:
         The settings with what was chosen, and the number of the signal that stopped the run,
@@ -76,11 +84,11 @@ def execute(
     """
     collector_kind = collector_of(config, given)
     check_devices(config.run, collector_kind)
-    for name in ("tensorboard", "jsonl", "wandb"):
-        if getattr(config.run, name):
-            require_writer(name)
+    callbacks = make_callbacks(config, given)
+    _require_writers(config.run)
     settings = env_settings(config, given, collector_kind)
     kind = algorithm_of(config, given)
+    began_with = _source(config.run, kind) if checkpoint is None else None
     with ExitStack() as closing:
         if recording is not None:
             # Around everything, so that worker processes are recorded from their start to their
@@ -96,17 +104,20 @@ def execute(
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         algorithm = build_algorithm(config, probe, given)
+        taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)
         torch.set_num_threads(int(config.run.num_threads))
         engine, config = _choose_engine(config, algorithm, out if checkpoint else None)
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(config, probe, algorithm.policy, out, settings)
+            _take_replay(learning["replay"], began_with, config.run)
         collector = make_collector(collector_kind, config, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         if recording is None:
             closing.enter_context(RunLock(out))
-        write_json_atomic(out / CONFIG_FILE, config.to_json(engine=engine.reason))
+        if checkpoint is None:
+            write_json_atomic(out / CONFIG_FILE, config.to_json(engine=engine.reason))
         console = closing.enter_context(
             Console(
                 config.run.total_env_steps,
@@ -115,12 +126,7 @@ def execute(
             )
         )
         logger = closing.enter_context(make_logger(config, out))
-        evaluator = background = None
-        if config.run.eval_interval and config.run.eval_async:
-            background = make_background_evaluation(config, settings, algorithm.policy)
-            closing.callback(background.close)
-        elif config.run.eval_interval:
-            evaluator = make_evaluator(config, settings, algorithm.policy)
+        evaluation = _make_evaluation(config, settings, algorithm.policy, closing)
         update = _checked(config, engine, algorithm, console, out)
         loop_kind = OffPolicyLoop if learning else OnPolicyLoop
         loop: TrainLoop = loop_kind(
@@ -133,21 +139,92 @@ def execute(
             console=console,
             frame_skip=probe.frame_skip,
             update=update,
-            evaluate=evaluator,
-            background=background,
+            **evaluation,
+            callbacks=callbacks,
         )
         _announce(console, config, probe.backend, out, [] if checkpoint else cautions)
+        for sentence in taken:
+            console.message(sentence)
         console.message(f"updates: {engine.name} ({engine.reason})")
         console.message(f"acting: {_acting(config, collector_kind, algorithm)}")
         console.message(f"threads: {config.run.num_threads} ({threads_reason})")
         if checkpoint is not None:
             _restore(loop, checkpoint)
-        stopped_by = loop.run()
+            # Only now is it certain that the saved state fits settings that were changed.
+            write_json_atomic(out / CONFIG_FILE, config.to_json(engine=engine.reason))
+        event = "started" if checkpoint is None else "resumed"
+        begun = loop.counters.env_steps
+        source = None if began_with is None else str(began_with.path)
+        with RunHistory(out, event, begun, changed=changed or None, init_from=source) as history:
+            stopped_by = _train(loop, history)
         console.close()
         console.message(_summary(loop, engine))
-        if stopped_by is not None:
-            console.message(f"stopped; go on with: redline train --resume {out}")
+        _say_why_it_ended(console, loop, stopped_by, out)
     return config, stopped_by
+
+
+def _train(loop: TrainLoop, history: RunHistory) -> int | None:
+    """Train, and note in the run's history how it ended; the number of a signal that stopped it."""
+    try:
+        stopped_by = loop.run()
+    finally:
+        history.env_steps = loop.counters.env_steps
+    state = "complete" if loop.stop_reason is None else "stopped"
+    if stopped_by is not None:
+        state = "interrupted"
+    history.ended(state, loop.counters.env_steps, loop.stop_reason)
+    return stopped_by
+
+
+def _say_why_it_ended(console: Console, loop: TrainLoop, stopped_by: int | None, out: Path) -> None:
+    if loop.stop_reason is not None:
+        console.message(f"a callback ended the run: {loop.stop_reason}")
+    if stopped_by is not None:
+        console.message(f"stopped; go on with: redline train --resume {out}")
+
+
+def _require_writers(run: RunSettings) -> None:
+    for name in ("tensorboard", "jsonl", "wandb"):
+        if getattr(run, name):
+            require_writer(name)
+
+
+def _make_evaluation(
+    config: RunConfig, settings: EnvSettings, policy: Policy, closing: ExitStack
+) -> dict[str, Any]:
+    """What evaluates during training, as an argument of the loop."""
+    if not config.run.eval_interval:
+        return {}
+    if not config.run.eval_async:
+        return {"evaluate": make_evaluator(config, settings, policy)}
+    background = make_background_evaluation(config, settings, policy)
+    closing.callback(background.close)
+    return {"background": background}
+
+
+def _source(run: RunSettings, kind: type[Algorithm]) -> Checkpoint | None:
+    """The checkpoint of another run that this one begins with."""
+    if run.init_from is None:
+        return None
+    if "replay" in run.init_parts and not issubclass(kind, OffPolicyAlgorithm):
+        raise ConfigError(
+            f"init_parts has replay, and {kind.name} keeps none. Leave it out, or use an "
+            f"off-policy algorithm."
+        )
+    return source_checkpoint(Path(run.init_from), run.init_parts)
+
+
+def _take_replay(replay: Replay, checkpoint: Checkpoint | None, run: RunSettings) -> None:
+    if checkpoint is not None and "replay" in run.init_parts:
+        take_replay(replay, checkpoint)
+
+
+def _take_over(algorithm: Any, checkpoint: Checkpoint | None, run: RunSettings) -> list[str]:
+    """Begin with another run's weights; what to say of it."""
+    if checkpoint is None or not {"weights", "normalizer"} & set(run.init_parts):
+        return []
+    taken = take_over(algorithm, checkpoint, run.init_parts)
+    return list(taken.sentences(Path(run.init_from or "")))
 
 
 def _announce(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,10 +20,12 @@ from redline.errors import (
     RunDirectoryError,
 )
 from redline.policies import Policy
+from redline.serving import serve
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
+from redline.train.progress.table import ProgressTable
 from redline.train.runs.building import (
     EnvArgument,
     Given,
@@ -34,9 +37,11 @@ from redline.train.runs.building import (
     trainable_parts,
 )
 from redline.train.runs.export import export_policy
+from redline.train.runs.history import read_history
 from redline.train.runs.run_directory import (
     read_config,
 )
+from redline.train.runs.summary import summarize_run
 from redline.train.runs.video import EpisodeFrames, write_video
 from redline.train.settings import RunConfig
 
@@ -63,6 +68,30 @@ class Run:
         self.out, self.config, self.exit_code = out, config, exit_code
         self._given = given or Given()
 
+    def __repr__(self) -> str:
+        config = self.config
+        about = f"Run({str(self.out)!r}: {config.algorithm} on {config.run.env}"
+        summary = summarize_run(self.out)
+        if summary is None:
+            return f"{about})"
+        about += f", {summary.env_steps:,} of {summary.total_env_steps:,} env_steps"
+        about += f", {summary.state}"
+        if summary.return_mean is not None:
+            about += f", return {summary.return_mean:,.1f}"
+        return f"{about})"
+
+    def progress(self) -> ProgressTable:
+        """The rows of `progress.csv`: `run.progress()["return_mean"]` is a column.
+
+        Raises:
+            RunDirectoryError: if there is no row yet.
+        """
+        return ProgressTable.of(self.out)
+
+    def history(self) -> list[dict[str, Any]]:
+        """When the run began, went on, was changed and ended; see docs/warm_start.md."""
+        return read_history(self.out)
+
     @staticmethod
     def load(out: str | Path, **given: Any) -> Run:
         """The run in a directory; see `load_run`."""
@@ -87,9 +116,17 @@ class Run:
         return found
 
     def policy(self, which: str = "latest") -> Policy:
-        """The trained policy, on the CPU."""
-        with make_some(env_settings(self.config, self._given), 1) as env:
+        """The trained policy, on the CPU; its `predict` takes what an environment gives.
+
+        Args:
+            which: "latest" or "best" checkpoint.
+        """
+        settings = env_settings(self.config, self._given)
+        if settings.backend == "processes":
+            settings = dataclasses.replace(settings, backend="gymnasium")  # to look at its spaces
+        with make_some(settings, 1) as env:
             policy = build_policy(self.config, env, self._given)
+            serve(policy, *env.native_spaces)
         load_policy(policy, self.checkpoint(which))
         return policy
 
@@ -102,6 +139,7 @@ class Run:
         which: str = "latest",
         max_episode_steps: int | None = None,
         max_env_steps: int | None = None,
+        log_info: str | Sequence[str] | None = None,
     ) -> Evaluation:
         """Run exactly `episodes` episodes, on environments of their own.
 
@@ -113,9 +151,12 @@ class Run:
             max_episode_steps: env_steps after which an episode is cut, and counts as it is.
             max_env_steps: env_steps of all episodes together, after which those that have not
                 ended are left out; fewer than `episodes` may be left.
+            log_info: names of values in the last info of each episode, whose means
+                `Evaluation.info` then holds; None: those that training logged.
         """
         limits = Limits(max_episode_steps=max_episode_steps, max_env_steps=max_env_steps)
-        settings = env_settings(self.config, self._given)
+        config = self.config if log_info is None else self.config.replace(log_info=log_info)
+        settings = env_settings(config, self._given)
         env = self._given.env
         ready = env if isinstance(env, gymnasium.vector.VectorEnv) else None
         return evaluate(

@@ -2,6 +2,7 @@
 
 ```
 config.json      all settings
+history.jsonl    when it began, was changed and ended
 progress.csv     one row per logging interval
 checkpoints/     step_000000012345/ ..., best/
 tensorboard/     events
@@ -23,11 +24,8 @@ from types import TracebackType
 from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
+from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
 from redline.train.settings import RunConfig
-
-CONFIG_FILE = "config.json"
-_LOCK_FILE = ".lock"
-
 
 _NAMED_AT_MOST = 3  # of the changed settings: a name must fit into a table and a file system
 
@@ -188,7 +186,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RunDirectoryError(
                 f"{self._path} cannot be written ({error.strerror}). Give a directory you may "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
+from redline.train.loops.callback_calls import callback_label
 from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
+from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.execution import ProfileRecording, execute
+from redline.train.runs.files import HISTORY_FILE
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
@@ -39,9 +42,11 @@ def train(
     network: NetworkFactory | None = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
+    callbacks: Sequence[Any] = (),
     config: str | Path | RunConfig | Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
     preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Train an agent, or go on with a run.
@@ -56,10 +61,13 @@ def train(
         env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
             one; None is "auto". With `resume` only needed where the run's is your own.
         collector: what collects, likewise; None is "serial".
+        callbacks: objects with some of the methods that `redline.train.callbacks` lists, or
+            "module:Name" of them. With `resume` the same ones again.
         config: settings to begin with: a file (.yaml, .toml, .json, or a run's `config.json`), what
             such a file holds, or a `RunConfig`. What is given beside it wins.
         resume: run directory to go on with.
         preset: named hyperparameters to start from; None: the file's, else by the environment.
+        set: with `resume`, settings to go on with instead; the run no longer repeats to the bit.
         settings: any setting of the run, the policy or the algorithm by its name, such as
             `total_env_steps`, `seed`, `out`, `num_envs`, `learning_rate`, `core`.
 
@@ -75,16 +83,19 @@ def train(
         network=network,
         env_backend=env_backend,
         collector=collector,
+        callbacks=tuple(callbacks),
     )
     if resume is not None:
         allowed = {"total_env_steps", "quiet"}
-        if unknown := set(settings) - allowed:
+        if unknown := settings.keys() - allowed:
             raise ConfigError(
                 f"{', '.join(sorted(unknown))} cannot be changed when a run is resumed: it would "
-                f"not be the same run. Only {' and '.join(sorted(allowed))} can."
+                f"not be the same run. To change it all the same, give set={{...}}."
             )
-        return resume_run(Path(resume), given, **settings)
-    said = GivenSettings(source="redline.train") if config is None else given_settings(config)
+        return resume_run(Path(resume), given, changes=set, **settings)
+    if set is not None:
+        raise ConfigError("set is for resume=RUN. Give settings of a new run by their names.")
+    said = GivenSettings() if config is None else given_settings(config)
     if algorithm is None and said.algorithm is None:
         raise ConfigError("algorithm is missing. Give one, such as redline.train('ppo', ...).")
     if env is None and config is None:
@@ -98,14 +109,17 @@ def _named_settings(settings: dict[str, Any], given: Given) -> dict[str, Any]:
     """The caller's settings, with what `config.json` says of its Python objects."""
     if isinstance(given.env, gymnasium.vector.VectorEnv):
         settings.setdefault("num_envs", given.env.num_envs)
-    if settings.get("out") is not None:
-        settings["out"] = str(settings["out"])
+    for name in ("out", "init_from"):
+        if settings.get(name) is not None:
+            settings[name] = str(settings[name])
     if given.env is not None:
         settings["env"] = describe_env(given.env)
     if given.env_backend is not None:
         settings["env_backend"] = backend_label(given.env_backend)
     if given.collector is not None:
         settings["collector"] = collector_label(given.collector)
+    if given.callbacks:
+        settings["callbacks"] = tuple(map(callback_label, given.callbacks))
     return settings
 
 
@@ -136,6 +150,7 @@ def start_run(
         env=given.env if given.env is not None else config.run.env or None,
         env_backend=given.env_backend or config.run.env_backend,
         collector=given.collector or config.run.collector,
+        callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
     with run_directory(config, given.changed) as out:
@@ -147,6 +162,7 @@ def resume_run(
     given: Given | None = None,
     *,
     total_env_steps: int | None = None,
+    changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
     recording: ProfileRecording | None = None,
 ) -> Run:
@@ -157,6 +173,7 @@ def resume_run(
         given: what the caller gives as Python objects; it must be what the run was begun with.
             What Redline knows by name may be left out.
         total_env_steps: new length of the run; None: as it was.
+        changes: settings to go on with instead; the run no longer repeats to the bit then.
         quiet: leave out the progress bar and messages.
         recording: run directory -> context in which the training takes place.
 
@@ -168,6 +185,9 @@ def resume_run(
     given = given or Given()
     config = read_config(out, given.algorithm)
     _check_same(config, out, given)
+    before = config
+    if changes:
+        config = changed_config(config, changes)
     total = total_env_steps or config.run.total_env_steps
     console = Console(total, quiet=quiet)
     checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
@@ -178,11 +198,25 @@ def resume_run(
                 f"{out} is already complete: {checkpoint.metadata['env_steps']:,} of {total:,} "
                 f"env_steps. To train longer, give a larger --total-env-steps."
             )
-            return Run(out, config, given)
+            return Run(out, before, given)
+        reason = checkpoint.metadata.get("stop_reason")
+        if reason is not None and total_env_steps is None and not changes:
+            console.message(
+                f"{out} was ended by a callback at {checkpoint.metadata['env_steps']:,} env_steps: "
+                f"{reason}. To train on all the same, give --total-env-steps {total}."
+            )
+            return Run(out, before, given)
     if checkpoint is not None and (change := _stretched_schedules(config, total)):
         console.warning(change)
+    changed = differences(before, config)
+    if changed:
+        told = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
+        console.warning(
+            f"goes on with other settings ({told}). From here on the run is no longer the one that "
+            f"its first settings give to the bit; {HISTORY_FILE} says so."
+        )
     config = config.replace(total_env_steps=total, quiet=quiet)
-    return _executed(config, out, given, checkpoint, recording)
+    return _executed(config, out, given, checkpoint, recording, changed)
 
 
 def _check_same(config: RunConfig, out: Path, given: Given) -> None:
@@ -216,8 +250,11 @@ def _executed(
     given: Given,
     checkpoint: Checkpoint | None,
     recording: ProfileRecording | None,
+    changed: Mapping[str, Any] | None = None,
 ) -> Run:
-    config, stopped_by = execute(config, out, given, checkpoint=checkpoint, recording=recording)
+    config, stopped_by = execute(
+        config, out, given, checkpoint=checkpoint, recording=recording, changed=changed
+    )
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 
 

@@ -1,0 +1,67 @@
+"""`redline presets ALGORITHM`: named hyperparameters, and what each sets."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from redline.algos.registry import algorithm_names, declaration
+from redline.errors import ConfigError
+from redline.train.presets import FAMILIES
+
+_USAGE = "usage: redline presets ALGORITHM [PRESET]\n"
+
+
+def list_presets(arguments: list[str]) -> int:
+    """Print the presets of an algorithm, or one of them.
+
+    Raises:
+        ConfigError: if there is no such algorithm or preset.
+    """
+    if not arguments or {"-h", "--help"} & set(arguments):
+        sys.stdout.write(
+            f"{_USAGE}\nWhat each preset sets. Without --preset, a run takes the one of its "
+            f"environment.\nalgorithms: {', '.join(algorithm_names())}\n"
+        )
+        return 0 if arguments else 2
+    if len(arguments) > 2:
+        raise ConfigError(f"redline presets takes an algorithm and a preset, not {arguments}.")
+    said = declaration(arguments[0], for_help=True)
+    known = {**said.presets, **said.variants}
+    wanted = list(known)
+    if len(arguments) == 2:
+        if arguments[1] not in known:
+            raise ConfigError(
+                f"{said.name} has no preset {arguments[1]!r}. Choose one of: {', '.join(known)}."
+            )
+        wanted = [arguments[1]]
+    if not wanted:
+        sys.stdout.write(f"{said.name} has no presets\n")
+    for name in wanted:
+        kind = "on top of the environment's preset" if name in said.variants else _where(name)
+        sys.stdout.write(f"{name}{f' ({kind})' if kind else ''}\n{_settings(known[name])}\n")
+    return 0
+
+
+def _where(name: str) -> str:
+    """Environments for which a preset is taken by itself."""
+    patterns = [pattern for pattern, family in FAMILIES if family == name]
+    plain = [
+        pattern.replace("^", "").replace("$", "").replace(r"-v\d", "").replace("(redline/)?", "")
+        for pattern in patterns
+    ]
+    return f"taken for {', '.join(plain)}" if plain else ""
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    words = [f"{name}={_value(value)}" for name, value in settings.items()]
+    text = "  ".join(words) or "the plain defaults"
+    return textwrap.fill(
+        text, 96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
+
+
+def _value(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

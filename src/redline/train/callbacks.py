@@ -1,0 +1,301 @@
+"""Callbacks: code of yours that a run calls, to log, to stop, to change what it does.
+
+A callback is any object that has some of these methods; each is called with a `RunState`:
+
+| method | called |
+|---|---|
+| `on_start(state)` | before the first iteration, also when a run is resumed |
+| `on_episode(state)` | for each episode that ended, as `state.episode` |
+| `on_evaluation(state)` | after an evaluation, with `state.evaluation` |
+| `on_iteration(state)` | after each iteration: one collection and its updates |
+| `on_checkpoint(state)` | after a checkpoint was written, to `state.checkpoint` |
+| `on_end(state)` | at the end of the run, with `state.stop_reason` if it was stopped |
+
+```python
+class StopWhenSlow:
+    def on_iteration(self, state):
+        state.log("minutes", state.wall_time_s / 60)
+        if state.wall_time_s > 3600:
+            state.stop("an hour is over")
+
+redline.train("ppo", env="CartPole-v1", callbacks=[StopWhenSlow()])
+```
+
+A checkpoint holds a callback's state, so that a resumed run goes on exactly: what `state_dict()`
+gives, if the callback has that and `load_state_dict(state)`; else those of its attributes that are
+plain data (numbers, strings, arrays, lists, dicts). An exception in a callback ends the run with a
+checkpoint and the traceback.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from redline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redline.data import EpisodeRecord
+    from redline.policies import Policy
+    from redline.train.loops.evaluate import Evaluation
+    from redline.train.loops.loop import TrainLoop
+    from redline.train.settings import RunConfig
+
+EVENTS = ("on_start", "on_episode", "on_evaluation", "on_iteration", "on_checkpoint", "on_end")
+
+
+class Environments(Protocol):
+    """The run's training environments; those of evaluations are others."""
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value, from the next iteration on.
+
+        Args:
+            name: of an attribute that the environments or their wrappers have.
+            value: plain data. A resumed run sets it again.
+
+        Raises:
+            ConfigError: if there is no such attribute, or the back end cannot reach it.
+        """
+        ...
+
+
+class RunState:
+    """What a callback sees of a run, and what it may do to it.
+
+    Attributes:
+        episode: the one that ended, in `on_episode`; else None.
+        evaluation: the newest one; None before the first.
+        checkpoint: the newest one that this session wrote; None before that.
+        stop_reason: why the run ends before its length; None if it does not.
+    """
+
+    def __init__(self, loop: TrainLoop) -> None:
+        self._loop = loop
+        self.episode: EpisodeRecord | None = None
+        self.evaluation: Evaluation | None = None
+        self.checkpoint: Path | None = None
+        self.stop_reason: str | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        """All settings of the run."""
+        return self._loop.config
+
+    @property
+    def policy(self) -> Policy:
+        """The learner's policy."""
+        return self._loop.algorithm.policy
+
+    @property
+    def env_steps(self) -> int:
+        """Decisions taken so far, summed over environments."""
+        return self._loop.counters.env_steps
+
+    @property
+    def iteration(self) -> int:
+        """Iterations finished."""
+        return self._loop.counters.iteration
+
+    @property
+    def wall_time_s(self) -> float:
+        """Seconds spent training, over all sessions of the run."""
+        return self._loop.counters.wall_time_s
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last 100 training episodes; None before the first has ended."""
+        return self._loop.mean_return
+
+    @property
+    def recent_episodes(self) -> int:
+        """How many episodes that is the mean of."""
+        return self._loop.recent_episodes
+
+    @property
+    def hyperparameters(self) -> Mapping[str, float]:
+        """Present values of those that `set_hyperparameter` can change."""
+        return self._loop.hyperparameters()
+
+    @property
+    def envs(self) -> Environments:
+        """The training environments."""
+        return self._loop.environments
+
+    def log(self, name: str, value: float) -> None:
+        """Log a number as a column of its own, in every log that the run writes.
+
+        Of several values between two rows, the mean is logged.
+
+        Args:
+            name: such as "curriculum/level".
+            value: a number.
+
+        Raises:
+            ConfigError: if it is no number, the name is another column's, or no row follows.
+        """
+        self._loop.log(name, value)
+
+    def stop(self, reason: str) -> None:
+        """End the run cleanly after this iteration: with a last row and a checkpoint.
+
+        Args:
+            reason: shown to the user; the first one given counts.
+        """
+        if self.stop_reason is None:
+            self.stop_reason = str(reason)
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Change a hyperparameter from the next update on, in place of its schedule.
+
+        Args:
+            name: one of `hyperparameters`, such as "learning_rate".
+            value: its new value.
+
+        Raises:
+            ConfigError: if it cannot be changed while the run goes on, or the value is no number.
+        """
+        self._loop.set_hyperparameter(name, value)
+
+    def save_best(self, score: float) -> Path:
+        """Write a checkpoint as the run's best one, for `which="best"`; the old best is removed.
+
+        Args:
+            score: what makes it the best.
+        """
+        return self._loop.save_best(score)
+
+
+@runtime_checkable
+class Callback(Protocol):
+    """For type checkers: the method that most callbacks have; others are in the module's table."""
+
+    def on_iteration(self, state: RunState) -> None:
+        """Called after each iteration."""
+        ...
+
+
+class StopAtReturn:
+    """Stop the run as soon as the mean return of recent training episodes reaches a threshold.
+
+    Args:
+        threshold: mean return of the last 100 episodes.
+        min_episodes: episodes that the mean must cover.
+    """
+
+    def __init__(self, threshold: float, *, min_episodes: int = 20) -> None:
+        self.threshold, self.min_episodes = float(threshold), int(min_episodes)
+
+    def on_iteration(self, state: RunState) -> None:
+        """Stop if the threshold is reached."""
+        mean = state.mean_return
+        enough = state.recent_episodes >= self.min_episodes
+        if mean is not None and enough and mean >= self.threshold:
+            state.stop(f"mean return {mean:,.1f} has reached {self.threshold:,g}")
+
+
+class Curriculum:
+    """Set an attribute of the environments to one value after the other.
+
+    Args:
+        attribute: of the environments or their wrappers.
+        values: in the order in which they are set; the first one at the start.
+        at_env_steps: env_steps at which each value but the first is set.
+        at_return: instead, the mean return at which the next value is set: one for all, or one
+            for each value but the last. It is taken over `episodes` episodes under the value.
+        episodes: how many.
+
+    Raises:
+        ConfigError: if values and conditions do not fit each other.
+    """
+
+    def __init__(
+        self,
+        attribute: str,
+        values: Sequence[Any],
+        *,
+        at_env_steps: Sequence[int] | None = None,
+        at_return: float | Sequence[float] | None = None,
+        episodes: int = 20,
+    ) -> None:
+        if (at_env_steps is None) == (at_return is None):
+            raise ConfigError("Curriculum needs at_env_steps or at_return, and not both.")
+        moves = len(values) - 1
+        given = at_env_steps if at_return is None else at_return
+        if isinstance(given, (int, float)):
+            given = [given] * moves
+        self.limits = [float(limit) for limit in given or ()]
+        if moves < 1 or len(self.limits) != moves:
+            raise ConfigError(
+                f"Curriculum has {len(values)} values of {attribute} and {len(self.limits)} "
+                f"conditions. Give one condition less than values, and at least two values."
+            )
+        self.attribute, self.values, self.episodes = attribute, list(values), int(episodes)
+        self.by_return = at_return is not None
+        self.stage = 0
+        self.returns: deque[float] = deque(maxlen=self.episodes)
+
+    def on_start(self, state: RunState) -> None:
+        """Set the first value; a resumed run has the present one already."""
+        if state.env_steps == 0:
+            state.envs.set_attr(self.attribute, self.values[0])
+
+    def on_episode(self, state: RunState) -> None:
+        """Take the episode's return in."""
+        if state.episode is not None:
+            self.returns.append(float(state.episode.return_))
+
+    def on_iteration(self, state: RunState) -> None:
+        """Set the next value if it is time, and log how far the curriculum is."""
+        if self.stage < len(self.limits) and self._is_time(state):
+            self.stage += 1
+            self.returns.clear()
+            state.envs.set_attr(self.attribute, self.values[self.stage])
+        state.log(f"curriculum/{self.attribute}", self.stage)
+
+    def _is_time(self, state: RunState) -> bool:
+        limit = self.limits[self.stage]
+        if not self.by_return:
+            return state.env_steps >= limit
+        full = len(self.returns) == self.episodes
+        return full and sum(self.returns) / self.episodes >= limit
+
+
+class SaveBest:
+    """Keep the best policy so far, for `redline eval --which best`, whatever `checkpoints` says.
+
+    The score is the mean return of each evaluation; without evaluations that of recent training
+    episodes, looked at every `every_env_steps`.
+
+    Args:
+        every_env_steps: None: 1% of the run.
+        min_episodes: training episodes that the mean must cover.
+    """
+
+    def __init__(self, *, every_env_steps: int | None = None, min_episodes: int = 20) -> None:
+        self.every_env_steps, self.min_episodes = every_env_steps, int(min_episodes)
+        self.best: float | None = None
+        self.looked_at = 0
+
+    def on_evaluation(self, state: RunState) -> None:
+        """Keep the policy if it did better than any before."""
+        if state.evaluation is not None:
+            self._keep(state, state.evaluation.return_mean)
+
+    def on_iteration(self, state: RunState) -> None:
+        """Where there are no evaluations, go by training episodes."""
+        if state.config.run.eval_interval:
+            return
+        every = self.every_env_steps or max(1, state.config.run.total_env_steps // 100)
+        if state.env_steps - self.looked_at < every or state.recent_episodes < self.min_episodes:
+            return
+        self.looked_at = state.env_steps
+        if state.mean_return is not None:
+            self._keep(state, state.mean_return)
+
+    def _keep(self, state: RunState, score: float) -> None:
+        if self.best is None or score > self.best:
+            self.best = score
+            state.save_best(score)

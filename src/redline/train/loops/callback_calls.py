@@ -1,0 +1,244 @@
+"""Calls a run's callbacks, and keeps what they hold for a checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redline.collect import Collector
+from redline.envs.attributes import plain_attribute
+from redline.envs.plain_data import NotPlainError, decode, encode
+from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
+from redline.registry import PYTHON_ONLY, import_place, place_of
+from redline.train.callbacks import EVENTS, RunState
+from redline.train.progress.progress import require_column_name
+
+
+def callback_label(callback: Any) -> str:
+    """What `config.json` calls a callback: module:Name of it or of its class."""
+    if isinstance(callback, str):
+        return callback
+    return place_of(callback if inspect.isclass(callback) else type(callback))
+
+
+def find_callback(given: Any) -> Any:
+    """The callback that was given: an object, a class without arguments, or module:Name of one.
+
+    Raises:
+        UnknownNameError: if there is no such module or name.
+        ConfigError: if it has none of a callback's methods.
+    """
+    found = given
+    if isinstance(given, str):
+        if ":" not in given or given.startswith(PYTHON_ONLY):
+            raise ConfigError(f"callback {given!r} is not module:Name. Give such a place.")
+        found = import_place(given, "callback")
+    if not any(callable(getattr(found, event, None)) for event in EVENTS):
+        raise ConfigError(
+            f"callback {given!r} has none of the methods {', '.join(EVENTS)}. Give an object with "
+            f"at least one of them."
+        )
+    if not inspect.isclass(found):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        raise ConfigError(
+            f"callback {given!r} cannot be made without arguments ({error}). Give an object in "
+            f"place of the class."
+        ) from error
+
+
+class CallbackCalls:
+    """The callbacks of one run, called in their order.
+
+    Args:
+        callbacks: see `find_callback`; already made.
+        state: what each is called with.
+        own: further ones that settings ask for, called last; they hold nothing to be saved.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], state: RunState, own: Sequence[Any] = ()) -> None:
+        self._callbacks, self.state = list(callbacks), state
+        self._calls: dict[str, list[tuple[Any, Callable[[RunState], object]]]] = {
+            event: [
+                (callback, method)
+                for callback in (*callbacks, *own)
+                if (method := getattr(callback, event, None)) is not None
+            ]
+            for event in EVENTS
+        }
+
+    def wants(self, event: str) -> bool:
+        """Whether any callback has this method."""
+        return bool(self._calls[event])
+
+    def call(self, event: str) -> None:
+        """Call a method of all callbacks that have it.
+
+        Raises:
+            CallbackError: if one raises; with its traceback.
+        """
+        for callback, method in self._calls[event]:
+            try:
+                method(self.state)
+            except Exception as error:
+                raise CallbackError(
+                    f"{callback_label(callback)}.{event} raised {type(error).__name__}: {error}\n"
+                    f"{''.join(traceback.format_exception(error))}"
+                ) from error
+
+    def unsaved(self) -> list[str]:
+        """One sentence for each callback of which a checkpoint cannot hold everything."""
+        said: list[str] = []
+        for callback in self._callbacks:
+            if not hasattr(callback, "state_dict"):
+                names = [name for name in _attributes(callback) if not _is_plain(callback, name)]
+                if names:
+                    said.append(
+                        f"callback {callback_label(callback)}: {', '.join(names)} cannot be saved "
+                        f"with the run, since it is not plain data. Give the callback state_dict() "
+                        f"and load_state_dict(state) if resuming needs it."
+                    )
+        return said
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """What the callbacks hold, as plain data.
+
+        Raises:
+            CallbackError: if a callback's own `state_dict` raises.
+        """
+        return [
+            {"callback": callback_label(callback), **self._saved(callback)}
+            for callback in self._callbacks
+        ]
+
+    def _saved(self, callback: Any) -> dict[str, Any]:
+        if hasattr(callback, "state_dict"):
+            try:
+                return {"state": callback.state_dict()}
+            except Exception as error:
+                raise CallbackError(
+                    f"{callback_label(callback)}.state_dict raised {type(error).__name__}: "
+                    f"{error}\n{''.join(traceback.format_exception(error))}"
+                ) from error
+        plain = {
+            name: encode(value)
+            for name, value in _attributes(callback).items()
+            if _is_plain(callback, name)
+        }
+        return {"attributes": plain}
+
+    def load_state_dict(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            IncompatibleCheckpointError: if it is of other callbacks.
+        """
+        had = [part["callback"] for part in saved]
+        have = [callback_label(callback) for callback in self._callbacks]
+        if had != have:
+            raise IncompatibleCheckpointError(
+                f"the checkpoint holds the state of the callbacks {had}, and the run has {have}. "
+                f"Resume with the same ones in the same order."
+            )
+        for callback, part in zip(self._callbacks, saved, strict=True):
+            if "state" in part:
+                callback.load_state_dict(part["state"])
+            for name, value in part.get("attributes", {}).items():
+                setattr(callback, name, decode(value))
+
+
+class LoggedValues:
+    """Means of what callbacks logged since the last row.
+
+    Attributes:
+        names: of all values that were ever logged, in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._totals: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Take in one value.
+
+        Raises:
+            ConfigError: if it is no number, or the name cannot name a column.
+        """
+        require_column_name(name)
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{name}={value!r} cannot be logged: it is no number. Log a number."
+            ) from error
+        if name not in self.names:
+            self.names.append(name)
+        self._totals[name] = self._totals.get(name, 0.0) + number
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    def take(self) -> dict[str, float | None]:
+        """The means, None for names without a value since the last row; and start anew."""
+        totals, self._totals = self._totals, {}
+        counts, self._counts = self._counts, {}
+        return {n: totals[n] / counts[n] if n in totals else None for n in self.names}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "names": list(self.names),
+            "totals": dict(self._totals),
+            "counts": dict(self._counts),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.names = list(state["names"])
+        self._totals, self._counts = dict(state["totals"]), dict(state["counts"])
+
+
+class TrainingEnvironments:
+    """What callbacks may do to the run's training environments; see `callbacks.Environments`.
+
+    Args:
+        collector: steps them.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._attributes: dict[str, Any] = {}
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Give an attribute of every environment a value; see `Environments.set_attr`."""
+        plain = plain_attribute(name, value)
+        self._collector.set_env_attr(name, value)
+        self._attributes[name] = plain
+
+    def set_again(self) -> None:
+        """Set what was set before, in environments that were made anew."""
+        for name, value in self._attributes.items():
+            self._collector.set_env_attr(name, decode(value))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was set, as plain data."""
+        return dict(self._attributes)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Remember what was set; environments that were restored have it already."""
+        self._attributes = dict(state)
+
+
+def _attributes(callback: Any) -> dict[str, Any]:
+    return dict(getattr(callback, "__dict__", {}))
+
+
+def _is_plain(callback: Any, name: str) -> bool:
+    try:
+        encode(_attributes(callback)[name])
+    except NotPlainError:
+        return False
+    return True

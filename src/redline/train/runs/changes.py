@@ -1,0 +1,82 @@
+"""Settings that a resumed run goes on with instead of its own: `--resume RUN --set NAME=VALUE`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from redline.errors import ConfigError
+from redline.train.settings import RunConfig
+
+_OF_THE_RUN = frozenset(
+    (
+        "total_env_steps",
+        "worker_timeout_s",
+        "num_threads",
+        "self_check",
+        "log_interval",
+        "checkpoints",
+        "checkpoint_interval",
+        "checkpoint_gap",
+        "eval_interval",
+        "eval_async",
+        "eval_episodes",
+        "stop_at_return",
+        "on_divergence",
+        "tensorboard",
+        "jsonl",
+        "wandb",
+        "quiet",
+        "name",
+        "tags",
+    )
+)
+"""Those that what is saved does not depend on."""
+_OF_THE_DATA = frozenset(
+    (
+        "num_envs",
+        "rollout_length",
+        "n_step",
+        "replay_size",
+        "replay",
+        "replay_storage",
+        "replay_frame_stack",
+        "prioritized",
+    )
+)
+"""Hyperparameters that say what the saved environments and replay look like."""
+
+
+def changed_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The settings that a resumed run goes on with.
+
+    Args:
+        config: its own.
+        changes: flat name -> new value.
+
+    Raises:
+        ConfigError: if a setting is unknown, wrong, or what is saved depends on it.
+    """
+    new = config.replace(**changes)
+    fixed = {f.name for f in dataclasses.fields(config.run)} - _OF_THE_RUN
+    fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
+    refused = sorted(name for name in differences(config, new) if name in fixed)
+    if refused:
+        raise ConfigError(
+            f"{', '.join(refused)} cannot be changed when a run is resumed: what is saved depends "
+            f"on it. Begin a new run with it, from these weights: --init-from RUN."
+        )
+    return new
+
+
+def differences(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Setting -> (before, after), of those that differ."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for part in ("run", "policy", "algo"):
+        old, new = getattr(before, part), getattr(after, part)
+        for field in dataclasses.fields(old):
+            pair = getattr(old, field.name), getattr(new, field.name)
+            if pair[0] != pair[1]:
+                found[field.name] = pair
+    return found

@@ -1,0 +1,90 @@
+"""`history.jsonl` of a run directory: when the run began, went on, was changed, and how it ended.
+
+One JSON object per line, each with `event`, `time` (UTC) and `env_steps`:
+
+| event | further |
+|---|---|
+| started | `init_from`, where it began with another run's weights |
+| resumed | `changed`: setting -> [before, now], where settings were changed |
+| ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason` |
+
+It is for people and for `redline runs`; nothing that a run does depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from redline.train.runs.files import HISTORY_FILE
+
+
+class RunHistory:
+    """Writes the beginning and the end of one session.
+
+    Args:
+        out: run directory; it must be there.
+        event: "started" or "resumed".
+        env_steps: where the session begins.
+        **details: further entries of its line; None is left out.
+    """
+
+    def __init__(self, out: Path, event: str, env_steps: int, **details: Any) -> None:
+        self._path = out / HISTORY_FILE
+        self._first = (event, env_steps, details)
+        self._end: dict[str, Any] = {"state": "failed"}
+        self.env_steps = env_steps
+
+    def ended(self, state: str, env_steps: int, reason: str | None = None) -> None:
+        """Note how the session ended.
+
+        Args:
+            state: "complete", "stopped" or "interrupted".
+            env_steps: where.
+            reason: in words, if there is one.
+        """
+        self._end = {"state": state, **({} if reason is None else {"reason": reason})}
+        self.env_steps = env_steps
+
+    def __enter__(self) -> RunHistory:
+        event, env_steps, details = self._first
+        told = {name: value for name, value in details.items() if value is not None}
+        self._write(event, env_steps, told)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if value is not None:
+            first_line = str(value).partition("\n")[0]
+            self._end = {"state": "failed", "reason": f"{type(value).__name__}: {first_line}"}
+        self._write("ended", self.env_steps, self._end)
+
+    def _write(self, event: str, env_steps: int, details: dict[str, Any]) -> None:
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        line = json.dumps({"event": event, "time": time, "env_steps": env_steps, **details})
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def read_history(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's history, oldest first; those that a kill tore are left out."""
+    try:
+        text = (out / HISTORY_FILE).read_text(encoding="utf-8")
+    except OSError:
+        return []
+    lines: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(entry, dict):
+            lines.append(entry)
+    return lines

@@ -1,0 +1,152 @@
+"""What a run directory says of a run, without loading anything of it: state, steps, return."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE, LOCK_FILE, PROGRESS_FILE
+
+_TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run in a list.
+
+    Attributes:
+        path: its directory.
+        state: running, complete, stopped (by a callback), interrupted, failed, or killed: begun and
+            neither running nor ended by itself.
+        algorithm: its name.
+        env: likewise.
+        seed: of the run.
+        env_steps: of the last row.
+        total_env_steps: length of the run.
+        return_mean: the last one in `progress.csv`; None before the first episode.
+        name: what the run is called; None: by its directory.
+        group: what it belongs to, if anything.
+        tags: words to find it by.
+        reason: why it stopped or failed, if it did.
+    """
+
+    path: str
+    state: str
+    algorithm: str
+    env: str
+    seed: int
+    env_steps: int
+    total_env_steps: int
+    return_mean: float | None
+    name: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"tags": list(self.tags)}
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """The run directories in a folder, itself included, in the order of their names."""
+    for directory, folders, files in os.walk(folder):
+        if CONFIG_FILE in files:
+            yield Path(directory)
+            folders.clear()  # a run holds no other runs
+        folders.sort()
+
+
+def summarize_run(path: Path) -> RunSummary | None:
+    """What a directory says of its run; None if its config.json cannot be read."""
+    try:
+        config = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
+        run = config["run"]
+        last = last_row(path)
+        total = int(run["total_env_steps"])
+        env_steps = int(float(last.get("env_steps") or 0))
+        end = _last_end(path)
+        return RunSummary(
+            path=str(path),
+            state=_state(path, end, env_steps, total),
+            algorithm=str(config["algorithm"]),
+            env=str(run["env"]),
+            seed=int(run["seed"]),
+            env_steps=env_steps,
+            total_env_steps=total,
+            return_mean=_last_return(path),
+            name=run.get("name"),
+            group=run.get("group"),
+            tags=tuple(run.get("tags", ())),
+            reason=end.get("reason"),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_running(path: Path) -> bool:
+    """Whether a process holds the run directory."""
+    try:
+        with open(path / LOCK_FILE, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _state(path: Path, end: Mapping[str, Any], env_steps: int, total: int) -> str:
+    if is_running(path):
+        return "running"
+    if end:
+        return str(end.get("state", "failed"))
+    # Runs of version 0.1 keep no history.
+    return "complete" if env_steps >= total else "killed"
+
+
+def _last_end(path: Path) -> dict[str, Any]:
+    """The last line of the history, if it says how a session ended."""
+    try:
+        lines = (path / HISTORY_FILE).read_text(encoding="utf-8").splitlines()
+        last = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return last if isinstance(last, dict) and last.get("event") == "ended" else {}
+
+
+def last_row(path: Path) -> dict[str, str]:
+    """The last whole row of progress.csv; {} if there is none."""
+    rows = _last_rows(path)
+    return rows[-1] if rows else {}
+
+
+def _last_return(path: Path) -> float | None:
+    """The newest mean return; rows in which no episode ended have none."""
+    for row in reversed(_last_rows(path)):
+        if row.get("return_mean"):
+            return float(row["return_mean"])
+    return None
+
+
+def _last_rows(path: Path) -> list[dict[str, str]]:
+    """The last rows of progress.csv that are whole, from the end of a file of any length."""
+    try:
+        with open(path / PROGRESS_FILE, "rb") as file:
+            header = file.readline().decode()
+            begin = file.tell()
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(begin, end - _TAIL_BYTES))
+            tail = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    lines = tail.split("\n")[:-1]  # what follows the last line's end is still being written
+    if end - _TAIL_BYTES > begin:
+        lines = lines[1:]  # the first one is cut
+    return list(csv.DictReader([header, *lines]))

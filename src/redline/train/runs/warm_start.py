@@ -1,0 +1,156 @@
+"""Begin a run with what another one has learned: weights, statistics of observations, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from redline.algos.algorithm import Algorithm
+from redline.errors import ConfigError, RunDirectoryError
+from redline.replay import Replay
+from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.train.checkpoint.store import CheckpointStore
+from redline.train.runs.run_directory import CONFIG_FILE
+
+PARTS = ("weights", "normalizer", "replay")
+_NORMALIZER = "normalizer."
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a new run took over, by names such as policy.torso.0.weight.
+
+    Attributes:
+        fitting: what it took.
+        other_shape: what has another shape in the new run, with both shapes.
+        missing: what the other run does not have.
+    """
+
+    fitting: list[str] = field(default_factory=list)
+    other_shape: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def sentences(self, source: Path) -> Iterator[str]:
+        """What to tell the user, one by one."""
+        total = len(self.fitting) + len(self.other_shape) + len(self.missing)
+        yield f"begins with {len(self.fitting)} of {total} tensors of {source}:"
+        for title, names in (
+            ("taken", self.fitting),
+            ("other shape, begins anew", self.other_shape),
+            ("not in that run, begins anew", self.missing),
+        ):
+            yield from (f"  {title}: {name}" for name in names)
+
+
+def source_checkpoint(source: Path, parts: tuple[str, ...]) -> Checkpoint:
+    """The newest checkpoint of the run that another one begins with.
+
+    Args:
+        source: its directory.
+        parts: what is to be taken over, of `PARTS`.
+
+    Raises:
+        ConfigError: if there is no such part.
+        RunDirectoryError: if the directory holds no run, or no checkpoint.
+    """
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise ConfigError(
+            f"init_parts has {', '.join(unknown)}, which no run can give. Choose from: "
+            f"{', '.join(PARTS)}."
+        )
+    if not (source / CONFIG_FILE).is_file():
+        raise RunDirectoryError(
+            f"init_from={str(source)!r} is not a run directory: it has no {CONFIG_FILE}. Give the "
+            f"directory of a run."
+        )
+    problems: list[str] = []
+    checkpoint = CheckpointStore(source / "checkpoints").latest(
+        problems.append, with_replay="replay" in parts
+    )
+    if checkpoint is None:
+        raise RunDirectoryError(f"init_from={str(source)!r} has no checkpoint yet. Train it first.")
+    return checkpoint
+
+
+def take_over(algorithm: Algorithm, checkpoint: Checkpoint, parts: tuple[str, ...]) -> Taken:
+    """Copy tensors of a checkpoint into an algorithm, where names and shapes fit.
+
+    Target networks that the other run does not have take over what they are targets of. What
+    optimizers gathered is left: it belongs to the other run's course.
+
+    Args:
+        algorithm: of the new run, before its first update.
+        checkpoint: of the other one.
+        parts: "weights", "normalizer", or both.
+
+    Returns:
+        What was taken and what was not.
+
+    Raises:
+        ConfigError: if nothing fits.
+    """
+    taken = Taken()
+    theirs, ours = checkpoint.state["algorithm"], algorithm.state_dict()
+    for part, mine in ours.items():
+        if not _is_network(part, mine):
+            continue
+        source = _source_of(part, theirs)
+        for name, tensor in mine.items():
+            if ("normalizer" if _NORMALIZER in name else "weights") in parts:
+                _take(taken, f"{part}.{name}", tensor, source.get(name))
+    if not taken.fitting and {"weights", "normalizer"} & set(parts):
+        raise ConfigError(
+            f"nothing in {checkpoint.path} fits this run's networks. Give the same kind of "
+            f"network, or leave init_from out."
+        )
+    algorithm.load_state_dict(ours)
+    return taken
+
+
+def take_replay(replay: Replay, checkpoint: Checkpoint) -> None:
+    """Begin with the other run's replay.
+
+    Raises:
+        ConfigError: if that run has none.
+        IncompatibleCheckpointError: if it is of other spaces, environments or settings.
+    """
+    if checkpoint.replay is None:
+        raise ConfigError(
+            f"init_parts has replay, and {checkpoint.path} has none: on-policy algorithms keep "
+            f"none. Leave it out."
+        )
+    replay.load(checkpoint.replay)
+    replay.break_chain()
+
+
+def _take(taken: Taken, name: str, tensor: Tensor, source: Any) -> None:
+    if not isinstance(source, Tensor):
+        taken.missing.append(name)
+    elif source.shape != tensor.shape:
+        taken.other_shape.append(f"{name} {list(source.shape)} is not {list(tensor.shape)}")
+    else:
+        tensor.copy_(source)
+        taken.fitting.append(name)
+
+
+def _is_network(part: str, state: Any) -> bool:
+    """Whether an entry of an algorithm's state is a network's parameters and buffers."""
+    return (
+        isinstance(state, Mapping)
+        and bool(state)
+        and not part.endswith(("optimizer", "metrics"))
+        and all(isinstance(leaf, Tensor) for leaf in state.values())
+    )
+
+
+def _source_of(part: str, theirs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where a network's tensors come from: what has its name, or what it is the target of."""
+    fallbacks = {"target_policy": ("policy",), "target": ("critic", "policy")}
+    for name in (part, *fallbacks.get(part, ())):
+        if isinstance(theirs.get(name), Mapping):
+            return theirs[name]
+    return {}

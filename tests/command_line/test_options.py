@@ -1,0 +1,178 @@
+"""Options as people type them, the help that tells of them, and what completes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline.algos.registry import algorithm_names, declaration
+from redline.cli import main
+from redline.command_line.completion import completions
+from redline.command_line.options import as_parsed, values_of, without
+from redline.command_line.train import parse_train_arguments
+from redline.command_line.train_help import GROUPS, OFTEN_USED, grouped
+from redline.errors import ConfigError
+from redline.train.outlines import setting_docs
+from redline.train.settings import PolicySettings, RunSettings
+
+
+def test_whole_numbers_may_have_an_exponent() -> None:
+    config = parse_train_arguments(
+        [
+            "ppo",
+            "--env",
+            "A-v0",
+            "--total-env-steps",
+            "1e5",
+            "--learning-rate",
+            "1e-3",
+            "--seed=2e0",
+        ]
+    )
+    assert (config.run.total_env_steps, config.run.seed) == (100_000, 2)
+    assert config.algo.learning_rate == 1e-3
+
+
+def test_lists_may_have_commas_and_options_may_be_repeated() -> None:
+    config = parse_train_arguments(
+        ["ppo", "--hidden-sizes", "8,4", "2", "--log-info", "a,b", "--tags=x,y",
+         "--callback", "m:A", "--callback=m:B"]
+    )  # fmt: skip
+    assert config.policy.hidden_sizes == (8, 4, 2)
+    assert (config.run.log_info, config.run.tags) == (("a", "b"), ("x", "y"))
+    assert config.run.callbacks == ("m:A", "m:B")
+    assert parse_train_arguments(["ppo", "--hidden_sizes", "8"]).policy.hidden_sizes == (8,)
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--lr", "--learning-rate"),
+        ("--total-timesteps", "--total-env-steps"),
+        ("--n_steps", "--rollout-length"),
+        ("--ent-coef", "--entropy-coef"),
+        ("--learning-rat", "--learning-rate"),
+        ("--no-quite", "--"),
+    ],
+)
+def test_unknown_options_suggest_what_is_meant(option: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"no option {option.replace('_', '-')}") as caught:
+        parse_train_arguments(["ppo", "--env", "A-v0", option, "1"])
+    assert meant in str(caught.value)
+
+
+def test_negative_numbers_are_values() -> None:
+    assert as_parsed(["--x", "-1e-3"], {"x": float}, "train") == ["--x", "-1e-3"]
+    assert values_of(["--a", "1", "--b", "--a=2"], "--a") == ["1", "2"]
+    assert without(["--a", "1", "--b", "--a=2", "c"], "--a") == ["--b", "c"]
+
+
+def test_every_setting_of_the_run_has_one_group_and_is_explained() -> None:
+    """What is in none would be listed as the algorithm's own."""
+    settings = [*dataclasses.fields(RunSettings), *dataclasses.fields(PolicySettings)]
+    names = [field.name for field in settings if field.name != "preset"]
+    in_groups = [name for group in GROUPS.values() for name in group]
+    assert len(in_groups) == len(set(in_groups))
+    assert set(names) <= set(in_groups)
+    docs = {**setting_docs(RunSettings), **setting_docs(PolicySettings)}
+    assert all(docs.get(name) for name in names)
+
+
+@pytest.mark.parametrize("algorithm", algorithm_names())
+def test_help_shows_what_people_use_and_all_the_rest(
+    algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", algorithm, "--help"]) == 0
+    short = capsys.readouterr().out
+    shown = [line for line in short.splitlines() if line.startswith("  --")]
+    assert 15 <= len(shown) <= 32
+    assert main(["train", algorithm, "--help-all"]) == 0
+    everything = capsys.readouterr().out
+    fields = dataclasses.fields(declaration(algorithm, for_help=True).Config)
+    names = [f.name for part in (RunSettings, PolicySettings) for f in dataclasses.fields(part)]
+    for name in [*names, *(field.name for field in fields)]:
+        flag = "--callback" if name == "callbacks" else f"--{name.replace('_', '-')}"
+        assert name == "preset" or f"  {flag}" in everything, name
+    assert next(title for title, _ in grouped(names)) == "run"
+    assert "learning_rate" in OFTEN_USED
+
+
+def test_help_shows_the_defaults_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "ppo", "--env", "CartPole-v1", "--gamma", "0.5", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Adam's step size. [0.001]" in shown
+    assert "in [0, 1]. [0.5]" in shown
+
+
+def test_presets_are_listed_with_what_each_sets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "ppo"]) == 0
+    printed = capsys.readouterr().out
+    assert "cartpole (taken for CartPole)" in printed
+    assert "gae_lambda=0.8" in printed
+    assert main(["presets", "dqn", "rainbow"]) == 0
+    assert "on top of the environment's preset" in capsys.readouterr().out
+    assert main(["presets", "dqn", "nope"]) == 2
+    assert main(["presets", "nope"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([""], ["train", "eval", "runs"]),
+        (["tr"], ["train", "trace"]),
+        (["train", "pp"], ["ppo"]),
+        (["train", "ppo", "--learning-rate-"], ["--learning-rate-schedule"]),
+        (["train", "ppo", "--core", "l"], ["lstm"]),
+        (["train", "ppo", "--preset", "cart"], ["cartpole"]),
+        (["presets", "dqn", "rain"], ["rainbow"]),
+        (["train", "ppo", "--out", ""], []),
+        (["completion", "b"], ["bash"]),
+    ],
+)
+def test_words_are_completed(words: list[str], expected: list[str]) -> None:
+    found = completions(words)
+    assert set(expected) <= set(found)
+    assert bool(found) == bool(expected)
+
+
+def test_the_shells_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    assert "complete -o nosort -F _redline redline" in capsys.readouterr().out
+    assert main(["completion", "words", "train", "sa"]) == 0
+    assert capsys.readouterr().out == "sac\n"
+    assert main(["completion", "fish"]) == 2
+
+
+def run_directory(path: Path, config: dict[str, Any], csv: str, history: list[Any]) -> None:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "progress.csv").write_text(csv)
+    (path / "history.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in history))
+
+
+def test_runs_are_listed_with_state_steps_and_return(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = {"env": "A-v0", "seed": 3, "total_env_steps": 2000, "tags": ["x"], "group": "g"}
+    config = {"algorithm": "ppo", "run": run}
+    csv = "env_steps,return_mean\n1000,5.5\n2000,\n30"
+    end = {"event": "ended", "state": "complete", "env_steps": 2000}
+    run_directory(tmp_path / "a", config, csv, [end])
+    run_directory(tmp_path / "g" / "b", config | {"run": run | {"tags": []}}, "", [])
+    (tmp_path / "g" / "other").mkdir()
+    assert main(["runs", str(tmp_path), "--format", "json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["state"], first["env_steps"], first["return_mean"]) == ("complete", 2000, 5.5)
+    assert (second["state"], second["env_steps"], second["return_mean"]) == ("killed", 0, None)
+    assert main(["runs", str(tmp_path), "--tag", "x"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == [
+        "run", "state", "algorithm", "env", "seed", "env_steps", "of", "return", "tags"
+    ]  # fmt: skip
+    assert table[1].split() == ["a", "complete", "ppo", "A-v0", "3", "2,000", "2,000", "5.5", "x"]
+    assert len(table) == 2
+    assert main(["runs", str(tmp_path / "nowhere")]) == 2

@@ -1,0 +1,424 @@
+"""Callbacks: when they are called, what they may do, and that a resumed run repeats them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import redline
+from redline.cli import main
+from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
+from redline.train.callbacks import Callback, Curriculum, RunState, SaveBest, StopAtReturn
+from redline.train.loops.callback_calls import CallbackCalls
+from redline.train.runs.run import Run
+
+SMALL: dict[str, Any] = {
+    "total_env_steps": 512,
+    "num_envs": 2,
+    "rollout_length": 32,
+    "log_interval": 128,
+    "checkpoint_interval": 128,
+    "tensorboard": False,
+    "quiet": True,
+    "num_threads": 1,
+}
+
+
+class Leveled(gymnasium.Env[Any, Any]):
+    """Episodes of 4 steps; the reward is the level, and so is info["level"] at the end."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.level, self._t = 1.0, 0
+
+    def _obs(self) -> Any:
+        return np.array([self.level, self._t], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._t += 1
+        ended = self._t == 4
+        info = {"level": self.level, "success": self.level > 1} if ended else {}
+        return self._obs(), float(self.level), ended, False, info
+
+
+def train(out: Path, **settings: Any) -> Run:
+    return redline.train("ppo", env=Leveled, out=out, **SMALL | settings)
+
+
+def rows(run: Run) -> list[dict[str, str]]:
+    with open(run.out / "progress.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def history(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.out / "history.jsonl").read_text().splitlines()]
+
+
+class Recorder:
+    """Which methods were called, with what."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_start(self, state: RunState) -> None:
+        self.calls.append(f"start {state.env_steps}")
+
+    def on_episode(self, state: RunState) -> None:
+        assert state.episode is not None
+        self.calls.append(f"episode {state.episode.length}")
+
+    def on_evaluation(self, state: RunState) -> None:
+        assert state.evaluation is not None
+        self.calls.append(f"evaluation {state.evaluation.episodes}")
+
+    def on_iteration(self, state: RunState) -> None:
+        self.calls.append(f"iteration {state.iteration} {state.env_steps} {state.mean_return}")
+
+    def on_checkpoint(self, state: RunState) -> None:
+        assert state.checkpoint is not None
+        assert state.checkpoint.is_dir()
+        self.calls.append("checkpoint")
+
+    def on_end(self, state: RunState) -> None:
+        self.calls.append(f"end {state.stop_reason}")
+
+
+def test_each_method_is_called_in_its_turn(tmp_path: Path) -> None:
+    """Two iterations of 2 x 32 steps: 16 episodes of 4 steps each, with a return of 4 x 1."""
+    recorder = Recorder()
+    train(
+        tmp_path / "r",
+        total_env_steps=128,
+        callbacks=[recorder],
+        eval_interval=128,
+        eval_episodes=3,
+    )
+    episodes = ["episode 4"] * 16
+    assert recorder.calls == [
+        "start 0",
+        *episodes,
+        "iteration 1 64 4.0",
+        *episodes,
+        "evaluation 3",
+        "iteration 2 128 4.0",
+        "checkpoint",
+        "end None",
+    ]
+    assert isinstance(recorder, Callback)
+
+
+class Logs:
+    """Logs from the third iteration on, after the first row was written."""
+
+    def on_iteration(self, state: RunState) -> None:
+        if state.iteration >= 3:
+            state.log("my/steps", state.env_steps)
+
+
+def test_logged_values_join_every_log(tmp_path: Path) -> None:
+    """Rows after iterations 2, 4, 6 and 8; in the second one stands the mean of 192 and 256."""
+    run = train(tmp_path / "r", callbacks=[Logs()], jsonl=True)
+    assert [row["my/steps"] for row in rows(run)] == ["", "224.0", "352.0", "480.0"]
+    lines = (run.out / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("my/steps") for line in lines] == [None, 224.0, 352.0, 480.0]
+
+
+class StopsAt:
+    def on_iteration(self, state: RunState) -> None:
+        if state.env_steps >= 192:
+            state.stop("seen enough")
+
+
+def test_a_stopped_run_ends_with_a_row_and_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tmp_path / "r", callbacks=[StopsAt()], quiet=False)
+    assert run.exit_code == 0
+    assert rows(run)[-1]["env_steps"] == "192"
+    assert run.inspect()["env_steps"] == 192
+    assert history(run)[-1]["state"] == "stopped"
+    assert history(run)[-1]["reason"] == "seen enough"
+    assert "a callback ended the run: seen enough" in capsys.readouterr().err
+    redline.train(resume=run.out, env=Leveled, callbacks=[StopsAt()])
+    assert "was ended by a callback at 192 env_steps" in capsys.readouterr().err
+    assert len(history(run)) == 2
+
+
+def test_stop_at_return(tmp_path: Path) -> None:
+    """32 episodes of return 4 in the second iteration; the mean must cover 20."""
+    run = train(tmp_path / "r", stop_at_return=4)
+    assert run.inspect()["env_steps"] == 128
+    with pytest.raises(AssertionError):
+        assert train(tmp_path / "s", stop_at_return=5).inspect()["env_steps"] == 128
+    few = train(tmp_path / "t", callbacks=[StopAtReturn(4, min_episodes=1)])
+    assert few.inspect()["env_steps"] == 64
+
+
+class Fails:
+    def on_iteration(self, state: RunState) -> None:
+        if state.iteration == 3:
+            raise ZeroDivisionError("mine")
+
+
+def test_an_exception_ends_the_run_with_a_checkpoint_and_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(CallbackError, match=r"Fails\.on_iteration raised Zero") as caught:
+        train(tmp_path / "r", callbacks=[Fails()])
+    assert 'raise ZeroDivisionError("mine")' in str(caught.value)
+    run = redline.load(tmp_path / "r", env=Leveled)
+    assert run.inspect()["env_steps"] == 192
+    assert history(run)[-1]["state"] == "failed"
+    assert "ZeroDivisionError" in history(run)[-1]["reason"]
+
+
+class Changes:
+    """Halves the learning rate, raises the level and logs, and counts in its own attributes."""
+
+    def __init__(self) -> None:
+        self.count, self.seen = 0, np.zeros(3)
+
+    def on_iteration(self, state: RunState) -> None:
+        self.count += 1
+        self.seen[self.count % 3] += state.env_steps
+        if self.count % 2 == 0:
+            state.set_hyperparameter("learning_rate", 1e-3 / self.count)
+        if self.count in (3, 5):
+            state.envs.set_attr("level", float(self.count))
+        state.log("count", self.count + self.seen[0])
+
+
+class KilledAt:
+    """Ends the run as a kill after this many iterations does: without a word."""
+
+    class Killed(BaseException):
+        pass
+
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.iterations = 0
+
+    def on_iteration(self, state: RunState) -> None:
+        if state.iteration == self.iterations:
+            raise self.Killed
+
+
+@pytest.mark.parametrize("collector", ["serial", "async"])
+def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, collector: str) -> None:
+    """The kill comes in iteration 6, the checkpoint is of the fourth; level 5 is set between."""
+    options: dict[str, Any] = {"collector": collector}
+    if collector == "async":
+        options |= {"num_workers": 1}
+    whole = train(tmp_path / "a", callbacks=[Changes(), KilledAt(0)], **options)
+    with pytest.raises(KilledAt.Killed):
+        train(tmp_path / "b", callbacks=[Changes(), KilledAt(6)], **options)
+    resumed = redline.train(
+        resume=tmp_path / "b", env=Leveled, callbacks=[Changes(), KilledAt(0)], quiet=True
+    )
+    assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+    for one, other in zip(rows(resumed), rows(whole), strict=True):
+        same = {name for name in one if name not in ("wall_time_s", "sps")}
+        assert {n: one[n] for n in same} == {n: other[n] for n in same}
+    assert rows(whole)[-1]["return_mean"] == "20.0"
+    assert rows(whole)[-1]["learning_rate"] == str(1e-3 / 6)
+
+
+def test_other_callbacks_are_refused_when_a_run_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(CallbackError):
+        train(tmp_path / "r", callbacks=[Logs(), Fails()])
+    with pytest.raises(ConfigError, match="give the same ones again"):
+        redline.train(resume=tmp_path / "r", env=Leveled)
+    with pytest.raises(ConfigError, match="give the same ones again"):
+        redline.train(resume=tmp_path / "r", env=Leveled, callbacks=[Fails(), Logs()])
+
+
+class Wrong:
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def on_iteration(self, state: RunState) -> None:
+        if self.what == "attribute":
+            state.envs.set_attr("levle", 1)
+        elif self.what == "value":
+            state.envs.set_attr("level", object())
+        elif self.what == "column":
+            state.log("sps", 1)
+        elif self.what == "number":
+            state.log("mine", "high")  # type: ignore[arg-type]
+        elif self.what == "comma":
+            state.log("a,b", 1)
+        else:
+            state.set_hyperparameter("gamma", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("attribute", "has no attribute 'levle'"),
+        ("value", "a checkpoint cannot hold"),
+        ("column", "has a column of that name"),
+        ("number", "it is no number"),
+        ("comma", "cannot name a column"),
+        ("gamma", "clip_range and learning_rate can"),
+    ],
+)
+def test_misuse_is_told(tmp_path: Path, what: str, message: str) -> None:
+    with pytest.raises(CallbackError, match=message):
+        train(tmp_path / "r", callbacks=[Wrong(what)])
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [(3, "none of the methods"), ("nowhere", "not module:Name"), (Wrong, "without arguments")],
+)
+def test_what_is_no_callback_is_refused(tmp_path: Path, callback: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path / "r", callbacks=[callback])
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_callback_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_callback.py").write_text(
+        "class Mine:\n    def on_iteration(self, state):\n        state.stop('at once')\n"
+    )
+    options = ["--total-env-steps", "512", "--num-envs", "2", "--rollout-length", "32", "--quiet"]
+    command = ["train", "ppo", "--env", "CartPole-v1", *options, "--no-tensorboard", "--out", "r"]
+    assert main([*command, "--callback", "own_callback:Mine", "--tags", "a,b"]) == 0
+    run = redline.load("r")
+    assert run.inspect()["env_steps"] == 64
+    assert run.config.run.callbacks == ("own_callback:Mine",)
+    assert run.config.run.tags == ("a", "b")
+    assert main(["train", "--resume", "r", "--total-env-steps", "576", "--quiet"]) == 2
+    again = ["train", "--resume", "r", "--callback", "own_callback:Mine", "--quiet"]
+    assert main([*again, "--total-env-steps", "576"]) == 0
+    assert redline.load("r").inspect()["env_steps"] == 128
+
+
+def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:
+    """Level 2 after 128 env_steps and 3 after 256; or once 8 episodes paid 4, then 8."""
+    for name, condition in (("a", {"at_env_steps": (128, 256)}), ("b", {"at_return": [4, 8]})):
+        run = train(
+            tmp_path / name, callbacks=[Curriculum("level", [1, 2.0, 3.0], episodes=8, **condition)]
+        )
+        assert float(rows(run)[-1]["return_mean"]) == 12.0
+        assert rows(run)[-1]["curriculum/level"] == "2.0"
+    with pytest.raises(ConfigError, match="one condition less"):
+        Curriculum("level", [1, 2], at_env_steps=[1, 2])
+    with pytest.raises(ConfigError, match="and not both"):
+        Curriculum("level", [1, 2])
+
+
+def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:
+    """The level falls, so the first policy that is looked at stays the best."""
+
+    class Falling:
+        def on_iteration(self, state: RunState) -> None:
+            state.envs.set_attr("level", 1.0 / state.iteration)
+
+    best = SaveBest(every_env_steps=64, min_episodes=1)
+    run = train(tmp_path / "r", callbacks=[Falling(), best])
+    assert run.checkpoint("best").step == 64
+    assert run.checkpoint().step == 512
+    assert best.best == 4.0
+    assert run.evaluate(episodes=1, which="best").return_mean == 4.0
+
+
+def test_infos_and_success_are_logged(tmp_path: Path) -> None:
+    """The level is 1 in rows 1 and 2 and 2 thereafter; a level above 1 is a success."""
+    run = train(
+        tmp_path / "r",
+        log_info="level,missing",
+        callbacks=[Curriculum("level", [1, 2], at_env_steps=[256])],
+        eval_interval=256,
+        eval_episodes=2,
+    )
+    table = rows(run)
+    assert [row["level"] for row in table] == ["1.0", "1.0", "2.0", "2.0"]
+    assert [row["success_rate"] for row in table] == ["0.0", "0.0", "1.0", "1.0"]
+    assert [row["missing"] for row in table] == ["", "", "", ""]
+    assert [row["eval_level"] for row in table] == ["", "1.0", "1.0", "1.0"]
+    assert [row["eval_success_rate"] for row in table] == ["", "0.0", "0.0", "0.0"]
+    result = run.evaluate(episodes=2)
+    assert result.info == {"level": 1.0}
+    assert result.to_json()["level"] == 1.0
+
+
+def test_infos_pass_through_worker_processes(tmp_path: Path) -> None:
+    run = train(
+        tmp_path / "r",
+        total_env_steps=128,
+        collector="central",
+        num_workers=1,
+        log_info="level",
+        callbacks=[Curriculum("level", [3, 4], at_env_steps=[64])],
+    )
+    assert rows(run)[-1]["level"] == "3.5"
+    assert rows(run)[-1]["return_mean"] == "14.0"
+
+
+def test_infos_of_a_vector_environment(tmp_path: Path) -> None:
+    envs = gymnasium.vector.SyncVectorEnv(
+        [Leveled] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+    )
+    settings = SMALL | {"total_env_steps": 128, "log_info": "level"}
+    run = redline.train("ppo", env=envs, out=tmp_path / "r", **settings)
+    assert rows(run)[-1]["level"] == "1.0"
+
+
+def test_odd_infos_are_refused(tmp_path: Path) -> None:
+    class Odd(Leveled):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            *rest, info = super().step(action)
+            return (*rest, info and {"level": [1, 2]})  # type: ignore[return-value]
+
+    with pytest.raises(redline.errors.EnvDataError, match="takes means over episodes"):
+        redline.train("ppo", env=Odd, out=tmp_path / "r", log_info="level", **SMALL)
+    with pytest.raises(ConfigError, match="does not give"):
+        redline.train(
+            "ppo", env="redline/CartPole-v1", out=tmp_path / "s", log_info="level", **SMALL
+        )
+    with pytest.raises(ConfigError, match="has a column of that name"):
+        train(tmp_path / "t", log_info="episodes")
+
+
+def test_set_changes_a_resumed_run_and_its_history_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = redline.train("ppo", env="CartPole-v1", out=tmp_path / "r", **SMALL)
+    command = ["train", "--resume", str(run.out), "--total-env-steps", "640", "--quiet"]
+    assert main([*command, "--set", "learning_rate=1e-5", "--set", "eval-interval=64"]) == 0
+    assert "no longer the one" in capsys.readouterr().err
+    changed = history(run)[2]["changed"]
+    before = run.config.algo.learning_rate
+    assert changed == {"learning_rate": [before, 1e-5], "eval_interval": [0, 64]}
+    assert redline.load(run.out).config.algo.learning_rate == 1e-5
+    assert rows(run)[-1]["eval_return_mean"] != ""
+    for wrong in ("num_envs=4", "hidden_sizes=[8]", "env=Other-v0"):
+        assert main([*command, "--set", wrong]) == 2
+        assert "cannot be changed" in capsys.readouterr().err
+    assert main([*command, "--set", "lr=1"]) == 2
+    assert "did you mean learning_rate" in capsys.readouterr().err
+    assert main([*command, "--set", "gamma"]) == 2
+
+
+def test_the_state_of_other_callbacks_is_refused() -> None:
+    calls = CallbackCalls([Logs()], state=None)  # type: ignore[arg-type]
+    with pytest.raises(IncompatibleCheckpointError, match="in the same order"):
+        calls.load_state_dict([])

@@ -1,0 +1,111 @@
+"""Beginning a run with what another one has learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import redline
+from redline.errors import ConfigError, RunDirectoryError
+from redline.train.runs.run import Run
+from redline.train.runs.warm_start import source_checkpoint
+
+ON: dict[str, Any] = {
+    "total_env_steps": 64,
+    "num_envs": 2,
+    "rollout_length": 32,
+    "learning_rate": 1e-9,
+    "tensorboard": False,
+    "num_threads": 1,
+}
+OFF: dict[str, Any] = {
+    "total_env_steps": 64,
+    "learning_starts": 32,
+    "batch_size": 8,
+    "replay_size": 128,
+    "replay_ratio": 8,
+    "learning_rate": 1e-9,
+    "tensorboard": False,
+    "num_threads": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "source"
+    settings = ON | {"learning_rate": 1e-2}
+    return redline.train(
+        "ppo", env="CartPole-v1", out=out, normalize_obs=True, quiet=True, **settings
+    )
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return run.checkpoint().state["algorithm"]["policy"]
+
+
+def test_weights_are_taken_where_names_and_shapes_fit(
+    source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MountainCar has two numbers per observation and three actions: only the inside fits."""
+    run = redline.train(
+        "ppo", env="MountainCar-v0", out=tmp_path / "r", init_from=source.out, seed=9, **ON
+    )
+    before, after = weights(source), weights(run)
+    assert torch.allclose(after["torso.1.2.weight"], before["torso.1.2.weight"], atol=1e-5)
+    assert after["torso.1.0.weight"].shape == (64, 2)
+    said = capsys.readouterr().err
+    assert "taken: policy.torso.1.2.weight" in said
+    assert "other shape, begins anew: policy.torso.1.0.weight [64, 4] is not [64, 2]" in said
+    assert "init_from" in (run.out / "history.jsonl").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("parts", ["weights", "normalizer", "weights,normalizer"])
+def test_parts_are_chosen(source: Run, tmp_path: Path, parts: str) -> None:
+    run = redline.train(
+        "ppo", env="CartPole-v1", out=tmp_path / "r", init_from=str(source.out),
+        init_parts=parts, normalize_obs=True, seed=9, quiet=True, **ON,
+    )  # fmt: skip
+    before, after = weights(source), weights(run)
+    same = torch.allclose(after["torso.1.2.weight"], before["torso.1.2.weight"], atol=1e-5)
+    assert same == ("weights" in parts)
+    count = float(after["normalizer.moments.0.count"])
+    assert count == (128 if "normalizer" in parts else 64)
+
+
+def test_targets_and_replay_follow(tmp_path: Path) -> None:
+    first = redline.train("td3", env="Pendulum-v1", out=tmp_path / "a", quiet=True, **OFF)
+    second = redline.train(
+        "td3", env="Pendulum-v1", out=tmp_path / "b", init_from=first.out, seed=9, quiet=True,
+        init_parts="weights,replay", **OFF | {"total_env_steps": 40, "learning_starts": 33},
+    )  # fmt: skip
+    old, new = (run.checkpoint().state["algorithm"] for run in (first, second))
+    for part in ("policy", "target_policy", "critic", "target"):
+        for name, leaf in old[part].items():
+            assert torch.allclose(new[part][name], leaf, atol=1e-4), (part, name)
+    ppo = redline.train("ppo", env="CartPole-v1", out=tmp_path / "c", quiet=True, **ON)
+    with pytest.raises(ConfigError, match="has none"):
+        redline.train(
+            "dqn", env="CartPole-v1", out=tmp_path / "d", init_from=ppo.out, quiet=True,
+            init_parts="replay", target_update_interval=10, **OFF,
+        )  # fmt: skip
+
+
+def test_what_cannot_begin_a_run_is_refused(source: Run, tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="not a run directory"):
+        source_checkpoint(tmp_path, ("weights",))
+    with pytest.raises(ConfigError, match="init_parts has brain"):
+        source_checkpoint(source.out, ("brain",))
+    with pytest.raises(ConfigError, match="keeps none"):
+        redline.train(
+            "ppo", env="CartPole-v1", out=tmp_path / "r", init_from=source.out,
+            init_parts="replay", quiet=True, **ON,
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match="fits this run's networks"):
+        redline.train(
+            "dqn", env="CartPole-v1", out=tmp_path / "r", init_from=source.out, quiet=True,
+            hidden_sizes=(5, 6), target_update_interval=10, **OFF,
+        )  # fmt: skip
+    assert not (tmp_path / "r").exists()
