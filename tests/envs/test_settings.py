@@ -111,3 +111,13 @@ def test_choices_left_open_are_filled_in_and_can_be_read() -> None:
     assert EnvSettings(env="CartPole-v1").backend == "gymnasium"
     atari = EnvSettings(env="ALE/Pong-v5")
     assert (atari.backend, atari.preset) == ("ale", "dqn-2015")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("Taxi-v3", "Taxi-v4"), ("HalfCheetah-v9", "HalfCheetah-v5"), ("CartPol-v1", "CartPole-v1")],
+)
+def test_unknown_ids_suggest_other_versions_first(asked: str, meant: str) -> None:
+    """Taxi-v3 got 'Ant-v3' and 'ALE/Boxing-v5', which have its letters and not its sense."""
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{meant}'"):
+        make_vec(asked, 1)

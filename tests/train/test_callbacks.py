@@ -340,7 +340,7 @@ def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:
     assert run.evaluate(episodes=1, which="best").return_mean == 4.0
 
 
-def test_infos_and_success_are_logged(tmp_path: Path) -> None:
+def test_infos_and_success_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The level is 1 in rows 1 and 2 and 2 thereafter; a level above 1 is a success."""
     run = train(
         tmp_path / "r",
@@ -349,6 +349,7 @@ def test_infos_and_success_are_logged(tmp_path: Path) -> None:
         eval_interval=256,
         eval_episodes=2,
     )
+    assert capsys.readouterr().err.count("the last info of no episode so far has missing") == 1
     table = rows(run)
     assert [row["level"] for row in table] == ["1.0", "1.0", "2.0", "2.0"]
     assert [row["success_rate"] for row in table] == ["0.0", "0.0", "1.0", "1.0"]

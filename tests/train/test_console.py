@@ -1,6 +1,7 @@
 """What a run shows, on a terminal and elsewhere."""
 
 import io
+import re
 
 import pytest
 
@@ -104,3 +105,25 @@ def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("width", [30, 40, 48, 50, 60, 69, 80, 100])
+def test_a_narrow_terminal_shows_less_and_cuts_nothing_off(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = Terminal()
+    with Console(1_000_000, title="ppo CartPole-v1", stream=stream) as console:
+        console.update(0, sps=1.0, mean_return=0.0)
+        console.update(500_000, sps=12345.0, mean_return=-1234.5)
+    last = [line for line in plain(stream).splitlines() if line.strip()][-1]
+    assert len(last) <= width
+    assert "…" not in last
+    assert "return -1,234.5" in last
+    assert ("50%" in last) == (width < 80)
+    assert ("12,345 SPS" in last) == (width >= 48)
+    assert ("500,000/1,000,000 env_steps" in last) == (width >= 80)
+
+
+def plain(stream: io.StringIO) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).replace("\r", "\n")

@@ -14,10 +14,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import redline
 from redline.cli import main
+from redline.data import EpisodeRecord
 from redline.envs import make_vec
 from redline.errors import ConfigError
 from redline.policies import make_policy
-from redline.train.loops.evaluate import Evaluation, Limits, evaluate
+from redline.train.loops.evaluate import Evaluation, Limits, evaluate, explain_greedy
 
 
 class SeedWitness(gymnasium.Env[Any, Any]):
@@ -177,3 +178,46 @@ def test_several_runs_make_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     alone = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert len(alone["returns"]) == alone["episodes"] == 2
     assert main(["eval"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("greedy", "training", "said"),
+    [
+        ([10.0, 12.0], (100.0, 20.0), True),
+        ([95.0, 90.0], (100.0, 20.0), False),
+        ([10.0, 12.0], (100.0, 95.0), False),  # within what episodes differ by
+        ([-900.0, -900.0], (-100.0, 20.0), True),
+        ([10.0, 12.0], (None, None), False),
+    ],
+)
+def test_greedy_far_below_training_is_explained(
+    greedy: list[float], training: tuple[float | None, float | None], said: bool
+) -> None:
+    records = [
+        EpisodeRecord(env_id=0, episode_id=i, return_=each, length=1)
+        for i, each in enumerate(greedy)
+    ]
+    note = explain_greedy(Evaluation.of(records), *training)
+    assert (note is not None) == said
+    assert note is None or "--stochastic" in note
+
+
+def test_eval_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run's rows say 400; what 64 env_steps have taught is far below."""
+    out = tmp_path / "r"
+    redline.train(
+        "ppo", env="CartPole-v1", out=out, total_env_steps=64, num_envs=2, rollout_length=32,
+        num_minibatches=1, tensorboard=False, quiet=True, num_threads=1,
+    )  # fmt: skip
+    table = (out / "progress.csv").read_text().splitlines()
+    header = table[0].split(",")
+    row = dict.fromkeys(header, "") | {"env_steps": "64", "return_mean": "400", "return_std": "9"}
+    (out / "progress.csv").write_text(f"{table[0]}\n{','.join(row.values())}\n")
+    assert main(["eval", str(out), "--episodes", "2"]) == 0
+    assert "training reached 400.0 by sampling" in capsys.readouterr().err
+    assert main(["eval", str(out), "--episodes", "2", "--stochastic"]) == 0
+    assert "note:" not in capsys.readouterr().err
+    assert main(["eval", str(out), "--which", "best"]) == 2
+    said = capsys.readouterr().err
+    assert "has no best checkpoint" in said
+    assert "--resume" not in said

@@ -128,6 +128,7 @@ def eval_runs(arguments: list[str]) -> None:
 
 def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
     """The evaluation of one run, and its video if that was asked for."""
+    from redline.train.loops.evaluate import explain_greedy
     from redline.train.runs.run import load_run
 
     run = load_run(
@@ -146,6 +147,9 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         max_env_steps=parsed.max_env_steps,
         log_info=parsed.log_info,
     )
+    note = explain_greedy(result, *run.last_training_return()) if greedy else None
+    if note is not None:
+        sys.stderr.write(f"note: {note}\n")
     if parsed.video:
         path = run.record_video(seed=parsed.seed, greedy=greedy, which=parsed.which)
         sys.stdout.write(f"video: {path}\n")

@@ -240,17 +240,31 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[A
 
 
 def _unknown(env_id: str, message: str) -> UnknownNameError:
-    try:
+    with contextlib.suppress(MissingExtraError):
         atari.register_games()
-    except MissingExtraError:
-        known = list(gymnasium.registry)
-    else:
-        known = [name for name in gymnasium.registry if not name.endswith(("-v0", "-v4"))]
-    by_lower_case = {name.lower(): name for name in (*known, *minatar.IDS, *ids.GAMES)}
-    matches = difflib.get_close_matches(env_id.lower(), by_lower_case, n=4, cutoff=0.5)
+    own = [name for name, spec in gymnasium.registry.items() if not _is_old_atari(spec)]
+    matches = _close_ids(env_id, [*own, *minatar.IDS, *ids.GAMES])
     hint = (
-        f"Did you mean {' or '.join(repr(by_lower_case[match]) for match in matches)}?"
+        f"Did you mean {' or '.join(map(repr, matches))}?"
         if matches
         else "List the known ones with gymnasium.pprint_registry()."
     )
     return UnknownNameError(f"{message.rstrip('.')}. {hint}")
+
+
+def _is_old_atari(spec: Any) -> bool:
+    """Whether an id is one of the many that Atari games had before ALE/*-v5."""
+    return spec.id.endswith(("-v0", "-v4")) and str(spec.entry_point).startswith(
+        ("ale_py", "shimmy")
+    )
+
+
+def _close_ids(env_id: str, known: list[str]) -> list[str]:
+    """Other versions of the same environment if there are any, else ids with similar letters."""
+    name = env_id.lower().rpartition("-v")[0]
+    versions = [each for each in known if name and each.lower().rpartition("-v")[0] == name]
+    if versions:
+        return sorted(versions, reverse=True)[:4]
+    by_lower_case = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(env_id.lower(), by_lower_case, n=4, cutoff=0.5)
+    return [by_lower_case[match] for match in close]

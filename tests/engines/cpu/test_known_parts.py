@@ -301,3 +301,21 @@ def test_a_change_during_a_run_is_not_tracked() -> None:
     assert update is not None
     assert update_for(learner)[0] is None
     assert torch.is_tensor(learner.policy.torso[1][0].weight)
+
+
+def test_an_own_network_is_the_reason_and_not_that_it_is_shared() -> None:
+    """An encoder of one's own is shared by actor and critic, which was given as the reason."""
+
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    policy = make_policy(OBS, spaces.Discrete(2), encoder=lambda _: Mine())
+    update, reason = update_for(PPO(policy, PPOConfig()))
+    assert update is None
+    assert "Mine" in reason
+    assert "shares" not in reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -220,3 +221,31 @@ def test_a_mask_that_vanishes_is_refused() -> None:
     env.reset(0)
     with pytest.raises(EnvDataError, match="action_mask"):
         env.step(np.zeros(1, dtype=np.int64))
+
+
+class AsksByMethod(gymnasium.Env[Any, Any]):
+    """Masks as sb3-contrib's MaskablePPO asks for them; step t allows action t % 2 alone."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def action_masks(self) -> list[bool]:
+        return [self._t % 2 == 0, self._t % 2 == 1]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        self._t += 1
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_masks_of_a_method_are_taken_too() -> None:
+    """They were ignored silently; also where a wrapper lies over the environment."""
+    with make_vec(lambda: gymnasium.wrappers.TimeLimit(AsksByMethod(), 9), 2) as env:
+        obs: Any = env.reset(seed=1)
+        assert obs["action_mask"].tolist() == [[1, 0], [1, 0]]
+        step: Any = env.step(np.zeros(2, np.int64))
+        assert step.obs["action_mask"].tolist() == [[0, 1], [0, 1]]

@@ -276,6 +276,8 @@ def known_actor_critic(policy: Any, path: str = "policy") -> KnownActorCritic:
         raise NotServedError(f"{path} has an action mask")
     require_type(policy.action_head, (CategoricalHead, GaussianHead), f"{path}.action_head")
     if policy.critic_torso is None:
+        # Where the user's own network is why they share it, that one is the reason to give.
+        _dense_network(policy, policy.torso, [policy.policy_head], path, "torso")
         raise NotServedError(f"{path} shares one torso between actor and critic")
     log_std = None
     if type(policy.action_head) is GaussianHead:

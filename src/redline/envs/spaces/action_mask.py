@@ -2,7 +2,8 @@
 
 An environment may declare a Dict observation with the key "action_mask" itself; such a
 one is left alone. One that reports `info["action_mask"]` instead has its observation
-turned into {"obs": its own, "action_mask": int8, 1 where the action is allowed}.
+turned into {"obs": its own, "action_mask": int8, 1 where the action is allowed}. So has one
+with a method `action_masks()`, as sb3-contrib's MaskablePPO wants it, and no mask in `info`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from redline.errors import EnvDataError
 from redline.nested import Array
 
 KEY = "action_mask"
+METHOD = "action_masks"
 
 
 # Known to report none: no further environment has to be constructed to find out.
@@ -32,7 +34,7 @@ _WITHOUT_MASKS = (
 def find_mask_space(
     env: gymnasium.Env[Any, Any], make_env: Callable[[], gymnasium.Env[Any, Any]]
 ) -> spaces.Box | None:
-    """The space of the masks in `info`; None if there are none.
+    """The space of the masks in `info` or of `action_masks()`; None if there are none.
 
     Found by resetting another environment that is then closed: one more reset of `env`
     might change its stream.
@@ -48,11 +50,22 @@ def find_mask_space(
     probe = make_env()
     try:
         _, info = probe.reset(seed=0)
+        if KEY in info:
+            return mask_space(info[KEY])
+        method = mask_method(probe)
+        return None if method is None else mask_space(method())
     finally:
         probe.close()
-    if KEY not in info:
-        return None
-    return mask_space(info[KEY])
+
+
+def mask_method(env: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:
+    """`action_masks` of the outermost wrapper that has it, or of the environment; else None."""
+    layer: Any = env
+    while not callable(getattr(layer, METHOD, None)):
+        if not isinstance(layer, gymnasium.Wrapper):
+            return None
+        layer = layer.env
+    return getattr(layer, METHOD)
 
 
 def mask_space(mask: Any) -> spaces.Box:
@@ -76,6 +89,7 @@ class _ActionMaskObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], space: spaces.Box) -> None:
         super().__init__(env)
         self.observation_space = spaces.Dict({"obs": env.observation_space, KEY: space})
+        self._method = mask_method(env)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -88,6 +102,8 @@ class _ActionMaskObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._merge(obs, info), reward, terminated, truncated, info
 
     def _merge(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if KEY not in info and self._method is not None:
+            return {"obs": obs, KEY: flat_mask(self._method())}
         if KEY not in info:
             raise EnvDataError(
                 f"{self.env}: info had an {KEY!r} after the first reset but not now. Return it "

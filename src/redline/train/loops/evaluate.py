@@ -262,6 +262,29 @@ class _EpisodeRun:
         return torch.from_numpy(rows).to(self._device)
 
 
+def explain_greedy(
+    result: Evaluation, training_mean: float | None, training_std: float | None
+) -> str | None:
+    """Why a greedy evaluation may lie far below what training showed; None if it does not.
+
+    Args:
+        result: of acting greedily.
+        training_mean: newest mean return of training episodes; None: not known.
+        training_std: their standard deviation.
+    """
+    if training_mean is None:
+        return None
+    gap = training_mean - result.return_mean
+    if gap <= max(0.3 * abs(training_mean), training_std or 0.0, result.return_std):
+        return None
+    return (
+        f"acting greedily reaches {result.return_mean:,.1f}, and training reached "
+        f"{training_mean:,.1f} by sampling its actions. A policy may need its noise: always taking "
+        f"the likeliest action can hold it where it is. Evaluate it as it was trained with "
+        f"--stochastic (greedy=False), or train longer, until it is surer of itself."
+    )
+
+
 def over_runs(results: Mapping[str, Evaluation]) -> dict[str, Any]:
     """Plain data of several runs, and the mean and population standard deviation over them.
 

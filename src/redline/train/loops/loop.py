@@ -34,7 +34,7 @@ from redline.train.loops.callback_calls import (
     TrainingEnvironments,
 )
 from redline.train.loops.divergence import DivergenceCheck
-from redline.train.loops.evaluate import Evaluation, evaluation_seed
+from redline.train.loops.evaluate import Evaluation, evaluation_seed, explain_greedy
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
 from redline.train.progress.console import Console
@@ -176,7 +176,7 @@ class TrainLoop(ABC):
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector)
         self._logged = LoggedValues()
-        self._is_over = False
+        self._is_over = self._has_explained = self._has_looked_for_infos = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
         self._callbacks = CallbackCalls(callbacks, RunState(self), own)
@@ -405,6 +405,10 @@ class TrainLoop(ABC):
             f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
             + ("" if rate is None else f", success {rate:.0%}")
         )
+        note = explain_greedy(result, *self._episodes.moving_statistics)
+        if note is not None and not self._has_explained:
+            self._has_explained = True
+            self._console.message(f"note: {note}")
         self._callbacks.state.evaluation = result
         self._callbacks.call("on_evaluation")
 
@@ -448,8 +452,21 @@ class TrainLoop(ABC):
         if self._logger.columns:  # a resumed run may evaluate that did not before
             late |= {n: row[n] for n in row if n.startswith("eval_")}
         self._console.row(self._logger.write(row | late, late=tuple(late)), shares)
+        self._warn_of_missing_infos(row)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
         self._divergence.check_row(metrics, counters.env_steps)
+
+    def _warn_of_missing_infos(self, row: Mapping[str, Any]) -> None:
+        """Say once, when episodes have ended, what of `log_info` none of them had."""
+        if self._has_looked_for_infos or not row["episodes"]:
+            return
+        self._has_looked_for_infos = True
+        missing = [name for name in self.config.run.log_info if row.get(name) is None]
+        if missing:
+            self._console.warning(
+                f"log_info: the last info of no episode so far has {' or '.join(missing)}. Report "
+                f"it in the info of the step that ends an episode."
+            )
 
     def _late_columns(self) -> dict[str, float | None]:
         """Columns of which nobody knows before they have a value.

@@ -8,9 +8,19 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 
 SHOWN_SHARES = 3  # operations
+_LEAST_WIDTH = 48  # of a terminal for a bar beside speed, return and time left
+_LEAST_BAR = 8
 
 
 class Console:
@@ -64,12 +74,7 @@ class Console:
         if not self.has_bar or self._bar is not None:
             return
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} env_steps"),
-            TextColumn("{task.fields[sps]}"),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
+            *_columns(self._rich.width, self._title, self._total),
             console=self._rich,
             refresh_per_second=4,
             expand=True,
@@ -165,6 +170,35 @@ class Console:
     def _line(self, text: str) -> None:
         # soft_wrap: lines in a file must not be folded at a terminal's width.
         self._rich.print(text, markup=False, soft_wrap=True)
+
+
+def _columns(width: int, title: str, total: int) -> list[ProgressColumn]:
+    """What a bar shows in so many columns: on a narrow terminal the most important, whole.
+
+    Args:
+        width: of the terminal, in characters.
+        title: what is being trained.
+        total: length of the run in env_steps.
+    """
+    steps = 2 * len(f"{total:,}") + len("/ env_steps")
+    facts = len("100,000 SPS return 10,000.0 0:00:00 ") + 4
+    text: list[ProgressColumn] = [TextColumn("{task.fields[sps]}", table_column=_whole())]
+    text.append(TextColumn("{task.fields[facts]}", table_column=_whole()))
+    if width < _LEAST_WIDTH:
+        return [TextColumn("{task.percentage:.0f}%", table_column=_whole()), text[1]]
+    bar, left = BarColumn(bar_width=None), TimeRemainingColumn(compact=True)
+    if width < steps + facts + _LEAST_BAR:
+        return [TextColumn("{task.percentage:.0f}%", table_column=_whole()), bar, *text, left]
+    count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} env_steps", table_column=_whole())
+    if width < len(title) + steps + facts + _LEAST_BAR:
+        return [bar, count, *text, left]
+    described = TextColumn("{task.description}", table_column=_whole())
+    return [described, bar, count, *text, TimeRemainingColumn()]
+
+
+def _whole() -> Column:
+    """A column that the bar makes room for."""
+    return Column(no_wrap=True)
 
 
 def duration(seconds: float) -> str:

@@ -69,6 +69,15 @@ class EpisodeStatistics:
         return len(self._recent)
 
     @property
+    def moving_statistics(self) -> tuple[float | None, float | None]:
+        """The moving mean, and the population standard deviation over the same episodes."""
+        mean = self.moving_mean
+        if mean is None:
+            return None, None
+        squares = math.fsum((value - mean) ** 2 for value in self._recent)
+        return mean, math.sqrt(squares / len(self._recent))
+
+    @property
     def moving_mean(self) -> float | None:
         """Mean return of the last `window` episodes; None before the first."""
         return math.fsum(self._recent) / len(self._recent) if self._recent else None

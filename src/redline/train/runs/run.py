@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,7 +41,7 @@ from redline.train.runs.history import read_history
 from redline.train.runs.run_directory import (
     read_config,
 )
-from redline.train.runs.summary import summarize_run
+from redline.train.runs.summary import last_return_row, summarize_run
 from redline.train.runs.video import EpisodeFrames, write_video
 from redline.train.settings import RunConfig
 
@@ -88,6 +88,11 @@ class Run:
         """
         return ProgressTable.of(self.out)
 
+    def last_training_return(self) -> tuple[float | None, float | None]:
+        """Mean and standard deviation of the newest row in which training episodes ended."""
+        row = last_return_row(self.out)
+        return _number(row, "return_mean"), _number(row, "return_std")
+
     def history(self) -> list[dict[str, Any]]:
         """When the run began, went on, was changed and ended; see docs/warm_start.md."""
         return read_history(self.out)
@@ -109,11 +114,20 @@ class Run:
         store = CheckpointStore(self.out / "checkpoints")
         found = store.best() if which == "best" else store.latest(_warn)
         if found is None:
-            raise CheckpointError(
-                f"{self.out} has no {which} checkpoint yet. Train it first: "
-                f"redline train --resume {self.out}"
-            )
+            raise CheckpointError(self._no_checkpoint(which, store))
         return found
+
+    def _no_checkpoint(self, which: str, store: CheckpointStore) -> str:
+        if which == "best" and store.list():
+            return (
+                f"{self.out} has no best checkpoint: it was trained with checkpoints="
+                f"{self.config.run.checkpoints!r} and without the callback SaveBest, so none was "
+                f"marked. Use the latest one, or train a run with --checkpoints best."
+            )
+        return (
+            f"{self.out} has no {which} checkpoint yet. Train it first: "
+            f"redline train --resume {self.out}"
+        )
 
     def policy(self, which: str = "latest") -> Policy:
         """The trained policy, on the CPU; its `predict` takes what an environment gives.
@@ -233,6 +247,10 @@ class Run:
         """
         module = self.policy(which).export_module()
         return export_policy(module, module.example_inputs(), out, format=format)
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    return float(row[name]) if row.get(name) else None
 
 
 def _warn(message: str) -> None:

@@ -127,12 +127,14 @@ def last_row(path: Path) -> dict[str, str]:
     return rows[-1] if rows else {}
 
 
+def last_return_row(path: Path) -> dict[str, str]:
+    """The newest row of progress.csv in which an episode ended; {} if there is none."""
+    return next((row for row in reversed(_last_rows(path)) if row.get("return_mean")), {})
+
+
 def _last_return(path: Path) -> float | None:
-    """The newest mean return; rows in which no episode ended have none."""
-    for row in reversed(_last_rows(path)):
-        if row.get("return_mean"):
-            return float(row["return_mean"])
-    return None
+    row = last_return_row(path)
+    return float(row["return_mean"]) if row else None
 
 
 def _last_rows(path: Path) -> list[dict[str, str]]:
