@@ -16,6 +16,7 @@ from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.critics import Critic, frozen_copy, make_critic, network_settings
 from redline.algos.optimizers import Adam
 from redline.errors import SpaceError
+from redline.generator_states import set_torch_state
 from redline.policies import DeterministicActor, make_actor
 from redline.policies.alternatives import algorithms_for
 
@@ -179,5 +180,5 @@ class ActorCriticLearner(OffPolicyAlgorithm):
         self.actor_metrics = {
             name: value.to(self.device) for name, value in state["actor_metrics"].items()
         }
-        self.generator.set_state(state["generator"].cpu())
+        set_torch_state(self.generator, state["generator"])
         self.updates = state["updates"]

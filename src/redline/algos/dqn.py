@@ -54,6 +54,7 @@ from redline.algos.q_learning import (
 )
 from redline.data import Rollout
 from redline.errors import ConfigError
+from redline.generator_states import set_torch_state
 from redline.models.q_heads import (
     CategoricalValueHead,
     ImplicitQuantileHead,
@@ -447,7 +448,7 @@ class DQN(OffPolicyAlgorithm):
         self.policy.load_state_dict(state["policy"])
         self.target_policy.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
+        set_torch_state(self.generator, state["generator"])
         self._highest_priority.copy_(state["highest_priority"])
         self.updates = int(state["optimizer_steps"])
 

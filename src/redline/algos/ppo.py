@@ -43,6 +43,7 @@ from redline.algos.config import require_fraction, require_not_negative, require
 from redline.algos.optimizers import Adam
 from redline.data import Rollout, masked_mean
 from redline.errors import ConfigError
+from redline.generator_states import set_torch_state
 from redline.policies.policy import Policy
 from redline.returns import gae
 
@@ -369,5 +370,5 @@ class PPO(OnPolicyAlgorithm):
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
+        set_torch_state(self.generator, state["generator"])
         self.steps_taken.fill_(state["optimizer_steps"])

@@ -26,6 +26,7 @@ from redline.envs.games.randomness import (
     word_offsets,
 )
 from redline.errors import EnvError
+from redline.generator_states import set_numpy_state
 from redline.policies.policy import Policy
 
 NoiseSource: TypeAlias = Literal["device", "host"]
@@ -141,7 +142,7 @@ class HostNoise:
             _require_source(generators.get("source"), "host")
             generators = generators["rngs"]  # as device collectors once saved them
         for rng, saved in zip(self._rngs, generators, strict=True):
-            rng.bit_generator.state = saved
+            set_numpy_state(rng, saved)
         if "noise_rows" in state:
             self._draw_rows(state["noise_rows"])
             self._used = state["noise_used"]

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from redline.generator_states import numpy_generator, random_state
+
 
 class NotPlainError(TypeError):
     """A value has no form as plain data; only raised inside this room."""
@@ -60,16 +62,6 @@ def _encode_array(value: np.ndarray[Any, Any]) -> Any:
     return {"__array__": data, "dtype": value.dtype.str, "shape": list(value.shape)}
 
 
-def _generator(state: dict[str, Any]) -> np.random.Generator:
-    name = state["bit_generator"]
-    known = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-    if name not in known:
-        raise ValueError(f"the bit generator {name!r} is none of {', '.join(known)}.")
-    bit_generator = getattr(np.random, name)()
-    bit_generator.state = state
-    return np.random.Generator(bit_generator)
-
-
 def _encode_tuple(value: tuple[Any, ...]) -> Any:
     if type(value) is not tuple:  # a named tuple's class would be lost
         raise NotPlainError(f"{type(value).__module__}.{type(value).__qualname__}")
@@ -98,12 +90,6 @@ def _decode_array(content: Any, data: dict[str, Any]) -> Any:
     return np.frombuffer(content.tobytes(), dtype=data["dtype"]).reshape(data["shape"]).copy()
 
 
-def _decode_random(content: Any, _: dict[str, Any]) -> np.random.RandomState:
-    random = np.random.RandomState()
-    random.set_state(decode(content))
-    return random
-
-
 _DECODERS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "__array__": _decode_array,
     "__scalar__": lambda content, _: decode(content)[()],
@@ -112,6 +98,6 @@ _DECODERS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "__set__": lambda content, _: {decode(part) for part in content},
     "__deque__": lambda content, data: deque(map(decode, content), maxlen=data["maxlen"]),
     "__dict__": lambda content, _: {decode(key): decode(part) for key, part in content},
-    "__generator__": lambda content, _: _generator(decode(content)),
-    "__random__": _decode_random,
+    "__generator__": lambda content, _: numpy_generator(decode(content)),
+    "__random__": lambda content, _: random_state(decode(content)),
 }

@@ -18,6 +18,7 @@ lists, tuples, sets and dicts of those, random generators included.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from importlib import import_module
 from typing import Any
@@ -28,12 +29,15 @@ from gymnasium.envs.registration import EnvSpec
 
 from redline.envs.attributes import set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
+from redline.envs.saved_attributes import refuse_other_kinds
 from redline.errors import EnvError
 
 JOURNAL_LIMIT = 100_000
 _ATTRIBUTE_MODULES = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
 # Constant for given constructor arguments, and large.
 _CONSTANT = {"TaxiEnv": ("P", "initial_state_distrib", "desc", "locs")}
+# A number in one episode and a string in the next.
+_VARYING = {"BlackjackEnv": ("dealer_top_card_value_str",)}
 _MUJOCO_ATTRIBUTES = frozenset({"model", "data", "mujoco_renderer"})
 _ALE_ATTRIBUTES = frozenset({"ale", "_action_set"})
 _SKIPPED_TYPES = (gymnasium.Space, gymnasium.Env, EnvSpec)
@@ -207,9 +211,14 @@ class Snapshotter:
             )
         # Some constructors leave to the first reset what stepping needs.
         self._env.reset(seed=0)
+        wrappers = list(zip(self._layers[:-1], state["wrappers"], strict=True))
+        inner = self._saved_attributes(state["inner"])
+        self._make_attributes([*wrappers, *inner])
         self._restore_inner(state["inner"])
-        for layer, attributes in zip(self._layers[:-1], state["wrappers"], strict=True):
-            _set_attributes(layer, attributes)
+        for layer, attributes in inner:
+            self._set_attributes(layer, attributes, name, self._own_names())
+        for layer, attributes in wrappers:
+            self._set_attributes(layer, attributes, name)
         return None
 
     def _restore_inner(self, saved: Any) -> None:
@@ -217,12 +226,35 @@ class Snapshotter:
             self._inner.set_state(decode(saved))
         elif self.method == "mujoco":
             restore_mujoco(self._inner, saved["simulator"])
-            _set_attributes(self._inner, saved["attributes"])
         elif self.method == "ale":
             restore_ale(self._inner.ale, saved["simulator"])
-            _set_attributes(self._inner, saved["attributes"])
-        else:
-            _set_attributes(self._inner, saved)
+
+    def _saved_attributes(self, saved: Any) -> list[tuple[Any, Any]]:
+        """The innermost environment and its saved attributes, if they are saved by name."""
+        if self.method == "protocol":
+            return []
+        return [(self._inner, saved if self.method == "attributes" else saved["attributes"])]
+
+    def _own_names(self) -> frozenset[str]:
+        """Attributes of the innermost environment that its simulator stands for."""
+        return {"mujoco": _MUJOCO_ATTRIBUTES, "ale": _ALE_ATTRIBUTES}.get(self.method, frozenset())
+
+    def _make_attributes(self, saved: list[tuple[Any, Any]]) -> None:
+        """Take a step where something saved exists only after the first one."""
+        if any(name not in vars(layer) for layer, attributes in saved for name in attributes):
+            # A copy: drawing from the environment's own space would change its generator.
+            self._env.step(copy.deepcopy(self._env.action_space).sample())
+            self._env.reset(seed=0)
+
+    def _set_attributes(
+        self, layer: Any, saved: Any, name: str, skip: frozenset[str] = frozenset()
+    ) -> None:
+        """Set what the layer's own snapshot has, and nothing else: the file may be a stranger's."""
+        kind = type(layer).__name__
+        own = _attributes(layer, skip) | dict.fromkeys(_VARYING.get(kind, ()))
+        refuse_other_kinds(own, saved, f"{name}, {kind}")
+        for attribute, data in saved.items():
+            setattr(layer, attribute, decode(data))
 
     def _replay(self, state: dict[str, Any], name: str) -> tuple[Any, Any]:
         origin = state["origin"]
@@ -231,8 +263,14 @@ class Snapshotter:
                 f"{name}: the saved environment had {len(origin['generators']) - 1} wrappers, "
                 f"this one has {len(self._layers) - 1}. Resume with that of the saved run."
             )
-        for layer, generators in zip(self._layers, origin["generators"], strict=True):
-            _set_attributes(layer, generators)
+        layers = list(zip(self._layers, origin["generators"], strict=True))
+        if any(each not in _numbers_or_none(layer) for layer, saved in layers for each in saved):
+            self._env.reset(seed=0)  # which makes what the constructor has not
+        for layer, generators in layers:
+            own = _numbers_or_none(layer)
+            refuse_other_kinds(own, generators, f"{name}, {type(layer).__name__}")
+            for attribute, data in generators.items():
+                setattr(layer, attribute, decode(data))
         self._origin, self._actions = origin, _unpack(state["actions"])
         self._attributes = dict(state.get("attributes", {}))
         self._changes = [(int(at), key, value) for at, key, value in state.get("changes", [])]
@@ -319,9 +357,11 @@ def _attributes(layer: Any, skip: frozenset[str] = frozenset()) -> dict[str, Any
     }
 
 
-def _set_attributes(layer: Any, saved: dict[str, Any]) -> None:
-    for name, data in saved.items():
-        setattr(layer, name, decode(data))
+def _numbers_or_none(layer: Any) -> dict[str, Any]:
+    """What a journal's beginning may set on a layer; None where it may have no value yet."""
+    empty = {name: None for name, value in vars(layer).items() if value is None}
+    # Gymnasium makes these two at the first use.
+    return {"_np_random": None, "_np_random_seed": None} | empty | _generators(layer)
 
 
 def _generators(layer: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from redline.data import Array
 from redline.errors import CorruptCheckpointError, IncompatibleCheckpointError
+from redline.plain_files import MANIFEST_LIMIT, open_plain, read_json
 from redline.replay.storage import Arena, StoredArray
 
 FORMAT_VERSION = 2
@@ -118,7 +119,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     try:
-        outer = json.loads(path.read_bytes())
+        outer = read_json(path, MANIFEST_LIMIT)
         body, digest = outer["content"], outer["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpointError(
@@ -344,13 +345,13 @@ def _read_into(directory: Path, name: str, files: dict[str, list[Any]], target: 
     size, digest = files[name]
     path = directory / name
     try:
-        actual = path.stat().st_size
+        actual = path.lstat().st_size
         if actual != size or target.nbytes != size:
             raise CorruptCheckpointError(
                 f"{path} has {actual} bytes instead of {size}: it is torn. "
                 "Use an earlier checkpoint."
             )
-        with path.open("rb", buffering=0) as file:
+        with open(open_plain(path), "rb", buffering=0) as file:
             filled = 0
             while filled < size:
                 count = file.readinto(target[filled:])

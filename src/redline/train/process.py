@@ -16,11 +16,11 @@ How many threads torch gets is no measure of this kind but a setting; see `threa
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 from pathlib import Path
 
+from redline.plain_files import read_json
 from redline.train.settings import RunSettings
 
 _SPIN_COUNT = "GOMP_SPINCOUNT"
@@ -61,7 +61,7 @@ def before_torch_loads(resume: Path | str | None = None) -> bool:
 def _may_tune(run_directory: Path) -> bool:
     # Read as plain data: to check the settings of a user's algorithm may import torch.
     try:
-        run = json.loads((run_directory / "config.json").read_text(encoding="utf-8"))["run"]
+        run = read_json(run_directory / "config.json")["run"]
         return run.get("tune_process", run.get("keep_freed_memory", True))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return True  # resuming will refuse this directory, with the reason

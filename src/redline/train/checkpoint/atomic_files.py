@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
+from redline.plain_files import directory_handle
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -44,44 +46,59 @@ def atomic_directory(path: Path | str) -> Iterator[Path]:
     """Give an empty temporary directory beside `path`, renamed to `path` at the end.
 
     Files in it must be synced by whoever writes them. If the block raises, nothing is left.
+    The parent directory is made if need be; it must be no link.
 
     Raises:
         RunDirectoryError: if it cannot be written there, or `path` exists.
     """
     path = Path(path)
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}")
+    temporary = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
     with _as_run_directory_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        try:
-            yield temporary
-            sync_directory(temporary)
-            os.rename(temporary, path)
-            sync_directory(path.parent)
-        finally:
-            if temporary.exists():
-                shutil.rmtree(temporary)
+        with directory_handle(path.parent) as parent:
+            os.mkdir(temporary, dir_fd=parent)
+            try:
+                yield path.with_name(temporary)
+                with directory_handle(path.with_name(temporary)) as inside:
+                    os.fsync(inside)
+                os.rename(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+                os.fsync(parent)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(temporary, dir_fd=parent)
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory so that no half-empty one of its name is ever seen."""
-    doomed = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}")
-    with _as_run_directory_error(path):
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+    """Remove a directory so that no half-empty one of its name is ever seen.
+
+    Names are resolved below a descriptor of its parent, which must be no link, so that nothing
+    elsewhere can be removed.
+
+    Raises:
+        RunDirectoryError: if it cannot be removed.
+    """
+    doomed = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    with _as_run_directory_error(path), directory_handle(path.parent) as parent:
+        os.rename(path.name, doomed, src_dir_fd=parent, dst_dir_fd=parent)
+        shutil.rmtree(doomed, dir_fd=parent)
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a killed process left half written in `directory`.
+    """Remove what a killed process left half written in `directory`, which must be no link.
 
     To be called only where no other process is writing.
+
+    Raises:
+        RunDirectoryError: if something cannot be removed.
     """
-    for leftover in directory.glob(f"{TEMPORARY_PREFIX}*"):
-        with _as_run_directory_error(leftover):
-            if leftover.is_dir() and not leftover.is_symlink():
-                shutil.rmtree(leftover)
+    with _as_run_directory_error(directory), directory_handle(directory) as handle:
+        for name in os.listdir(handle):
+            if not name.startswith(TEMPORARY_PREFIX):
+                continue
+            if stat.S_ISDIR(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=handle)
             else:
-                leftover.unlink()
+                os.unlink(name, dir_fd=handle)
 
 
 def write_json_atomic(path: Path | str, value: Any) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from redline.errors import CheckpointError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.plain_files import MANIFEST_LIMIT, read_json
 from redline.replay import Replay, verify_snapshot
 from redline.train.checkpoint.atomic_files import atomic_directory
 from redline.train.checkpoint.files import HashedFile, check_file, open_tensors, write_tensors
@@ -151,7 +152,7 @@ def _load(path: Path, with_replay: bool) -> Checkpoint:
         entry = manifest["files"][name]
         check_file(path / name, entry["sha256"], entry["size_bytes"])
     try:
-        plain = json.loads((path / STATE).read_bytes())
+        plain = read_json(path / STATE, MANIFEST_LIMIT)
         with open_tensors(path / TENSORS) as read:
             state = decode_tree(plain, read)
         metadata = decode_tree(manifest["metadata"], _no_arrays)
@@ -177,11 +178,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         IncompatibleCheckpointError: if another version of the format wrote it.
     """
     file = path / MANIFEST
-    if not file.is_file():
-        raise CorruptCheckpointError(f"{file} is missing.")
     try:
-        manifest = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
+        manifest = read_json(file, MANIFEST_LIMIT)
+    except FileNotFoundError as error:
+        raise CorruptCheckpointError(f"{file} is missing.") from error
+    except (OSError, ValueError) as error:
         raise CorruptCheckpointError(f"{file} is torn or no JSON: {error}.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptCheckpointError(f"{file} is not the manifest of a {FORMAT}.")

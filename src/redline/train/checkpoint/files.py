@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from redline.errors import CorruptCheckpointError
+from redline.plain_files import open_plain
 from redline.train.checkpoint.tree import COMPLEX_PARTS, Leaf, dtype_name
 
 _CHUNK_BYTES = 1 << 20
@@ -174,7 +175,7 @@ def _stored(leaf: Leaf) -> tuple[str, list[int], int]:
 
 def _sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(open_plain(path), "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

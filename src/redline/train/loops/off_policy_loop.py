@@ -22,6 +22,7 @@ from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.config import OffPolicyConfig
 from redline.data import Rollout, SequenceBatch, as_tensordict
 from redline.errors import CorruptCheckpointError
+from redline.generator_states import set_numpy_state, set_torch_state
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint.store import Checkpoint
@@ -187,9 +188,9 @@ class _ReplayGenerator:
     def restore(self, state: Mapping[str, Any] | Tensor) -> None:
         """Go on from what `state` gave."""
         if isinstance(self.generator, np.random.Generator):
-            self.generator.bit_generator.state = state  # type: ignore[assignment]
+            set_numpy_state(self.generator, state)
         else:
-            self.generator.set_state(state)  # type: ignore[arg-type]
+            set_torch_state(self.generator, state)
 
 
 def _index(batch: TensorDict | SequenceBatch) -> Tensor:

@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from redline.generator_states import (
+    checked_torch_state,
+    set_global_numpy_state,
+    set_python_state,
+)
+
 
 def seed_global_generators(seed: int) -> None:
     """Seed Python's, numpy's and torch's global generators, which a user's code may draw from."""
@@ -31,10 +37,14 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(saved: Mapping[str, Any]) -> None:
-    """Put the global generators back to what `rng_state` gave."""
+    """Put the global generators back to what `rng_state` gave.
+
+    Raises:
+        CorruptCheckpointError: if a field of one is out of range.
+    """
     python = saved["python"]
-    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
-    np.random.set_state(saved["numpy"])
-    torch.set_rng_state(saved["torch"])
+    set_python_state(python["version"], python["words"], python["gauss"])
+    set_global_numpy_state(saved["numpy"])
+    torch.set_rng_state(checked_torch_state(saved["torch"]))
     if "cuda" in saved and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(list(saved["cuda"]))
+        torch.cuda.set_rng_state_all([checked_torch_state(s, "cuda") for s in saved["cuda"]])

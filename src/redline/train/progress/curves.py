@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redline.errors import ConfigError, RunDirectoryError
+from redline.plain_files import read_json, read_plain
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.progress.statistics import (
     FEWEST_FOR_IQM,
@@ -24,12 +25,14 @@ from redline.train.progress.statistics import (
 Array: TypeAlias = npt.NDArray[np.float64]
 
 SUFFIXES = (".png", ".pdf", ".svg")
+_LARGEST_CSV = 2**30  # bytes; a row has some hundreds
 _GRID_POINTS = 400
 _CONFIDENCE = 0.95
 
 # What differs between runs of one setting, or does not bear on what is learned.
 _NOT_SETTINGS = {
-    *("seed", "out", "name", "group", "tags", "notes", "quiet", "engine"),
+    *("seed", "out", "name", "group", "tags", "notes", "quiet"),
+    *("engine", "build", "sha256"),  # what config.json says beside the settings
     *("tensorboard", "jsonl", "wandb"),
 }
 # These name a setting best, so labels try them first.
@@ -86,10 +89,10 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
     """
     path = Path(run_dir) / "progress.csv"
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
+        text = read_plain(path, _LARGEST_CSV).decode()
+    except (OSError, UnicodeDecodeError) as error:
         raise RunDirectoryError(
-            f"{run_dir} has no progress.csv that can be read ({error.strerror}). Give the "
+            f"{run_dir} has no progress.csv that can be read ({error}). Give the "
             f"directory of a run, such as runs/ppo-CartPole-v1-seed1."
         ) from error
     lines = text.splitlines(keepends=True)
@@ -123,7 +126,7 @@ def load_setting(run_dir: Path | str) -> dict[str, Any]:
     """
     path = Path(run_dir) / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
     except (OSError, ValueError) as error:
         raise RunDirectoryError(
             f"{run_dir} is not a run directory: its config.json cannot be read ({error})."

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from redline.errors import MissingExtraError, RunDirectoryError
+from redline.plain_files import read_json, read_plain
 from redline.train.checkpoint.atomic_files import atomic_file, write_json_atomic
 
 Row: TypeAlias = "Mapping[str, int | float | None]"
@@ -25,6 +26,7 @@ CSV_NAME = "progress.csv"
 JSONL_NAME = "progress.jsonl"
 TENSORBOARD_NAME = "tensorboard"
 _WANDB_NAME = "wandb_run.json"
+_LARGEST_BYTES = 2**30  # of a text file with a line per row, which have some hundreds each
 
 
 class RowWriter(ABC):
@@ -170,7 +172,7 @@ class _WandbWriter(RowWriter):
             raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases") from error
         id_file = run_dir / _WANDB_NAME
         if rows > 0 and id_file.is_file():
-            run_id = json.loads(id_file.read_text(encoding="utf-8"))["id"]
+            run_id = read_json(id_file)["id"]
         else:
             run_id = uuid.uuid4().hex
             write_json_atomic(id_file, {"id": run_id})
@@ -201,12 +203,14 @@ def _cut_lines(path: Path, header: str | None, rows: int) -> None:
 
 
 def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
-    if not path.is_file():
+    try:
+        lines = read_plain(path, _LARGEST_BYTES).splitlines(keepends=True)
+    except OSError as error:
+        reason = "is missing" if isinstance(error, FileNotFoundError) else f"is unusable ({error})"
         raise RunDirectoryError(
-            f"{path} is missing, but the checkpoint to resume from counts {rows} rows in it. "
-            f"Restore the file, or start a new run."
-        )
-    lines = path.read_bytes().splitlines(keepends=True)
+            f"{path} {reason}, but the checkpoint to resume from counts {rows} "
+            f"rows in it. Restore the file, or start a new run."
+        ) from error
     if header is not None:
         found = lines.pop(0).decode(errors="replace").rstrip("\n") if lines else ""
         if found.startswith(f"{header},"):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
+from redline.plain_files import read_json, refuse_special_files
 from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
 from redline.train.settings import RunConfig
 
@@ -123,6 +123,7 @@ def check_new_run_directory(path: Path) -> None:
         )
     if path.exists() and not path.is_dir():
         raise RunDirectoryError(f"{path} is a file, not a directory. Give another --out.")
+    refuse_special_files(path)
     existing = path.absolute()
     while not existing.exists():
         existing = existing.parent
@@ -147,14 +148,17 @@ def read_config(path: Path, algorithm: Any = None) -> RunConfig:
         ConfigError: if its config.json is damaged or from another version.
     """
     file = path / CONFIG_FILE
-    if not file.is_file():
+    refuse_special_files(path)
+    try:
+        data = read_json(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RunDirectoryError(
             f"{path} is not a run directory: it has no {CONFIG_FILE}. Give the directory that "
             f"`redline train` printed."
-        )
-    try:
-        data = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        ) from error
+    except OSError as error:
+        raise RunDirectoryError(f"{file} cannot be read: {error}.") from error
+    except ValueError as error:
         raise ConfigError(
             f"{file} is not valid JSON ({error}). Restore it, or start a new run."
         ) from error
@@ -166,7 +170,7 @@ def read_config(path: Path, algorithm: Any = None) -> RunConfig:
 def recorded_engine(path: Path) -> str:
     """Why updates run as they do, as the run in `path` has it; "" if it does not say."""
     try:
-        said = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8")).get("engine", "")
+        said = read_json(path / CONFIG_FILE).get("engine", "")
     except (OSError, ValueError, AttributeError):
         return ""
     return said if isinstance(said, str) else ""
@@ -186,7 +190,12 @@ class RunLock:
     def __enter__(self) -> RunLock:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
+<<<<<<< HEAD
             descriptor = os.open(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+=======
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(self._path / _LOCK_FILE, flags, 0o644)
+>>>>>>> aaad499 (Refuse links, odd generators and foreign attributes in run directories)
         except OSError as error:
             raise RunDirectoryError(
                 f"{self._path} cannot be written ({error.strerror}). Give a directory you may "

@@ -1,0 +1,89 @@
+"""Whether saved attributes may be set on an environment: its own names, of their own kind.
+
+Attributes come from a checkpoint, which may be a stranger's. One that replaces a method, a space or
+a module would decide what runs. So a name must be among those that the environment's own snapshot
+has, and its value must be of the kind that stands there: an array of the same dtype and shape, the
+same generator, the same container. Numbers of all kinds are one kind, and so are a vector and a
+tuple or list of as many numbers, because environments assign one for the other. None may stand for
+any kind and any kind for None: many attributes have no value before an episode's first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from redline.errors import EnvError
+
+_NUMBER = "a number"
+
+
+def refuse_other_kinds(own: Mapping[str, Any], saved: Any, label: str) -> None:
+    """Refuse saved attributes that the environment does not have, or of another kind.
+
+    Args:
+        own: name -> value as plain data, of the environment as it now is.
+        saved: the same from a checkpoint.
+        label: names the environment in messages.
+
+    Raises:
+        EnvError: naming the first such attribute.
+    """
+    if not isinstance(saved, Mapping):
+        raise EnvError(f"{label}: the saved attributes are {_kind(saved)}: the state was altered.")
+    for name, value in saved.items():
+        if name not in own:
+            raise EnvError(
+                f"{label}: the saved state sets {name!r}, which this environment does not have. "
+                f"Resume with the environment of the saved run; if it is, give the attribute a "
+                f"value in __init__."
+            )
+        here, there = _kind(own[name]), _kind(value)
+        if not ("None" in (here, there) or here == there or _are_rows(own[name], value)):
+            raise EnvError(
+                f"{label}: the saved {name!r} is {there}, and here it is {here}. Resume with the "
+                f"environment of the saved run."
+            )
+
+
+def _kind(data: Any) -> str:
+    """What a value in its form as plain data is, in words."""
+    if data is None:
+        return "None"
+    if isinstance(data, (bool, int, float)):
+        return _NUMBER
+    if isinstance(data, np.ndarray):
+        return f"an array of {data.dtype} and shape {data.shape}"
+    if not isinstance(data, dict) or not data:
+        return f"a {type(data).__name__}"
+    marker = next(iter(data))
+    if marker == "__scalar__":
+        return _NUMBER
+    if marker == "__array__":
+        return f"an array of {np.dtype(data['dtype'])} and shape {tuple(data['shape'])}"
+    if marker == "__generator__":
+        return f"a generator {_generator_name(data[marker])}"
+    return f"a {marker.strip('_')}"
+
+
+def _are_rows(own: Any, saved: Any) -> bool:
+    """Whether both are rows of numbers, of the same length."""
+    lengths = {_row_length(own), _row_length(saved)}
+    return len(lengths) == 1 and None not in lengths
+
+
+def _row_length(data: Any) -> int | None:
+    if isinstance(data, np.ndarray):
+        return len(data) if data.ndim == 1 else None
+    items = data.get("__tuple__") if isinstance(data, dict) else data
+    if not isinstance(items, list) or any(_kind(item) != _NUMBER for item in items):
+        return None
+    return len(items)
+
+
+def _generator_name(state: Any) -> str:
+    """The bit generator's name in an encoded state, which is a list of pairs."""
+    pairs = state.get("__dict__", []) if isinstance(state, dict) else []
+    return next((str(value) for key, value in pairs if key == "bit_generator"), "without a name")

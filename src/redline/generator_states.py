@@ -1,0 +1,234 @@
+"""Saved states of random generators, checked before a generator takes them.
+
+numpy and torch copy most fields of a state as they are. A position beyond the end of MT19937's 624
+words or of Philox's 4 then reads, or crashes the interpreter, at the next draw. A checkpoint may be
+a stranger's, so nothing else in Redline sets the state of a generator.
+
+| generator | bounded here |
+|---|---|
+| numpy PCG64, PCG64DXSM | state, inc < 2^128; has_uint32 0 or 1; uinteger < 2^32 |
+| numpy MT19937 | 624 words of 32 bits; 0 <= pos <= 624; has_gauss 0 or 1, gauss finite |
+| numpy Philox | counter 4, key 2, buffer 4 words of 64 bits; 0 <= buffer_pos <= 4 |
+| numpy SFC64 | 4 words of 64 bits |
+| torch, CPU | size; 1 <= left, next <= 624, left + next <= 625, the flags 0 or 1 |
+| torch, CUDA | 16 bytes; an offset that is a multiple of 4 |
+| Python | 625 words of 32 bits, position <= 624; gauss a finite number or None |
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.errors import CorruptCheckpointError
+
+_WORDS = 624  # of a Mersenne twister
+# torch's CPU generator: seed u64, left i32, seeded i32, next u64, 624 words u64, three doubles,
+# normal_is_valid i32 and padding, a float and whether that is valid.
+_TORCH_BYTES = 5056
+_TORCH_HEAD = struct.Struct("<QiiQ")
+_TORCH_NORMAL_FLAG, _TORCH_FLOAT_FLAG = 5040, 5052
+
+_ARRAYS = {  # bit generator -> array -> words and their bits
+    "MT19937": {"key": (_WORDS, 32)},
+    "Philox": {"counter": (4, 64), "key": (2, 64)},
+    "SFC64": {"state": (4, 64)},
+}
+_PCG64 = {"state": 128, "inc": 128}  # field -> bits
+_HALF_WORD = {"has_uint32": 1, "uinteger": 32}  # the second half of a 64-bit draw, kept for later
+_KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+
+
+def numpy_generator(saved: Any) -> np.random.Generator:
+    """A new generator in a saved state.
+
+    Raises:
+        CorruptCheckpointError: if a field is missing or out of range.
+    """
+    _check_numpy(saved)
+    bit_generator = getattr(np.random, saved["bit_generator"])()
+    bit_generator.state = saved
+    return np.random.Generator(bit_generator)
+
+
+def set_numpy_state(generator: np.random.Generator, saved: Any) -> None:
+    """Put a generator into a saved state of its own kind.
+
+    Raises:
+        CorruptCheckpointError: if it is of another kind, or a field is missing or out of range.
+    """
+    _check_numpy(saved)
+    own = type(generator.bit_generator).__name__
+    if saved["bit_generator"] != own:
+        raise _refusal(own, "bit_generator", saved["bit_generator"], f"{own!r}")
+    generator.bit_generator.state = saved
+
+
+def random_state(saved: Any) -> np.random.RandomState:
+    """A new legacy generator of numpy in a saved state.
+
+    Raises:
+        CorruptCheckpointError: if a field is missing or out of range.
+    """
+    _check_legacy(saved)
+    generator = np.random.RandomState()
+    generator.set_state(saved)
+    return generator
+
+
+def set_global_numpy_state(saved: Any) -> None:
+    """Put numpy's global generator into a saved state.
+
+    Raises:
+        CorruptCheckpointError: if a field is missing or out of range.
+    """
+    _check_legacy(saved)
+    np.random.set_state(saved)
+
+
+def set_python_state(version: Any, words: Any, gauss: Any) -> None:
+    """Put Python's global generator into a saved state.
+
+    Raises:
+        CorruptCheckpointError: if a field is missing or out of range.
+    """
+    if version != 3:
+        raise _refusal("Python", "version", version, "3")
+    if not isinstance(words, list) or len(words) != _WORDS + 1:
+        raise _refusal("Python", "words", words, f"a list of {_WORDS + 1}")
+    for word in words[:-1]:
+        _check_bits("Python", "words", word, 32)
+    _check_range("Python", "position", words[-1], 0, _WORDS)
+    if gauss is not None:
+        _check_finite("Python", "gauss", gauss)
+    random.setstate((version, tuple(words), gauss))
+
+
+def set_torch_state(generator: torch.Generator, saved: Any) -> None:
+    """Put a generator of torch into a saved state.
+
+    Raises:
+        CorruptCheckpointError: if it is none, or a field is out of range.
+    """
+    generator.set_state(checked_torch_state(saved, generator.device.type))
+
+
+def checked_torch_state(saved: Any, device: str = "cpu") -> Tensor:
+    """A saved state of torch, on the CPU, that a generator may take.
+
+    Args:
+        saved: what `get_state` gave.
+        device: type of the generator's device.
+
+    Raises:
+        CorruptCheckpointError: if it is none, or a field is out of range.
+    """
+    if not isinstance(saved, Tensor) or saved.dtype != torch.uint8 or saved.dim() != 1:
+        raise _refusal("torch", "state", type(saved).__name__, "a vector of uint8")
+    saved = saved.cpu().contiguous()
+    data = saved.numpy().tobytes()
+    if device == "cuda":
+        _check_cuda(data)
+    elif device == "cpu":
+        _check_cpu(data)
+    return saved
+
+
+def _check_cpu(data: bytes) -> None:
+    if len(data) != _TORCH_BYTES:
+        raise _refusal("torch", "size", len(data), f"{_TORCH_BYTES} bytes")
+    _, left, seeded, following = _TORCH_HEAD.unpack_from(data)
+    _check_range("torch", "seeded", seeded, 0, 1)
+    _check_range("torch", "left", left, 1, _WORDS)
+    # The words run from `next` to their end while `left` counts down to 1.
+    _check_range("torch", "next", following, 0, min(_WORDS, _WORDS + 1 - left))
+    _check_range("torch", "normal_is_valid", _normal_flag(data), 0, 1)
+    _check_range("torch", "float_is_valid", data[_TORCH_FLOAT_FLAG], 0, 1)
+
+
+def _normal_flag(data: bytes) -> int:
+    return struct.unpack_from("<i", data, _TORCH_NORMAL_FLAG)[0]
+
+
+def _check_cuda(data: bytes) -> None:
+    if len(data) != 16:
+        raise _refusal("torch.cuda", "size", len(data), "16 bytes")
+    offset = int.from_bytes(data[8:], "little", signed=True)
+    if offset < 0 or offset % 4:
+        raise _refusal("torch.cuda", "offset", offset, "a multiple of 4, not negative")
+
+
+def _check_numpy(saved: Any) -> None:
+    kind = saved.get("bit_generator") if isinstance(saved, Mapping) else None
+    if kind not in _KINDS:
+        raise _refusal("numpy", "bit_generator", kind, f"one of {', '.join(_KINDS)}")
+    inner = saved.get("state")
+    if not isinstance(inner, Mapping):
+        raise _refusal(kind, "state", inner, "a dict")
+    for name, (count, bits) in _ARRAYS.get(kind, {}).items():
+        _check_words(kind, name, inner.get(name), count, bits)
+    if kind == "MT19937":
+        _check_range(kind, "pos", inner.get("pos"), 0, _WORDS)
+        return
+    if kind.startswith("PCG64"):
+        for name, bits in _PCG64.items():
+            _check_bits(kind, name, inner.get(name), bits)
+    if kind == "Philox":
+        _check_words(kind, "buffer", saved.get("buffer"), 4, 64)
+        _check_range(kind, "buffer_pos", saved.get("buffer_pos"), 0, 4)
+    for name, bits in _HALF_WORD.items():
+        _check_bits(kind, name, saved.get(name), bits)
+
+
+def _check_legacy(saved: Any) -> None:
+    _check_numpy(saved)
+    kind = saved["bit_generator"]
+    if kind != "MT19937":
+        raise _refusal("numpy.random", "bit_generator", kind, "'MT19937'")
+    _check_range(kind, "has_gauss", saved.get("has_gauss"), 0, 1)
+    _check_finite(kind, "gauss", saved.get("gauss"))
+
+
+def _check_words(kind: str, name: str, value: Any, count: int, bits: int) -> None:
+    """An array of unsigned words, or a list of integers as an older file may hold it."""
+    if isinstance(value, np.ndarray):
+        if value.shape == (count,) and value.dtype in (f"uint{bits}", f"int{bits}"):
+            return
+        found = f"{value.dtype} of shape {value.shape}"
+        raise _refusal(kind, name, found, f"{count} words of {bits} bits")
+    if not isinstance(value, list) or len(value) != count:
+        raise _refusal(kind, name, value, f"{count} words of {bits} bits")
+    for word in value:
+        _check_bits(kind, name, word, bits)
+
+
+def _check_bits(kind: str, name: str, value: Any, bits: int) -> None:
+    _check_range(kind, name, value, 0, 2**bits - 1)
+
+
+def _check_range(kind: str, name: str, value: Any, low: int, high: int) -> None:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not low <= int(value) <= high:
+        raise _refusal(kind, name, value, f"from {low} to {high}")
+
+
+def _check_finite(kind: str, name: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise _refusal(kind, name, value, "a finite number")
+
+
+def _refusal(kind: str, name: str, value: Any, expected: str) -> CorruptCheckpointError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return CorruptCheckpointError(
+        f"the saved random generator ({kind}) has {name}={shown}, which must be {expected}: the "
+        f"state was altered. Use an earlier checkpoint."
+    )

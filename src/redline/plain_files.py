@@ -1,0 +1,171 @@
+"""Reading a directory that may be a stranger's: only regular files, and none too large.
+
+A run directory, a checkpoint or a saved replay may come from anybody. Whatever opens one goes
+through this file:
+
+- `refuse_special_files` looks at the whole tree first. A symbolic link could lead out of it, and a
+  fifo, a device or a socket could hang its reader, so none of them may be there.
+- `read_plain` and `read_json` open one file without following a link and without waiting, check
+  that it is a regular file, and refuse it if it is larger than what may be read.
+- `directory_handle` opens a directory without following a link, for names relative to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from redline.errors import RunDirectoryError
+
+CONFIG_LIMIT = 4 * 2**20
+"""Bytes of a file of settings; the largest that Redline writes has some thousands."""
+MANIFEST_LIMIT = 256 * 2**20
+"""Bytes of a list of files or of a state as JSON: a replay of a terabyte needs 200 MB."""
+_DEEPEST = 64  # nested directories; Redline makes 4, the tools that it calls some more
+_LINKING = "wandb"  # Weights & Biases links its newest run and log inside its own directory
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a fifo"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISCHR, "a device"),
+)
+
+
+def refuse_special_files(root: Path) -> None:
+    """Refuse a directory that holds anything but regular files and directories.
+
+    `root` itself may be a link: the caller named it.
+
+    Raises:
+        RunDirectoryError: naming the first link, fifo, device or socket, and what to do.
+    """
+    try:
+        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunDirectoryError(f"{root} cannot be read: {error.strerror or error}.") from error
+    try:
+        _refuse_special(root, handle, ())
+    finally:
+        os.close(handle)
+
+
+def _refuse_special(root: Path, handle: int, inside: tuple[str, ...]) -> None:
+    if len(inside) > _DEEPEST:
+        raise RunDirectoryError(
+            f"{root.joinpath(*inside[:4])} is nested more than {_DEEPEST} directories deep, as no "
+            f"run directory is. Remove it."
+        )
+    with os.scandir(handle) as entries:
+        found = [(entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in entries]
+    for name, mode in found:
+        if stat.S_ISDIR(mode):
+            with _opened_below(root, handle, (*inside, name)) as below:
+                _refuse_special(root, below, (*inside, name))
+        elif not stat.S_ISREG(mode):
+            if stat.S_ISLNK(mode) and _stays_inside(handle, name, inside):
+                continue
+            _refuse(root.joinpath(*inside, name), mode)
+
+
+@contextlib.contextmanager
+def _opened_below(root: Path, handle: int, inside: tuple[str, ...]) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        below = os.open(inside[-1], flags, dir_fd=handle)
+    except OSError as error:
+        path = root.joinpath(*inside)
+        raise RunDirectoryError(f"{path} cannot be read: {error.strerror or error}.") from error
+    try:
+        yield below
+    finally:
+        os.close(below)
+
+
+def _stays_inside(handle: int, name: str, inside: tuple[str, ...]) -> bool:
+    """Whether a link is one of those that Weights & Biases makes among its own files."""
+    if inside[:1] != (_LINKING,):
+        return False
+    target = os.readlink(name, dir_fd=handle)
+    return not os.path.isabs(target) and ".." not in Path(target).parts
+
+
+def _refuse(path: Path, mode: int) -> None:
+    kind = next((what for is_kind, what in _KINDS if is_kind(mode)), "no regular file")
+    raise RunDirectoryError(
+        f"{path} is {kind}. A run directory holds only files and directories: a link could lead "
+        f"Redline to write or delete elsewhere. Put the files themselves in its place, or remove "
+        f"it."
+    )
+
+
+@contextlib.contextmanager
+def directory_handle(path: Path) -> Iterator[int]:
+    """A descriptor of a directory, for names relative to it; its last part must be no link.
+
+    Raises:
+        OSError: if it is a link or no directory, or cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def open_plain(path: Path) -> int:
+    """A descriptor of a regular file, to read; never waits, and follows no link.
+
+    Raises:
+        OSError: if it is none, or cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file")
+    return descriptor
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file.
+
+    Args:
+        path: of the file.
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: if it is no regular file, or larger; with the arithmetic.
+    """
+    with open(open_plain(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(
+                f"{path} has {size:,} bytes, and a file of its kind has at most {limit:,}"
+            )
+        return file.read(limit)
+
+
+def read_json(path: Path, limit: int = CONFIG_LIMIT) -> Any:
+    """What a JSON file holds.
+
+    Args:
+        path: of the file.
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: if it is no regular file, or larger than `limit`.
+        ValueError: if it is no JSON, or JSON that no program of Redline's writes: nested
+            thousands deep, or with numbers of thousands of digits.
+    """
+    data = read_plain(path, limit)
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None

@@ -1,0 +1,96 @@
+"""What may lie in a directory of a stranger's, and how its files are opened."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from redline.errors import RunDirectoryError
+from redline.plain_files import read_json, read_plain, refuse_special_files
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to("/tmp")
+
+
+def a_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the address of a socket is short
+    try:
+        socket.socket(socket.AF_UNIX).bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("make", [a_link, a_dangling_link, a_fifo, a_socket])
+@pytest.mark.parametrize("where", ["checkpoints", "a/b/c"])
+def test_a_special_file_anywhere_is_refused_by_its_name(
+    make: Callable[[Path], None], where: str, tmp_path: Path
+) -> None:
+    path = tmp_path / where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+    with pytest.raises(RunDirectoryError, match=f"{where} is a (symbolic link|fifo|socket)"):
+        refuse_special_files(tmp_path)
+
+
+def test_plain_trees_and_a_root_that_is_a_link_pass(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints" / "best").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    (tmp_path / "named").symlink_to(tmp_path / "run")
+    refuse_special_files(tmp_path / "named")
+    refuse_special_files(tmp_path / "missing")
+
+
+def test_wandb_may_link_among_its_own_files_only(tmp_path: Path) -> None:
+    """It keeps `latest-run` and `debug.log` as links relative to its directory."""
+    (tmp_path / "wandb" / "run-1").mkdir(parents=True)
+    (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
+    refuse_special_files(tmp_path)
+    for target in ("/etc", "../checkpoints", "run-1/../../.."):
+        (tmp_path / "wandb" / "other").symlink_to(target)
+        with pytest.raises(RunDirectoryError, match="wandb/other is a symbolic link"):
+            refuse_special_files(tmp_path)
+        (tmp_path / "wandb" / "other").unlink()
+
+
+def test_a_file_is_opened_without_waiting_and_without_following(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="not a regular file"):
+        read_plain(tmp_path / "fifo", 10)
+    (tmp_path / "file").write_text("secret")
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_plain(tmp_path / "link", 10)
+    assert read_plain(tmp_path / "file", 6) == b"secret"
+
+
+def test_a_sparse_file_is_refused_by_its_size(tmp_path: Path) -> None:
+    """60 GB that take no room on the disk would take them in memory."""
+    path = tmp_path / "config.json"
+    path.touch()
+    os.truncate(path, 60 * 10**9)
+    with pytest.raises(OSError, match=r"60,000,000,000 bytes, .* at most 4,194,304"):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a":' * 200_000, "9" * 5_000, "\x00", "\xff", ""], ids=repr
+)
+def test_json_that_nobody_writes_is_a_value_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"."):
+        read_json(tmp_path / "config.json")
