@@ -32,6 +32,14 @@ class ResumeArguments:
     set: tuple[str, ...] = ()
     """NAME=VALUE, once for each: settings to go on with instead, such as learning_rate=1e-4. The
     run no longer repeats to the bit then; history.jsonl says so."""
+    wandb: FlagCreatePairsOff[bool] = False
+    """Confirm that the run may send settings and metrics to Weights & Biases again."""
+    accelerate: str | None = None
+    """Confirm the run's engine, where it runs a compiler."""
+    env_kwargs: str | None = None
+    """Confirm the environment's arguments, where they name files; as JSON."""
+    accept_changed_config: FlagCreatePairsOff[bool] = False
+    """Go on although config.json or progress.csv were changed since Redline wrote them."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the progress bar and messages."""
 
@@ -62,10 +70,16 @@ def resume(arguments: list[str], recording: Any) -> int:
             env_backend=parsed.env_backend,
             collector=parsed.collector,
             callbacks=callbacks,
+            confirmed={
+                "wandb": parsed.wandb or None,
+                "accelerate": parsed.accelerate,
+                "env_kwargs": parsed.env_kwargs,
+            },
         ),
         changes=changes,
         total_env_steps=parsed.total_env_steps,
         quiet=parsed.quiet,
+        accept_changed_config=parsed.accept_changed_config,
         recording=recording,
     )
     return run.exit_code

@@ -34,6 +34,10 @@ class EvalArguments:
     """The run's environment again, where it is `module:Id`, so that the module is imported."""
     env_backend: str | None = None
     """Likewise the back end that steps it, where it is `module:Name`."""
+    env_kwargs: str | None = None
+    """Likewise its arguments, as JSON, where they name files."""
+    accept_changed_config: FlagCreatePairsOff[bool] = False
+    """Take config.json although it was changed since Redline wrote it."""
     episodes: int = 10
     """Number of episodes of each run, exactly."""
     max_episode_steps: int | None = None
@@ -62,6 +66,8 @@ class InspectArguments:
     """Run directory."""
     algorithm: str | None = None
     """The run's algorithm again, where it is `module:Name` of your own."""
+    accept_changed_config: FlagCreatePairsOff[bool] = False
+    """Take config.json although it was changed since Redline wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,10 @@ class ExportArguments:
     """The run's environment again, where it is `module:Id`, so that the module is imported."""
     env_backend: str | None = None
     """Likewise the back end that steps it, where it is `module:Name`."""
+    env_kwargs: str | None = None
+    """Likewise its arguments, as JSON, where they name files."""
+    accept_changed_config: FlagCreatePairsOff[bool] = False
+    """Take config.json although it was changed since Redline wrote it."""
     format: Literal["onnx", "torch"] = "onnx"
     """onnx (extra: onnx), or torch for a torch.export program."""
 
@@ -136,6 +146,8 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         algorithm=parsed.algorithm,
         env=parsed.env,
         env_backend=parsed.env_backend,
+        env_kwargs=parsed.env_kwargs,
+        accept_changed_config=parsed.accept_changed_config,
     )
     greedy = not parsed.stochastic
     result = run.evaluate(
@@ -161,7 +173,12 @@ def inspect_run(arguments: list[str]) -> None:
     parsed = parse(InspectArguments, arguments, "inspect")
     from redline.train.runs.run import load_run
 
-    _print_json(load_run(parsed.run_dir, algorithm=parsed.algorithm).inspect())
+    run = load_run(
+        parsed.run_dir,
+        algorithm=parsed.algorithm,
+        accept_changed_config=parsed.accept_changed_config,
+    )
+    _print_json(run.inspect())
 
 
 def plot(arguments: list[str]) -> None:
@@ -195,6 +212,8 @@ def export(arguments: list[str]) -> None:
         algorithm=parsed.algorithm,
         env=parsed.env,
         env_backend=parsed.env_backend,
+        env_kwargs=parsed.env_kwargs,
+        accept_changed_config=parsed.accept_changed_config,
     )
     path = run.export(parsed.out, format=parsed.format, which=parsed.which)
     sys.stdout.write(f"{path}\n")

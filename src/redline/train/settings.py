@@ -12,7 +12,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -295,16 +295,26 @@ class RunConfig:
     policy: PolicySettings = field(default_factory=PolicySettings)
     algo: Any
 
-    def to_json(self, *, engine: str = "") -> dict[str, Any]:
+    def to_json(
+        self,
+        *,
+        engine: str = "",
+        build: Mapping[str, Any] | None = None,
+        changed: Sequence[str] = (),
+    ) -> dict[str, Any]:
         """Plain data for `config.json`.
 
         Args:
             engine: why updates run as `accelerate` says, for whoever reads the file.
+            build: what computes: versions and kernels; see `build_description`.
+            changed: settings that a resumed run went on with instead of its own.
         """
         return {
             "format_version": FORMAT_VERSION,
             "algorithm": self.algorithm,
             **({"engine": engine} if engine else {}),
+            **({"build": dict(build)} if build else {}),
+            **({"changed": list(changed)} if changed else {}),
             "run": dataclasses.asdict(self.run),
             "policy": dataclasses.asdict(self.policy),
             "algo": dataclasses.asdict(self.algo),

@@ -1,11 +1,12 @@
-"""The only place of hand-written CPU kernels, in Python and in C, behind two doors.
+"""The only place of hand-written CPU kernels, in Python and in C, behind three doors.
 
 | door | answers |
 |---|---|
 | `update_for` | how an algorithm's update can be run by the kernels |
 | `actor_for` | what acts in place of a policy, one observation at a time or a few images |
+| `kernel_instructions` | which instructions the compiled kernels use |
 
-Nothing else of this package is imported from outside. Both doors serve exactly known types with
+Nothing else of this package is imported from outside. The first two serve exactly known types with
 exactly known parts, or not at all (`known_parts`), and neither replaces or hooks anything inside
 the algorithm or the policy. Without the package everything runs as written.
 
@@ -47,6 +48,13 @@ def update_for(algorithm: Any) -> tuple[Callable[[Any], dict[str, Any]] | None, 
     from redline.engines.cpu.serving import serve_update
 
     return serve_update(algorithm)
+
+
+def kernel_instructions() -> str | None:
+    """The vector instructions that the compiled kernels use; None without compiled kernels."""
+    from redline.engines.cpu.mlp import instructions_in_use
+
+    return instructions_in_use()
 
 
 def actor_for(policy: Any, num_envs: int, rollout_length: int) -> Any | None:

@@ -46,6 +46,11 @@ def has_extension() -> bool:
     return _dense is not None
 
 
+def instructions_in_use() -> str | None:
+    """The widest vector instructions of the C extension here; None without it."""
+    return None if _dense is None else str(_dense.instructions[0])
+
+
 def in_c(chain: DenseChain) -> bool:
     """Whether C computes this network: ReLU, not too many layers, and AVX2 or better."""
     return (

@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Checkpoint:
         score: what "best" compares, None if it was saved without.
         path: where it lies.
         replay: directory of the saved replay; None if there is none.
+        run_files: name -> SHA-256 and size of the files that lay beside the checkpoints; empty
+            in those of earlier versions.
     """
 
     state: dict[str, Any]
@@ -59,6 +61,7 @@ class Checkpoint:
     score: float | None
     path: Path
     replay: Path | None = None
+    run_files: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -70,6 +73,7 @@ def save_checkpoint(
     score: float | None = None,
     replay: Replay | None = None,
     previous: Path | None = None,
+    run_files: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint.
 
@@ -81,6 +85,7 @@ def save_checkpoint(
         score: higher is better.
         replay: saved beside the state, if there is one.
         previous: an earlier checkpoint, of whose replay the unchanged files are linked.
+        run_files: plain data about the files beside the checkpoints; see `sealed_files`.
 
     Raises:
         CheckpointError: if state or metadata hold what cannot be saved; names where.
@@ -108,6 +113,8 @@ def save_checkpoint(
             STATE: state_file.entry(),
             TENSORS: write_tensors(temporary / TENSORS, arrays),
         }
+        if run_files:
+            manifest["run_files"] = dict(run_files)
         if replay is not None:
             manifest["replay"] = _save_replay(replay, temporary, previous)
         manifest["manifest_sha256"] = _manifest_sha256(manifest)
@@ -167,6 +174,7 @@ def _load(path: Path, with_replay: bool) -> Checkpoint:
         score=manifest["score"],
         path=path,
         replay=replay,
+        run_files=manifest.get("run_files", {}),
     )
 
 
@@ -210,6 +218,7 @@ def _check_manifest(file: Path, manifest: dict[str, Any]) -> None:
         and all(_is_entry(entry) for entry in entries)
         and ("replay" not in manifest or _is_entry(manifest["replay"]))
         and "metadata" in manifest
+        and _are_entries(manifest.get("run_files", {}))
     )
     if not well_formed:
         raise CorruptCheckpointError(
@@ -224,6 +233,10 @@ def _is_entry(entry: Any) -> bool:
         and isinstance(entry.get("sha256"), str)
         and _is_count(entry.get("size_bytes"))
     )
+
+
+def _are_entries(entries: Any) -> bool:
+    return isinstance(entries, dict) and all(_is_entry(entry) for entry in entries.values())
 
 
 def _is_count(value: Any) -> bool:

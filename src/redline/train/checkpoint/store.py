@@ -109,6 +109,7 @@ class CheckpointStore:
         score: float | None = None,
         final: bool = False,
         replay: Replay | None = None,
+        run_files: Mapping[str, Any] | None = None,
     ) -> Path | None:
         """Write a checkpoint if the mode wants one, then remove those it does not keep.
 
@@ -120,6 +121,7 @@ class CheckpointStore:
             final: the run ends here; written in every mode.
             replay: saved beside the state; what did not change since the newest checkpoint
                 is linked from there.
+            run_files: plain data about the files beside the checkpoints.
 
         Returns:
             Where it lies; None if the mode did not want it.
@@ -142,6 +144,7 @@ class CheckpointStore:
             score=score,
             replay=replay,
             previous=earlier[-1] if earlier else None,
+            run_files=run_files,
         )
         if self.mode == "best":
             self._keep_if_best(path)

@@ -129,6 +129,7 @@ class TrainLoop(ABC):
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
         background: evaluates in another process instead; None: none does.
         callbacks: of the user's, made already; see `train.callbacks`.
+        run_files: what a checkpoint says of the files beside it; None: nothing.
 
     Attributes:
         counters: where the run stands.
@@ -150,11 +151,13 @@ class TrainLoop(ABC):
         evaluate: Callable[[int], Evaluation] | None = None,
         background: BackgroundEvaluation | None = None,
         callbacks: Sequence[Any] = (),
+        run_files: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
+        self._run_files = run_files or dict
         self._frame_skip, self._evaluate, self._background = frame_skip, evaluate, background
         self._metrics = MetricMeans()
         self._metrics_are_known = False
@@ -527,6 +530,7 @@ class TrainLoop(ABC):
                 score=score,
                 final=final,
                 replay=self._replay,
+                run_files=self._run_files(),
             )
         if path is not None and final:
             self._console.message(f"checkpoint: {path}")

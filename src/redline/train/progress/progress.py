@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError, RunDirectoryError, UnknownNameError
-from redline.train.progress.writers import WRITERS, RowWriter, open_writer, require_writer
+from redline.train.progress.writers import (
+    CSV_NAME,
+    WRITERS,
+    CsvWriter,
+    RowWriter,
+    open_writer,
+    require_writer,
+)
 
 Number: TypeAlias = "int | float"
 
@@ -238,6 +245,11 @@ class ProgressLogger:
             "columns": list(self._columns),
             "last_env_steps": self._last_env_steps,
         }
+
+    def run_files(self) -> dict[str, Any]:
+        """SHA-256 and size of progress.csv as it now is, by its name; empty before a row."""
+        csv = next((each for each in self._writers if isinstance(each, CsvWriter)), None)
+        return {} if csv is None else {CSV_NAME: csv.entry()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the files back to the rows that `state` counts, and go on from there.

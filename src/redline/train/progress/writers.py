@@ -5,6 +5,7 @@ Each writer is opened with the number of rows to keep from before and goes on af
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import math
@@ -80,7 +81,7 @@ def open_writer(
         RunDirectoryError: if there are fewer rows, or other columns.
     """
     if name == "csv":
-        return _CsvWriter(run_dir / CSV_NAME, columns, rows)
+        return CsvWriter(run_dir / CSV_NAME, columns, rows)
     if name == "jsonl":
         return _JsonLinesWriter(run_dir / JSONL_NAME, rows)
     if name == "tensorboard":
@@ -89,15 +90,23 @@ def open_writer(
 
 
 class _LineWriter(RowWriter):
-    """A text file with one line per row."""
+    """A text file with one line per row, hashed as it grows."""
 
     def __init__(self, path: Path, header: str | None, rows: int) -> None:
-        _cut_lines(path, header, rows)
+        kept = _cut_lines(path, header, rows)
+        self._hash, self._size_bytes = hashlib.sha256(kept), len(kept)
         self._file: IO[str] = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
 
     def _append(self, line: str) -> None:
         self._file.write(line + "\n")
         self._file.flush()
+        data = f"{line}\n".encode()
+        self._hash.update(data)
+        self._size_bytes += len(data)
+
+    def entry(self) -> dict[str, Any]:
+        """SHA-256 and size of what was written and kept."""
+        return {"sha256": self._hash.hexdigest(), "size_bytes": self._size_bytes}
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -106,7 +115,9 @@ class _LineWriter(RowWriter):
         self._file.close()
 
 
-class _CsvWriter(_LineWriter):
+class CsvWriter(_LineWriter):
+    """progress.csv: a header, then one line of numbers per row."""
+
     def __init__(self, path: Path, columns: Sequence[str], rows: int) -> None:
         super().__init__(path, ",".join(columns), rows)
         self._path, self._num_columns = path, len(columns)
@@ -123,6 +134,7 @@ class _CsvWriter(_LineWriter):
         self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115
 
     def write(self, row: Row) -> None:
+        """Append a row; None is an empty cell."""
         self._append(",".join("" if value is None else repr(value) for value in row.values()))
 
 
@@ -189,8 +201,11 @@ class _WandbWriter(RowWriter):
         self._run.finish()
 
 
-def _cut_lines(path: Path, header: str | None, rows: int) -> None:
+def _cut_lines(path: Path, header: str | None, rows: int) -> bytes:
     """Leave the header and the first `rows` whole lines of a file, replacing it at once.
+
+    Returns:
+        What is left.
 
     Raises:
         RunDirectoryError: if it has fewer, or another header.
@@ -200,6 +215,7 @@ def _cut_lines(path: Path, header: str | None, rows: int) -> None:
         kept += _first_rows(path, header, rows)
     with atomic_file(path) as temporary:
         temporary.write_bytes(b"".join(kept))
+    return b"".join(kept)
 
 
 def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:

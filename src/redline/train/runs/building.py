@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
+from redline.train.runs.outside_settings import require_confirmed_env_kwargs
 from redline.train.settings import RunConfig, RunSettings
 from redline.train.threads import busy_cores, choose_threads, update_multiplications
 
@@ -56,6 +57,8 @@ class Given:
         callbacks: objects, classes without arguments, or module:Name of them.
         changed: names of the settings that the caller changed from those of the preset; none for
             a run that is resumed.
+        confirmed: settings of a run directory that the caller says, too, because they reach
+            outside it; see `outside_settings`.
     """
 
     algorithm: str | type[Algorithm] | None = None
@@ -65,6 +68,7 @@ class Given:
     collector: str | type[Collector] | None = None
     callbacks: tuple[Any, ...] = ()
     changed: frozenset[str] = frozenset()
+    confirmed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def describe_env(env: EnvArgument) -> str:
@@ -132,6 +136,7 @@ def env_settings(
                 f"env=...) with the same object."
             )
         env = run.env
+    require_confirmed_env_kwargs(config, given.confirmed.get("env_kwargs"))
     backend = _named_again(run.env_backend, given.env_backend, "env_backend")
     if isinstance(env, gymnasium.vector.VectorEnv) and run.eval_interval:
         raise ConfigError(

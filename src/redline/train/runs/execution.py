@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,13 @@ import torch
 from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
 from redline.collect import Collector
 from redline.engines.acting import describe_acting
+from redline.engines.build import build_description, other_build
 from redline.engines.engine import Engine, choose_engine
 from redline.engines.self_check import CheckedUpdate
 from redline.envs import EnvSettings
 from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineError
 from redline.policies import Policy
 from redline.replay import Replay
-from redline.train.checkpoint.atomic_files import write_json_atomic
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.loops.loop import TrainLoop
 from redline.train.loops.off_policy_loop import OffPolicyLoop
@@ -47,9 +47,16 @@ from redline.train.runs.building import (
     resolve_threads,
     said_at_start,
 )
+from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.history import RunHistory
 from redline.train.runs.idle_settings import refuse_idle_settings
-from redline.train.runs.run_directory import CONFIG_FILE, RunLock, recorded_engine
+from redline.train.runs.run_directory import (
+    RunLock,
+    recorded_build,
+    recorded_changes,
+    recorded_engine,
+)
+from redline.train.runs.sealed_files import write_config
 from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
 from redline.train.settings import RunConfig, RunSettings
 
@@ -107,6 +114,7 @@ def execute(
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)
         torch.set_num_threads(int(config.run.num_threads))
+        asked = config.run.accelerate
         engine, config = _choose_engine(config, algorithm, out if checkpoint else None)
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
@@ -116,8 +124,11 @@ def execute(
         closing.callback(collector.close)
         if recording is None:
             closing.enter_context(RunLock(out))
+        if checkpoint is not None:
+            cautions = _said_at_resume(out, asked, engine)
+        sealed = SealedRunFiles(out, changed or ())
         if checkpoint is None:
-            write_json_atomic(out / CONFIG_FILE, config.to_json(engine=engine.reason))
+            sealed.write(config, engine.reason)
         console = closing.enter_context(
             Console(
                 config.run.total_env_steps,
@@ -127,7 +138,7 @@ def execute(
         )
         logger = closing.enter_context(make_logger(config, out))
         evaluation = _make_evaluation(config, settings, algorithm.policy, closing)
-        update = _checked(config, engine, algorithm, console, out)
+        update = _checked(config, engine, algorithm, console, sealed)
         loop_kind = OffPolicyLoop if learning else OnPolicyLoop
         loop: TrainLoop = loop_kind(
             config,
@@ -141,8 +152,9 @@ def execute(
             update=update,
             **evaluation,
             callbacks=callbacks,
+            run_files=lambda: sealed.entries | logger.run_files(),
         )
-        _announce(console, config, probe.backend, out, [] if checkpoint else cautions)
+        _announce(console, config, probe.backend, out, cautions)
         for sentence in taken:
             console.message(sentence)
         console.message(f"updates: {engine.name} ({engine.reason})")
@@ -151,7 +163,7 @@ def execute(
         if checkpoint is not None:
             _restore(loop, checkpoint)
             # Only now is it certain that the saved state fits settings that were changed.
-            write_json_atomic(out / CONFIG_FILE, config.to_json(engine=engine.reason))
+            sealed.write(config, engine.reason)
         event = "started" if checkpoint is None else "resumed"
         begun = loop.counters.env_steps
         source = None if began_with is None else str(began_with.path)
@@ -227,10 +239,43 @@ def _take_over(algorithm: Any, checkpoint: Checkpoint | None, run: RunSettings) 
     return list(taken.sentences(Path(run.init_from or "")))
 
 
+def _said_at_resume(out: Path, asked: str, engine: Engine) -> list[str]:
+    """Warnings where another build or engine goes on with a run than wrote it."""
+    said = [other_build(recorded_build(out))]
+    if engine.name != asked:
+        said.append(
+            f"the engine {asked!r} wrote this run, and {engine.name!r} goes on with it: "
+            f"{engine.reason}. Parameters will agree to rounding only, not to the bit."
+        )
+    return [sentence for sentence in said if sentence]
+
+
+class SealedRunFiles:
+    """Writes `config.json`, and knows what checkpoints say of it.
+
+    Args:
+        out: run directory.
+        changed: names of the settings that a resumed run goes on with instead of its own.
+    """
+
+    def __init__(self, out: Path, changed: Iterable[str]) -> None:
+        self._out = out
+        # Those of earlier resumes, too: the newest checkpoint may be from before them.
+        self._changed = sorted({*changed, *recorded_changes(out)})
+        self.entries: dict[str, Any] = {}
+
+    def write(self, config: RunConfig, engine: str) -> None:
+        """Write the settings, and why updates run as they do."""
+        entry = write_config(
+            self._out, config, engine=engine, build=build_description(), changed=self._changed
+        )
+        self.entries = {CONFIG_FILE: entry}
+
+
 def _announce(
     console: Console, config: RunConfig, backend: str, out: Path, cautions: list[str]
 ) -> None:
-    """Say what begins, and what of it the caller may not expect."""
+    """Say what begins or goes on, and what of it the caller may not expect."""
     run = config.run
     console.message(
         f"{config.algorithm} on {run.env} ({backend}, {config.algo.num_envs} environments, "
@@ -241,7 +286,7 @@ def _announce(
 
 
 def _checked(
-    config: RunConfig, engine: Engine, algorithm: Any, console: Console, out: Path
+    config: RunConfig, engine: Engine, algorithm: Any, console: Console, sealed: SealedRunFiles
 ) -> Callable[[Any], Mapping[str, Any]]:
     """The engine's update, held to the written one on the first batch unless that is left out."""
     if not (config.run.self_check and engine.checked_at):
@@ -250,8 +295,7 @@ def _checked(
     def report(problem: str) -> None:
         console.warning(problem)
         # A resumed run goes on as this one does.
-        changed = config.replace(accelerate="eager")
-        write_json_atomic(out / CONFIG_FILE, changed.to_json(engine=problem))
+        sealed.write(config.replace(accelerate="eager"), problem)
 
     return CheckedUpdate(algorithm, engine, report)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,9 +39,8 @@ from redline.train.runs.building import (
 )
 from redline.train.runs.export import export_policy
 from redline.train.runs.history import read_history
-from redline.train.runs.run_directory import (
-    read_config,
-)
+from redline.train.runs.run_directory import read_config
+from redline.train.runs.sealed_files import require_same_config
 from redline.train.runs.summary import last_return_row, summarize_run
 from redline.train.runs.video import EpisodeFrames, write_video
 from redline.train.settings import RunConfig
@@ -64,8 +64,10 @@ class Run:
         given: Given | None = None,
         *,
         exit_code: int = 0,
+        accept_changed_config: bool = False,
     ) -> None:
         self.out, self.config, self.exit_code = out, config, exit_code
+        self._accepts_change = accept_changed_config
         self._given = given or Given()
 
     def __repr__(self) -> str:
@@ -110,11 +112,14 @@ class Run:
 
         Raises:
             CheckpointError: if there is none.
+            ConfigError: if config.json was changed since it was written.
         """
         store = CheckpointStore(self.out / "checkpoints")
         found = store.best() if which == "best" else store.latest(_warn)
         if found is None:
             raise CheckpointError(self._no_checkpoint(which, store))
+        if not self._accepts_change:
+            require_same_config(self.out, found.run_files)
         return found
 
     def _no_checkpoint(self, which: str, store: CheckpointStore) -> str:
@@ -279,6 +284,8 @@ def load_run(
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
     env_backend: str | type[Backend] | None = None,
+    env_kwargs: str | Mapping[str, Any] | None = None,
+    accept_changed_config: bool = False,
 ) -> Run:
     """The run in a directory.
 
@@ -288,19 +295,29 @@ def load_run(
         env: the environment, if it was given as a Python object.
         network: the network factory, if there was one.
         env_backend: the environments' back end, if it is a class or module:Name of your own.
+        env_kwargs: the arguments of the environment again, where they name files.
+        accept_changed_config: take config.json also if it was changed since Redline wrote it.
 
     Raises:
         RunDirectoryError: if the directory holds no run.
+        ConfigError: if its config.json was changed.
     """
     path = Path(out)
     if not path.is_dir():
         raise RunDirectoryError(f"{path} does not exist. Give a run directory.")
-    config = read_config(path, algorithm)
+    config = read_config(path, algorithm, accept_changed=accept_changed_config)
     if env is not None and isinstance(env, str) and env != config.run.env:
         raise IncompatibleCheckpointError(
             f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "
             f"give the same."
         )
-    return Run(
-        path, config, Given(algorithm=algorithm, env=env, network=network, env_backend=env_backend)
+    if isinstance(env_kwargs, Mapping):
+        env_kwargs = json.dumps(env_kwargs)
+    given = Given(
+        algorithm=algorithm,
+        env=env,
+        network=network,
+        env_backend=env_backend,
+        confirmed={"env_kwargs": env_kwargs},
     )
+    return Run(path, config, given, accept_changed_config=accept_changed_config)

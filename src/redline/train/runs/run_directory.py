@@ -25,6 +25,7 @@ from typing import Any
 from redline.errors import ConfigError, RunDirectoryError
 from redline.plain_files import read_json, refuse_special_files
 from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
+from redline.train.runs.sealed_files import require_own_hash
 from redline.train.settings import RunConfig
 
 _NAMED_AT_MOST = 3  # of the changed settings: a name must fit into a table and a file system
@@ -136,16 +137,17 @@ def check_new_run_directory(path: Path) -> None:
         )
 
 
-def read_config(path: Path, algorithm: Any = None) -> RunConfig:
+def read_config(path: Path, algorithm: Any = None, *, accept_changed: bool = False) -> RunConfig:
     """The config of the run in `path`.
 
     Args:
         path: run directory.
         algorithm: class or module:Name, where the run's is one of a user's own.
+        accept_changed: take it also if it was changed since Redline wrote it.
 
     Raises:
         RunDirectoryError: if `path` holds no run.
-        ConfigError: if its config.json is damaged or from another version.
+        ConfigError: if its config.json is damaged, changed or from another version.
     """
     file = path / CONFIG_FILE
     refuse_special_files(path)
@@ -164,16 +166,34 @@ def read_config(path: Path, algorithm: Any = None) -> RunConfig:
         ) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file} must hold a JSON object. Restore it, or start a new run.")
+    if not accept_changed:
+        require_own_hash(path, data)
     return RunConfig.from_json(data, algorithm)
 
 
 def recorded_engine(path: Path) -> str:
     """Why updates run as they do, as the run in `path` has it; "" if it does not say."""
-    try:
-        said = read_json(path / CONFIG_FILE).get("engine", "")
-    except (OSError, ValueError, AttributeError):
-        return ""
+    said = _said(path, "engine")
     return said if isinstance(said, str) else ""
+
+
+def recorded_build(path: Path) -> dict[str, Any]:
+    """What computed the run in `path`; empty if it does not say."""
+    said = _said(path, "build")
+    return said if isinstance(said, dict) else {}
+
+
+def recorded_changes(path: Path) -> list[str]:
+    """Settings that the run in `path` went on with instead of its own; see `sealed_files`."""
+    said = _said(path, "changed")
+    return [str(name) for name in said] if isinstance(said, list) else []
+
+
+def _said(path: Path, name: str) -> Any:
+    try:
+        return read_json(path / CONFIG_FILE).get(name)
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 class RunLock:
@@ -190,12 +210,8 @@ class RunLock:
     def __enter__(self) -> RunLock:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-<<<<<<< HEAD
-            descriptor = os.open(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-=======
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(self._path / _LOCK_FILE, flags, 0o644)
->>>>>>> aaad499 (Refuse links, odd generators and foreign attributes in run directories)
+            descriptor = os.open(self._path / LOCK_FILE, flags, 0o644)
         except OSError as error:
             raise RunDirectoryError(
                 f"{self._path} cannot be written ({error.strerror}). Give a directory you may "

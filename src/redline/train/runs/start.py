@@ -24,15 +24,19 @@ from redline.train.progress.console import Console
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.execution import ProfileRecording, execute
-from redline.train.runs.files import HISTORY_FILE
+from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
 from redline.train.runs.idle_settings import changed_settings
+from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
-    CONFIG_FILE,
     read_config,
     run_directory,
 )
+from redline.train.runs.sealed_files import require_same_config, require_same_rows
 from redline.train.settings import RunConfig
+
+_CONFIRMED = frozenset({"wandb", "accelerate", "env_kwargs"})
+"""Settings that a run directory alone must not decide; see `outside_settings`."""
 
 
 def train(
@@ -69,7 +73,9 @@ def train(
         preset: named hyperparameters to start from; None: the file's, else by the environment.
         set: with `resume`, settings to go on with instead; the run no longer repeats to the bit.
         settings: any setting of the run, the policy or the algorithm by its name, such as
-            `total_env_steps`, `seed`, `out`, `num_envs`, `learning_rate`, `core`.
+            `total_env_steps`, `seed`, `out`, `num_envs`, `learning_rate`, `core`. With `resume`
+            only `total_env_steps` and `quiet`; `wandb`, `accelerate` and `env_kwargs` to confirm
+            those of the run; and `accept_changed_config` to take an edited `config.json`.
 
     Returns:
         The run; `run.evaluate(episodes=20)` tests its agent.
@@ -86,13 +92,7 @@ def train(
         callbacks=tuple(callbacks),
     )
     if resume is not None:
-        allowed = {"total_env_steps", "quiet"}
-        if unknown := settings.keys() - allowed:
-            raise ConfigError(
-                f"{', '.join(sorted(unknown))} cannot be changed when a run is resumed: it would "
-                f"not be the same run. To change it all the same, give set={{...}}."
-            )
-        return resume_run(Path(resume), given, changes=set, **settings)
+        return _resumed(Path(resume), given, set, settings)
     if set is not None:
         raise ConfigError("set is for resume=RUN. Give settings of a new run by their names.")
     said = GivenSettings() if config is None else given_settings(config)
@@ -123,6 +123,23 @@ def _named_settings(settings: dict[str, Any], given: Given) -> dict[str, Any]:
     return settings
 
 
+def _resumed(
+    out: Path, given: Given, changes: Mapping[str, Any] | None, settings: dict[str, Any]
+) -> Run:
+    """Go on with a run, with settings by their names."""
+    allowed = {"total_env_steps", "quiet"}
+    if unknown := settings.keys() - allowed - _CONFIRMED - {"accept_changed_config"}:
+        raise ConfigError(
+            f"{', '.join(sorted(unknown))} cannot be changed when a run is resumed: it would "
+            f"not be the same run. To change it all the same, give set={{...}}."
+        )
+    confirmed = {name: settings.pop(name) for name in _CONFIRMED & settings.keys()}
+    if isinstance(confirmed.get("env_kwargs"), Mapping):
+        confirmed["env_kwargs"] = json.dumps(confirmed["env_kwargs"])
+    given = dataclasses.replace(given, confirmed=confirmed)
+    return resume_run(out, given, changes=changes, **settings)
+
+
 def start_run(
     config: RunConfig,
     given: Given | None = None,
@@ -149,6 +166,7 @@ def start_run(
         algorithm=given.algorithm or config.algorithm,
         env=given.env if given.env is not None else config.run.env or None,
         env_backend=given.env_backend or config.run.env_backend,
+        confirmed={"env_kwargs": config.run.env_kwargs},
         collector=given.collector or config.run.collector,
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
@@ -164,6 +182,7 @@ def resume_run(
     total_env_steps: int | None = None,
     changes: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    accept_changed_config: bool = False,
     recording: ProfileRecording | None = None,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint.
@@ -175,6 +194,8 @@ def resume_run(
         total_env_steps: new length of the run; None: as it was.
         changes: settings to go on with instead; the run no longer repeats to the bit then.
         quiet: leave out the progress bar and messages.
+        accept_changed_config: go on also if config.json or progress.csv were changed since the
+            checkpoint was written.
         recording: run directory -> context in which the training takes place.
 
     Raises:
@@ -183,8 +204,9 @@ def resume_run(
     if total_env_steps is not None:
         require_positive(total_env_steps=total_env_steps)
     given = given or Given()
-    config = read_config(out, given.algorithm)
+    config = read_config(out, given.algorithm, accept_changed=accept_changed_config)
     _check_same(config, out, given)
+    require_confirmed(config, given.confirmed)
     before = config
     if changes:
         config = changed_config(config, changes)
@@ -192,6 +214,9 @@ def resume_run(
     console = Console(total, quiet=quiet)
     checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
     if checkpoint is not None:
+        if not accept_changed_config:
+            require_same_config(out, checkpoint.run_files)
+            require_same_rows(out, checkpoint.run_files)
         _check_same_env(config, checkpoint)
         if checkpoint.metadata["env_steps"] >= total:
             console.message(

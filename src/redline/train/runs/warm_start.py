@@ -14,7 +14,7 @@ from redline.errors import ConfigError, RunDirectoryError
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
-from redline.train.runs.run_directory import CONFIG_FILE
+from redline.train.runs.files import CONFIG_FILE
 
 PARTS = ("weights", "normalizer", "replay")
 _NORMALIZER = "normalizer."
