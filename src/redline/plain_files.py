@@ -47,8 +47,8 @@ def refuse_special_files(root: Path) -> None:
     """
     try:
         handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
+    except (FileNotFoundError, NotADirectoryError):
+        return  # there is no directory to look through; who needs one says so
     except OSError as error:
         raise RunDirectoryError(f"{root} cannot be read: {error.strerror or error}.") from error
     try:

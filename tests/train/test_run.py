@@ -349,7 +349,7 @@ def test_a_run_directory_alone_does_not_decide_what_is_imported(tmp_path: Path) 
     config["run"]["env"] = "tests.train.never_imported:Some-v0"
     (run.out / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="must not decide what is imported"):
-        redline.load(run.out).evaluate(1)
+        redline.load(run.out, accept_changed_config=True).evaluate(1)
 
 
 def test_a_checkpoint_that_does_not_fit_the_config_is_named(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_a_checkpoint_that_does_not_fit_the_config_is_named(tmp_path: Path) -> N
     config["policy"]["hidden_sizes"] = [8]
     (run.out / "config.json").write_text(json.dumps(config))
     with pytest.raises(IncompatibleCheckpointError, match="does not fit"):
-        redline.train(resume=run.out, total_env_steps=256, quiet=True)
+        redline.train(resume=run.out, total_env_steps=256, quiet=True, accept_changed_config=True)
 
 
 def test_reinforce_runs_where_environments_cannot_wait(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_resuming_with_another_environment_is_refused(tmp_path: Path) -> None:
     config["run"]["env"] = "Acrobot-v1"
     (run.out / "config.json").write_text(json.dumps(config))
     with pytest.raises(IncompatibleCheckpointError, match="Put CartPole-v1 back"):
-        redline.train(resume=run.out, total_env_steps=256)
+        redline.train(resume=run.out, total_env_steps=256, accept_changed_config=True)
 
 
 def test_resuming_with_other_settings_is_refused(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ class Snapshotter:
         # Some constructors leave to the first reset what stepping needs.
         self._env.reset(seed=0)
         wrappers = list(zip(self._layers[:-1], state["wrappers"], strict=True))
-        inner = self._saved_attributes(state["inner"])
+        inner = self._inner_attributes(state["inner"])
         self._make_attributes([*wrappers, *inner])
         self._restore_inner(state["inner"])
         for layer, attributes in inner:
@@ -229,7 +229,7 @@ class Snapshotter:
         elif self.method == "ale":
             restore_ale(self._inner.ale, saved["simulator"])
 
-    def _saved_attributes(self, saved: Any) -> list[tuple[Any, Any]]:
+    def _inner_attributes(self, saved: Any) -> list[tuple[Any, Any]]:
         """The innermost environment and its saved attributes, if they are saved by name."""
         if self.method == "protocol":
             return []

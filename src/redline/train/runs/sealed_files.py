@@ -10,7 +10,8 @@ that a resumed run depends on:
 
 `config.json` also carries a hash of itself. Redline rewrites it when a run is resumed, before there
 is a new checkpoint. A file with a valid hash that differs only in what a resume may change, or in
-settings that it lists as changed by `--set`, is such a one. Checkpoints and files of earlier versions have no hashes and are taken as they are.
+settings that it lists as changed by `--set`, is such a one. Checkpoints and files of earlier
+versions have no hashes and are taken as they are.
 """
 
 from __future__ import annotations
