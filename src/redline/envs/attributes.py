@@ -30,6 +30,11 @@ def set_attribute(env: gymnasium.Env[Any, Any], name: str, value: Any, label: st
                 f"of its wrappers has."
             )
         layer = layer.env
+    if callable(getattr(layer, name)):  # the name may come from a stranger's checkpoint
+        raise ConfigError(
+            f"{label}: {name!r} is a method of {type(layer).__name__}, not an attribute to set. "
+            f"Give an attribute that holds data."
+        )
     try:
         setattr(layer, name, value)
     except AttributeError as error:
