@@ -11,6 +11,7 @@ print(run.evaluate(episodes=20).return_mean)
 |---|---|
 | `train` | train an agent, or go on with a run |
 | `load` | a run from its directory |
+| `sweep` | many runs: settings x seeds, on slots of cores and GPUs |
 | `make_vec` | environments as Redline steps them |
 | `make_policy` | an actor-critic for given spaces |
 | `Run`, `Rollout` | what `train` gives, what collectors give |
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redline.data import Rollout
     from redline.envs import make_vec
+    from redline.launch.sweep import sweep
     from redline.policies import make_policy
     from redline.train.callbacks import Curriculum, SaveBest, StopAtReturn
     from redline.train.runs.run import Run
@@ -46,6 +48,7 @@ __all__ = [
     "load",
     "make_policy",
     "make_vec",
+    "sweep",
     "train",
 ]
 
@@ -59,6 +62,7 @@ _HOMES = {
     "load": ("redline.train.runs.run", "load_run"),
     "make_policy": ("redline.policies", "make_policy"),
     "make_vec": ("redline.envs", "make_vec"),
+    "sweep": ("redline.launch.sweep", "sweep"),
 }
 
 

@@ -35,6 +35,8 @@ commands:
   inspect RUN_DIR            what the newest checkpoint holds
   plot RUN_DIR... --out F    learning curves as .png, .pdf or .svg
   export RUN_DIR --out F     the policy as ONNX or torch.export program
+  sweep FILE --out DIR       many runs: settings x seeds, on slots of cores and GPUs
+  sweep status DIR           how far a sweep is
   profile [...] -- COMMAND   record where a program's time goes, by process and level
   report DIR                 what a recorded session says; also trace, diff, inspect-session
   completion bash|zsh        a script that completes commands and options

@@ -20,6 +20,8 @@ RedlineError
 │   ├── CorruptCheckpointError      torn, truncated or altered files
 │   └── IncompatibleCheckpointError from another format version, environment or setting
 ├── RunDirectoryError (OSError)     the run directory cannot be written, or is not one
+├── SweepStateError (OSError)       a sweep's folder or database cannot be used
+├── ClusterError                    a cluster or the other ranks cannot be reached, or have ended
 └── ProfileError                    profiling cannot start or go on
     ├── ProfilerConflictError       another profiler or debugger holds the hook
     └── SessionError                a profile session cannot be written or read
@@ -32,6 +34,7 @@ __all__ = [
     "ActionError",
     "CallbackError",
     "CheckpointError",
+    "ClusterError",
     "ConfigError",
     "CorruptCheckpointError",
     "DeviceError",
@@ -47,6 +50,7 @@ __all__ = [
     "RunDirectoryError",
     "SessionError",
     "SpaceError",
+    "SweepStateError",
     "UnknownNameError",
     "WorkerError",
 ]
@@ -135,6 +139,14 @@ class IncompatibleCheckpointError(CheckpointError):
 
 class RunDirectoryError(RedlineError, OSError):
     """The run directory cannot be written, or is not a run directory."""
+
+
+class SweepStateError(RedlineError, OSError):
+    """A sweep's folder or database is locked, full, damaged or from another version."""
+
+
+class ClusterError(RedlineError):
+    """A cluster or the other ranks of a run cannot be reached, or have ended."""
 
 
 class ProfileError(RedlineError):

@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "redline.command_line.runs:inspect_run",
     "plot": "redline.command_line.runs:plot",
     "export": "redline.command_line.runs:export",
+    "sweep": "redline.launch.commands:sweep_command",
     "profile": "redline.profile.commands:profile_main",
     "report": "redline.profile.commands:report_main",
     "trace": "redline.profile.commands:trace_main",

@@ -159,7 +159,7 @@ def start_run(
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
     """
-    _check_updates(config)
+    check_updates(config)
     given = given or Given()
     # Named by the caller, not by a file: their modules may be imported.
     given = dataclasses.replace(
@@ -284,7 +284,7 @@ def _executed(
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 
 
-def _check_updates(config: RunConfig) -> None:
+def check_updates(config: RunConfig) -> None:
     """Refuse a run that would end without an update, or without a move of its target network.
 
     Raises:

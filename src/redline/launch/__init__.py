@@ -1,0 +1,17 @@
+"""Many runs: sweeps over slots of cores and GPUs, comparisons, searches, clusters.
+
+| file | holds |
+|---|---|
+| `sweep_file` | the file that describes a sweep |
+| `variants` | the runs that it stands for, and their names |
+| `checking` | every setting of every run, checked before the first starts |
+| `state` | what has been done, in one SQLite file |
+| `slots` | cores, GPUs and memory, dealt out |
+| `local` | runs as processes on slots of this machine |
+| `run_process` | the process of one run |
+| `launcher` | which run goes where, and what becomes of it |
+| `status` | how far a sweep is |
+| `sweep` | `redline.sweep` |
+
+Importing this package imports nothing: `redline sweep status` must answer at once.
+"""

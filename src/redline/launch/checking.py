@@ -1,0 +1,64 @@
+"""Every setting of every run, checked before the first run starts; all mistakes at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from redline.errors import RedlineError
+from redline.launch.variants import Variant
+from redline.train.config_files import config_of, given_settings, setting_mistakes
+from redline.train.runs.building import Given
+from redline.train.runs.checking import check_buildable
+from redline.train.settings import RunConfig
+
+
+def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
+    """The settings as their types want them, and what is wrong with them.
+
+    Args:
+        variant: as the plan has it.
+
+    Returns:
+        Setting -> value, and one sentence per mistake.
+    """
+    settings = dict(variant.settings)
+    if not settings.get("env"):
+        return settings, ["env is missing: give one in base, such as env: CartPole-v1"]
+    if mistakes := setting_mistakes(variant.algorithm, settings):
+        return settings, [f"{variant.algorithm}: {mistake}" for mistake in mistakes]
+    config = starting_config(variant.algorithm, settings)
+    callbacks = tuple(config.run.callbacks)
+    given = Given(algorithm=variant.algorithm, env=config.run.env, callbacks=callbacks)
+    try:
+        check_buildable(config, given)
+    except RedlineError as error:
+        return settings, [f"{variant.algorithm} on {settings['env']}: {error}"]
+    # Said even where it is the default: how far a run is depends on it.
+    settings["total_env_steps"] = config.run.total_env_steps
+    names = setting_names(config)
+    return {n: value_of(config, n) if n in names else v for n, v in settings.items()}, []
+
+
+def starting_config(algorithm: str, settings: dict[str, Any]) -> RunConfig:
+    """The config that settings make, over the preset in force.
+
+    Raises:
+        RedlineError: if there is no such algorithm, preset or setting.
+    """
+    return config_of(given_settings({"algorithm": algorithm, **settings}))
+
+
+def setting_names(config: RunConfig) -> set[str]:
+    """Every setting by its flat name."""
+    parts = (config.run, config.policy, config.algo)
+    return {field.name for part in parts for field in dataclasses.fields(part)}
+
+
+def value_of(config: RunConfig, name: str) -> Any:
+    """The value of a setting, as plain data."""
+    for part in (config.run, config.policy, config.algo):
+        if name in {field.name for field in dataclasses.fields(part)}:
+            value = getattr(part, name)
+            return list(value) if isinstance(value, tuple) else value
+    raise KeyError(name)

@@ -1,0 +1,129 @@
+"""`redline sweep`, `compare` and `tune`: parse, call, print. Quick until work starts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
+
+from redline.errors import ConfigError
+
+_REFRESH_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepArguments:
+    """Train every combination of settings and seeds that a file describes.
+
+    The same command on a finished sweep runs only what the file has that is new.
+    """
+
+    file: Positional[Path | None] = None
+    """.yaml, .toml or .json file."""
+    out: Path | None = None
+    """Folder of the sweep. None: sweeps/<name of the file>."""
+    resume: Path | None = None
+    """Folder of a sweep to go on with, in place of a file."""
+    slots: int | None = None
+    """Runs at a time. None: as many as there are cores for."""
+    cores_per_run: int | None = None
+    """Cores that each run is pinned to, and its threads. None: 1."""
+    gpus: tuple[int, ...] | None = None
+    """Indices of GPUs to deal out to the slots."""
+    memory_gb: float | None = None
+    """GiB that a run may hold before it is ended."""
+    retries: int | None = None
+    """How often a run that fails is begun again. None: 0."""
+    oversubscribe: FlagCreatePairsOff[bool] = False
+    """Let there be more slots than cores."""
+    on: Literal["local", "ray"] | None = None
+    """Where runs take place: on slots of this machine, or as tasks of a Ray cluster."""
+    address: str | None = None
+    """Of the Ray cluster. None: that of this environment, else one that is started here."""
+    quiet: FlagCreatePairsOff[bool] = False
+    """Leave out the line about each run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusArguments:
+    """How far a sweep is; in a terminal the table follows a sweep that is at work."""
+
+    folder: Positional[Path]
+    """Folder of the sweep."""
+    format: Literal["table", "json"] = "table"
+    """json: one object, with total, done, failed, running, queued and every run."""
+    once: FlagCreatePairsOff[bool] = False
+    """Print the table once."""
+
+
+def _parse(kind: Any, arguments: Sequence[str], command: str) -> Any:
+    return tyro.cli(
+        kind, args=list(arguments), prog=f"redline {command}", config=(OmitArgPrefixes,)
+    )
+
+
+def sweep_command(arguments: Sequence[str]) -> int:
+    """`redline sweep`; the exit code is 0 if all runs are done."""
+    if arguments and arguments[0] == "status":
+        return _status(_parse(StatusArguments, arguments[1:], "sweep status"))
+    parsed = _parse(SweepArguments, arguments, "sweep")
+    options = given_options(parsed, ("file", "out", "resume", "quiet"))
+    if (parsed.file is None) == (parsed.resume is None):
+        raise ConfigError(
+            "give either a file, as in `redline sweep FILE.yaml --out DIR`, or --resume DIR; "
+            "`redline sweep status DIR` says how far a sweep is."
+        )
+    if parsed.resume is not None and parsed.out is not None:
+        raise ConfigError("--out is for a new sweep: --resume goes on in its own folder.")
+    from redline.launch.sweep import sweep
+
+    done = sweep(parsed.file, out=parsed.out, resume=parsed.resume, quiet=parsed.quiet, **options)
+    if done.exit_code == 1:
+        from redline.launch.status import failures, status_of
+
+        sys.stderr.write(failures(status_of(done.folder)))
+    return done.exit_code
+
+
+def given_options(parsed: Any, others: Sequence[str]) -> dict[str, Any]:
+    """The launcher's options that were given on the command line."""
+    return {
+        field.name: getattr(parsed, field.name)
+        for field in fields(parsed)
+        if field.name not in others and getattr(parsed, field.name) not in (None, False)
+    }
+
+
+def _status(parsed: StatusArguments) -> int:
+    from redline.launch.status import status_of
+
+    status = status_of(parsed.folder)
+    if parsed.format == "json":
+        sys.stdout.write(json.dumps(status.to_json()) + "\n")
+        return 0
+    from rich.console import Console
+    from rich.live import Live
+
+    from redline.launch.status import failures, table
+
+    console = Console()
+    if console.is_terminal and status.alive and not parsed.once:
+        with Live(table(status), console=console, auto_refresh=False) as live:
+            while status.alive:
+                time.sleep(_REFRESH_S)
+                status = status_of(parsed.folder)
+                live.update(table(status), refresh=True)
+    else:
+        console.print(table(status))
+    sys.stdout.write(failures(status))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"sweep": sweep_command}

@@ -1,0 +1,129 @@
+"""Which run goes where, and what becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from redline.launch.places import Places
+from redline.launch.state import RUNS, Outcome, QueuedRun, SweepState
+
+_POLL_S = 0.05
+_GRACE_S = 60.0  # for the checkpoints of runs that are stopped
+
+
+class StopRequest:
+    """Notes the first SIGINT or SIGTERM; a second one interrupts at once.
+
+    Attributes:
+        number: of the signal; None before.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(ValueError):  # not in the main thread: the caller's matter
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.number is not None:
+            raise KeyboardInterrupt
+        self.number = number
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def launch(
+    state: SweepState,
+    places: Places,
+    *,
+    retries: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+    stopped: Callable[[], bool] = lambda: False,
+    watch: Callable[[], None] = lambda: None,
+    poll_s: float = _POLL_S,
+) -> None:
+    """Run everything that is queued.
+
+    Args:
+        state: of the sweep.
+        places: where runs take place.
+        retries: how often a run that fails is begun again; it comes after the others.
+        say: takes one line about each run that ends.
+        stopped: whether to stop all runs, with checkpoints, and leave.
+        watch: called between looks at the places.
+        poll_s: seconds between looks where nothing happens.
+    """
+    running: dict[int, QueuedRun] = {}
+
+    def note(ended: list[tuple[int, Outcome]]) -> None:
+        for run_id, outcome in ended:
+            run = running.pop(run_id)
+            became = state.ended(run_id, outcome, retries=retries)
+            say(_sentence(run, outcome, became, state))
+
+    with _closing(places, note):
+        while not stopped():
+            ended = places.ended()
+            note(ended)
+            begun = _begin(state, places, running)
+            watch()
+            if not running and not begun:
+                return
+            if not ended and not begun:
+                time.sleep(poll_s)
+
+
+def _begin(state: SweepState, places: Places, running: dict[int, QueuedRun]) -> int:
+    """Begin runs as long as there are places and runs; how many."""
+    begun = 0
+    while (place := places.free()) is not None:
+        run = state.next_queued()
+        if run is None:
+            break
+        state.started(run, place)
+        settings = dict(run.settings)
+        seed, key = settings.pop("seed"), settings.pop("key")
+        order = {"algorithm": run.algorithm, "settings": settings, "seed": seed, "key": key}
+        running[run.id] = run
+        places.start(run.id, state.folder / RUNS / run.name, order, place)
+        begun += 1
+    return begun
+
+
+@contextlib.contextmanager
+def _closing(places: Places, note: Callable[[list[tuple[int, Outcome]]], None]) -> Iterator[None]:
+    """Stop what runs at the end, and note how it ended, if the database still takes it."""
+    try:
+        yield
+    except BaseException:
+        ended = places.close(_GRACE_S)
+        with contextlib.suppress(Exception):  # the first error is the one to tell
+            note(ended)
+        raise
+    note(places.close(_GRACE_S))
+
+
+def _sentence(run: QueuedRun, outcome: Outcome, became: str, state: SweepState) -> str:
+    counts = state.counts()
+    total = sum(counts.values())
+    head = f"[{counts['done']}/{total}] {run.name}"
+    if outcome.result is not None:
+        returned = outcome.result.get("return_mean")
+        text = f"{head}: done"
+        return text if returned is None else f"{text}, return {returned:,.1f}"
+    if outcome.stopped:
+        return f"{head}: stopped; goes on with --resume"
+    again = "" if became == "failed" else "; tried again"
+    return f"{head}: failed ({outcome.error.splitlines()[0]}){again}"

@@ -1,0 +1,185 @@
+"""The process of one run: begins it or goes on with it, and writes down how it ended.
+
+    python -m redline.launch.run_process RUN_DIR [--watch FD]
+
+`RUN_DIR/order.json` says what to run and where; `RUN_DIR/outcome.json` what became of it. The
+process ends when its launcher does: it holds one end of a pipe whose other end only the launcher
+has, and when that closes, the run writes a checkpoint and stops, as on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ORDER, OUTCOME = "order.json", "outcome.json"
+_TAIL_BYTES = 2**14
+_LOCK = ".process.lock"
+_GRACE_S = 30.0  # for the checkpoint of a run whose launcher is gone
+_PREDECESSOR_S = 120.0  # for the process of a launcher that is gone
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the order says; the exit code is 0, or 128 + a signal, or 1 for a failure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--watch", type=int, default=None)
+    parsed = parser.parse_args(arguments)
+    if parsed.watch is not None:
+        stop_with_launcher(parsed.watch)
+    order = json.loads((parsed.run_dir / ORDER).read_text(encoding="utf-8"))
+    if order["cores"] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, order["cores"])
+    lock = _wait_for_predecessor(parsed.run_dir)
+    try:
+        return _carried_out(parsed.run_dir, order)
+    finally:
+        os.close(lock)
+
+
+def stop_with_launcher(descriptor: int, grace_s: float = _GRACE_S) -> None:
+    """Stop this process when the other end of a pipe closes: SIGTERM first, then SIGKILL."""
+
+    def wait() -> None:
+        while True:
+            try:
+                if not os.read(descriptor, 1):
+                    break
+            except InterruptedError:
+                continue
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="launcher-watch", daemon=True).start()
+
+
+def _wait_for_predecessor(run_dir: Path) -> int:
+    """Hold the run for this process alone, once the one before has ended."""
+    descriptor = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    end = time.monotonic() + _PREDECESSOR_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return descriptor
+
+
+def _carried_out(run_dir: Path, order: Mapping[str, Any]) -> int:
+    outcome = run_dir / OUTCOME
+    try:
+        known = finished_result(run_dir, order["key"])
+        if known is not None:
+            return 0  # the process before had finished, and nobody was there to see it
+        outcome.unlink(missing_ok=True)
+        code, result = _trained(run_dir, order)
+    except BaseException as error:
+        said = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        _write(outcome, {"key": order["key"], **said})
+        if not isinstance(error, Exception):
+            raise
+        sys.stderr.write(said["traceback"])
+        return 1
+    if result is not None:
+        _write(outcome, {"key": order["key"], "result": result})
+    return code
+
+
+def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    from redline.train.process import before_torch_loads
+
+    settings = dict(order["settings"])
+    if settings.get("tune_process", True):
+        before_torch_loads()
+    from redline.train.runs.building import Given
+    from redline.train.runs.start import resume_run, start_run
+
+    given = Given(
+        algorithm=order["algorithm"],
+        env=settings["env"],
+        env_backend=settings.get("env_backend"),
+        collector=settings.get("collector"),
+        callbacks=tuple(settings.get("callbacks") or ()),
+    )
+    if (run_dir / "config.json").exists():
+        run = resume_run(run_dir, given, quiet=True)
+    else:
+        run = start_run(_config_of(run_dir, order), given)
+    if run.exit_code:
+        return run.exit_code, None
+    return 0, {**run.inspect(), **newest_numbers(run_dir)}
+
+
+def _config_of(run_dir: Path, order: Mapping[str, Any]) -> Any:
+    from redline.train.config_files import config_of, given_settings
+
+    settings = {"quiet": True, "num_threads": order["threads"], **order["settings"]}
+    given = given_settings({"algorithm": order["algorithm"], **settings})
+    return config_of(given, seed=order["seed"], out=str(run_dir))
+
+
+def newest_numbers(run_dir: Path) -> dict[str, float]:
+    """The newest number of each column of progress.csv; {} before the first row.
+
+    Reads only the end of the file, so that looking at many runs is quick.
+    """
+    try:
+        with open(run_dir / "progress.csv", "rb") as file:
+            header = file.readline().decode()
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(len(header), size - _TAIL_BYTES))
+            lines = file.read().decode().split("\n")[:-1]  # what is still being written has no end
+    except OSError:
+        return {}
+    names = header.strip().split(",")
+    rows = [line.strip().split(",") for line in lines]
+    found: dict[str, float] = {}
+    for row in rows:
+        if len(row) == len(names):  # the first may be the rest of one
+            found |= {name: float(cell) for name, cell in zip(names, row, strict=True) if cell}
+    return found
+
+
+def finished_result(run_dir: Path, key: str) -> dict[str, Any] | None:
+    """What a run reached, if its directory says that it is complete and has these settings."""
+    outcome = read_outcome(run_dir)
+    return outcome.get("result") if outcome.get("key") == key else None
+
+
+def read_outcome(run_dir: Path) -> dict[str, Any]:
+    """What the process of a run wrote at its end; {} if it could not."""
+    try:
+        found = json.loads((run_dir / OUTCOME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_order(run_dir: Path, order: Mapping[str, Any]) -> None:
+    """Lay down what the process of a run is to do."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    _write(run_dir / ORDER, order)
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,342 @@
+"""Sweeps: from a file or from Python, begun, gone on with, added to."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from redline.errors import ConfigError, RunDirectoryError
+from redline.launch.launcher import StopRequest, launch
+from redline.launch.local import LocalSlots
+from redline.launch.places import Places
+from redline.launch.run_process import finished_result
+from redline.launch.slots import make_slots
+from redline.launch.state import (
+    DATABASE,
+    RUNS,
+    LauncherLock,
+    NewRun,
+    Outcome,
+    SweepState,
+)
+from redline.launch.status import Status, status_of
+from redline.launch.sweep_file import SweepPlan, plan_from, refuse
+from redline.launch.variants import Variant, expand
+from redline.train.config_files import read_mapping
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """Where the runs of a sweep take place.
+
+    Attributes:
+        slots: runs at a time; None: as many as fit.
+        cores_per_run: cores and threads of each.
+        gpus: indices to deal out.
+        memory_gb: GiB that a run may hold before it is ended.
+        retries: how often a run that fails is begun again.
+        oversubscribe: whether slots may share cores.
+        on: "local" or "ray".
+        address: of a Ray cluster; None: the one of this environment, else one that is started.
+    """
+
+    slots: int | None = None
+    cores_per_run: int = 1
+    gpus: Sequence[int] = ()
+    memory_gb: float | None = None
+    retries: int = 0
+    oversubscribe: bool = False
+    on: str = "local"
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.retries < 0:
+            raise ConfigError(f"retries={self.retries} must be 0 or more.")
+        if self.on not in ("local", "ray"):
+            raise ConfigError(f"on={self.on!r} is unknown. Choose local or ray.")
+
+    def places(self) -> Places:
+        """The slots of this machine, or a cluster.
+
+        Raises:
+            ConfigError: if more is asked for than there is.
+        """
+        if self.on == "ray":
+            from redline.launch.ray_places import RayPlaces
+
+            return RayPlaces(
+                slots=self.slots,
+                cores_per_run=self.cores_per_run,
+                gpus_per_run=1 if self.gpus else 0,
+                memory_gb=self.memory_gb,
+                address=self.address,
+            )
+        self._check_gpus()
+        return LocalSlots(
+            make_slots(
+                self.slots,
+                cores_per_run=self.cores_per_run,
+                gpus=self.gpus,
+                memory_gb=self.memory_gb,
+                oversubscribe=self.oversubscribe,
+            )
+        )
+
+    def _check_gpus(self) -> None:
+        if not self.gpus:
+            return
+        import torch
+
+        there = torch.cuda.device_count()
+        if missing := [gpu for gpu in self.gpus if not 0 <= gpu < there]:
+            raise ConfigError(
+                f"gpus={list(self.gpus)} names GPU {missing[0]}, and this machine has {there}. "
+                f"Give indices from 0 to {there - 1}, or none."
+            )
+
+
+class Sweep:
+    """A sweep in its folder.
+
+    Attributes:
+        folder: it.
+        exit_code: 0 if all runs are done, 1 if some failed, 128 + the signal that stopped it.
+    """
+
+    def __init__(self, folder: str | Path, *, exit_code: int = 0) -> None:
+        self.folder, self.exit_code = Path(folder), exit_code
+
+    def status(self) -> Status:
+        """How far it is."""
+        return status_of(self.folder)
+
+    @property
+    def run_dirs(self) -> list[Path]:
+        """The directories of the runs that are done, in order."""
+        with SweepState(self.folder) as state:
+            return [self.folder / RUNS / run.name for run in state.runs("done")]
+
+    def compare(self, out: str | Path | None = None, **options: Any) -> Any:
+        """Tables and figures over the runs; see `launch.comparison.compare`."""
+        from redline.launch.comparison import compare
+
+        return compare([self.folder], out, **options)
+
+
+def sweep(
+    file: str | Path | None = None,
+    *,
+    algorithm: str | Sequence[str] | None = None,
+    base: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    zip: Mapping[str, Sequence[Any]] | None = None,
+    by_algorithm: Mapping[str, Mapping[str, Any]] | None = None,
+    seeds: Sequence[int] | int = (1,),
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    quiet: bool = False,
+    **options: Any,
+) -> Sweep:
+    """Run a sweep, add runs to one, or go on with one.
+
+    ```python
+    redline.sweep(
+        algorithm="ppo",
+        base={"env": "CartPole-v1", "total_env_steps": 20_000},
+        grid={"learning_rate": [1e-3, 3e-4]},
+        seeds=[1, 2],
+        out="sweeps/first",
+        slots=2,
+    )
+    ```
+
+    Args:
+        file: .yaml, .toml or .json file in place of the arguments from `algorithm` to `seeds`.
+        algorithm: one, or several.
+        base: settings of every run.
+        grid: setting -> values; every combination is run.
+        zip: setting -> values of one length; the n-th go together.
+        by_algorithm: algorithm -> settings of its runs.
+        seeds: each variant is run with every one; a number n stands for 1 to n.
+        out: folder; None: sweeps/<name of the file>.
+        resume: folder of a sweep to go on with, in place of all the above.
+        quiet: leave out the line about each run.
+        options: of `LaunchOptions`, such as `slots`, `retries`, `gpus`.
+
+    Returns:
+        The sweep; its `exit_code` is 0 if all runs are done.
+
+    Raises:
+        ConfigError: listing all mistakes; nothing has been started then.
+        SweepStateError: if the folder cannot be used.
+    """
+    say = _silent if quiet else _print_line
+    if resume is not None:
+        return resume_sweep(Path(resume), options, say=say)
+    if file is not None:
+        data, source = read_mapping(file), str(file)
+    else:
+        data = _as_data(algorithm, base, grid, zip, by_algorithm, seeds)
+        source = "the sweep"
+    folder = Path(out) if out is not None else Path("sweeps") / (Path(file).stem if file else "")
+    if out is None and file is None:
+        raise ConfigError("out is missing. Give the sweep a folder, such as out='sweeps/first'.")
+    return start_sweep(plan_from(data, source), folder, options, say=say, source=source)
+
+
+def _as_data(algorithm: Any, base: Any, grid: Any, zipped: Any, own: Any, seeds: Any) -> Any:
+    def listed(value: Any) -> Any:
+        return list(value) if isinstance(value, (tuple, range)) else value
+
+    return {
+        "algorithm": listed(algorithm),
+        "base": base,
+        "grid": {name: listed(values) for name, values in (grid or {}).items()},
+        "zip": {name: listed(values) for name, values in (zipped or {}).items()},
+        "by_algorithm": own,
+        "seeds": listed(seeds),
+    }
+
+
+def start_sweep(
+    plan: SweepPlan,
+    folder: Path,
+    options: Mapping[str, Any] | None = None,
+    *,
+    say: Callable[[str], None],
+    source: str = "the sweep",
+) -> Sweep:
+    """Check a plan, queue those of its runs that are new, and run all that is queued.
+
+    Raises:
+        ConfigError: listing all mistakes; nothing has been written then.
+    """
+    chosen = {**plan.launch, **(options or {})}
+    launching = launch_options(chosen)
+    new = checked_runs(plan, source)
+    places = launching.places()
+    if (folder / "config.json").exists():
+        raise RunDirectoryError(f"{folder} holds a run, not a sweep. Give another --out.")
+    exists = (folder / DATABASE).exists()
+    with LauncherLock(folder), SweepState(folder, create=True) as state:
+        added = state.add(new)
+        adopted = _adopt(state)
+        state.set_meta(launch=dataclasses.asdict(launching))
+        requeued = state.requeue()
+        if exists:
+            say(f"{folder}: {added} new runs, {requeued} to go on with")
+        if adopted:
+            say(f"{folder}: {adopted} runs were complete already")
+        return _launched(state, places, launching, say)
+
+
+def resume_sweep(
+    folder: Path, options: Mapping[str, Any] | None = None, *, say: Callable[[str], None]
+) -> Sweep:
+    """Go on with a sweep: what was interrupted, what failed, what is queued.
+
+    Args:
+        folder: of the sweep.
+        options: those that differ from when it was begun.
+        say: takes one line about each run that ends.
+    """
+    with SweepState(folder) as state:
+        before = state.meta("launch", {})
+        launching = launch_options({**before, **(options or {})})
+        places = launching.places()
+        with LauncherLock(folder):
+            state.set_meta(launch=dataclasses.asdict(launching))
+            _adopt(state)
+            state.requeue()
+            return _launched(state, places, launching, say)
+
+
+def launch_options(values: Mapping[str, Any]) -> LaunchOptions:
+    """Options by name.
+
+    Raises:
+        ConfigError: if a name is unknown or a value of the wrong kind.
+    """
+    try:
+        return LaunchOptions(**{**values, "gpus": tuple(values.get("gpus") or ())})
+    except TypeError as error:
+        known = ", ".join(field.name for field in dataclasses.fields(LaunchOptions))
+        raise ConfigError(f"{error}. Options of the launcher are {known}.") from error
+
+
+def checked_runs(plan: SweepPlan, source: str) -> list[NewRun]:
+    """The runs of a plan, every setting checked.
+
+    Raises:
+        ConfigError: listing all mistakes.
+    """
+    from redline.launch.checking import checked_settings
+
+    checked: list[Variant] = []
+    mistakes: list[str] = []
+    for variant in expand(plan):
+        settings, found = checked_settings(variant)
+        mistakes += found
+        varies = {name: settings.get(name, value) for name, value in variant.varies.items()}
+        checked.append(dataclasses.replace(variant, settings=settings, varies=varies))
+    refuse(mistakes, source)
+    return [_new_run(variant, seed) for seed in plan.seeds for variant in checked]
+
+
+def _new_run(variant: Variant, seed: int) -> NewRun:
+    key = variant.key(seed)
+    return NewRun(
+        name=variant.name(seed),
+        key=key,
+        algorithm=variant.algorithm,
+        settings={**variant.settings, "seed": seed, "key": key},
+        varies=dict(variant.varies),
+    )
+
+
+def _adopt(state: SweepState) -> int:
+    """Note the runs whose directories say that they are complete; how many."""
+    adopted = 0
+    for kind in ("queued", "running"):
+        for run in state.runs(kind):
+            run_dir = state.folder / RUNS / run.name
+            result = finished_result(run_dir, run.settings["key"])
+            if result is not None:
+                if kind == "queued":
+                    state.started(run, "")
+                state.ended(run.id, Outcome(result=result, exit_code=0), retries=0)
+                adopted += 1
+    return adopted
+
+
+def _launched(
+    state: SweepState, places: Places, options: LaunchOptions, say: Callable[[str], None]
+) -> Sweep:
+    with StopRequest() as stop:
+        launch(
+            state,
+            places,
+            retries=options.retries,
+            say=say,
+            stopped=lambda: stop.number is not None,
+        )
+    counts = state.counts()
+    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    say(f"{state.folder}: {said}")
+    code = 1 if counts["failed"] else 0
+    if stop.number is not None:
+        say(f"stopped; go on with: redline sweep --resume {state.folder}")
+        code = 128 + stop.number
+    return Sweep(state.folder, exit_code=code)
+
+
+def _silent(line: str) -> None:
+    del line
+
+
+def _print_line(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

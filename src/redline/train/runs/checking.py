@@ -1,0 +1,52 @@
+"""Whether a run can be begun, without beginning it."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+
+from redline.train.progress.writers import require_writer
+from redline.train.runs.building import (
+    Given,
+    algorithm_of,
+    build_algorithm,
+    check_devices,
+    collector_of,
+    env_settings,
+    make_some,
+)
+from redline.train.runs.idle_settings import changed_settings, refuse_idle_settings
+from redline.train.runs.start import check_updates
+from redline.train.settings import RunConfig
+
+
+def check_buildable(config: RunConfig, given: Given) -> None:
+    """Refuse what a run would be refused for before its first step; nothing is written.
+
+    One environment and the networks are made and thrown away.
+
+    Args:
+        config: all settings, as the caller gave them.
+        given: what the caller names by itself; modules of theirs are imported.
+
+    Raises:
+        RedlineError: as `start_run` would.
+    """
+    check_updates(config)
+    given = dataclasses.replace(
+        given,
+        env_backend=given.env_backend or config.run.env_backend,
+        collector=given.collector or config.run.collector,
+        changed=changed_settings(config, given.algorithm or config.algorithm),
+    )
+    collector = collector_of(config, given)
+    check_devices(config.run, collector)
+    for name in ("tensorboard", "jsonl", "wandb"):
+        if getattr(config.run, name):
+            require_writer(name)
+    settings = env_settings(config, given, collector)
+    kind = algorithm_of(config, given)
+    with closing(make_some(settings, 1)) as probe:
+        backend = settings.backend_class
+        refuse_idle_settings(config, given, kind, collector, backend, probe)
+        build_algorithm(config.replace(device="cpu"), probe, given)

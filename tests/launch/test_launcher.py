@@ -1,0 +1,98 @@
+"""Which run goes where, with places that are played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline.launch.launcher import launch
+from redline.launch.state import NewRun, Outcome, SweepState
+
+
+class Played:
+    """Places whose runs end at the next look, as `outcomes` says; else well."""
+
+    def __init__(self, size: int, outcomes: Mapping[str, list[Outcome]] | None = None) -> None:
+        self.size = size
+        self.outcomes = {name: list(each) for name, each in (outcomes or {}).items()}
+        self.running: dict[int, str] = {}
+        self.order: list[str] = []
+
+    def free(self) -> str | None:
+        return "a slot" if len(self.running) < self.size else None
+
+    def start(self, run_id: int, run_dir: Path, order: Mapping[str, Any], place: str) -> None:
+        del order, place
+        self.running[run_id] = run_dir.name
+        self.order.append(run_dir.name)
+
+    def ended(self) -> list[tuple[int, Outcome]]:
+        found = []
+        for run_id, name in self.running.items():
+            left = self.outcomes.get(name)
+            found.append((run_id, left.pop(0) if left else Outcome(result={}, exit_code=0)))
+        self.running = {}
+        return found
+
+    def stop(self, run_id: int) -> None:
+        raise NotImplementedError
+
+    def close(self, grace_s: float) -> list[tuple[int, Outcome]]:
+        del grace_s
+        found = [(run_id, Outcome(exit_signal=15, stopped=True)) for run_id in self.running]
+        self.running = {}
+        return found
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SweepState:
+    state = SweepState(tmp_path, create=True)
+    state.add(
+        NewRun(
+            name=f"run{i}",
+            key=str(i),
+            algorithm="ppo",
+            settings={"seed": i, "key": str(i)},
+            varies={},
+        )
+        for i in range(4)
+    )
+    return state
+
+
+def test_every_run_is_done_once(state: SweepState) -> None:
+    places = Played(2)
+    launch(state, places, poll_s=0.0)
+    assert places.order == ["run0", "run1", "run2", "run3"]
+    assert state.counts()["done"] == 4
+
+
+def test_a_run_that_fails_holds_nobody_up_and_is_retried(state: SweepState) -> None:
+    failure = Outcome(exit_code=1, error="ValueError: no")
+    places = Played(1, {"run0": [failure, failure], "run1": [failure] * 3})
+    lines: list[str] = []
+    launch(state, places, retries=2, say=lines.append, poll_s=0.0)
+    assert places.order == ["run0", "run1", "run2", "run3", "run0", "run1", "run0", "run1"]
+    assert [run.state for run in state.runs()] == ["done", "failed", "done", "done"]
+    assert "run1: failed (ValueError: no)" in lines[-1]
+
+
+def test_a_launcher_that_is_stopped_leaves_its_runs_queued(state: SweepState) -> None:
+    looks = iter([False, True])
+    launch(state, Played(2), stopped=lambda: next(looks), poll_s=0.0)
+    assert [run.state for run in state.runs()] == ["queued", "queued", "queued", "queued"]
+    assert state.attempts(1)[0]["exit_signal"] == 15
+
+
+def test_an_error_of_the_launcher_stops_its_runs(state: SweepState) -> None:
+    def broken() -> None:
+        raise RuntimeError("the watch broke")
+
+    places = Played(2)
+    with pytest.raises(RuntimeError, match="the watch broke"):
+        launch(state, places, watch=broken, poll_s=0.0)
+    assert places.running == {}
+    assert state.counts()["queued"] == 4

@@ -1,0 +1,110 @@
+"""The file that describes a sweep, and the runs that it stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from redline.errors import ConfigError, UnknownNameError
+from redline.launch.sweep_file import plan_from, read_settings
+from redline.launch.variants import expand
+
+SMALLEST = """\
+algorithm: ppo
+base: {env: CartPole-v1, total_env_steps: 20000}
+grid: {learning_rate: [0.001, 3e-4]}
+seeds: [1, 2]
+"""
+
+
+def test_the_smallest_file_stands_for_four_runs_named_by_what_varies(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(SMALLEST)
+    plan = plan_from(read_settings(file))
+    names = [variant.name(seed) for variant in expand(plan) for seed in plan.seeds]
+    assert names == [
+        "ppo-CartPole-v1-learning_rate=0.001-seed=1",
+        "ppo-CartPole-v1-learning_rate=0.001-seed=2",
+        "ppo-CartPole-v1-learning_rate=0.0003-seed=1",
+        "ppo-CartPole-v1-learning_rate=0.0003-seed=2",
+    ]
+
+
+def test_toml_and_json_say_the_same_as_yaml(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(SMALLEST)
+    (tmp_path / "a.toml").write_text(
+        'algorithm = "ppo"\nseeds = [1, 2]\n'
+        '[base]\nenv = "CartPole-v1"\ntotal_env_steps = 20000\n'
+        "[grid]\nlearning_rate = [0.001, 3e-4]\n"
+    )
+    (tmp_path / "a.json").write_text(
+        '{"algorithm": "ppo", "base": {"env": "CartPole-v1", "total_env_steps": 20000}, '
+        '"grid": {"learning_rate": [0.001, 0.0003]}, "seeds": [1, 2]}'
+    )
+    yaml, toml, json = (read_settings(tmp_path / f"a.{s}") for s in ("yaml", "toml", "json"))
+    assert yaml == toml == json
+
+
+def test_grid_is_crossed_and_zip_goes_side_by_side() -> None:
+    plan = plan_from(
+        {
+            "algorithm": ["ppo", "a2c"],
+            "base": {"env": "CartPole-v1"},
+            "grid": {"gamma": [0.9, 0.99]},
+            "zip": {"num_envs": [4, 8], "rollout_length": [16, 32]},
+            "by_algorithm": {"a2c": {"entropy_coef": 0.1}},
+            "seeds": 2,
+        }
+    )
+    variants = list(expand(plan))
+    assert len(variants) == 8
+    assert plan.seeds == (1, 2)
+    assert [tuple(v.varies.values()) for v in variants[:4]] == [
+        (0.9, 4, 16),
+        (0.9, 8, 32),
+        (0.99, 4, 16),
+        (0.99, 8, 32),
+    ]
+    assert ["entropy_coef" in v.settings for v in variants] == [False] * 4 + [True] * 4
+    assert len({v.key(1) for v in variants}) == 8
+
+
+def test_all_mistakes_of_form_are_listed_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_from(
+            {
+                "algoritm": "ppo",
+                "base": {"env": "CartPole-v1", "seed": 3, "gamma": 0.9},
+                "grid": {"gamma": [0.9], "learning_rate": 0.1},
+                "zip": {"num_envs": [4, 8], "rollout_length": [16]},
+                "seeds": "many",
+                "launch": {"slot": 2},
+            },
+            "sweep.yaml",
+        )
+    message = str(caught.value)
+    assert message.startswith("sweep.yaml has 8 mistakes; nothing was started:")
+    for part in (
+        "'algoritm' (did you mean algorithm?)",
+        "'slot' (did you mean slots?)",
+        "learning_rate=0.1 must be a list",
+        "num_envs has 2, rollout_length has 1",
+        "'gamma' is given more than once",
+        "'seed' is no setting here: use seeds",
+        "algorithm=None",
+        "seeds='many'",
+    ):
+        assert part in message, part
+
+
+def test_a_file_of_another_kind_or_form_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match=r"ends in '\.ini'"):
+        read_settings(tmp_path / "sweep.ini")
+    for name, text in (("a.yaml", "a: ["), ("a.toml", "a = ["), ("a.json", "{")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigError, match=rf"{name} is not well formed"):
+            read_settings(tmp_path / name)
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    with pytest.raises(ConfigError, match="must hold a mapping"):
+        read_settings(tmp_path / "list.yaml")
