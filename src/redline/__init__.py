@@ -12,6 +12,7 @@ print(run.evaluate(episodes=20).return_mean)
 | `train` | train an agent, or go on with a run |
 | `load` | a run from its directory |
 | `sweep` | many runs: settings x seeds, on slots of cores and GPUs |
+| `compare` | tables and figures over sweeps and runs |
 | `make_vec` | environments as Redline steps them |
 | `make_policy` | an actor-critic for given spaces |
 | `Run`, `Rollout` | what `train` gives, what collectors give |
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redline.data import Rollout
     from redline.envs import make_vec
+    from redline.launch.comparison import compare
     from redline.launch.sweep import sweep
     from redline.policies import make_policy
     from redline.train.callbacks import Curriculum, SaveBest, StopAtReturn
@@ -45,6 +47,7 @@ __all__ = [
     "SaveBest",
     "StopAtReturn",
     "__version__",
+    "compare",
     "load",
     "make_policy",
     "make_vec",
@@ -56,6 +59,7 @@ _HOMES = {
     "Curriculum": ("redline.train.callbacks", "Curriculum"),
     "SaveBest": ("redline.train.callbacks", "SaveBest"),
     "StopAtReturn": ("redline.train.callbacks", "StopAtReturn"),
+    "compare": ("redline.launch.comparison", "compare"),
     "Rollout": ("redline.data", "Rollout"),
     "Run": ("redline.train.runs.run", "Run"),
     "RunConfig": ("redline.train.settings", "RunConfig"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from redline.errors import ConfigError, UnknownNameError
-from redline.launch.sweep_file import plan_from, read_settings
+from redline.errors import ConfigError
+from redline.launch.sweep_file import plan_from
 from redline.launch.variants import expand
+from redline.train.config_files import read_mapping
 
 SMALLEST = """\
 algorithm: ppo
@@ -21,7 +22,7 @@ seeds: [1, 2]
 def test_the_smallest_file_stands_for_four_runs_named_by_what_varies(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(SMALLEST)
-    plan = plan_from(read_settings(file))
+    plan = plan_from(read_mapping(file))
     names = [variant.name(seed) for variant in expand(plan) for seed in plan.seeds]
     assert names == [
         "ppo-CartPole-v1-learning_rate=0.001-seed=1",
@@ -42,7 +43,7 @@ def test_toml_and_json_say_the_same_as_yaml(tmp_path: Path) -> None:
         '{"algorithm": "ppo", "base": {"env": "CartPole-v1", "total_env_steps": 20000}, '
         '"grid": {"learning_rate": [0.001, 0.0003]}, "seeds": [1, 2]}'
     )
-    yaml, toml, json = (read_settings(tmp_path / f"a.{s}") for s in ("yaml", "toml", "json"))
+    yaml, toml, json = (read_mapping(tmp_path / f"a.{s}") for s in ("yaml", "toml", "json"))
     assert yaml == toml == json
 
 
@@ -96,15 +97,3 @@ def test_all_mistakes_of_form_are_listed_at_once() -> None:
         "seeds='many'",
     ):
         assert part in message, part
-
-
-def test_a_file_of_another_kind_or_form_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match=r"ends in '\.ini'"):
-        read_settings(tmp_path / "sweep.ini")
-    for name, text in (("a.yaml", "a: ["), ("a.toml", "a = ["), ("a.json", "{")):
-        (tmp_path / name).write_text(text)
-        with pytest.raises(ConfigError, match=rf"{name} is not well formed"):
-            read_settings(tmp_path / name)
-    (tmp_path / "list.yaml").write_text("[1, 2]")
-    with pytest.raises(ConfigError, match="must hold a mapping"):
-        read_settings(tmp_path / "list.yaml")

@@ -12,6 +12,9 @@
 | `launcher` | which run goes where, and what becomes of it |
 | `status` | how far a sweep is |
 | `sweep` | `redline.sweep` |
+| `scores` | runs to compare, what tells them apart, a score for each |
+| `comparison` | means, interquartile means, intervals, probability of improvement |
+| `comparison_tables`, `comparison_figures` | the same for people |
 
 Importing this package imports nothing: `redline sweep status` must answer at once.
 """

@@ -23,15 +23,19 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
         Setting -> value, and one sentence per mistake.
     """
     settings = dict(variant.settings)
-    if not settings.get("env"):
-        return settings, ["env is missing: give one in base, such as env: CartPole-v1"]
     if mistakes := setting_mistakes(variant.algorithm, settings):
-        return settings, [f"{variant.algorithm}: {mistake}" for mistake in mistakes]
+        label = f"{variant.algorithm}: "
+        return settings, [m if variant.algorithm in m else label + m for m in mistakes]
     config = starting_config(variant.algorithm, settings)
-    callbacks = tuple(config.run.callbacks)
-    given = Given(algorithm=variant.algorithm, env=config.run.env, callbacks=callbacks)
+    if not config.run.env:
+        return settings, ["env is missing: give one in base, such as env: CartPole-v1"]
+    given = given_settings({"algorithm": variant.algorithm, **settings})
+    settings = dict(given.settings) | ({"preset": given.preset} if given.preset else {})
+    named = Given(
+        algorithm=variant.algorithm, env=config.run.env, callbacks=tuple(config.run.callbacks)
+    )
     try:
-        check_buildable(config, given)
+        check_buildable(config, named)
     except RedlineError as error:
         return settings, [f"{variant.algorithm} on {settings['env']}: {error}"]
     # Said even where it is the default: how far a run is depends on it.

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.launch.launcher import StopRequest, launch
@@ -26,6 +26,9 @@ from redline.launch.status import Status, status_of
 from redline.launch.sweep_file import SweepPlan, plan_from, refuse
 from redline.launch.variants import Variant, expand
 from redline.train.config_files import read_mapping
+
+if TYPE_CHECKING:
+    from redline.launch.comparison import Comparison
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class Sweep:
         with SweepState(self.folder) as state:
             return [self.folder / RUNS / run.name for run in state.runs("done")]
 
-    def compare(self, out: str | Path | None = None, **options: Any) -> Any:
+    def compare(self, out: str | Path | None = None, **options: Any) -> Comparison:
         """Tables and figures over the runs; see `launch.comparison.compare`."""
         from redline.launch.comparison import compare
 

@@ -189,7 +189,7 @@ def learning_curves(
     labels = setting_labels(list(settings.values()))
     curves: list[Curve] = []
     for label, runs in zip(labels, groups.values(), strict=True):
-        points = {run: _points(run, x, y, smooth) for run in dict.fromkeys(runs)}
+        points = {run: run_points(run, x, y, smooth) for run in dict.fromkeys(runs)}
         chosen = _one_per_seed(label, points, warn)
         curves.append(curve_over_runs(label, [points[run] for run in chosen], statistic))
         if statistic == "iqm" and len(chosen) < FEWEST_FOR_IQM:
@@ -268,7 +268,7 @@ def _describe(name: str, value: Any) -> str:
     return str(value) if _leaf(name) in ("algorithm", "env") else f"{_leaf(name)}={value}"
 
 
-def _points(run_dir: Path, x: str, y: str, smooth: int) -> tuple[Array, Array]:
+def run_points(run_dir: Path, x: str, y: str, smooth: int) -> tuple[Array, Array]:
     """The rows of a run that have a value, smoothed."""
     columns = load_progress(run_dir)
     for name in (x, y):

@@ -1,18 +1,18 @@
-"""`redline sweep`, `compare` and `tune`: parse, call, print. Quick until work starts."""
+"""`redline sweep` and `compare`: parse, call, print. Quick until work starts."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
+from tyro.conf import FlagCreatePairsOff, Positional
 
+from redline.command_line.options import parse
 from redline.errors import ConfigError
 
 _REFRESH_S = 1.0
@@ -63,17 +63,36 @@ class StatusArguments:
     """Print the table once."""
 
 
-def _parse(kind: Any, arguments: Sequence[str], command: str) -> Any:
-    return tyro.cli(
-        kind, args=list(arguments), prog=f"redline {command}", config=(OmitArgPrefixes,)
-    )
+@dataclass(frozen=True, kw_only=True)
+class CompareArguments:
+    """Tables and figures over sweeps and runs, grouped by what varies.
+
+    Mean, interquartile mean (IQM), 95% bootstrap intervals and probability of improvement.
+    """
+
+    paths: Positional[tuple[Path, ...]]
+    """Folders of sweeps, run directories, or folders with run directories below them."""
+    out: Path | None = None
+    """Folder for figures and tables. None: comparison/ in the first folder."""
+    by: tuple[str, ...] | None = None
+    """Settings that make groups. None: what varies."""
+    score: Literal["final", "area", "best"] = "final"
+    """Of a run. final: mean over the last tenth. area: mean over the whole curve. best: largest."""
+    column: str = "return_mean"
+    """Column of progress.csv that is compared."""
+    formats: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg")
+    """Of the figures."""
+    smooth: int = 1
+    """Rows that each point of a curve is averaged over."""
+    format: Literal["table", "json"] = "table"
+    """json: one object with every run, summary and probability."""
 
 
-def sweep_command(arguments: Sequence[str]) -> int:
+def sweep(arguments: list[str]) -> int:
     """`redline sweep`; the exit code is 0 if all runs are done."""
     if arguments and arguments[0] == "status":
-        return _status(_parse(StatusArguments, arguments[1:], "sweep status"))
-    parsed = _parse(SweepArguments, arguments, "sweep")
+        return _status(parse(StatusArguments, arguments[1:], "sweep status"))
+    parsed = parse(SweepArguments, arguments, "sweep")
     options = given_options(parsed, ("file", "out", "resume", "quiet"))
     if (parsed.file is None) == (parsed.resume is None):
         raise ConfigError(
@@ -82,9 +101,11 @@ def sweep_command(arguments: Sequence[str]) -> int:
         )
     if parsed.resume is not None and parsed.out is not None:
         raise ConfigError("--out is for a new sweep: --resume goes on in its own folder.")
-    from redline.launch.sweep import sweep
+    from redline.launch.sweep import sweep as run_sweep
 
-    done = sweep(parsed.file, out=parsed.out, resume=parsed.resume, quiet=parsed.quiet, **options)
+    done = run_sweep(
+        parsed.file, out=parsed.out, resume=parsed.resume, quiet=parsed.quiet, **options
+    )
     if done.exit_code == 1:
         from redline.launch.status import failures, status_of
 
@@ -126,4 +147,31 @@ def _status(parsed: StatusArguments) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"sweep": sweep_command}
+def compare(arguments: list[str]) -> None:
+    """`redline compare`."""
+    parsed = parse(CompareArguments, arguments, "compare")
+    from redline.launch.comparison import compare as compare_runs
+
+    if not parsed.paths:
+        raise ConfigError("give at least one folder, as in `redline compare sweeps/first`.")
+    found = compare_runs(
+        parsed.paths,
+        parsed.out or parsed.paths[0] / "comparison",
+        by=parsed.by,
+        score=parsed.score,
+        column=parsed.column,
+        formats=parsed.formats,
+        smooth=parsed.smooth,
+        warn=lambda sentence: sys.stderr.write(f"{sentence}\n") and None,
+    )
+    if parsed.format == "json":
+        sys.stdout.write(json.dumps(found.to_json()) + "\n")
+        return
+    from rich.console import Console
+
+    from redline.launch.comparison_tables import tables
+
+    console = Console()
+    for table in tables(found):
+        console.print(table)
+    sys.stdout.write("".join(f"{file}\n" for file in found.files))

@@ -1,0 +1,49 @@
+"""A comparison as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redline.launch.comparison import Comparison
+
+_MOST_PAIRS = 20
+
+
+def tables(compared: Comparison) -> list[Any]:
+    """Tables for rich to print: a line per environment and group, and the probabilities."""
+    from rich.table import Table
+
+    title = f"{compared.score} score of {compared.column}, [95% bootstrap interval]"
+    scores = Table(title=title, title_justify="left")
+    for name in ("environment", "group", "runs", "mean", "IQM"):
+        scores.add_column(name, justify="left" if name in ("environment", "group") else "right")
+    last = ""
+    for each in compared.summaries:
+        if last and each.env != last:
+            scores.add_section()
+        scores.add_row(
+            each.env if each.env != last else "",
+            each.group,
+            str(each.runs),
+            _interval(each.mean, each.mean_low, each.mean_high),
+            _interval(each.iqm, each.iqm_low, each.iqm_high),
+        )
+        last = each.env
+    if not compared.improvements:
+        return [scores]
+    pairs = Table(title="probability of improvement", title_justify="left")
+    for name in ("first", "second", "P(first > second)"):
+        pairs.add_column(name, justify="right" if name.startswith("P") else "left")
+    order = {group: number for number, group in enumerate(r.group for r in compared.runs)}
+    shown = [each for each in compared.improvements if order[each.first] < order[each.second]]
+    for each in shown[:_MOST_PAIRS]:
+        cell = f"{each.probability:.2f} [{each.low:.2f}, {each.high:.2f}]"
+        pairs.add_row(each.first, each.second, cell)
+    if len(shown) > _MOST_PAIRS:
+        pairs.add_row(f"... and {len(shown) - _MOST_PAIRS} more in improvement.csv", "", "")
+    return [scores, pairs]
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    digits = 3 if abs(value) < 10 else 1
+    return f"{value:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
