@@ -222,7 +222,7 @@ def scheduling(runs: int) -> dict[str, Any]:
 
 def main() -> int:
     """Run what is asked for; 0 if it came out as it must."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=20, help="of the launcher, and of runs")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--scheduling", action="store_true", help="only the launcher's own cost")

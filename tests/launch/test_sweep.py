@@ -162,7 +162,7 @@ def test_a_run_that_raises_keeps_its_traceback(
 def test_a_launcher_that_is_killed_takes_its_run_along_which_goes_on_to_the_bit(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = {**BASE, "total_env_steps": 6_000, "checkpoint_interval": 512}
+    base = {**BASE, "total_env_steps": 3_000, "checkpoint_interval": 512}
     file = tmp_path / "sweep.json"
     file.write_text(json.dumps({"algorithm": "ppo", "base": base}))
     folder = tmp_path / "killed"

@@ -113,6 +113,10 @@ def sweep(arguments: list[str]) -> int:
     return done.exit_code
 
 
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
+
+
 def given_options(parsed: Any, others: Sequence[str]) -> dict[str, Any]:
     """The launcher's options that were given on the command line."""
     return {
@@ -162,7 +166,7 @@ def compare(arguments: list[str]) -> None:
         column=parsed.column,
         formats=parsed.formats,
         smooth=parsed.smooth,
-        warn=lambda sentence: sys.stderr.write(f"{sentence}\n") and None,
+        warn=_warn,
     )
     if parsed.format == "json":
         sys.stdout.write(json.dumps(found.to_json()) + "\n")

@@ -35,11 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--watch", type=int, default=None)
     parsed = parser.parse_args(arguments)
-    if parsed.watch is not None:
-        stop_with_launcher(parsed.watch)
     order = json.loads((parsed.run_dir / ORDER).read_text(encoding="utf-8"))
+    # Before any thread: each takes the cores of the one that starts it.
     if order["cores"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, order["cores"])
+    if parsed.watch is not None:
+        stop_with_launcher(parsed.watch)
     lock = _wait_for_predecessor(parsed.run_dir)
     try:
         return _carried_out(parsed.run_dir, order)

@@ -159,12 +159,13 @@ def _algorithms(data: Mapping[str, Any], mistakes: list[str]) -> tuple[str, ...]
 
 def _seeds(data: Mapping[str, Any], mistakes: list[str]) -> tuple[int, ...]:
     value = data.get("seeds", [1])
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if _is_whole(value) and value > 0:
         return tuple(range(1, value + 1))
-    whole = isinstance(value, list) and all(
-        isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in value
-    )
-    if not whole or not value:
+    if not isinstance(value, list) or not value or not all(map(_is_whole, value)):
         mistakes.append(f"seeds={value!r} must be a list of whole numbers, or how many there are")
         return ()
     return tuple(dict.fromkeys(value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
