@@ -16,7 +16,10 @@ def tables(compared: Comparison) -> list[Any]:
     title = f"{compared.score} score of {compared.column}, [95% bootstrap interval]"
     scores = Table(title=title, title_justify="left")
     for name in ("environment", "group", "runs", "mean", "IQM"):
-        scores.add_column(name, justify="left" if name in ("environment", "group") else "right")
+        text = name in ("environment", "group")
+        scores.add_column(
+            name, justify="left" if text else "right", no_wrap=not text, overflow="fold"
+        )
     last = ""
     for each in compared.summaries:
         if last and each.env != last:
