@@ -37,7 +37,8 @@ def test_help_of_every_command_imports_no_torch(command: list[str]) -> None:
         f"    main({[*command, '--help']!r})\n"
         "except SystemExit as exit:\n"
         "    assert exit.code == 0\n"
-        "sys.exit('torch' in sys.modules)\n"
+        f"heavy = ['torch'] + {['tyro'] if command[0] == 'train' else []!r}\n"
+        "sys.exit(any(name in sys.modules for name in heavy))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -121,3 +122,14 @@ def test_a_directory_that_holds_no_run_is_refused(
 ) -> None:
     assert main(["train", "--resume", str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
+
+
+def test_help_of_eval_says_once_what_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """It said that greedy is the default, and that its default is False."""
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    after = shown.partition("--greedy")[2].partition("--stochastic")
+    assert "(the default)" in after[0]
+    assert "False" not in after[0]
+    assert "default" not in after[2].partition("--video")[0]

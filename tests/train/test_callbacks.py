@@ -123,6 +123,11 @@ def test_each_method_is_called_in_its_turn(tmp_path: Path) -> None:
 class Logs:
     """Logs from the third iteration on, after the first row was written."""
 
+    def on_start(self, state: RunState) -> None:
+        state.log("nothing", state.mean_return)
+        assert not state.mean_return > 0
+        assert not state.mean_return < 0
+
     def on_iteration(self, state: RunState) -> None:
         if state.iteration >= 3:
             state.log("my/steps", state.env_steps)
@@ -134,6 +139,7 @@ def test_logged_values_join_every_log(tmp_path: Path) -> None:
     assert [row["my/steps"] for row in rows(run)] == ["", "224.0", "352.0", "480.0"]
     lines = (run.out / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line).get("my/steps") for line in lines] == [None, 224.0, 352.0, 480.0]
+    assert {row["nothing"] for row in rows(run)} == {""}, "NaN is no value"
 
 
 class StopsAt:
@@ -379,8 +385,9 @@ def test_infos_of_a_vector_environment(tmp_path: Path) -> None:
         [Leveled] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
     )
     settings = SMALL | {"total_env_steps": 128, "log_info": "level"}
-    run = redline.train("ppo", env=envs, out=tmp_path / "r", **settings)
-    assert rows(run)[-1]["level"] == "1.0"
+    callbacks = [Curriculum("level", [1, 3], at_env_steps=[64])]
+    run = redline.train("ppo", env=envs, out=tmp_path / "r", callbacks=callbacks, **settings)
+    assert rows(run)[-1]["level"] == "2.0"
 
 
 def test_odd_infos_are_refused(tmp_path: Path) -> None:

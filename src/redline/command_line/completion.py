@@ -9,7 +9,7 @@ from redline.errors import ConfigError
 
 _BASH = """_redline() {
     local IFS=$'\\n'
-    COMPREPLY=($(REDLINE_COMPLETE=1 redline completion words "${COMP_WORDS[@]:1:COMP_CWORD}"))
+    COMPREPLY=($(redline completion words "${COMP_WORDS[@]:1:COMP_CWORD}"))
     [[ ${#COMPREPLY[@]} -eq 0 ]] && COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -o nosort -F _redline redline

@@ -6,9 +6,9 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import FlagCreatePairsOff, Positional
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from redline.command_line.options import parse
 from redline.errors import ConfigError
@@ -50,9 +50,9 @@ class EvalArguments:
     log_info: str | None = None
     """Names of values in the last info of each episode whose means are printed, separated by
     commas. None: those that training logged."""
-    greedy: FlagCreatePairsOff[bool] = False
-    """Act with the mode of the action distribution, as is done without this option."""
-    stochastic: FlagCreatePairsOff[bool] = False
+    greedy: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="(the default)")] = False
+    """Act with the mode of the action distribution."""
+    stochastic: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False
     """Sample actions as in training, instead of taking the mode."""
     video: FlagCreatePairsOff[bool] = False
     """Write a video of one episode into RUN_DIR/videos (extra: video)."""

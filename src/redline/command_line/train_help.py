@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from redline.algos.registry import algorithm_names
+from redline.algos.registry import BUILT_IN, algorithm_names
 from redline.train.outlines import choices_of, kinds_of, setting_docs
 from redline.train.settings import RunConfig
 
@@ -118,6 +118,11 @@ _OWN = (
     ("--profile [MODE]", "Record where the time goes: light, full or sample."),
     ("--help-all", "Every option, by what it is for."),
 )
+_OF_PROFILES = (
+    ("--profile-sample-hz X", "Samples per second, in any mode."),
+    ("--profile-gpu-window-s X", "Seconds of GPU activity that are recorded at a time."),
+    ("--profile-gpu-every-s X", "Seconds from one such window to the next."),
+)
 _COLUMN = 30
 
 
@@ -156,9 +161,11 @@ def algorithm_help(config: RunConfig, *, everything: bool) -> str:
             lines += [_line(*entries[name]) for name in names]
     else:
         lines.append("\noptions that people use:\n")
-        lines += [_line(*entries[name]) for name in OFTEN_USED if name in entries]
+        own = [] if config.algorithm in BUILT_IN else _own_names(config)
+        shown = dict.fromkeys([*OFTEN_USED, *own])
+        lines += [_line(*entries[name]) for name in shown if name in entries]
     lines.append("\nbeside settings:\n")
-    lines += [_line(*own) for own in _OWN]
+    lines += [_line(*own) for own in (*_OWN, *(_OF_PROFILES if everything else ()))]
     return "".join(lines)
 
 
@@ -175,6 +182,11 @@ def grouped(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     yield "algorithm", [name for name in left if name not in replay]
     if replay:
         yield "replay", replay
+
+
+def _own_names(config: RunConfig) -> list[str]:
+    """The settings of an algorithm of the user's own: nobody else knows which of them are used."""
+    return [field.name for field in dataclasses.fields(config.algo)]
 
 
 def _entries(config: RunConfig) -> dict[str, tuple[str, str]]:

@@ -29,6 +29,7 @@ checkpoint and the traceback.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -105,9 +106,13 @@ class RunState:
         return self._loop.counters.wall_time_s
 
     @property
-    def mean_return(self) -> float | None:
-        """Mean return of the last 100 training episodes; None before the first has ended."""
-        return self._loop.mean_return
+    def mean_return(self) -> float:
+        """Mean return of the last 100 training episodes; NaN before the first has ended.
+
+        Comparisons with NaN are false, so `state.mean_return > 100` needs no further look.
+        """
+        mean = self._loop.mean_return
+        return math.nan if mean is None else mean
 
     @property
     def recent_episodes(self) -> int:
@@ -127,7 +132,7 @@ class RunState:
     def log(self, name: str, value: float) -> None:
         """Log a number as a column of its own, in every log that the run writes.
 
-        Of several values between two rows, the mean is logged.
+        Of several values between two rows, the mean is logged; NaN counts as no value.
 
         Args:
             name: such as "curriculum/level".
@@ -190,10 +195,9 @@ class StopAtReturn:
 
     def on_iteration(self, state: RunState) -> None:
         """Stop if the threshold is reached."""
-        mean = state.mean_return
         enough = state.recent_episodes >= self.min_episodes
-        if mean is not None and enough and mean >= self.threshold:
-            state.stop(f"mean return {mean:,.1f} has reached {self.threshold:,g}")
+        if enough and state.mean_return >= self.threshold:
+            state.stop(f"mean return {state.mean_return:,.1f} has reached {self.threshold:,g}")
 
 
 class Curriculum:
@@ -292,8 +296,7 @@ class SaveBest:
         if state.env_steps - self.looked_at < every or state.recent_episodes < self.min_episodes:
             return
         self.looked_at = state.env_steps
-        if state.mean_return is not None:
-            self._keep(state, state.mean_return)
+        self._keep(state, state.mean_return)
 
     def _keep(self, state: RunState, score: float) -> None:
         if self.best is None or score > self.best:

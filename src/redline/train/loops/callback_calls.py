@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -178,6 +179,8 @@ class LoggedValues:
             ) from error
         if name not in self.names:
             self.names.append(name)
+        if math.isnan(number):
+            return
         self._totals[name] = self._totals.get(name, 0.0) + number
         self._counts[name] = self._counts.get(name, 0) + 1
 
