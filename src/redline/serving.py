@@ -73,6 +73,7 @@ class Predictor:
         parameter = next(policy.parameters(), None)
         self._device = torch.device("cpu") if parameter is None else parameter.device
         self._conditioning: dict[int, dict[str, Tensor]] = {}
+        self._state_names = self._policy.initial_state(1).keys()
         self._columns = ActionColumns(self._codecs[1].space) if self._adds_previous else None
         self._find_actor()
 
@@ -204,17 +205,16 @@ class Predictor:
 
     def _state(self, state: Any, num: int, episode_start: Any) -> dict[str, Any]:
         """What precedes these observations: zeros at the start of an episode."""
-        fresh: dict[str, Any] = {
-            name: leaf.to(self._device) for name, leaf in self._policy.initial_state(num).items()
-        }
         if state is None:
-            return fresh
-        if not isinstance(state, Mapping) or not set(fresh) <= set(state):
+            fresh = self._policy.initial_state(num)
+            return {name: leaf.to(self._device) for name, leaf in fresh.items()}
+        names = self._state_names
+        if not isinstance(state, Mapping) or not names <= state.keys():
             raise ConfigError(
                 f"state is {type(state).__name__}, and not what predict gave. Give None at the "
                 f"start of an episode, and then the second value that predict returned."
             )
-        own = {name: state[name] for name in fresh}
+        own = {name: state[name] for name in names}
         if any(len(leaf) != num for leaf in own.values()):
             raise ConfigError(
                 f"state is not of {num} observations. Give None, or what predict gave for as many."
