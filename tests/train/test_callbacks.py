@@ -245,6 +245,31 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, collector: 
     assert rows(whole)[-1]["learning_rate"] == str(1e-3 / 6)
 
 
+class LogsLate:
+    """Logs from iteration 5 on: behind the checkpoint of the fourth."""
+
+    def on_iteration(self, state: RunState) -> None:
+        if state.iteration >= 5:
+            state.log("late", state.iteration)
+
+
+def test_columns_that_joined_after_the_checkpoint_join_again(tmp_path: Path) -> None:
+    """The file has them when the run is resumed, and the checkpoint's hash is of one without."""
+    whole = train(tmp_path / "a", callbacks=[LogsLate(), KilledAt(0)])
+    for name, iterations in (("b", 7), ("c", 8)):  # resumed at iteration 6 with it, 4 without
+        with pytest.raises(KilledAt.Killed):
+            train(
+                tmp_path / name, callbacks=[LogsLate(), KilledAt(iterations)],
+                checkpoint_interval=128 if name == "b" else 256,
+            )  # fmt: skip
+        assert "late" in rows(redline.load(tmp_path / name, env=Leveled))[0]
+        resumed = redline.train(
+            resume=tmp_path / name, env=Leveled, callbacks=[LogsLate(), KilledAt(0)], quiet=True
+        )
+        assert [row["late"] for row in rows(resumed)] == ["", "", "5.5", "7.5"]
+        assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+
+
 def test_other_callbacks_are_refused_when_a_run_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(CallbackError):
         train(tmp_path / "r", callbacks=[Logs(), Fails()])

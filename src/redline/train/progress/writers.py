@@ -128,10 +128,16 @@ class CsvWriter(_LineWriter):
         further = "," * (len(columns) - self._num_columns)
         _, *rows = self._path.read_text(encoding="utf-8").splitlines()
         lines = [",".join(columns), *(row + further for row in rows)]
+        content = "".join(f"{line}\n" for line in lines).encode()
         with atomic_file(self._path) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            temporary.write_bytes(content)
+        self._hash, self._size_bytes = hashlib.sha256(content), len(content)
         self._num_columns = len(columns)
         self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+
+    def entry(self) -> dict[str, Any]:
+        """Also how many columns there are: more may join, in rows that are hashed here."""
+        return super().entry() | {"columns": self._num_columns}
 
     def write(self, row: Row) -> None:
         """Append a row; None is an empty cell."""
@@ -231,7 +237,7 @@ def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
         found = lines.pop(0).decode(errors="replace").rstrip("\n") if lines else ""
         if found.startswith(f"{header},"):
             # Columns that joined after the checkpoint, in rows that are cut off or had no value.
-            lines = [_first_fields(line, header.count(",") + 1) for line in lines]
+            lines = [first_fields(line, header.count(",") + 1) for line in lines]
         elif found != header:
             raise RunDirectoryError(
                 f"{path} begins with the columns {found!r}, but the checkpoint to resume from "
@@ -247,7 +253,7 @@ def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
     return whole[:rows]
 
 
-def _first_fields(line: bytes, count: int) -> bytes:
+def first_fields(line: bytes, count: int) -> bytes:
     """The first fields of a CSV line, none of which holds a comma; its end stays as it is."""
     end = b"\n" if line.endswith(b"\n") else b""
     return b",".join(line.rstrip(b"\n").split(b",")[:count]) + end

@@ -20,12 +20,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.plain_files import CONFIG_LIMIT, open_plain, read_json, read_plain
 from redline.train.checkpoint.atomic_files import write_json_atomic
-from redline.train.progress.writers import CSV_NAME
+from redline.train.progress.writers import CSV_NAME, first_fields
 from redline.train.runs.files import CONFIG_FILE
 from redline.train.settings import RunConfig
 
@@ -115,9 +115,11 @@ def require_same_rows(out: Path, run_files: Mapping[str, Any]) -> None:
     digest = hashlib.sha256()
     try:
         with open(open_plain(path), "rb") as file:
-            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
-                digest.update(chunk)
-                left -= len(chunk)
+            for chunk in _as_it_was(file, entry.get("columns")):
+                digest.update(chunk[:left])
+                left -= min(left, len(chunk))
+                if not left:
+                    break
     except OSError as error:
         raise RunDirectoryError(
             f"{path} cannot be read ({error}), and the checkpoint to resume from counts rows in "
@@ -130,6 +132,23 @@ def require_same_rows(out: Path, run_files: Mapping[str, Any]) -> None:
         f"bytes do not match the checkpoint's SHA-256. Restore the file; or, if you changed it on "
         f"purpose, add {ACCEPT}."
     )
+
+
+def _as_it_was(file: IO[bytes], columns: int | None) -> Iterator[bytes]:
+    """What a progress.csv held before further columns joined at its end, piece by piece.
+
+    Args:
+        file: from its beginning on.
+        columns: that it had; None: as it is.
+    """
+    header = file.readline()
+    if columns is not None and header.count(b",") + 1 > columns:
+        yield first_fields(header, columns)
+        yield from (first_fields(line, columns) for line in file)
+        return
+    yield header
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk
 
 
 def _changed(out: Path, how: str) -> str:
