@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from redline.train.runs.files import HISTORY_FILE
+from redline.plain_files import read_plain
+from redline.train.runs.files import HISTORY_FILE, LARGEST_HISTORY
 
 
 class RunHistory:
@@ -76,8 +77,8 @@ class RunHistory:
 def read_history(out: Path) -> list[dict[str, Any]]:
     """The lines of a run's history, oldest first; those that a kill tore are left out."""
     try:
-        text = (out / HISTORY_FILE).read_text(encoding="utf-8")
-    except OSError:
+        text = read_plain(out / HISTORY_FILE, LARGEST_HISTORY).decode()
+    except (OSError, UnicodeDecodeError):
         return []
     lines: list[dict[str, Any]] = []
     for line in text.splitlines():

@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE, LOCK_FILE, PROGRESS_FILE
+from redline.plain_files import open_plain, read_json, read_plain
+from redline.train.runs.files import (
+    CONFIG_FILE,
+    HISTORY_FILE,
+    LARGEST_HISTORY,
+    LOCK_FILE,
+    PROGRESS_FILE,
+)
 
 _TAIL_BYTES = 65_536
 
@@ -66,7 +73,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
 def summarize_run(path: Path) -> RunSummary | None:
     """What a directory says of its run; None if its config.json cannot be read."""
     try:
-        config = json.loads((path / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = read_json(path / CONFIG_FILE)
         run = config["run"]
         last = last_row(path)
         total = int(run["total_env_steps"])
@@ -93,7 +100,7 @@ def summarize_run(path: Path) -> RunSummary | None:
 def is_running(path: Path) -> bool:
     """Whether a process holds the run directory."""
     try:
-        with open(path / LOCK_FILE, "rb") as file:
+        with open(open_plain(path / LOCK_FILE), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -114,7 +121,7 @@ def _state(path: Path, end: Mapping[str, Any], env_steps: int, total: int) -> st
 def _last_end(path: Path) -> dict[str, Any]:
     """The last line of the history, if it says how a session ended."""
     try:
-        lines = (path / HISTORY_FILE).read_text(encoding="utf-8").splitlines()
+        lines = read_plain(path / HISTORY_FILE, LARGEST_HISTORY).splitlines()
         last = json.loads(lines[-1])
     except (OSError, ValueError, IndexError):
         return {}
@@ -140,7 +147,7 @@ def _last_return(path: Path) -> float | None:
 def _last_rows(path: Path) -> list[dict[str, str]]:
     """The last rows of progress.csv that are whole, from the end of a file of any length."""
     try:
-        with open(path / PROGRESS_FILE, "rb") as file:
+        with open(open_plain(path / PROGRESS_FILE), "rb") as file:
             header = file.readline().decode()
             begin = file.tell()
             end = file.seek(0, os.SEEK_END)
