@@ -51,6 +51,26 @@ class FakeRecorder:
         return [e for e in read_events(path, _native.names()) if e[1:] != (WINDOW_ON,)]
 
 
+@pytest.fixture(autouse=True)
+def unscheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the system's scheduler out: most tests know times by the wall clock.
+
+    On a busy machine their programs' times are partly `ready`. Tests of that undo this with the
+    fixture `with_scheduler`.
+    """
+    from redline.profile.analyse import timeline
+
+    monkeypatch.setattr(timeline, "read_ticks", lambda process: {})
+
+
+@pytest.fixture
+def with_scheduler(monkeypatch: pytest.MonkeyPatch, unscheduled: None) -> None:
+    """Take what the scheduler did into account, as reports do."""
+    from redline.profile.analyse import scheduling, timeline
+
+    monkeypatch.setattr(timeline, "read_ticks", scheduling.read_ticks)
+
+
 @pytest.fixture
 def fake_recorder(tmp_path: Path) -> Iterator[Callable[..., FakeRecorder]]:
     yield lambda **settings: FakeRecorder(tmp_path, **settings)

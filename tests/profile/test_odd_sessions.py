@@ -74,7 +74,7 @@ def test_lines_that_make_no_sense_are_named(tmp_path: Path) -> None:
     odd_notes = [7, [], {}, {"event": "start"}, {"event": "end"}, {"event": "metadata"}]
     odd_notes += [{**END, "time_ns": -1}, {**END, "time_ns": 1 << 70}, {**END, "cpu_s": "x"}]
     good = [9, "call", "spin", 3, "mujoco"]
-    odd_names = [7, {}, [], [1], ["a", "call", "b", 1, None], [8, "call", "b", 7, None]]
+    odd_names = [7, {}, [], [1], ["a", "call", "b", 1, None], [8, "call", "b", 8, None]]
     odd_names += [[-1, "call", "b", 1, None], [layout.MAX_IDS, "call", "b", 1, None]]
     odd_names += [[10, "verb", "b", 1, None], [10, ["call"], "b", 1, None]]
     odd_names += [[10, "call", 5, 1, None], [10, "call", "b", 1, 5], [10, "call", "b", -1, "m"]]

@@ -9,6 +9,7 @@ DIR/
     names.jsonl                [id, kind, name, level, module] per line
     thread-00000.arrow         events of one thread: delta_ns uint32, code uint16
     monitor.arrow              heartbeats, resident memory, CPU time of the process
+    scheduler.arrow            how long each thread ran, and was ready to, every 20 ms: TICK_* rows
     sampled.arrow              levels seen by the sampler: rows of a level, or GAP
     gpu-00000.json             what the GPU collector saw in one window, as the collector wrote it
     gpu.jsonl                  one JSON object per window: begin, end, file, or why there is none
@@ -45,6 +46,10 @@ VERSION = 1
 ) = range(1, 15)
 
 SAMPLES_SHARD = "sampled.arrow"
+SCHEDULER_SHARD = "scheduler.arrow"
+# Its rows, behind the absolute time of each tick: a thread's index, and ns since the last tick. A
+# thread without rows slept. `TICK_FIRST` has the index of one that is looked at from then on.
+TICK_THREAD, TICK_RAN, TICK_READY, TICK_FIRST = range(1, 5)
 SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at
 MACHINE_SAMPLES = "samples.jsonl"
 GPU_NOTES = "gpu.jsonl"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import types
 from typing import Any, cast
 
-LEVELS = ("python", "backend", "compiled", "simulator", "cuda_api", "waiting", "unattributed")
-PYTHON, BACKEND, COMPILED, SIMULATOR, CUDA_API, WAITING, UNATTRIBUTED = range(len(LEVELS))
+LEVELS = (
+    *("python", "backend", "compiled", "simulator", "cuda_api", "waiting", "unattributed"),
+    "ready",  # could have run, and had no core: no event says so, the system's scheduler does
+)
+PYTHON, BACKEND, COMPILED, SIMULATOR, CUDA_API, WAITING, UNATTRIBUTED, READY = range(len(LEVELS))
+IDLE = frozenset({WAITING, READY})
 
 BACKEND_PACKAGES = frozenset(
     {"torch", "functorch", "torchvision", "torchaudio", "torchrl", "tensordict", "triton"}
@@ -43,6 +47,8 @@ WAITING_CALLS = frozenset(
         ("builtins", "input"),
         *(("posix", n) for n in ("read", "waitpid", "wait", "wait3", "wait4", "waitid")),
         *(("posix", n) for n in ("sched_yield", "readv", "pread", "fsync", "fdatasync", "sync")),
+        *(("posix", n) for n in ("system", "write", "writev", "pwrite", "sendfile", "lockf")),
+        *(("fcntl", n) for n in ("flock", "lockf")),
         *(("signal", n) for n in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
         *(("_signal", n) for n in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
         ("select", "select"),
@@ -53,9 +59,10 @@ WAITING_CALLS = frozenset(
         *(("_multiprocessing", n) for n in ("SemLock.acquire", "SemLock.__enter__")),
         *(("_socket", f"socket.{n}") for n in ("accept", "_accept", "connect", "recv")),
         *(("_socket", f"socket.{n}") for n in ("recv_into", "recvfrom", "recvfrom_into")),
-        *(("_socket", f"socket.{n}") for n in ("recvmsg", "recvmsg_into", "sendall")),
+        *(("_socket", f"socket.{n}") for n in ("recvmsg", "recvmsg_into", "send", "sendall")),
+        *(("_socket", f"socket.{n}") for n in ("sendto", "sendmsg", "sendmsg_afalg", "sendfile")),
         *(("_io", f"BufferedReader.{n}") for n in ("read", "read1", "readinto", "readline")),
-        *(("_io", f"FileIO.{n}") for n in ("read", "readall", "readinto")),
+        *(("_io", f"FileIO.{n}") for n in ("read", "readall", "readinto", "write")),
     }
 )
 # The ML back end's own ways to wait for the device.
@@ -73,8 +80,10 @@ __all__ = [
     "BACKEND",
     "COMPILED",
     "CUDA_API",
+    "IDLE",
     "LEVELS",
     "PYTHON",
+    "READY",
     "SIMULATOR",
     "UNATTRIBUTED",
     "WAITING",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,10 +25,21 @@ from redline.errors import SessionError
 from redline.profile import layout, levels
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
+ROW_BYTES = 6  # uint32 and uint16
 LARGEST = 1 << 62  # of times in ns: what is more is no time
 PID_STEP = 1 << 22  # more than the largest process id that Linux gives
 
-__all__ = ["Name", "Process", "Session", "Shard", "open_session"]
+__all__ = [
+    "Name",
+    "Process",
+    "Session",
+    "Shard",
+    "open_session",
+    "read_rows",
+    "read_shard",
+    "read_whole",
+    "regular_size",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,17 @@ class Process:
     def base_ns(self) -> int:
         """CLOCK_MONOTONIC at time 0 of its shards, ns."""
         return int(self.start["base_ns"])
+
+    @cached_property
+    def scheduler(self) -> Shard | None:
+        """What the system's scheduler did with the threads, if it told."""
+        path = self.directory / layout.SCHEDULER_SHARD
+        if not path.exists():
+            return None
+        shard = read_rows(path)
+        if shard.problem is not None:
+            self.problems.append(f"{path.name}: {shard.problem}")
+        return shard
 
     @cached_property
     def threads(self) -> list[Shard]:
@@ -139,31 +163,104 @@ class Session:
 
 def read_shard(path: Path) -> Shard:
     """Read an event file up to where it is whole."""
+    shard = read_rows(path)
+    rows = _sound_rows(shard.deltas, shard.codes)
+    if rows == len(shard.codes):
+        return shard
+    problem = f"damaged after {rows} rows, the rest is lost (time runs backwards)"
+    return Shard(path, shard.deltas[:rows], shard.codes[:rows], problem)
+
+
+def read_rows(path: Path) -> Shard:
+    """Read the two columns of an Arrow stream, up to where it is whole, whatever they mean.
+
+    Only what recordings consist of: a regular file, uncompressed, so that no file unpacks into more
+    than its own size.
+    """
     pa: Any = import_module("pyarrow")  # which has no types
-    ipc: Any = import_module("pyarrow.ipc")
     deltas: list[NDArray[np.uint32]] = [np.empty(0, np.uint32)]
     codes: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)]
     problem = None
     try:
-        with pa.memory_map(str(path)) as source, ipc.open_stream(source) as stream:
-            if stream.schema.names != ["delta_ns", "code"] or stream.schema.types != [
-                pa.uint32(),
-                pa.uint16(),
-            ]:
-                raise pa.ArrowInvalid(f"no event file: {stream.schema.names}")
-            for batch in stream:
-                batch.validate()  # else a wrong length would have us read beyond the file
-                # numpy cannot outlive the map, so that a session can be removed while open.
-                deltas.append(batch.column(0).to_numpy().copy())
-                codes.append(batch.column(1).to_numpy().copy())
+        for batch in _batches(path):
+            # numpy cannot outlive the map, so that a session can be removed while open.
+            deltas.append(batch.column(0).to_numpy().copy())
+            codes.append(batch.column(1).to_numpy().copy())
     except (pa.ArrowException, OSError, ValueError) as error:
         rows = sum(map(len, codes))
         problem = f"cut short after {rows} rows, the rest is lost ({error})"
-    all_deltas, all_codes = np.concatenate(deltas), np.concatenate(codes)
-    rows = _sound_rows(all_deltas, all_codes)
-    if rows < len(all_codes):
-        problem = f"damaged after {rows} rows, the rest is lost (time runs backwards)"
-    return Shard(path, all_deltas[:rows], all_codes[:rows], problem)
+    return Shard(path, np.concatenate(deltas), np.concatenate(codes), problem)
+
+
+def _batches(path: Path) -> Iterator[Any]:
+    pa: Any = import_module("pyarrow")
+    ipc: Any = import_module("pyarrow.ipc")
+    size = regular_size(path)
+    with pa.memory_map(str(path)) as source:
+        messages = ipc.MessageReader.open_stream(source)
+        try:
+            schema: Any = ipc.read_schema(messages.read_next_message())
+        except StopIteration:
+            raise pa.ArrowInvalid("it has no beginning") from None
+        if schema.names != ["delta_ns", "code"] or schema.types != [pa.uint32(), pa.uint16()]:
+            raise pa.ArrowInvalid(f"no event file: {schema.names}")
+        rows = 0
+        while True:
+            try:
+                message = messages.read_next_message()
+            except StopIteration:
+                return
+            if is_compressed(message.metadata):
+                raise pa.ArrowInvalid("it is compressed, which recordings are not")
+            batch: Any = ipc.read_record_batch(message, schema)
+            batch.validate()  # else a wrong length would have us read beyond the file
+            rows += batch.num_rows
+            if rows * ROW_BYTES > size:
+                raise pa.ArrowInvalid("it claims more rows than its size can hold")
+            yield batch
+
+
+def regular_size(path: Path) -> int:
+    """Bytes of a file, which must be one: no link out of the session, no pipe that never ends.
+
+    Raises:
+        OSError: if it is anything else.
+    """
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a link" if stat.S_ISLNK(found.st_mode) else "a special file"
+        raise OSError(f"{path.name} is {kind}, which sessions do not hold")
+    return found.st_size
+
+
+def is_compressed(metadata: Any) -> bool:
+    """Whether the header of an Arrow message (a flatbuffer) says that its body is compressed.
+
+    Of `Message` the third field is the header, of `RecordBatch` the fourth is the compression; see
+    Message.fbs of the Arrow format.
+
+    Raises:
+        ValueError: if the header is damaged.
+    """
+    data = memoryview(metadata).cast("B")
+    try:
+        (message,) = struct.unpack_from("<I", data, 0)
+        header = _field(data, message, 2)
+        if header == 0:
+            return False
+        batch = header + struct.unpack_from("<I", data, header)[0]
+        return _field(data, batch, 3) != 0
+    except struct.error as error:
+        raise ValueError(f"a damaged header: {error}") from error
+
+
+def _field(data: memoryview, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table lies; 0 if it is not there."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    if vtable < 0 or 4 + 2 * number + 2 > struct.unpack_from("<H", data, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else 0
 
 
 def _sound_rows(deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> int:
@@ -187,14 +284,29 @@ def _sound_rows(deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> int:
 
 
 def _lines(path: Path, problems: list[str]) -> Iterator[Any]:
-    if not path.exists():
+    try:
+        text = read_whole(path)
+    except FileNotFoundError:
         problems.append(f"{path.name}: missing")
         return
-    for line in path.read_text(errors="replace").splitlines():
+    except OSError as error:
+        problems.append(str(error))
+        return
+    for line in text.splitlines():
         try:
             yield json.loads(line)
         except (ValueError, RecursionError):
             problems.append(f"{path.name}: a torn line, ignored")
+
+
+def read_whole(path: Path) -> str:
+    """The text of a file that must be a regular one.
+
+    Raises:
+        OSError: if it is not, or cannot be read.
+    """
+    regular_size(path)
+    return path.read_text(errors="replace")
 
 
 def _has(note: dict[str, Any], *keys: str) -> bool:
@@ -292,7 +404,7 @@ def open_session(directory: str | Path) -> Session:
     """
     path = Path(directory)
     try:
-        content: Any = json.loads((path / "session.json").read_text())
+        content: Any = json.loads(read_whole(path / "session.json"))
     except FileNotFoundError:
         raise SessionError(
             f"{path} is not a profile session: it has no session.json. Give the directory that "
@@ -314,7 +426,9 @@ def open_session(directory: str | Path) -> Session:
         )
     if "mode" not in manifest or not (path / "processes").is_dir():
         raise SessionError(f"{path} is not whole: its mode or its processes are missing")
-    directories = sorted(p for p in (path / "processes").iterdir() if p.is_dir())
+    directories = sorted(
+        p for p in (path / "processes").iterdir() if p.is_dir() and not p.is_symlink()
+    )
     found = {p.name: _read_process(p) for p in directories}
     processes = sorted((p for p in found.values() if p is not None), key=lambda p: p.base_ns)
     _tell_apart(processes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -15,120 +14,170 @@ from redline.profile.analyse.cells import Cells, Hidden, split_exactly
 from redline.profile.analyse.correction import (
     Block,
     Cycle,
-    estimate_unit_cost,
+    Estimate,
+    Part,
+    Prior,
+    ProbeCost,
+    estimate_probe_cost,
     find_cycles,
 )
 from redline.profile.analyse.summary import correct, summarize
+from redline.profile.analyse.timeline import decode
 from redline.profile.reader import open_session
 
 
-def block(observed: bool, steps: int, unit_ns: float, step_ns: float, noise_ns: float) -> Block:
-    """Steps that call the probe 300 times each."""
-    callbacks = 300 * steps if observed else 0
-    cpu_ns = step_ns * steps + unit_ns * callbacks + noise_ns
-    return Block(observed, round(cpu_ns), {"simulation": steps}, callbacks)
+PRIOR = Prior(80.0, 50.0, 0.25, 0.1)
 
 
-def cycles(unit_ns: float, noise_ns: float, number: int = 40) -> list[Cycle]:
-    """Cycles of a program whose steps take 100 us at first and 200 us at last."""
+def block(
+    observed: bool, parts: dict[str, tuple[int, float, float, float]], noise_ns: float = 0.0
+) -> Block:
+    """A block of marked parts.
+
+    Args:
+        observed: whether the probe is on.
+        parts: {name: (units, ns of a unit, callbacks of a unit, what the probe adds to a unit)}.
+        noise_ns: in all.
+    """
+    made = {}
+    for name, (units, unit_ns, callbacks, added_ns) in parts.items():
+        ns = round(units * (unit_ns + added_ns * observed) + noise_ns)
+        made[name] = Part(units, ns, ns * observed, round(units * callbacks * observed))
+    return Block(observed, sum(part.ns for part in made.values()), made)
+
+
+def cycles(
+    parts: dict[str, tuple[float, float, float]], noise_ns: float = 0.0, number: int = 40
+) -> list[Cycle]:
+    """Cycles of a program whose units take twice as long at last, in blocks of different length."""
     rng = np.random.default_rng(3)
     made = []
     for i in range(number):
-        step_ns = 100_000 * (1 + i / number)
+        growth = 1 + i / number
         blocks = [
-            block(observed, int(rng.integers(180, 400)), unit_ns, step_ns, rng.normal(0, noise_ns))
+            block(
+                observed,
+                {
+                    name: (int(rng.integers(18, 40)), unit_ns * growth, callbacks, added_ns)
+                    for name, (unit_ns, callbacks, added_ns) in parts.items()
+                },
+                rng.normal(0, noise_ns),
+            )
             for observed in (True, False, True)
         ]
         made.append(Cycle(*blocks))
     return made
 
 
-def test_the_unit_cost_is_found_exactly_without_noise() -> None:
-    estimate = estimate_unit_cost(cycles(80.0, 0.0), count=10**6, busy_ns=10**9)
+def fit(
+    found: list[Cycle], charges: dict[str, tuple[int, int]] | None = None, busy_ns: int = 10**10
+) -> tuple[Estimate, ProbeCost]:
+    """The estimate; what is to be corrected is what the cycles hold, unless told."""
+    if charges is None:
+        charges = {}
+        for name in found[0].before.parts:
+            parts = [b.parts[name] for c in found for b in (c.before, c.after)]
+            charges[name] = sum(p.callbacks for p in parts), sum(p.python_ns for p in parts)
+    return estimate_probe_cost(found, charges, busy_ns, PRIOR)
+
+
+def added(found: list[Cycle], name: str, added_ns: float) -> float:
+    """What the probe added to an operation in the observed blocks."""
+    return added_ns * sum(b.parts[name].ends for c in found for b in (c.before, c.after))
+
+
+def charge(found: list[Cycle], name: str) -> tuple[int, int]:
+    parts = [b.parts[name] for c in found for b in (c.before, c.after)]
+    return sum(p.callbacks for p in parts), sum(p.python_ns for p in parts)
+
+
+def test_bytecode_without_calls_is_corrected_for_its_own_slow_down() -> None:
+    """A loop of 1 ms per unit that the hook slows by 70%, and calls nothing."""
+    found = cycles({"flat": (1e6, 0, 7e5)})
+    estimate, cost = fit(found)
     assert estimate.corrected
-    assert estimate.unit_ns == pytest.approx(80.0, rel=1e-4)
-    assert estimate.count == 10**6
+    mean, error = cost.of("flat", *charge(found, "flat"))
+    assert mean == pytest.approx(added(found, "flat", 7e5), rel=0.01)
+    assert error < 0.1 * mean
+    assert estimate.count == 0
+
+
+def test_calls_and_bytecode_are_told_apart_within_a_session() -> None:
+    """A loop slowed by half, calls of 100 ns each, and native code that costs nothing: each is
+    corrected by what its own blocks say, not by the average."""
+    parts = {"flat": (1e6, 0, 5e5), "calls": (2e6, 10_000, 1e6), "native": (3e6, 100, 1e4)}
+    found = cycles(parts)
+    estimate, cost = fit(found)
+    assert estimate.corrected
+    for name, (_, _, added_ns) in parts.items():
+        mean, error = cost.of(name, *charge(found, name))
+        truth = added(found, name, added_ns)
+        assert abs(mean - truth) <= max(0.03 * truth, 2 * error)
+    whole = sum(added(found, name, each[2]) for name, each in parts.items()) / 1e9
+    assert estimate.cost_low_s < whole < estimate.cost_high_s
+
+
+def test_an_operation_without_blocks_takes_the_others_terms() -> None:
+    """100 ns for a callback, nothing for bytecode: so it is for what was never in a block."""
+    parts = {"few": (1e6, 1000, 1e5), "many": (1e6, 9000, 9e5), "none": (1e6, 0, 0.0)}
+    _, cost = fit(cycles(parts))
+    mean, error = cost.of("never seen", 1_000_000, 0)
+    assert abs(mean - 1e8) < 2 * error
+    known, known_error = cost.of("many", 1_000_000, 0)
+    assert known_error < error
+    assert known == pytest.approx(1e8, rel=0.3)
 
 
 def test_the_interval_covers_the_truth_under_noise() -> None:
-    """1 ms of noise per block against some 300 * 300 * 80 ns = 7 ms of probe."""
-    estimate = estimate_unit_cost(cycles(80.0, 1e6), count=1, busy_ns=0)
+    found = cycles({"step": (1e6, 3000, 3e5)}, noise_ns=1e6)
+    estimate, cost = fit(found)
+    mean, error = cost.of("step", *charge(found, "step"))
     assert estimate.corrected
-    assert estimate.ci_low_ns < 80.0 < estimate.ci_high_ns
-    assert estimate.ci_high_ns - estimate.ci_low_ns < 20.0
+    assert abs(mean - added(found, "step", 3e5)) < 2 * error
 
 
 def test_outlying_cycles_are_set_aside() -> None:
     """One block in twenty was interrupted for 50 ms of somebody else's work."""
-    disturbed = cycles(80.0, 1e5)
-    for i in range(0, len(disturbed), 20):
-        whole = disturbed[i]
-        late = dataclasses.replace(whole.off, cpu_ns=whole.off.cpu_ns + 50_000_000)
-        disturbed[i] = dataclasses.replace(whole, off=late)
-    estimate = estimate_unit_cost(disturbed, count=1, busy_ns=0)
-    assert estimate.unit_ns == pytest.approx(80.0, rel=0.02)
-    assert estimate.cycles == len(disturbed) - 2
+    found = cycles({"step": (1e6, 3000, 3e5)})
+    truth = added(found, "step", 3e5)
+    for i in range(0, len(found), 20):
+        late = dataclasses.replace(found[i].off.parts["step"])
+        late.ns += 50_000_000
+        off = dataclasses.replace(found[i].off, parts={"step": late})
+        found[i] = dataclasses.replace(found[i], off=off)
+    _, cost = fit(found)
+    assert cost.of("step", *charge(found, "step"))[0] == pytest.approx(truth, rel=0.02)
 
 
 def test_a_wide_interval_speaks_instead_of_correcting() -> None:
-    estimate = estimate_unit_cost(cycles(80.0, 2e7), count=1, busy_ns=0)
+    """Noise of 20 ms per block, ten times what the probe adds; it is used where it hardly matters."""
+    found = cycles({"step": (1e6, 300, 6e4)}, noise_ns=2e7)
+    estimate, _ = fit(found)
     assert not estimate.corrected
     assert "too wide" in estimate.reason
+    assert fit(found, busy_ns=10**13)[0].corrected
 
 
-def test_a_wide_interval_is_used_where_it_hardly_matters() -> None:
-    """Half the interval times the callbacks must be within 1.5% of the time, and tell from zero."""
-    wide = cycles(80.0, 1e7)
-    estimate = estimate_unit_cost(wide, count=10**6, busy_ns=0)
+def test_too_few_cycles_correct_nothing() -> None:
+    estimate, _ = fit(cycles({"step": (1e6, 3000, 3e5)}, number=3))
     assert not estimate.corrected
-    half_ns = estimate.ci_high_ns - estimate.unit_ns
-    assert 0.35 * estimate.unit_ns < half_ns < estimate.unit_ns
-    limit_ns = half_ns * 10**6 / 0.015
-    assert estimate_unit_cost(wide, count=10**6, busy_ns=round(1.001 * limit_ns)).corrected
-    assert not estimate_unit_cost(wide, count=10**6, busy_ns=round(0.999 * limit_ns)).corrected
-    nothing = estimate_unit_cost(cycles(0.0, 1e7), count=1, busy_ns=10**18)
-    assert nothing.ci_low_ns < 0.0 < nothing.ci_high_ns
-    assert not nothing.corrected
+    assert "3 calibration cycles" in estimate.reason
 
 
 def test_a_rare_costly_operation_is_no_overhead() -> None:
-    """Every fifth block holds a checkpoint of 20 ms, beside 300 * 300 * 80 ns = 7 ms of probe."""
-    made = []
-    for i, cycle in enumerate(cycles(80.0, 0.0)):
-        parts = [cycle.before, cycle.off, cycle.after]
-        if i % 5 < 3:
-            part = parts[i % 5]
-            operations = {**part.operations, "checkpoint": 1}
-            parts[i % 5] = dataclasses.replace(
-                part, cpu_ns=part.cpu_ns + 20_000_000, operations=operations
-            )
-        made.append(Cycle(*parts))
-    estimate = estimate_unit_cost(made, count=1, busy_ns=0)
-    assert estimate.unit_ns == pytest.approx(80.0, rel=0.03)
-
-
-def test_operations_of_different_weight_are_told_apart() -> None:
-    """Blocks mix 50 us simulation steps and 1 ms updates in all proportions."""
-    rng = np.random.default_rng(5)
-    made = []
-    for _ in range(40):
-        blocks = []
-        for observed in (True, False, True):
-            steps, updates = rng.integers(50, 500, 2).tolist()
-            callbacks = (100 * steps + 900 * updates) * observed
-            cpu_ns = 50_000 * steps + 1_000_000 * updates + 90 * callbacks
-            blocks.append(
-                Block(observed, cpu_ns, {"simulation": steps, "update": updates}, callbacks)
-            )
-        made.append(Cycle(*blocks))
-    assert estimate_unit_cost(made, count=1, busy_ns=0).unit_ns == pytest.approx(90.0, rel=1e-3)
-
-
-def test_too_few_cycles_are_no_estimate() -> None:
-    estimate = estimate_unit_cost(cycles(80.0, 0.0, number=3), count=1, busy_ns=0)
-    assert not estimate.corrected
-    assert math.isnan(estimate.unit_ns)
-    assert "3 calibration cycles" in estimate.reason
+    """Every fifth block holds a checkpoint of 20 ms: the units beside it cost what they cost."""
+    found = cycles({"step": (1e6, 3000, 3e5), "checkpoint": (2e7, 0, 0.0)})
+    for i, cycle in enumerate(found):
+        blocks = [cycle.before, cycle.off, cycle.after]
+        for place, each in enumerate(blocks):
+            if i % 5 != place:
+                each.parts.pop("checkpoint")
+        found[i] = Cycle(*blocks)
+    charges = {"step": charge(found, "step")}
+    estimate, cost = fit(found, charges)
+    assert estimate.corrected
+    truth = added(found, "step", 3e5)
+    assert cost.of("step", *charges["step"])[0] == pytest.approx(truth, rel=0.03)
 
 
 def test_correction_takes_from_python_first() -> None:
@@ -140,7 +189,7 @@ def test_correction_takes_from_python_first() -> None:
         ("", "simulation", "python", False): 70,
     }
     cells = Cells(observed, observed, hidden=[])
-    corrected = correct(cells, {("", "inference"): 30}, unit_ns=10.0)
+    corrected = correct(cells, {("", "inference"): 300.0})
     assert corrected == {
         ("", "inference", "python", False): 0.0,
         ("", "inference", "backend", False): 450.0,
@@ -166,12 +215,11 @@ def test_calibration_blocks_are_split_like_what_is_left_of_the_observed() -> Non
             Hidden(8, {unknown: 1}),
         ],
     )
-    charge = {("", "inference"): 20}
-    corrected = correct(cells, charge, unit_ns=10.0)
+    corrected = correct(cells, {("", "inference"): 200.0})
     assert corrected == pytest.approx({python: 300, backend: 600, simulation: 90, unknown: 8})
-    assert correct(cells, charge, unit_ns=0.0) == cells.time_ns
+    assert correct(cells, {}) == cells.time_ns
     # Where the cost takes all there is, a block is split as it was observed.
-    all_taken = correct(cells, {("", "inference"): 80}, unit_ns=10.0)
+    all_taken = correct(cells, {("", "inference"): 800.0})
     assert all_taken == pytest.approx({python: 150, backend: 150, simulation: 90, unknown: 8})
 
 
@@ -189,7 +237,7 @@ def test_correction_invents_no_time(observed: list[int], hidden: int, share: flo
     everything = dict(zip(keys, map(sum, parts), strict=True))
     cells = Cells(everything, seen, [Hidden(hidden, seen)])
     busy = observed[0] + observed[1]
-    corrected = correct(cells, {("", "inference"): 1}, unit_ns=share * busy)
+    corrected = correct(cells, {("", "inference"): share * busy})
     assert min(corrected.values()) >= 0.0
     wanted = sum(observed) + hidden - (min(share, 1.0) * busy)
     assert sum(corrected.values()) == pytest.approx(wanted, rel=1e-9, abs=1.0)
@@ -222,9 +270,12 @@ while time.monotonic() < until:
 """
     )
     process = open_session(profiled.session).processes[0]
-    found = find_cycles(process, process.threads[0])
+    shard = process.threads[0]
+    found = find_cycles(process, shard, decode(process, shard))
     assert len(found) >= 3
-    assert all(c.before.callbacks > 0 and c.off.callbacks == 0 for c in found)
+    for cycle in found:
+        assert sum(part.callbacks for part in cycle.before.parts.values()) > 0
+        assert sum(part.callbacks for part in cycle.off.parts.values()) == 0
     summary = summarize(profiled.session)
     levels = {"python": 0.0, "backend": 0.0, "simulator": 0.0, "waiting": 0.0, "unattributed": 0.0}
     for cell in summary.cells:

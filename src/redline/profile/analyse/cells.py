@@ -218,7 +218,7 @@ def observed(
             key = (phase, operation_name(timeline, state), level, bool(busy))
             mark = (phase, state.marked, bool(busy))
             # A wait that lasts through a block is known, whatever cannot be seen there.
-            hidden = bool(unseen) and state.level != levels.WAITING
+            hidden = bool(unseen) and state.level not in levels.IDLE
             yield at, (key, mark, hidden, ns)
 
 
@@ -258,7 +258,7 @@ def _cut(stream: Stream, begin: int, end: int) -> Stream:
 
 def level_with_api(level: int, call: int) -> int:
     """The level, given that the process is (1) or waits (2) in a call of the GPU's API, or not."""
-    if call == 0 or level in (levels.WAITING, levels.SIMULATOR):
+    if call == 0 or level in (*levels.IDLE, levels.SIMULATOR):
         return level
     return levels.CUDA_API if call == 1 else levels.WAITING
 

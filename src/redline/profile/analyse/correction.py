@@ -1,27 +1,34 @@
-"""What the probe on the native boundary cost, estimated in the run itself.
+"""What the probe on the native boundary cost, estimated in the run itself, operation by operation.
 
-The recorder left cycles of three blocks: observed, not observed, observed. A block's work is
-w = sum_k a_k n_k, with n_k how often operation k ended in it and a_k its CPU time, fitted over all
-blocks of the session. Within a cycle the unobserved block says how much CPU time a unit of work
-takes there and then, and what the observed ones took beyond that is the probe's:
+The recorder left cycles of three blocks: observed, not observed, observed. All three begin and end
+where a mark ends, so each operation k did m_k whole units of its work in each, and
 
-    x = cpu_on - w_on * cpu_off / w_off,    u = sum x / sum e
+    x_k = t_on_k - (m_on_k / m_off_k) * t_off_k
 
-with e the probe's callbacks, over all cycles but outlying ones. Comparing neighbors cancels the
-drift of a program that learns; comparing per work cancels that blocks differ in length. The
-interval is the jackknife's. Where it is wide it is reported and nothing is corrected: narrow is
-what is small beside the estimate, or leaves the corrected times themselves uncertain by little.
+is what the probe added to it (t: time in it, on the run queue aside). That cost has two terms:
+
+    x_k = a * n_k + g * p_k + d_k
+
+n_k callbacks of a ns each, and a share g of the interpreted time p_k: Python 3.11 runs bytecode
+slower while a profile function is set, calls or not. d_k is how far this operation's code is from
+the usual. All are estimated at once as a Gaussian: a and g from priors measured once
+(`python -m benchmarks.truth`), d_k around 0, and x_k with the jackknife's error over the cycles. So
+one operation alone is corrected by what its own blocks say, an operation without blocks by the
+others' terms, and each correction has an interval. Where the interval of the whole is wide it is
+reported, and nothing is corrected.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile import layout
+from redline.profile import layout, levels
+from redline.profile.analyse.decoded import Decoded
 from redline.profile.reader import Process, Shard
 
 MIN_CYCLES = 6
@@ -31,10 +38,54 @@ MAX_SHARE_OF_TIME = 0.015
 MAX_OPERATIONS = 16
 MAX_SWEEPS = 1000
 OUTLYING = 2.5  # robust standard deviations
+WIDE = 1.96  # standard deviations of a 95% interval
+# How far one operation's code is from the usual, as a share of its usual cost.
+UNUSUAL = 0.25
+# And how far what a block without the probe takes is from what the program takes by itself.
+REGIME = 0.06
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
+NOT_MARKED = 0
 
-__all__ = ["Cycle", "Estimate", "estimate_unit_cost", "find_cycles"]
+__all__ = [
+    "Block",
+    "Cycle",
+    "Estimate",
+    "Part",
+    "Prior",
+    "ProbeCost",
+    "estimate_probe_cost",
+    "find_cycles",
+    "prior_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """The two terms as they usually are, with standard deviations."""
+
+    callback_ns: float
+    callback_error_ns: float
+    slowdown: float  # of interpreted time, of 1
+    slowdown_error: float
+
+
+def prior_of(python: str) -> Prior:
+    """For a Python version, as `python -m benchmarks.truth` found them on several machines."""
+    major, minor = (int(part) for part in (*python.split("."), "0", "0")[:2] if part.isdigit())
+    if (major, minor) < (3, 12):
+        return Prior(80.0, 50.0, 0.25, 0.1)
+    return Prior(70.0, 50.0, 0.03, 0.03)
+
+
+@dataclass(slots=True)
+class Part:
+    """One marked operation in a block."""
+
+    ends: int = 0  # of its mark
+    ns: int = 0  # in it, time on the run queue aside
+    python_ns: int = 0  # of these, interpreted
+    callbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +94,7 @@ class Block:
 
     observed: bool
     cpu_ns: int
-    operations: dict[str, int]  # how many marks of each operation ended
-    callbacks: int
+    parts: dict[str, Part]  # by operation, "" for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +108,68 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The unit cost of a probe."""
+    """What a probe cost."""
 
     probe: str
-    unit_ns: float
+    unit_ns: float  # of a callback
     ci_low_ns: float  # 95% interval
     ci_high_ns: float
-    count: int  # how often it fired in the whole session
+    count: int  # callbacks in the whole session
     cycles: int
     corrected: bool  # whether the interval is narrow enough to correct by it
     reason: str  # why not, else empty
+    slowdown: float = math.nan  # of interpreted time, of 1
+    slowdown_low: float = math.nan
+    slowdown_high: float = math.nan
+    cost_s: float = math.nan  # of the whole session
+    cost_low_s: float = math.nan
+    cost_high_s: float = math.nan
 
 
-def find_cycles(process: Process, shard: Shard) -> list[Cycle]:
-    """The calibration cycles in the shard of a process's main thread."""
-    blocks = _blocks(process, shard)
+@dataclass(frozen=True, slots=True)
+class ProbeCost:
+    """The fitted terms: of the whole, and of each operation."""
+
+    mean: NDArray[np.float64]  # [2 + K] ns per callback, slow-down, then how unusual each is
+    covariance: NDArray[np.float64]  # [2 + K, 2 + K]
+    operations: dict[str, int]  # place of each operation
+    prior: Prior
+
+    def of(self, operation: str, callbacks: float, python_ns: float) -> tuple[float, float]:
+        """Ns that the probe added, and the standard deviation.
+
+        Args:
+            operation: the marked one.
+            callbacks: while it was observed.
+            python_ns: interpreted time in it meanwhile.
+        """
+        usual = _usual(self.prior, callbacks, python_ns)
+        weights = np.zeros(len(self.mean))
+        weights[:2] = callbacks, python_ns
+        place = self.operations.get(operation)
+        if place is not None:
+            weights[place] = usual
+        cost = float(weights @ self.mean)
+        variance = float(weights @ self.covariance @ weights)
+        if place is None:
+            variance += (UNUSUAL * usual) ** 2
+        variance += (REGIME * cost) ** 2
+        return max(cost, 0.0), math.sqrt(max(variance, 0.0))
+
+
+def _usual(prior: Prior, callbacks: float, python_ns: float) -> float:
+    return prior.callback_ns * callbacks + prior.slowdown * python_ns
+
+
+def find_cycles(process: Process, shard: Shard, thread: Decoded) -> list[Cycle]:
+    """The calibration cycles of a thread.
+
+    Args:
+        process: it belongs to.
+        shard: its rows.
+        thread: the same, decoded.
+    """
+    blocks = _blocks(process, shard, thread)
     return [
         Cycle(before, off, after)
         for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False)
@@ -85,18 +182,19 @@ def find_cycles(process: Process, shard: Shard) -> list[Cycle]:
     ]
 
 
-def _blocks(process: Process, shard: Shard) -> list[Block | None]:
+def _blocks(process: Process, shard: Shard, thread: Decoded) -> list[Block | None]:
     """The blocks between markers; None where the recording paused in between.
 
     What follows a switch is left out: its first marker differs in state from the one before.
     """
     codes = shard.codes
     markers = np.flatnonzero((codes == layout.CODE_PROBE_ON) | (codes == layout.CODE_PROBE_OFF))
-    cpu_rows = np.flatnonzero(codes == layout.CODE_CPU)
-    if len(markers) < 2 or len(cpu_rows) != len(markers):
+    special = thread.special_codes
+    is_marker = (special == layout.CODE_PROBE_ON) | (special == layout.CODE_PROBE_OFF)
+    times = thread.special_times[is_marker]
+    cpu = thread.special_values[special == layout.CODE_CPU]
+    if len(markers) < 2 or len(cpu) != len(markers) or len(times) != len(markers):
         return []
-    high = np.where(codes[cpu_rows - 1] == layout.CODE_HIGH, shard.deltas[cpu_rows - 1], 0)
-    cpu = (high.astype(np.int64) << 32) + shard.deltas[cpu_rows]
     observed = codes[markers] == layout.CODE_PROBE_ON
     paused = np.flatnonzero(codes == layout.CODE_WINDOW_OFF)
     ends = {
@@ -110,72 +208,188 @@ def _blocks(process: Process, shard: Shard) -> list[Block | None]:
         if ((paused >= rows.start) & (paused < rows.stop)).any():
             blocks.append(None)
             continue
-        inside = codes[rows]
-        called = shard.deltas[rows][inside == layout.CODE_CALLBACKS]
-        counts = np.bincount(inside, minlength=2 * layout.MAX_IDS)
-        blocks.append(
-            Block(
-                observed=bool(observed[i]),
-                cpu_ns=int(cpu[i + 1] - cpu[i]),
-                operations={name: int(counts[code]) for code, name in ends.items() if counts[code]},
-                callbacks=int(called.sum()),
-            )
-        )
+        parts = _parts(process, thread, int(times[i]), int(times[i + 1]))
+        counts = np.bincount(codes[rows], minlength=2 * layout.MAX_IDS)
+        for code, name in ends.items():
+            if counts[code]:
+                parts[name].ends += int(counts[code])
+        blocks.append(Block(bool(observed[i]), int(cpu[i + 1] - cpu[i]), dict(parts)))
     return blocks
 
 
-def estimate_unit_cost(cycles: list[Cycle], count: int, busy_ns: int) -> Estimate:
-    """Fit the cost of one callback.
+def _parts(process: Process, thread: Decoded, begin: int, end: int) -> defaultdict[str, Part]:
+    """What each marked operation took between two times."""
+    parts: defaultdict[str, Part] = defaultdict(Part)
+    times, numbers = thread.stream
+    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
+    after = int(np.searchsorted(times, end, side="left"))
+    edges = np.clip(np.append(times[first:after], end), begin, end)
+    held = np.bincount(numbers[first:after], np.diff(edges), minlength=len(thread.states))
+    for number in np.flatnonzero(held).tolist():
+        state = thread.states[number]
+        if state is not None and state.level != levels.READY:
+            part = parts[_name(process, state.marked)]
+            part.ns += int(held[number])
+            if state.level == levels.PYTHON:
+                part.python_ns += int(held[number])
+    chosen = thread.special_codes == layout.CODE_CALLBACKS
+    chosen &= (thread.special_times >= begin) & (thread.special_times < end)
+    own = np.searchsorted(times, thread.special_times[chosen], side="right") - 1
+    for place, callbacks in zip(own.tolist(), thread.special_values[chosen].tolist(), strict=True):
+        state = thread.states[int(numbers[place])] if place >= 0 else None
+        parts[_name(process, state.marked if state else NOT_MARKED)].callbacks += callbacks
+    return parts
+
+
+def _name(process: Process, number: int) -> str:
+    name = process.names.get(number)
+    return name.name if name is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the cycles say of one operation, in sum."""
+
+    extra_ns: float
+    error_ns: float
+    callbacks: float
+    python_ns: float
+
+
+def estimate_probe_cost(
+    cycles: list[Cycle], charges: dict[str, tuple[int, int]], busy_ns: int, prior: Prior
+) -> tuple[Estimate, ProbeCost]:
+    """Fit the two terms, and what is particular to each operation.
 
     Args:
         cycles: of all processes of the session.
-        count: callbacks in the whole session.
+        charges: {marked operation: (callbacks, interpreted ns)} of the whole session, observed.
         busy_ns: recorded time of all processes, waiting aside.
+        prior: for the Python that ran.
     """
-    if len(cycles) < MIN_CYCLES:
-        return _unknown(
-            count, len(cycles), f"{len(cycles)} calibration cycles, at least {MIN_CYCLES} needed"
-        )
-    cost = _cost_per_operation(cycles)
-    excess: list[float] = []
-    fired: list[int] = []
-    for cycle in cycles:
-        work_off = _work(cycle.off, cost)
-        work_on = _work(cycle.before, cost) + _work(cycle.after, cost)
-        if work_off > 0 and work_on > 0:
-            cpu_on = cycle.before.cpu_ns + cycle.after.cpu_ns
-            excess.append(cpu_on - work_on * cycle.off.cpu_ns / work_off)
-            fired.append(cycle.before.callbacks + cycle.after.callbacks)
-    if len(excess) < MIN_CYCLES:
-        return _unknown(
-            count, len(excess), "the calibration blocks hold no marks to compare their work by"
-        )
-    if not any(fired):
-        return _unknown(count, len(excess), "the probe never fired in a calibration block")
-    x, e = _without_outliers(np.array(excess), np.array(fired, np.float64))
-    unit = float(x.sum() / e.sum())
-    half = _t_quantile(len(x) - 1) * _jackknife_error(x, e)
-    reason = ""
-    narrow = half <= MAX_RELATIVE_HALF_WIDTH * unit or half * count <= MAX_SHARE_OF_TIME * busy_ns
-    if half >= unit or not narrow:
-        reason = (
-            f"the interval is too wide to correct by ({unit:.0f} +- {half:.0f} ns): record longer"
-        )
-    return Estimate(
+    seen = _seen(cycles)
+    cost = _posterior(seen, prior)
+    count = sum(callbacks for callbacks, _ in charges.values())
+    sums = [cost.of(name, *charge) for name, charge in charges.items()]
+    whole = sum(each for each, _ in sums)
+    half = WIDE * math.hypot(_joint_error(cost, charges), REGIME * whole)
+    reason = _why_not(cycles, seen, whole, half, busy_ns)
+    error = [math.sqrt(max(float(cost.covariance[i, i]), 0.0)) for i in (0, 1)]
+    unit, slowdown = (float(each) for each in cost.mean[:2])
+    estimate = Estimate(
         probe="native boundary",
         unit_ns=unit,
-        ci_low_ns=unit - half,
-        ci_high_ns=unit + half,
+        ci_low_ns=unit - WIDE * error[0],
+        ci_high_ns=unit + WIDE * error[0],
         count=count,
-        cycles=len(x),
+        cycles=len(cycles),
         corrected=not reason,
         reason=reason,
+        slowdown=slowdown,
+        slowdown_low=slowdown - WIDE * error[1],
+        slowdown_high=slowdown + WIDE * error[1],
+        cost_s=whole / 1e9,
+        cost_low_s=max(whole - half, 0.0) / 1e9,
+        cost_high_s=(whole + half) / 1e9,
+    )
+    return estimate, cost
+
+
+def _joint_error(cost: ProbeCost, charges: dict[str, tuple[int, int]]) -> float:
+    """Of the sum over all operations, whose errors are not independent."""
+    weights = np.zeros(len(cost.mean))
+    own = 0.0
+    for name, (callbacks, python_ns) in charges.items():
+        usual = _usual(cost.prior, callbacks, python_ns)
+        weights[:2] += callbacks, python_ns
+        if name in cost.operations:
+            weights[cost.operations[name]] += usual
+        else:
+            own += (UNUSUAL * usual) ** 2
+    return math.sqrt(max(float(weights @ cost.covariance @ weights), 0.0) + own)
+
+
+def _why_not(
+    cycles: list[Cycle], seen: dict[str, _Seen], whole: float, half: float, busy_ns: int
+) -> str:
+    if len(cycles) < MIN_CYCLES:
+        return f"{len(cycles)} calibration cycles, at least {MIN_CYCLES} needed"
+    if not seen:
+        return "the calibration blocks hold no marks to compare their work by"
+    if half <= MAX_SHARE_OF_TIME * busy_ns or half <= MAX_RELATIVE_HALF_WIDTH * whole:
+        return ""
+    return (
+        f"the interval is too wide to correct by ({whole / 1e9:.3f} +- {half / 1e9:.3f} s): "
+        "record longer"
     )
 
 
-def _unknown(count: int, cycles: int, reason: str) -> Estimate:
-    nan = float("nan")
-    return Estimate("native boundary", nan, nan, nan, count, cycles, False, reason)
+def _seen(cycles: list[Cycle]) -> dict[str, _Seen]:
+    """What the probe added to each operation, over all cycles but outlying ones."""
+    work = _cost_per_operation(cycles)
+    rows: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    for cycle in cycles:
+        for name in {*cycle.before.parts, *cycle.after.parts}:
+            row = _row(cycle, name, work)
+            if row is not None:
+                rows[name].append(row)
+    found: dict[str, _Seen] = {}
+    for name, own in rows.items():
+        if len(own) < MIN_CYCLES:
+            continue
+        table = _without_outliers(np.array(own))
+        extra, spent, callbacks, python_ns = table.sum(0)
+        if callbacks + python_ns > 0:
+            error = _t_quantile(len(table) - 1) / WIDE * _jackknife_error(table[:, 0], table[:, 1])
+            found[name] = _Seen(extra, error * spent, callbacks, python_ns)
+    return found
+
+
+def _row(
+    cycle: Cycle, name: str, work: dict[str, float]
+) -> tuple[float, float, float, float] | None:
+    """(added ns, ns, callbacks, interpreted ns) of an operation in the observed blocks."""
+    nothing = Part()
+    on = [block.parts.get(name, nothing) for block in (cycle.before, cycle.after)]
+    off = cycle.off.parts.get(name, nothing)
+    if name:
+        done, done_off = float(sum(part.ends for part in on)), float(off.ends)
+    else:
+        done = _work(cycle.before, work) + _work(cycle.after, work)
+        done_off = _work(cycle.off, work)
+    if done <= 0 or done_off <= 0:
+        return None
+    spent = float(sum(part.ns for part in on))
+    return (
+        spent - done / done_off * off.ns,
+        spent,
+        float(sum(part.callbacks for part in on)),
+        float(sum(part.python_ns for part in on)),
+    )
+
+
+def _posterior(seen: dict[str, _Seen], prior: Prior) -> ProbeCost:
+    """The Gaussian of a, g and all d_k, in units of each one's usual cost, given the blocks."""
+    operations = {name: 2 + i for i, name in enumerate(seen)}
+    size = 2 + len(seen)
+    mean = np.zeros(size)
+    mean[:2] = prior.callback_ns, prior.slowdown
+    precision = np.diag(
+        [prior.callback_error_ns**-2, prior.slowdown_error**-2] + [UNUSUAL**-2] * len(seen)
+    )
+    pull = precision @ mean
+    for name, each in seen.items():
+        weights = np.zeros(size)
+        weights[:2] = each.callbacks, each.python_ns
+        weights[operations[name]] = _usual(prior, each.callbacks, each.python_ns)
+        error = max(each.error_ns, 1.0)
+        precision += np.outer(weights, weights) / error**2
+        pull += weights * each.extra_ns / error**2
+    # Scaled: a is some hundred, g a fraction.
+    scale = 1.0 / np.sqrt(np.diag(precision))
+    inverse = np.linalg.inv(precision * np.outer(scale, scale))
+    covariance = inverse * np.outer(scale, scale)
+    return ProbeCost(covariance @ pull, covariance, operations, prior)
 
 
 def _cost_per_operation(cycles: list[Cycle]) -> dict[str, float]:
@@ -187,11 +401,13 @@ def _cost_per_operation(cycles: list[Cycle]) -> dict[str, float]:
     blocks = [b for cycle in cycles for b in (cycle.before, cycle.off, cycle.after)]
     found: dict[str, int] = {}
     for block in blocks:
-        for name in block.operations:
-            found[name] = found.get(name, 0) + 1
+        for name, part in block.parts.items():
+            if part.ends:
+                found[name] = found.get(name, 0) + 1
     chosen = sorted(found, key=lambda name: -found[name])[:MAX_OPERATIONS]
-    columns = [[float(b.operations.get(name, 0)) for b in blocks] for name in chosen]
-    columns.append([float(b.callbacks) for b in blocks])
+    nothing = Part()
+    columns = [[float(b.parts.get(name, nothing).ends) for b in blocks] for name in chosen]
+    columns.append([float(sum(part.callbacks for part in b.parts.values())) for b in blocks])
     target = np.array([b.cpu_ns for b in blocks], np.float64)
     cost = _nonnegative_least_squares(np.array(columns).T, target)
     return {name: each for name, each in zip(chosen, cost.tolist()[:-1], strict=True) if each > 0}
@@ -221,22 +437,25 @@ def _nonnegative_least_squares(
 
 
 def _work(block: Block, cost: dict[str, float]) -> float:
-    return sum(each * block.operations.get(name, 0) for name, each in cost.items())
+    return sum(each * block.parts[name].ends for name, each in cost.items() if name in block.parts)
 
 
-def _without_outliers(
-    x: NDArray[np.float64], e: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Set aside cycles that the rest makes implausible: a garbage collection, a disturbance."""
-    residuals = x - e * np.median(x / np.maximum(e, 1.0))
+def _without_outliers(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Set aside cycles that the rest makes implausible: a garbage collection, a disturbance.
+
+    Args:
+        table: [N, 4] added ns, ns, callbacks, interpreted ns.
+    """
+    x, spent = table[:, 0], np.maximum(table[:, 1], 1.0)
+    residuals = x - spent * np.median(x / spent)
     spread = 1.4826 * float(np.median(np.abs(residuals)))
     good = np.abs(residuals) <= OUTLYING * max(spread, 1.0)
-    return (x[good], e[good]) if good.sum() >= MIN_CYCLES else (x, e)
+    return table[good] if good.sum() >= MIN_CYCLES else table
 
 
 def _jackknife_error(x: NDArray[np.float64], e: NDArray[np.float64]) -> float:
     """Standard error of sum(x) / sum(e)."""
-    without = (x.sum() - x) / (e.sum() - e)
+    without = (x.sum() - x) / np.maximum(e.sum() - e, 1.0)
     number = len(x)
     return math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
 

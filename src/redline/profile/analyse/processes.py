@@ -16,7 +16,7 @@ from redline.profile import levels
 from redline.profile.analyse.cells import held_together, operation_name, sweep_streams
 from redline.profile.analyse.timeline import Stream, Timeline
 
-ABSENT, WAITING, BUSY = range(3)
+ABSENT, WAITING, BUSY, READY = range(4)
 
 __all__ = ["Waits", "WaitsFor", "busy_together", "session_span", "waits"]
 
@@ -51,7 +51,7 @@ class _Activity:
 
     timeline: Timeline
     stream: Stream
-    rows: list[tuple[int, str]]  # (ABSENT, WAITING or BUSY, operation); 0 is absent
+    rows: list[tuple[int, str]]  # (ABSENT, WAITING, BUSY or READY, operation); 0 is absent
 
 
 def session_span(timelines: list[Timeline]) -> tuple[int, int]:
@@ -138,7 +138,7 @@ def _activity(timeline: Timeline) -> _Activity:
     numbers: dict[tuple[int, str], int] = {(ABSENT, ""): 0}
     table: list[int] = []
     for state in timeline.states:
-        activity = WAITING if state.level == levels.WAITING else BUSY
+        activity = {levels.WAITING: WAITING, levels.READY: READY}.get(state.level, BUSY)
         row = activity, operation_name(timeline, state)
         table.append(numbers.setdefault(row, len(numbers)))
     window, end_ns = timeline.window, max(timeline.end_ns, 0)

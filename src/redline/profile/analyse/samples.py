@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout
-from redline.profile.reader import Session
+from redline.profile.reader import Session, read_whole
 
 GPU_READINGS = (
     "utilization",
@@ -50,7 +50,11 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
     start: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    for line in path.read_text(errors="replace").splitlines():
+    try:
+        lines = read_whole(path).splitlines()
+    except OSError as error:
+        return _assemble({}, [], [str(error)])
+    for line in lines:
         try:
             row: Any = json.loads(line)
         except json.JSONDecodeError:

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import Cells, Key, compute_cells, operation_name
-from redline.profile.analyse.correction import Cycle, Estimate, estimate_unit_cost, find_cycles
+from redline.profile.analyse.correction import (
+    WIDE,
+    Cycle,
+    Estimate,
+    ProbeCost,
+    estimate_probe_cost,
+    find_cycles,
+    prior_of,
+)
 from redline.profile.analyse.processes import Waits, WaitsFor, busy_together, session_span, waits
 from redline.profile.analyse.timeline import Decoded, Timeline, build_timeline, decode
 from redline.profile.analyse.transitions import Transitions, transitions
@@ -29,6 +37,9 @@ from redline.profile.gpu.activity import (
 )
 from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.reader import Process, Session, open_session
+
+Charge = dict[tuple[str, str], tuple[int, str]]  # (phase, operation): callbacks, marked operation
+Costs = dict[tuple[str, str], tuple[float, float]]  # (phase, operation): ns, standard deviation
 
 __all__ = ["Cell", "FunctionRow", "ProcessRow", "ShareRow", "Summary", "summarize"]
 
@@ -60,6 +71,8 @@ class Cell:
     gpu_busy: bool
     raw_s: float
     corrected_s: float
+    ci_low_s: float = math.nan  # 95% interval, also where nothing is corrected
+    ci_high_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +163,17 @@ def summarize(session: Session | str | Path) -> Summary:
     if not isinstance(session, Session):
         session = open_session(session)
     timelines = [build_timeline(process) for process in session.processes]
-    charges = [_callbacks_by_operation(timeline) for timeline in timelines]
+    charged = [_callbacks_by_operation(timeline) for timeline in timelines]
     windows = [_gpu_windows(timeline.process) for timeline in timelines]
     all_cells = [_cells(t, found) for t, found in zip(timelines, windows, strict=True)]
-    overhead = _overhead(session, all_cells, charges)
-    unit_ns = sum(e.unit_ns for e in overhead if e.corrected)
+    overhead, costs = _overhead(session, timelines, all_cells, charged)
+    is_corrected = any(estimate.corrected for estimate in overhead)
     cells: list[Cell] = []
     rows: list[ProcessRow] = []
     functions: list[FunctionRow] = []
     problems = list(session.problems)
-    for timeline, found, charge in zip(timelines, all_cells, charges, strict=True):
-        cells += _cell_rows(timeline.process, found, correct(found, charge, unit_ns))
+    for timeline, found, cost in zip(timelines, all_cells, costs, strict=True):
+        cells += _cell_rows(timeline.process, found, cost, is_corrected)
         rows.append(_process_row(timeline, found))
         functions += _function_rows(timeline)
         for problem in timeline.process.problems:
@@ -190,18 +203,47 @@ def summarize(session: Session | str | Path) -> Summary:
 
 
 def _overhead(
-    session: Session, cells: list[Cells], charges: list[dict[tuple[str, str], int]]
-) -> list[Estimate]:
-    """The unit cost of the native boundary, from the calibration cycles of all threads."""
+    session: Session, timelines: list[Timeline], cells: list[Cells], charged: list[Charge]
+) -> tuple[list[Estimate], list[Costs]]:
+    """What the native boundary's probe cost, from the calibration cycles of all threads."""
     if session.mode != "full":
-        return []
+        return [], [{} for _ in cells]
     cycles: list[Cycle] = []
-    for process in session.processes:
-        for shard in process.threads:
-            cycles += find_cycles(process, shard)
-    waiting = levels.LEVELS[levels.WAITING]
-    busy_ns = sum(ns for each in cells for key, ns in each.time_ns.items() if key[2] != waiting)
-    return [estimate_unit_cost(cycles, sum(sum(c.values()) for c in charges), busy_ns)]
+    for timeline in timelines:
+        for shard, thread in zip(timeline.process.threads, timeline.threads, strict=True):
+            cycles += find_cycles(timeline.process, shard, thread)
+    idle = {levels.LEVELS[level] for level in levels.IDLE}
+    busy_ns = sum(ns for each in cells for key, ns in each.time_ns.items() if key[2] not in idle)
+    interpreted = [_interpreted(each) for each in cells]
+    whole: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for charge, python_ns in zip(charged, interpreted, strict=True):
+        for operation in {*charge, *python_ns}:
+            callbacks, marked = charge.get(operation, (0, operation[1]))
+            before = whole[marked]
+            whole[marked] = before[0] + callbacks, before[1] + python_ns.get(operation, 0)
+    versions = [str(process.start.get("python", "3.11")) for process in session.processes]
+    estimate, cost = estimate_probe_cost(
+        cycles, dict(whole), busy_ns, prior_of(min(versions, default="3.11"))
+    )
+    pairs = zip(charged, interpreted, strict=True)
+    return [estimate], [_costs(charge, python_ns, cost) for charge, python_ns in pairs]
+
+
+def _interpreted(cells: Cells) -> dict[tuple[str, str], int]:
+    """Observed ns of interpreted time by (phase, operation)."""
+    found: dict[tuple[str, str], int] = defaultdict(int)
+    for (phase, operation, level, _), ns in cells.observed_ns.items():
+        if level == levels.LEVELS[levels.PYTHON]:
+            found[phase, operation] += ns
+    return dict(found)
+
+
+def _costs(charge: Charge, python_ns: dict[tuple[str, str], int], cost: ProbeCost) -> Costs:
+    found: Costs = {}
+    for operation in {*charge, *python_ns}:
+        callbacks, marked = charge.get(operation, (0, operation[1]))
+        found[operation] = cost.of(marked, callbacks, python_ns.get(operation, 0))
+    return found
 
 
 def _attributed(cells: list[Cells]) -> float:
@@ -225,9 +267,12 @@ def _cells(timeline: Timeline, windows: list[GpuWindow]) -> Cells:
     return compute_cells(timeline, busy_stream(windows, base_ns), api_stream(windows, base_ns))
 
 
-def _callbacks_by_operation(timeline: Timeline) -> dict[tuple[str, str], int]:
-    """Probe callbacks per (phase, operation) of the threads that led when they happened."""
-    counts: dict[tuple[str, str], int] = defaultdict(int)
+def _callbacks_by_operation(timeline: Timeline) -> Charge:
+    """Probe callbacks per (phase, operation) of the threads that led when they happened.
+
+    Beside them the marked operation most of them fell into, "" for none.
+    """
+    counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for thread in timeline.threads:
         chosen = thread.special_codes == layout.CODE_CALLBACKS
         times, values = thread.special_times[chosen], thread.special_values[chosen]
@@ -245,8 +290,13 @@ def _callbacks_by_operation(timeline: Timeline) -> dict[tuple[str, str], int]:
             if state is not None and lead.operation == state.operation:
                 phase = timeline.phases[int(key) & 0xFFFF]
                 total = int(values[keys == key].sum())
-                counts[phase, operation_name(timeline, state)] += total
-    return dict(counts)
+                name = timeline.process.names.get(state.marked)
+                marked = name.name if name is not None else ""
+                counts[phase, operation_name(timeline, state)][marked] += total
+    return {
+        operation: (sum(found.values()), max(found, key=lambda name: found[name]))
+        for operation, found in counts.items()
+    }
 
 
 def _states_at(thread: Decoded, times: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -254,25 +304,29 @@ def _states_at(thread: Decoded, times: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], thread.stream[1]])[at]
 
 
-def correct(cells: Cells, charge: dict[tuple[str, str], int], unit_ns: float) -> dict[Key, float]:
+def correct(cells: Cells, costs: dict[tuple[str, str], float]) -> dict[Key, float]:
     """Take the probe's cost out of the cells, ns.
 
-    A callback's cost falls on the code that makes the call: on `python` of the same phase and
-    operation first, on that operation's other levels once nothing is left of it. Calibration
-    blocks hold no such cost, so they are split like what is left of the observed time near by.
+    It falls on the code that makes calls: on `python` of the same phase and operation first, on
+    that operation's other levels once nothing is left of it. Calibration blocks hold no such cost,
+    so they are split like what is left of the observed time near by.
+
+    Args:
+        cells: as recorded.
+        costs: {(phase, operation): ns}.
     """
-    if unit_ns <= 0:
+    if not any(costs.values()):
         return {key: float(ns) for key, ns in cells.time_ns.items()}
     corrected = {key: float(ns) for key, ns in cells.observed_ns.items()}
     by_operation: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for key in corrected:
         by_operation[key[0], key[1]].append(key)
-    for operation, count in charge.items():
-        rest = count * unit_ns
+    for operation, cost in costs.items():
+        rest = cost
         keys = by_operation[operation]
         for group in (
             [key for key in keys if key[2] == levels.LEVELS[levels.PYTHON]],
-            [key for key in keys if key[2] not in ("python", "waiting")],
+            [key for key in keys if key[2] not in ("python", "waiting", "ready")],
         ):
             whole = sum(corrected[key] for key in group)
             taken = min(rest, whole)
@@ -295,11 +349,23 @@ def _add_hidden(corrected: dict[Key, float], cells: Cells) -> None:
             corrected[key] = corrected.get(key, 0.0) + part.ns * ns / whole
 
 
-def _cell_rows(process: Process, cells: Cells, corrected: dict[Key, float]) -> list[Cell]:
-    return [
-        Cell(process.name, process.pid, *key, raw_s=ns / 1e9, corrected_s=corrected[key] / 1e9)
-        for key, ns in sorted(cells.time_ns.items(), key=lambda item: -item[1])
-    ]
+def _cell_rows(process: Process, cells: Cells, costs: Costs, is_corrected: bool) -> list[Cell]:
+    """With the interval of each cell: what is left at either end of the cost's own.
+
+    Where the session is not corrected the interval still says what the probe may have cost.
+    """
+    low, middle, high = (
+        correct(cells, {key: max(mean + at * error, 0.0) for key, (mean, error) in costs.items()})
+        for at in (WIDE, 0.0, -WIDE)
+    )
+    rows: list[Cell] = []
+    for key, ns in sorted(cells.time_ns.items(), key=lambda item: -item[1]):
+        shown = middle[key] if is_corrected else float(ns)
+        # A cell may gain from a cost elsewhere, by which the calibration blocks are split.
+        ends = low[key], shown, high[key]
+        bounds = min(ends) / 1e9, max(ends) / 1e9
+        rows.append(Cell(process.name, process.pid, *key, ns / 1e9, shown / 1e9, *bounds))
+    return rows
 
 
 def _process_row(timeline: Timeline, cells: Cells) -> ProcessRow:

@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from redline.profile import layout, levels
 from redline.profile.analyse.blocked import blocked, still_waiting
 from redline.profile.analyse.decoded import Decoded, State, Stream, decode
+from redline.profile.analyse.scheduling import read_ticks, scheduled
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process
 
 NO_PHASE = ""
+# Who leads is the least idle: one that runs, else one that would, else one that waits.
+IDLE_RANKS = {levels.READY: 1, levels.WAITING: 2}
+ABSENT_RANK = 3
 
 __all__ = ["OTHER", "Decoded", "State", "Stream", "Timeline", "build_timeline", "decode"]
 
@@ -46,7 +50,13 @@ def build_timeline(process: Process) -> Timeline:
     threads = [decode(process, shard) for shard in process.threads]
     blind = _switch(threads, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON)
     begins = blind[0][blind[1] == 1]
-    threads = blocked([still_waiting(thread, begins) for thread in threads])
+    threads = [still_waiting(thread, begins) for thread in threads]
+    ticks = read_ticks(process)
+    if ticks:
+        seen = blind if process.start.get("mode") == "full" else None
+        threads = [scheduled(thread, ticks[thread.index], seen) for thread in threads]
+    else:
+        threads = blocked(threads)
     table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
     streams: list[tuple[Decoded, NDArray[np.uint32], NDArray[np.bool_]]] = []
     for thread in threads:
@@ -59,7 +69,7 @@ def build_timeline(process: Process) -> Timeline:
         for t, numbers, gone in streams
     ]
     states = list(table)
-    idle = bytes([1, *(s.level == levels.WAITING for s in states)])
+    idle = bytes([ABSENT_RANK, *(IDLE_RANKS.get(s.level, 0) for s in states)])
     lead = _first_busy(absent, idle)
     phases, phase = _phases(process, threads)
     return Timeline(

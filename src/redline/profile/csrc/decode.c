@@ -7,7 +7,7 @@
 #include "recorder.h"
 
 enum { KIND_OPERATION = 0, KIND_INFERRED = 1, KIND_PHASE = 2, KIND_CALL = 3, KIND_NONE = 255 };
-enum { NUM_IDS = RL_MAX_ID + 1, STACK = 1024 };
+enum { NUM_IDS = RL_MAX_ID + 1, STACK = 4096 };
 
 /* What an instant is: (operation, operation without inferred ones, level). */
 typedef struct {

@@ -29,9 +29,10 @@ static PyObject *statistics(void) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
         dropped += atomic_load(&t->dropped);
     }
-    return Py_BuildValue("{s:K,s:K,s:K,s:i}", "events",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:i}", "events",
                          (unsigned long long)atomic_load(&rl_events_written), "bytes",
                          (unsigned long long)atomic_load(&rl_bytes_written), "dropped", dropped,
+                         "too_deep", (unsigned long long)atomic_load(&rl_too_deep),
                          "write_errno", atomic_load(&rl_writer_error));
 }
 

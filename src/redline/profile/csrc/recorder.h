@@ -56,7 +56,7 @@ enum {
 /* What is being recorded, as bits of rl_active. */
 enum { RL_ACTIVE_MARKS = 1, RL_ACTIVE_CALLS = 2 };
 
-enum { RL_MAX_DEPTH = 384, RL_RESERVE = 8 };
+enum { RL_MAX_DEPTH = 2048, RL_RESERVE = 8 };
 
 typedef struct {
     const void *key;   /* identity of the callable, frame or code that will end this */
@@ -87,6 +87,7 @@ typedef struct RlThread {
     struct RlThread *next;
     uint32_t index;
     uint32_t session;
+    pid_t tid;
     pthread_t owner;
     /* The owner's. */
     uint64_t tail_seen;
@@ -107,6 +108,8 @@ typedef struct RlThread {
     uint64_t last_ns;
     uint64_t events;
     uint64_t reported_drops;
+    int64_t ran_ns;   /* CPU time at the writer's last look */
+    int64_t ready_ns; /* and time on the run queue; both -1 before the first look */
     RlEntry stack[RL_MAX_DEPTH];
 } RlThread;
 
@@ -179,6 +182,7 @@ extern _Atomic int rl_writer_error;
 extern _Atomic uint64_t rl_events_written;
 extern _Atomic uint64_t rl_bytes_written;
 extern _Atomic uint64_t rl_lost_events;
+extern _Atomic uint64_t rl_too_deep;
 void rl_release_ring(RlThread *t);
 
 #endif

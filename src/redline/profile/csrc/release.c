@@ -114,7 +114,35 @@ static PyObject *restore_release(PyObject *module, PyObject *subject) {
     Py_RETURN_NONE;
 }
 
+/* set_in_type(type, name, value): put it into the dictionary of a native type that does not let
+ * itself be changed from Python; returns what was there. `with` looks its methods up there, and calls
+ * them without an event. */
+static PyObject *set_in_type(PyObject *module, PyObject *args) {
+    (void)module;
+    PyTypeObject *type;
+    PyObject *name, *value;
+    if (!PyArg_ParseTuple(args, "O!UO:set_in_type", &PyType_Type, &type, &name, &value)) {
+        return NULL;
+    }
+    PyObject *dict = type->tp_dict; /* NULL for the builtins' static types from Python 3.12 on */
+    PyObject *before = dict ? PyDict_GetItemWithError(dict, name) : NULL;
+    if (before == NULL) {
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_AttributeError, "%s has no %R of its own",
+                                               type->tp_name, name);
+    }
+    Py_INCREF(before);
+    if (PyDict_SetItem(dict, name, value) < 0) {
+        Py_DECREF(before);
+        return NULL;
+    }
+    PyType_Modified(type);
+    return before;
+}
+
 PyMethodDef rl_release_methods[] = {
+    {"set_in_type", set_in_type, METH_VARARGS,
+     "set_in_type(type, name, value): replace what a native type's dictionary holds."},
     {"time_release", time_release, METH_VARARGS,
      "time_release(type, id, level): whether its objects' release is timed from here on; not that "
      "of a class written in Python, which calls its native base's, nor of a type related to one "

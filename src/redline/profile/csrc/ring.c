@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 int rl_active = 0;
 int64_t rl_next_block_ns = INT64_MAX;
@@ -13,6 +15,7 @@ int64_t rl_block_patience_ns = 0;
 _Atomic(RlThread *) rl_threads = NULL;
 uint32_t rl_session = 0;
 _Atomic uint64_t rl_lost_events = 0;
+_Atomic uint64_t rl_too_deep = 0; /* of the events dropped, those that were nested too deeply */
 
 static int64_t base_ns = 0;
 static int64_t fake_ns = -1;
@@ -105,6 +108,14 @@ static RlThread *take_struct(int *listed) {
     return calloc(1, sizeof *t);
 }
 
+static pid_t own_tid(void) {
+#ifdef SYS_gettid
+    return (pid_t)syscall(SYS_gettid);
+#else
+    return 0; /* nothing tells of its scheduling */
+#endif
+}
+
 static RlThread *new_thread(void) {
     int listed;
     RlThread *t = take_struct(&listed);
@@ -121,6 +132,8 @@ static RlThread *new_thread(void) {
     t->index = next_index++;
     t->session = rl_session;
     t->owner = pthread_self();
+    t->tid = own_tid();
+    t->ran_ns = t->ready_ns = -1;
     t->tail_seen = 0;
     t->depth = t->open = t->callbacks = 0;
     t->op = 0;
@@ -167,6 +180,7 @@ int rl_session_begin(uint64_t words, int64_t budget) {
     ring_words = words;
     budget_bytes = budget;
     atomic_store(&rl_lost_events, 0);
+    atomic_store(&rl_too_deep, 0);
     return 0;
 }
 
@@ -257,6 +271,7 @@ int rl_is_full(RlThread *t) {
         return 0;
     }
     count_drop(t, 2);
+    atomic_fetch_add_explicit(&rl_too_deep, 2, memory_order_relaxed);
     return 1;
 }
 

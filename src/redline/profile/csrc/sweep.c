@@ -433,8 +433,11 @@ static Py_ssize_t lead_streams(const Stream *a, const Stream *b, const unsigned 
         while (j < nb && tb[j] == now) {
             state_b = sb[j++];
         }
-        const uint32_t lead =
-            !idle[state_a] ? state_a : (!idle[state_b] ? state_b : (state_a ? state_a : state_b));
+        /* The less idle of the two; of equals the first, unless it is not there. */
+        const uint32_t of_equals = state_a ? state_a : state_b;
+        const uint32_t lead = idle[state_a] == idle[state_b]  ? of_equals
+                              : idle[state_a] < idle[state_b] ? state_a
+                                                              : state_b;
         if (lead != shown) {
             times[n] = now;
             states[n++] = lead;
@@ -482,7 +485,7 @@ static PyMethodDef methods[] = {
      "overlap_masks(starts, ends) -> {mask: ns}; lists of sorted int64 buffers per label."},
     {"accumulate", accumulate, METH_VARARGS,
      "accumulate(streams, sizes, begin, end) -> bytes of the int64 table of durations."},
-    {"lead", lead, METH_VARARGS, "lead(a, b, idle) -> (times, states) of the busy one of two."},
+    {"lead", lead, METH_VARARGS, "lead(a, b, idle) -> (times, states) of the less idle one of two."},
     {NULL, NULL, 0, NULL},
 };
 

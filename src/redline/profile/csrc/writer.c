@@ -19,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH_ROWS = 1 << 15, BEAT_EVERY_NS = 500000000, FULL_EVERY_NS = 200000000 };
+enum { BATCH_ROWS = 1 << 15, BEAT_EVERY_NS = 500000000, FULL_EVERY_NS = 20000000 };
+enum { TICK_EVERY_NS = 15000000 }; /* every time that the writer wakes up */
 
 _Atomic int rl_writer_error = 0;
 _Atomic uint64_t rl_events_written = 0;
@@ -44,6 +45,16 @@ typedef struct {
 
 static Batch *batch = NULL;
 static RlThread monitor; /* not a thread: the shard of samples and beats */
+static RlThread scheduler; /* likewise: what the system's scheduler did with each thread */
+
+/* Rows of the scheduler's shard, held back so that a batch's header is worth its length. */
+enum { SCHEDULER_ROWS = 1 << 12, ROWS_PER_TICK = 2, ROWS_PER_THREAD = 3 };
+enum { TICK_THREAD = 1, TICK_RAN = 2, TICK_READY = 3, TICK_FIRST = 4 };
+static struct {
+    uint32_t number[SCHEDULER_ROWS];
+    uint16_t code[SCHEDULER_ROWS];
+    size_t rows;
+} ticks;
 
 static int write_all(int file, struct iovec *parts, int count) {
     while (count > 0) {
@@ -87,6 +98,8 @@ static int open_shard(RlThread *t) {
     char path[PATH_MAX + 32];
     if (t == &monitor) {
         snprintf(path, sizeof path, "%s/monitor.arrow", directory);
+    } else if (t == &scheduler) {
+        snprintf(path, sizeof path, "%s/scheduler.arrow", directory);
     } else {
         snprintf(path, sizeof path, "%s/thread-%05u.arrow", directory, t->index);
     }
@@ -220,6 +233,89 @@ static void beat(void) {
     write_batch(&monitor);
 }
 
+#ifdef __linux__
+/* The clock of a thread's CPU time, by its number (the kernel's encoding, see clock_getres(2)). */
+static int64_t ran_ns_of(pid_t tid) {
+    struct timespec ts;
+    const clockid_t clock = (clockid_t)((~(unsigned)tid << 3) | 6u);
+    return clock_gettime(clock, &ts) == 0 ? (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec : -1;
+}
+
+/* How long a thread could have run and did not, for want of a core. */
+static int64_t ready_ns_of(pid_t tid) {
+    char path[64], text[96];
+    long long ran, ready = -1;
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", (int)tid);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return -1;
+    }
+    const ssize_t n = read(file, text, sizeof text - 1);
+    close(file);
+    text[n > 0 ? n : 0] = 0;
+    return sscanf(text, "%lld %lld", &ran, &ready) == 2 ? ready : -1;
+}
+#else
+static int64_t ran_ns_of(pid_t tid) { return (void)tid, -1; }
+static int64_t ready_ns_of(pid_t tid) { return (void)tid, -1; }
+#endif
+
+static void tick_row(uint32_t number, uint16_t code) {
+    ticks.number[ticks.rows] = number;
+    ticks.code[ticks.rows++] = code;
+}
+
+static void write_ticks(void) {
+    for (size_t i = 0; i < ticks.rows; i++) {
+        row(ticks.number[i], ticks.code[i]);
+    }
+    ticks.rows = 0;
+    write_batch(&scheduler);
+}
+
+/* One look at a thread; the first has nothing to compare with, and says from when it is looked at. */
+static void look_at_thread(RlThread *t) {
+    const int64_t ran = ran_ns_of(t->tid), ready = ready_ns_of(t->tid);
+    if (ran < 0 || ready < 0) {
+        return;
+    }
+    const int64_t ran_since = ran - t->ran_ns, ready_since = ready - t->ready_ns;
+    const int first = t->ran_ns < 0;
+    t->ran_ns = ran;
+    t->ready_ns = ready;
+    if (first) {
+        tick_row(t->index, TICK_FIRST);
+    } else if ((ran_since > 0 || ready_since > 0) && ran_since <= UINT32_MAX &&
+        ready_since <= UINT32_MAX) {
+        tick_row(t->index, TICK_THREAD);
+        tick_row((uint32_t)ran_since, TICK_RAN);
+        tick_row((uint32_t)ready_since, TICK_READY);
+    }
+}
+
+/* What the scheduler did with every thread since the last tick; a thread that slept all along has
+ * no rows in it. */
+static void tick(void) {
+    const uint64_t now = rl_rel(rl_now());
+    if (!(rl_active & RL_ACTIVE_MARKS)) {
+        return;
+    }
+    if (ticks.rows + ROWS_PER_TICK > SCHEDULER_ROWS) {
+        write_ticks();
+    }
+    tick_row((uint32_t)(now >> 32), RL_CODE_HIGH);
+    tick_row((uint32_t)now, RL_CODE_ANCHOR);
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (atomic_load(&t->drained) || atomic_load(&t->exited_ns) || t->tid == 0) {
+            continue;
+        }
+        if (ticks.rows + ROWS_PER_THREAD > SCHEDULER_ROWS) {
+            write_ticks();
+        }
+        look_at_thread(t);
+    }
+}
+
 /* All rings, or those filling up or done with: few large batches, yet no ring runs over, and
  * threads that come and go take their memory from one another. */
 static void drain_all(int everything) {
@@ -240,7 +336,7 @@ static int64_t monotonic(void) {
 
 static void *run(void *unused) {
     (void)unused;
-    int64_t next_beat = 0, next_full = 0;
+    int64_t next_beat = 0, next_full = 0, next_tick = 0;
     uint64_t seen = 0;
     pthread_mutex_lock(&lock);
     for (;;) {
@@ -254,8 +350,13 @@ static void *run(void *unused) {
         if (everything) {
             next_full = now + FULL_EVERY_NS;
         }
+        if (now >= next_tick || last) {
+            tick();
+            next_tick = now + TICK_EVERY_NS;
+        }
         if (now >= next_beat || last) {
             beat();
+            write_ticks();
             next_beat = now + BEAT_EVERY_NS;
         }
         pthread_mutex_lock(&lock);
@@ -282,6 +383,7 @@ static void close_shards(void) {
         close_shard(t);
     }
     close_shard(&monitor);
+    close_shard(&scheduler);
 }
 
 static int start_thread(void) {
@@ -320,6 +422,9 @@ int rl_writer_start(const char *path, int64_t interval) {
     batch->anchored = 0;
     memset(&monitor, 0, offsetof(RlThread, stack));
     monitor.file = -1;
+    memset(&scheduler, 0, offsetof(RlThread, stack));
+    scheduler.file = -1;
+    ticks.rows = 0;
     snprintf(directory, sizeof directory, "%s", path);
     interval_ns = interval;
     atomic_store(&rl_writer_error, 0);

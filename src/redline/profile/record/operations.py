@@ -11,6 +11,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 
 from __future__ import annotations
 
+import _thread
 import functools
 import importlib.machinery
 import sys
@@ -105,6 +106,7 @@ class Patches:
         self._hooks.add("torch", self._time_tensor_operators)
         self._hooks.add("torch", self._time_releases)
         self._time_loading()
+        self._time_locks()
 
     def watch(self, targets: Iterable[str]) -> None:
         """Count further functions as simulator.
@@ -247,6 +249,15 @@ class Patches:
         for kind in tensor.__mro__ if tensor is not None else ():
             if kind is not object and _native.time_release(kind, number, levels.BACKEND):
                 self._undo.append(functools.partial(_native.restore_release, kind))
+
+    def _time_locks(self) -> None:
+        """`with lock:` waits as `lock.acquire` does, and is not a call."""
+        for kind in (_thread.LockType, _thread.RLock):
+            name = f"{kind.__name__}.__enter__"
+            number = _native.intern("call", name, levels.WAITING, "_thread")
+            enter = _native.Wrapper(vars(kind)["__enter__"], number, level=levels.WAITING)
+            before = _native.set_in_type(kind, "__enter__", enter)
+            self._undo.append(functools.partial(_native.set_in_type, kind, "__enter__", before))
 
     def _time_loading(self) -> None:
         """Count the loading of a library, which runs its own code, to its level.

@@ -10,6 +10,7 @@ LEVEL_COLORS = {
     "cuda_api": "#CCBB44",
     "waiting": "#BBBBBB",
     "unattributed": "#66CCEE",
+    "ready": "#DDDDDD",
 }
 SERIES_COLORS = (
     *("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"),

@@ -100,11 +100,13 @@ def _overhead(summary: Summary) -> list[str]:
     for estimate in summary.overhead:
         head = f"overhead of the {estimate.probe} probe: {estimate.count} callbacks"
         if estimate.corrected:
-            seconds = estimate.count * estimate.unit_ns / 1e9
             lines.append(
                 f"{head} of {estimate.unit_ns:.0f} ns "
-                f"(95% {estimate.ci_low_ns:.0f} to {estimate.ci_high_ns:.0f}), "
-                f"{seconds:.3f} s taken out of the times above"
+                f"(95% {estimate.ci_low_ns:.0f} to {estimate.ci_high_ns:.0f}) and "
+                f"{100 * estimate.slowdown:.1f}% of interpreted time "
+                f"({100 * estimate.slowdown_low:.1f} to {100 * estimate.slowdown_high:.1f}): "
+                f"{estimate.cost_s:.3f} s ({estimate.cost_low_s:.3f} to "
+                f"{estimate.cost_high_s:.3f}) taken out of the times above"
             )
         else:
             lines.append(f"{head}, not corrected for: {estimate.reason}")

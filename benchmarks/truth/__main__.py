@@ -1,0 +1,164 @@
+"""Measure the table of truth."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe
+from benchmarks.truth.programs import PROGRAMS, WAITS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "truth"
+TOLERANCE = 0.06
+IDLE = ("waiting", "ready")
+
+
+def build_stub(python: str, directory: Path) -> None:
+    """A module that passes for the ML back end: `torch.spin(ns)` takes so long."""
+    code = "from sysconfig import *; print(get_config_var('EXT_SUFFIX'), get_paths()['include'])"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    suffix, include = found.stdout.split()
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    source = ROOT / "tests" / "profile" / "stub.c"
+    words = ["-shared", "-fPIC", "-O1", f"-I{include}", "-DNAME=torch", str(source)]
+    subprocess.run([*compiler, *words, "-o", str(directory / f"torch{suffix}")], check=True)
+
+
+def run(python: str, name: str, seconds: float, stubs: Path, session: Path) -> dict[str, Any]:
+    """One run; what it says of its own parts."""
+    command = [python, "-m", "benchmarks.truth.programs", name, str(seconds), str(session)]
+    path = os.pathsep.join([str(stubs), str(ROOT / "src"), str(ROOT)])
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=stubs,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def reported(python: str, session: Path) -> dict[str, Any]:
+    """The session's report."""
+    command = [python, "-m", "redline.profile", "report", str(session), "--format", "json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    return json.loads(done.stdout)
+
+
+def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each part."""
+    pid = report["processes"][0]["pid"]
+    (overhead,) = report["overhead"]
+    rows = []
+    for part, kind in truth["kinds"].items():
+        cells = [
+            cell
+            for cell in report["cells"]
+            if cell["pid"] == pid
+            and cell["operation"] == part
+            and (cell["level"] == "waiting" if kind == WAITS else cell["level"] not in IDLE)
+        ]
+        true_s = (truth["before"][part] + truth["after"][part]) / 2
+        corrected_s = sum(cell["corrected_s"] for cell in cells)
+        low_s, high_s = (sum(cell.get(k, 0) for cell in cells) for k in ("ci_low_s", "ci_high_s"))
+        error = corrected_s / true_s - 1
+        rows.append(
+            {
+                "program": name,
+                "part": part,
+                "kind": kind,
+                "true_s": true_s,
+                "raw_s": sum(cell["raw_s"] for cell in cells),
+                "corrected_s": corrected_s,
+                "ci_low_s": low_s,
+                "ci_high_s": high_s,
+                "error": error,
+                "drift": truth["after"][part] / truth["before"][part] - 1,
+                "inside": abs(error) <= TOLERANCE or low_s <= true_s <= high_s,
+                "corrected": overhead["corrected"],
+            }
+        )
+    return rows
+
+
+def measure(python: str, name: str, seconds: float, stubs: Path) -> list[dict[str, Any]]:
+    """Unprofiled, profiled, unprofiled, of equal work."""
+    with tempfile.TemporaryDirectory() as directory:
+        session = Path(directory) / "session"
+        truth = run(python, name, seconds, stubs, session)
+        return compare(name, truth, reported(python, session))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """As Markdown."""
+    lines = [
+        "| program | part | true s | raw s | corrected s | interval s | error | inside |",
+        "|---" * 8 + "|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['program']} | {row['part']} | {row['true_s']:.3f} | {row['raw_s']:.3f} | "
+            f"{row['corrected_s']:.3f} | {row['ci_low_s']:.3f} to {row['ci_high_s']:.3f} | "
+            f"{100 * row['error']:+.1f}% | {'yes' if row['inside'] else 'no'} |"
+        )
+    errors = [abs(row["error"]) for row in rows]
+    signed = statistics.mean(row["error"] for row in rows)
+    inside = sum(row["inside"] for row in rows)
+    lines.append(
+        f"\n{inside} of {len(rows)} within {TOLERANCE:.0%} or within their interval; mean error "
+        f"{100 * signed:+.1f}%, mean size {100 * statistics.mean(errors):.1f}%, largest "
+        f"{100 * max(errors):.1f}%.\n"
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.truth", description=__doc__)
+    parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
+    parser.add_argument("--only", nargs="+", choices=sorted(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each unprofiled run")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for python in options.python:
+        found: list[dict[str, Any]] = []
+        code = "import platform; print(platform.python_version())"
+        version = subprocess.check_output([python, "-c", code], text=True).strip()
+        with tempfile.TemporaryDirectory() as stubs:
+            build_stub(python, Path(stubs))
+            for name in options.only:
+                rows = measure(python, name, options.seconds, Path(stubs))
+                found += rows
+                for row in rows:
+                    print(
+                        f"{version} {name:20s} {row['part']:20s} true {row['true_s']:.3f} raw "
+                        f"{row['raw_s']:.3f} corrected {row['corrected_s']:.3f} "
+                        f"[{row['ci_low_s']:.3f}, {row['ci_high_s']:.3f}] {row['error']:+.1%} "
+                        f"(drift {row['drift']:+.1%}) "
+                        f"{'' if row['inside'] else 'OUTSIDE'}",
+                        flush=True,
+                    )
+        short = ".".join(version.split(".")[:2])
+        facts = {**describe(), "python": version}
+        content = {"machine": facts, "seconds": options.seconds, "rows": found}
+        (options.out / f"{short}.json").write_text(json.dumps(content, indent=1) + "\n")
+        head = f"# Programs of known time on Python {version}\n\n"
+        words = f"```bash\npython -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
+        (options.out / f"{short}.md").write_text(head + words + table(found))
+        print(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What the system's scheduler did with each thread: when it slept, and when it had no core.
+
+Events say what a thread was at, not whether it ran. The recorder looks some fifty times a second at
+how long each thread ran, and for how long it was ready to and had no core (on Linux). Two things
+follow, at that resolution:
+
+- A thread that was ready was neither at work nor waiting for anything but a core: level `ready`.
+- A thread that slept, while no event told of a wait, waited: in a call that began while the probe
+  was off, for the disk, or in light mode.
+
+The first is taken from the longest stretches between events: what is interrupted for milliseconds
+takes milliseconds. So is the second while native calls are observed. While they are not, any
+stretch may hold a wait, and only looks between which the thread slept throughout say so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile import layout, levels
+from redline.profile.analyse.decoded import Decoded, State, Stream
+from redline.profile.reader import Process, Shard
+
+# Shorter stretches are not looked at, and shorter times not told from the clocks' errors.
+SHORTEST_READY_NS = 500_000
+SHORTEST_SLEEP_NS = 1_000_000
+MOST_STRETCHES = 8  # of one tick
+ASLEEP_SHARE = 0.1  # of a tick, in which a thread that slept throughout may have run
+
+__all__ = ["Ticks", "read_ticks", "scheduled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """What one thread did between looks."""
+
+    begin_ns: NDArray[np.int64]  # [N]
+    end_ns: NDArray[np.int64]  # [N]
+    ran_ns: NDArray[np.int64]  # [N] CPU time
+    ready_ns: NDArray[np.int64]  # [N] on the run queue
+
+    @property
+    def slept_ns(self) -> NDArray[np.int64]:
+        """[N] the rest."""
+        return np.maximum(self.end_ns - self.begin_ns - self.ran_ns - self.ready_ns, 0)
+
+
+def read_ticks(process: Process) -> dict[int, Ticks]:
+    """The ticks of each thread by its index; empty where the system does not tell."""
+    shard = process.scheduler
+    if shard is None or len(shard.codes) == 0:
+        return {}
+    times, rows = _rows(shard)
+    found: dict[int, Ticks] = defaultdict(lambda: _ticks(times[:0], {}, 0))
+    for index, (first, own) in rows.items():
+        found[index] = _ticks(times, own, first)
+    return found
+
+
+def _rows(
+    shard: Shard,
+) -> tuple[NDArray[np.int64], dict[int, tuple[int, dict[int, tuple[int, int]]]]]:
+    """Times of the ticks, and per thread its first tick and {tick: (ran, ready)}."""
+    times: list[int] = []
+    found: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {}
+    high, index, ran = 0, -1, 0
+    for number, code in zip(shard.deltas.tolist(), shard.codes.tolist(), strict=True):
+        if code == layout.CODE_HIGH:
+            high = number
+        elif code == layout.CODE_ANCHOR:
+            times.append(max(high << 32 | number, times[-1] if times else 0))
+        elif code == layout.TICK_FIRST and times:
+            found[number] = len(times) - 1, {}
+        elif code == layout.TICK_THREAD:
+            index = number
+        elif code == layout.TICK_RAN:
+            ran = number
+        elif code == layout.TICK_READY and index in found:
+            found[index][1][len(times) - 1] = ran, number
+    return np.array(times, np.int64), found
+
+
+def _ticks(times: NDArray[np.int64], rows: dict[int, tuple[int, int]], first: int) -> Ticks:
+    """Of one thread, from its first look on.
+
+    Time on the run queue is told once it is over: what is more than fits goes to the tick before.
+    """
+    begin, end = times[first:-1], times[first + 1 :]
+    ran, ready = np.zeros((2, len(begin)), np.int64)
+    for tick, (ran_ns, ready_ns) in rows.items():
+        if 0 <= tick - first - 1 < len(begin):
+            ran[tick - first - 1], ready[tick - first - 1] = ran_ns, ready_ns
+    length = end - begin
+    for i in np.flatnonzero(ready > length - ran)[::-1].tolist():
+        fits = max(int(length[i] - ran[i]), 0)
+        if i > 0:
+            ready[i - 1] += ready[i] - fits
+        ready[i] = fits
+    return Ticks(begin, end, ran, ready)
+
+
+def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:
+    """The thread with the times in which it was ready, or slept unnoticed.
+
+    Args:
+        thread: as its events say.
+        ticks: of the same thread.
+        blind: 1 while native calls were not observed; None if they never were.
+    """
+    if len(thread.stream[0]) == 0 or len(ticks.begin_ns) == 0:
+        return thread
+    waits = np.array([s is not None and s.level == levels.WAITING for s in thread.states])
+    unseen = ticks.slept_ns - _waited(thread.stream, waits, ticks)
+    throughout = ticks.ran_ns <= ASLEEP_SHARE * (ticks.end_ns - ticks.begin_ns)
+    unseen[~throughout & _is_blind(blind, ticks)] = 0
+    chosen = (ticks.ready_ns >= SHORTEST_READY_NS) | (unseen >= SHORTEST_SLEEP_NS)
+    pieces: list[tuple[int, int, int]] = []
+    for i in np.flatnonzero(chosen).tolist():
+        stretches = _stretches(
+            thread.stream, waits, int(ticks.begin_ns[i]), int(ticks.end_ns[i]), thread.last_ns
+        )
+        _take(stretches, int(ticks.ready_ns[i]), SHORTEST_READY_NS, levels.READY, pieces)
+        _take(stretches, int(unseen[i]), SHORTEST_SLEEP_NS, levels.WAITING, pieces)
+    return _overlaid(thread, sorted(pieces))
+
+
+def _is_blind(blind: Stream | None, ticks: Ticks) -> NDArray[np.bool_]:
+    """[N] whether native calls went unobserved for any part of each tick."""
+    if blind is None:
+        return np.ones(len(ticks.begin_ns), np.bool_)
+    times, states = blind
+    before, until = (np.searchsorted(times, each) for each in (ticks.begin_ns, ticks.end_ns))
+    held = np.concatenate([[0], states])[before] == 1
+    return held | (until > before)
+
+
+def _waited(stream: Stream, waits: NDArray[np.bool_], ticks: Ticks) -> NDArray[np.int64]:
+    """[N] how long a wait was known of in each tick."""
+    times, numbers = stream
+    waiting = waits[numbers]
+    until = np.concatenate([[0], np.cumsum(np.where(waiting[:-1], np.diff(times), 0))])
+
+    def total(at: NDArray[np.int64]) -> NDArray[np.int64]:
+        place = np.clip(np.searchsorted(times, at, side="right") - 1, 0, None)
+        return until[place] + np.where(waiting[place], np.maximum(at - times[place], 0), 0)
+
+    return total(ticks.end_ns) - total(ticks.begin_ns)
+
+
+def _stretches(
+    stream: Stream, waits: NDArray[np.bool_], begin: int, end: int, last_ns: int
+) -> list[list[int]]:
+    """[length, begin, end] of what is no wait between two times, the longest first."""
+    times, numbers = stream
+    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
+    after = int(np.searchsorted(times, end, side="left"))
+    edges = np.clip(np.append(times[first:after], end), begin, end)
+    length = np.where(waits[numbers[first:after]], 0, np.diff(edges))
+    order = np.argsort(-length, kind="stable")[:MOST_STRETCHES].tolist()
+    return [[int(length[i]), int(edges[i]), int(edges[i + 1])] for i in order if length[i]]
+
+
+def _take(
+    stretches: list[list[int]],
+    ns: int,
+    shortest_ns: int,
+    level: int,
+    into: list[tuple[int, int, int]],
+) -> None:
+    """Let the ends of the longest stretches be of another level, `ns` in all if they hold it."""
+    for stretch in sorted(stretches, reverse=True):
+        length, begin, end = stretch
+        if ns < shortest_ns or length < shortest_ns:
+            return
+        taken = min(ns, length)
+        into.append((end - taken, end, level))
+        stretch[:] = [length - taken, begin, end - taken]
+        ns -= taken
+
+
+def _overlaid(thread: Decoded, pieces: list[tuple[int, int, int]]) -> Decoded:
+    """Put stretches of another level over a thread's states."""
+    if not pieces:
+        return thread
+    times, numbers = thread.stream
+    begins, ends, found = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
+    edges = np.unique(np.concatenate([times, begins, ends]))
+    edges = edges[edges >= times[0]]
+    own = numbers[np.searchsorted(times, edges, side="right") - 1].astype(np.int64)
+    piece = np.searchsorted(begins, edges, side="right") - 1
+    covered = (piece >= 0) & (edges < ends[piece])
+    over = np.where(covered, found[piece], -1)
+    states = list(thread.states)
+    known: dict[State, int] = {}
+    for number, level in {
+        (int(n), int(v)) for n, v in zip(own[covered], over[covered], strict=True)
+    }:
+        state = states[number]
+        if state is None:
+            continue  # a thread that is gone does not wait
+        fresh = State(state.operation, state.marked, level)
+        if fresh not in known:
+            known[fresh] = len(states)
+            states.append(fresh)
+        own[covered & (own == number) & (over == level)] = known[fresh]
+    changed = np.concatenate([[True], own[1:] != own[:-1]])
+    return replace(thread, states=states, stream=(edges[changed], own[changed].astype(np.uint32)))
