@@ -129,6 +129,12 @@ class Process:
         return self._read(path) if path.exists() else None
 
     @property
+    def too_deep(self) -> int:
+        """Of the dropped events those that were nested too deeply, once the process ended."""
+        found = self.end.get("too_deep", 0) if self.end is not None else 0
+        return found if type(found) is int else 0
+
+    @property
     def dropped(self) -> int:
         """Events lost because a ring was full, as far as is known."""
         if self.end is not None:

@@ -25,7 +25,6 @@ from redline.profile.analyse.summary import correct, summarize
 from redline.profile.analyse.timeline import decode
 from redline.profile.reader import open_session
 
-
 PRIOR = Prior(80.0, 50.0, 0.25, 0.1)
 
 
@@ -150,7 +149,7 @@ def test_outlying_cycles_are_set_aside() -> None:
 
 
 def test_a_wide_interval_speaks_instead_of_correcting() -> None:
-    """Noise of 20 ms per block, ten times what the probe adds; it is used where it hardly matters."""
+    """Noise of 20 ms per block, ten times what the probe adds; used where it hardly matters."""
     found = cycles({"step": (1e6, 300, 6e4)}, noise_ns=2e7)
     estimate, _ = fit(found)
     assert not estimate.corrected

@@ -14,10 +14,12 @@ import pytest
 
 from redline import profile
 from redline.errors import ConfigError, ProfilerConflictError
+from redline.profile.analyse.decoded import decode
 from redline.profile.analyse.summary import Summary, summarize
 from redline.profile.commands import main
 from redline.profile.reader import open_session
 from redline.profile.record.options import Options
+from redline.profile.report.text import render_text
 
 
 def seconds(summary: Summary, **wanted: Any) -> float:
@@ -29,7 +31,7 @@ def seconds(summary: Summary, **wanted: Any) -> float:
 
 
 def test_marks_deeper_than_the_stack_end_where_they_end(profiled: Any) -> None:
-    """A recursion of 600 marks, of two names in turn: after it there is no mark, before its end
+    """A recursion of 2,600 marks, of two names in turn: after it there is no mark, before its end
     there is one; and a timed function that comes afterwards ends, too."""
     profiled.run(
         """
@@ -40,9 +42,9 @@ def descend(depth):
     with profile.operation("even" if depth % 2 == 0 else "odd"):
         if depth:
             descend(depth - 1)
-        if depth == 500:
+        if depth == 2500:
             mujoco.spin(20_000_000)
-descend(600)
+descend(2600)
 mujoco.spin(30_000_000)
 import statistics
 for _ in range(3):
@@ -62,6 +64,29 @@ while time.perf_counter() < until:
     # A busy machine may stretch what was spun; left open, it would hold the last 0.6 s as well.
     assert 0.07 <= seconds(summary, level="simulator", operation="other") < 0.07 + 0.5
     assert summary.dropped_events > 0
+    assert summary.too_deep_events == summary.dropped_events
+    assert "nested deeper than 2,048" in render_text(summary)
+
+
+def test_900_nested_marks_drop_nothing(profiled: Any) -> None:
+    profiled.run(
+        """
+import sys
+from redline import profile
+sys.setrecursionlimit(10_000)
+def descend(depth):
+    with profile.operation("mark"):
+        return descend(depth - 1) if depth > 1 else None
+descend(900)
+""",
+        calibrate=False,
+    )
+    summary = summarize(profiled.session)
+    assert summary.dropped_events == 0
+    process = open_session(profiled.session).processes[0]
+    number = next(name.id for name in process.names.values() if name.name == "mark")
+    counts = decode(process, process.threads[0]).counts
+    assert counts[number] == 900
 
 
 def test_a_program_that_replaces_itself_is_two(profiled: Any) -> None:

@@ -42,7 +42,8 @@ def test_tables_hold_every_row_and_every_column() -> None:
     assert [row["corrected_s"] for row in rows] == ["1.25", "0.25", "1.0"]
     assert rows[2]["process"] == 'say "$hi"'
     assert list(rows[0]) == [
-        *("process", "pid", "phase", "operation", "level", "gpu_busy", "raw_s", "corrected_s")
+        *("process", "pid", "phase", "operation", "level", "gpu_busy", "raw_s", "corrected_s"),
+        *("ci_low_s", "ci_high_s"),
     ]
 
 

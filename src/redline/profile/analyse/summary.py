@@ -135,6 +135,7 @@ class Summary:
     gpu_launched: list[Launched] = field(default_factory=list)
     gpu_concurrent: list[Concurrent] = field(default_factory=list)
     shares: list[ShareRow] = field(default_factory=list)  # see `shares.with_shares`
+    too_deep_events: int = 0  # of the dropped ones, those nested too deeply
     attributed: float = math.nan  # share of the recorded time that has a level; in full mode only
 
     def to_json(self) -> dict[str, Any]:
@@ -190,6 +191,7 @@ def summarize(session: Session | str | Path) -> Summary:
         overhead=overhead,
         functions=sorted(functions, key=lambda row: -row.total_s),
         dropped_events=sum(process.dropped for process in session.processes),
+        too_deep_events=sum(process.too_deep for process in session.processes),
         problems=problems,
         transitions=[row for t in timelines for row in transitions(t)],
         busy_together=[BusyTogether(k, ns / 1e9) for k, ns in busy_together(timelines).items()],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from redline.profile.analyse.summary import Cell, ProcessRow, Summary
+from redline.profile.layout import MAX_DEPTH
 from redline.profile.levels import LEVELS
 
 __all__ = ["render_text"]
@@ -110,9 +111,14 @@ def _overhead(summary: Summary) -> list[str]:
             )
         else:
             lines.append(f"{head}, not corrected for: {estimate.reason}")
-    if summary.dropped_events:
+    if summary.too_deep_events:
         lines.append(
-            f"{summary.dropped_events} events were dropped: the rings were full. "
-            "Profile a shorter window, or give more memory"
+            f"{summary.too_deep_events} events were dropped: they were nested deeper than "
+            f"{MAX_DEPTH:,} marks and native calls"
+        )
+    if summary.dropped_events > summary.too_deep_events:
+        lines.append(
+            f"{summary.dropped_events - summary.too_deep_events} events were dropped: "
+            "the rings were full. Profile a shorter window, or give more memory"
         )
     return lines
