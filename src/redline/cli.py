@@ -26,7 +26,7 @@ USAGE = """usage: redline COMMAND ...
 Deep reinforcement learning in PyTorch.
 
 commands:
-  train ALGORITHM --env ID   train an agent: {algorithms}
+  train ALGORITHM --env ID   train an agent:{algorithms}
   train --config FILE        the same with settings from a file, such as a run's config.json
   train --resume RUN_DIR     go on with a run that was stopped
   runs [DIR]                 the runs in a folder: state, env_steps, return
@@ -74,13 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    from redline.algos.registry import algorithm_names
+    from redline.algos.registry import BUILT_IN
 
     indent = " " * 29
-    names = textwrap.fill(
-        ", ".join(algorithm_names()), 60, initial_indent=indent, subsequent_indent=indent
+    names = textwrap.fill(", ".join(BUILT_IN), 60, initial_indent=indent, subsequent_indent=indent)
+    return USAGE.format(
+        algorithms=f"\n{names},\n{indent}an installed package's, or module:Name of your own"
     )
-    return USAGE.format(algorithms=f"\n{names},\n{indent}or module:Name of your own")
 
 
 def _command(name: str) -> Callable[[list[str]], int | None]:
