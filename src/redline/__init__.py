@@ -12,6 +12,7 @@ print(run.evaluate(episodes=20).return_mean)
 | `train` | train an agent, or go on with a run |
 | `load` | a run from its directory |
 | `sweep` | many runs: settings x seeds, on slots of cores and GPUs |
+| `tune` | a search for hyperparameters |
 | `compare` | tables and figures over sweeps and runs |
 | `make_vec` | environments as Redline steps them |
 | `make_policy` | an actor-critic for given spaces |
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from redline.data import Rollout
     from redline.envs import make_vec
     from redline.launch.comparison import compare
-    from redline.launch.sweep import sweep
+    from redline.launch.sweep import sweep, tune
     from redline.policies import make_policy
     from redline.train.callbacks import Curriculum, SaveBest, StopAtReturn
     from redline.train.runs.run import Run
@@ -53,6 +54,7 @@ __all__ = [
     "make_vec",
     "sweep",
     "train",
+    "tune",
 ]
 
 _HOMES = {
@@ -67,6 +69,7 @@ _HOMES = {
     "make_policy": ("redline.policies", "make_policy"),
     "make_vec": ("redline.envs", "make_vec"),
     "sweep": ("redline.launch.sweep", "sweep"),
+    "tune": ("redline.launch.sweep", "tune"),
 }
 
 

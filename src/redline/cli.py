@@ -37,6 +37,7 @@ commands:
   export RUN_DIR --out F     the policy as ONNX or torch.export program
   sweep FILE --out DIR       many runs: settings x seeds, on slots of cores and GPUs
   sweep status DIR           how far a sweep is
+  tune FILE --out DIR        search hyperparameters with Optuna, on the same slots
   compare DIR...             tables and figures over sweeps and runs
   profile [...] -- COMMAND   record where a program's time goes, by process and level
   report DIR                 what a recorded session says; also trace, diff, inspect-session

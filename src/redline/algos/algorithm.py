@@ -28,6 +28,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Rollout, masked_mean_std
+from redline.data.ranks import are_several, sum_over_ranks
 from redline.errors import ConfigError
 from redline.policies import make_policy
 from redline.policies.policy import Policy
@@ -268,7 +269,20 @@ def metrics_of(algorithm: Any, found: Any) -> dict[str, Any]:
 def normalized(advantage: Tensor, valid: Tensor) -> Tensor:
     """Advantages with mean 0 and standard deviation 1 over the valid rows."""
     mean, std = masked_mean_std(advantage, valid)
+    if are_several():
+        mean, std = _over_ranks(mean, std, valid)
     return (advantage - mean) / (std + 1e-8)
+
+
+def _over_ranks(mean: Tensor, std: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over the rows of all ranks, from those of each."""
+    count, center, spread = valid.sum().double(), mean.double(), std.double()
+    own = torch.stack([count, count * center, count * (spread.square() + center.square())])
+    sums = sum_over_ranks(own)
+    total = sums[0].clamp(min=1.0)
+    whole = sums[1] / total
+    deviation = (sums[2] / total - whole.square()).clamp(min=0.0).sqrt()
+    return whole.to(mean.dtype), deviation.to(mean.dtype)
 
 
 def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:

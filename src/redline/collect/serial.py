@@ -49,12 +49,14 @@ class ArrayCollector(LocalCollector):
             policy.extras_spec,
             allocate=pinned_zeros if on_cuda else zeros,
         )
-        first_ids = itertools.accumulate((env.num_envs for env in envs), initial=0)
+        # Not 0 where other processes have the environments before these.
+        before = envs[0].first_env_id
+        first_ids = itertools.accumulate((env.num_envs for env in envs), initial=before)
         loops = [
             ActingLoop.beside_arrays(
                 env,
                 policy,
-                buffer.columns(first, first + env.num_envs),
+                buffer.columns(first - before, first - before + env.num_envs),
                 seed=seed,
                 reset_mode=reset_mode,
                 first_env_id=first,

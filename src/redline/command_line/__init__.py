@@ -11,6 +11,7 @@ COMMANDS: dict[str, str] = {
     "plot": "redline.command_line.runs:plot",
     "export": "redline.command_line.runs:export",
     "sweep": "redline.command_line.launch:sweep",
+    "tune": "redline.command_line.launch:tune",
     "compare": "redline.command_line.launch:compare",
     "profile": "redline.profile.commands:profile_main",
     "report": "redline.profile.commands:report_main",

@@ -151,6 +151,61 @@ def _status(parsed: StatusArguments) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class TuneArguments:
+    """Search hyperparameters with Optuna; trials run on slots and are pruned by their progress.
+
+    Several of these commands on one folder work on one search.
+    """
+
+    file: Positional[Path | None] = None
+    """.yaml, .toml or .json file."""
+    out: Path | None = None
+    """Folder of the search. None: tuning/<name of the file>."""
+    resume: Path | None = None
+    """Folder of a search to go on with, in place of a file."""
+    trials: int | None = None
+    """Trials in all. None: as the file says, or 30."""
+    storage: str | None = None
+    """URL of a database that Optuna can use. None: SQLite in the folder."""
+    slots: int | None = None
+    """Trials at a time. None: as many as there are cores for."""
+    cores_per_run: int | None = None
+    """Cores that each run is pinned to, and its threads. None: 1."""
+    gpus: tuple[int, ...] | None = None
+    """Indices of GPUs to deal out to the slots."""
+    memory_gb: float | None = None
+    """GiB that a run may hold before it is ended."""
+    oversubscribe: FlagCreatePairsOff[bool] = False
+    """Let there be more slots than cores."""
+    quiet: FlagCreatePairsOff[bool] = False
+    """Leave out the line about each trial."""
+
+
+def tune(arguments: list[str]) -> int:
+    """`redline tune`; the exit code is 0 if a trial is complete."""
+    parsed = parse(TuneArguments, arguments, "tune")
+    if (parsed.file is None) == (parsed.resume is None):
+        raise ConfigError(
+            "give either a file, as in `redline tune FILE.yaml --out DIR`, or --resume DIR."
+        )
+    from redline.launch.sweep import tune as run_tune
+
+    out = parsed.out
+    if out is None and parsed.file is not None:
+        out = Path("tuning") / parsed.file.stem
+    others = ("file", "out", "resume", "trials", "storage", "quiet")
+    return run_tune(
+        parsed.file,
+        out=out,
+        resume=parsed.resume,
+        trials=parsed.trials,
+        storage=parsed.storage,
+        quiet=parsed.quiet,
+        **given_options(parsed, others),
+    ).exit_code
+
+
 def compare(arguments: list[str]) -> None:
     """`redline compare`."""
     parsed = parse(CompareArguments, arguments, "compare")

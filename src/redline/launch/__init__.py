@@ -8,10 +8,13 @@
 | `state` | what has been done, in one SQLite file |
 | `slots` | cores, GPUs and memory, dealt out |
 | `local` | runs as processes on slots of this machine |
+| `ray_places` | runs as tasks of a Ray cluster |
 | `run_process` | the process of one run |
 | `launcher` | which run goes where, and what becomes of it |
 | `status` | how far a sweep is |
 | `sweep` | `redline.sweep` |
+| `tuning` | searches with Optuna |
+| `search_spaces` | what is searched |
 | `scores` | runs to compare, what tells them apart, a score for each |
 | `comparison` | means, interquartile means, intervals, probability of improvement |
 | `comparison_tables`, `comparison_figures` | the same for people |

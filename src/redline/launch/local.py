@@ -87,7 +87,10 @@ class LocalSlots:
                 del self._running[run_id]
                 os.close(running.lifeline)
                 _end_session(running.process.pid)
-                found.append((run_id, _outcome(running, code)))
+                outcome = outcome_of(
+                    running.run_dir, code, stopped=running.stopped, too_much=running.too_much
+                )
+                found.append((run_id, outcome))
         return found
 
     def stop(self, run_id: int) -> None:
@@ -134,15 +137,23 @@ def _end_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _outcome(running: _Running, code: int) -> Outcome:
-    said = read_outcome(running.run_dir)
+def outcome_of(run_dir: Path, code: int, *, stopped: bool, too_much: str = "") -> Outcome:
+    """How an attempt ended.
+
+    Args:
+        run_dir: of the run.
+        code: exit code of its process; negative for a signal.
+        stopped: whether it was asked to stop.
+        too_much: why it was killed by its launcher; "" if it was not.
+    """
+    said = read_outcome(run_dir)
     if code == 0 and said.get("result") is not None:
         return Outcome(result=said["result"], exit_code=0)
     exit_signal = -code if code < 0 else None
     by_signal = exit_signal or (code - 128 if code > 128 else None)
-    if running.stopped and by_signal == signal.SIGTERM:
+    if stopped and by_signal == signal.SIGTERM:
         return Outcome(exit_code=code if code > 0 else None, exit_signal=by_signal, stopped=True)
-    error = running.too_much or said.get("error", "")
+    error = too_much or said.get("error", "")
     if not error:
         error = f"exit code {code}, without an {OUTCOME}"
         if by_signal:
@@ -151,8 +162,8 @@ def _outcome(running: _Running, code: int) -> Outcome:
         exit_code=code if code >= 0 else None,
         exit_signal=by_signal,
         error=error,
-        traceback=said.get("traceback") or log_tail(running.run_dir),
-        stopped=running.stopped and not running.too_much,
+        traceback=said.get("traceback") or log_tail(run_dir),
+        stopped=stopped and not too_much,
     )
 
 

@@ -115,6 +115,7 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
         env_backend=settings.get("env_backend"),
         collector=settings.get("collector"),
         callbacks=tuple(settings.get("callbacks") or ()),
+        confirmed=_confirmed(settings),
     )
     if (run_dir / "config.json").exists():
         run = resume_run(run_dir, given, quiet=True)
@@ -123,6 +124,16 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
     if run.exit_code:
         return run.exit_code, None
     return 0, {**run.inspect(), **newest_numbers(run_dir)}
+
+
+def _confirmed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that reach outside the run directory: the sweep's file has said them, too."""
+    found = {n: settings[n] for n in ("wandb", "accelerate", "env_kwargs") if n in settings}
+    if isinstance(found.get("env_kwargs"), Mapping):
+        found["env_kwargs"] = json.dumps(found["env_kwargs"])
+    if found.get("accelerate") == "auto":
+        del found["accelerate"]  # the run's config.json says what was chosen
+    return found
 
 
 def _config_of(run_dir: Path, order: Mapping[str, Any]) -> Any:

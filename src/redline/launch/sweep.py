@@ -1,4 +1,4 @@
-"""Sweeps: from a file or from Python, begun, gone on with, added to."""
+"""Sweeps and searches: from a file or from Python, begun, gone on with, added to."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from redline.train.config_files import read_mapping
 
 if TYPE_CHECKING:
     from redline.launch.comparison import Comparison
+    from redline.launch.tuning import Tuning
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +256,49 @@ def resume_sweep(
             _adopt(state)
             state.requeue()
             return _launched(state, places, launching, say)
+
+
+def tune(
+    file: str | Path | Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    trials: int | None = None,
+    storage: str | None = None,
+    quiet: bool = False,
+    **options: Any,
+) -> Tuning:
+    """Search hyperparameters with Optuna, or go on with a search.
+
+    Args:
+        file: .yaml, .toml or .json file, or what such a file holds.
+        out: folder.
+        resume: folder of a search to go on with, in place of both.
+        trials: how many in all; None: as the file says, or 30.
+        storage: URL of a database in place of SQLite in the folder.
+        quiet: leave out the line about each trial.
+        options: of `LaunchOptions`, such as `slots`.
+
+    Returns:
+        What was found; `best_file` is for `redline train --config`.
+
+    Raises:
+        ConfigError: listing all mistakes; nothing has been started then.
+        SweepStateError: if the folder or the database cannot be used.
+    """
+    from redline.launch import tuning
+
+    if (out is None) == (resume is None):
+        raise ConfigError("give a folder for the search: either out=, or resume= to go on.")
+    return tuning.tune(
+        file,
+        out=out,
+        resume=resume,
+        trials=trials,
+        storage=storage,
+        places=lambda launch: launch_options({**launch, **options}).places(),
+        say=_silent if quiet else _print_line,
+    )
 
 
 def launch_options(values: Mapping[str, Any]) -> LaunchOptions:

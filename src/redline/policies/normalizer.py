@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from redline.data import NestedTensor, map_leaves
+from redline.data.ranks import are_several, gather_from_ranks
 from redline.models import leaf_at, leaf_spaces
 
 CLIP = 10.0  # in standard deviations
@@ -57,6 +58,19 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
     )
 
 
+def _over_ranks(own: Moments) -> Moments:
+    """Statistics of the rows of all ranks, in the ranks' order; with one rank its own."""
+    if not are_several():
+        return own
+    flat = torch.cat([own.count.reshape(1), own.mean.flatten(), own.squares.flatten()])
+    merged: Moments | None = None
+    for each in gather_from_ranks(flat):
+        mean, squares = each[1:].view(2, *own.mean.shape)
+        other = Moments(each[0], mean, squares)
+        merged = other if merged is None else merge_moments(merged, other)
+    return own if merged is None else merged
+
+
 class RunningMoments(nn.Module):
     """Mean and standard deviation of one leaf so far, and the map that removes them.
 
@@ -88,7 +102,7 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def update(self, rows: Tensor, valid: Tensor) -> None:
         """Take rows [..., *shape] in, where `valid` [...]."""
-        self.merge(moments_of(rows, valid))
+        self.merge(_over_ranks(moments_of(rows, valid)))
 
     @torch.no_grad()
     def merge(self, new: Moments) -> None:

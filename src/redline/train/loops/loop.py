@@ -40,6 +40,7 @@ from redline.train.loops.schedules import are_constant, scheduled_hyperparameter
 from redline.train.progress.console import Console
 from redline.train.progress.operation_shares import COLUMNS, PREFIX, OperationShares
 from redline.train.progress.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
+from redline.train.ranks import ALONE, Ranks
 from redline.train.settings import RunConfig
 
 _COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
@@ -130,6 +131,7 @@ class TrainLoop(ABC):
         background: evaluates in another process instead; None: none does.
         callbacks: of the user's, made already; see `train.callbacks`.
         run_files: what a checkpoint says of the files beside it; None: nothing.
+        ranks: the processes that learn together.
 
     Attributes:
         counters: where the run stands.
@@ -152,7 +154,11 @@ class TrainLoop(ABC):
         background: BackgroundEvaluation | None = None,
         callbacks: Sequence[Any] = (),
         run_files: Callable[[], Mapping[str, Any]] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
+        self._stop = StopSignal()
+        self._agreed_signal: int | None = None
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
         self.counters = Counters()
@@ -200,23 +206,28 @@ class TrainLoop(ABC):
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._shares = self._begin_shares()
-        with StopSignal() as stop:
+        with self._stop:
             try:
-                self._run_until(total, stop)
+                self._run_until(total)
             except CallbackError:
                 # What is in memory is whole: callbacks are called between iterations.
                 if self.counters.iteration > 0 and self._saved_at != self.counters.env_steps:
                     self._save(final=True)
                 raise
         is_complete = self.counters.env_steps >= total or self.stop_reason is not None
-        return None if is_complete else stop.number
+        return None if is_complete else self._signal
 
-    def _run_until(self, total: int, stop: StopSignal) -> None:
+    @property
+    def _signal(self) -> int | None:
+        """The signal that asks to stop; of several ranks all must know before one does."""
+        return self._stop.number if self._ranks.size == 1 else self._agreed_signal
+
+    def _run_until(self, total: int) -> None:
         """Iterate until the length, a stop signal, or a callback's wish to stop."""
         for sentence in self._callbacks.unsaved():
             self._console.message(sentence)
         self._callbacks.call("on_start")
-        while self.counters.env_steps < total and stop.number is None and not self.stop_reason:
+        while self.counters.env_steps < total and self._signal is None and not self.stop_reason:
             try:
                 self._advance(total)
             except CallbackError:
@@ -266,10 +277,12 @@ class TrainLoop(ABC):
         with _COLLECTION:
             rollout = self.collector.collect(self._conditioning())
         self._staleness.append(self.counters.iteration - rollout.version)
-        collected = rollout.num_valid()
+        collected, self._agreed_signal, episodes = self._ranks.total(
+            rollout.num_valid(), self._stop.number, rollout.episodes
+        )
         self.counters.env_steps += collected
         self.counters.iteration += 1
-        self._episodes.add(rollout.episodes)
+        self._episodes.add(episodes)
         self._learn(rollout, collected)
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
@@ -281,7 +294,7 @@ class TrainLoop(ABC):
                 mean_return=self._episodes.moving_mean,
             )
         if self._callbacks.wants("on_episode"):
-            self._call_on_episodes(rollout.episodes)
+            self._call_on_episodes(episodes)
 
     def _call_on_episodes(self, episodes: Sequence[EpisodeRecord]) -> None:
         state = self._callbacks.state
@@ -303,7 +316,7 @@ class TrainLoop(ABC):
 
         Args:
             rollout: where the collector left it.
-            collected: its env_steps, which are counted already.
+            collected: its env_steps, with those of other ranks, which are counted already.
         """
 
     def _set_hyperparameters(self, env_steps: int) -> None:
@@ -431,7 +444,7 @@ class TrainLoop(ABC):
     def _write_row(self) -> None:
         counters = self.counters
         elapsed_s = counters.wall_time_s - self._row_wall_time_s
-        metrics = self._metrics.take()
+        metrics = self._ranks.mean(self._metrics.take())
         row: dict[str, float | int | None] = {
             "iteration": counters.iteration,
             "env_steps": counters.env_steps,
@@ -516,6 +529,7 @@ class TrainLoop(ABC):
         if not self._store.wants(self.counters.env_steps, final=final):
             return None
         self._take_evaluation(wait=True)  # what is under way could not be saved
+        self._ranks.check_equal(self.algorithm)
         score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
         with _CHECKPOINT:
             state = self.state_dict()
@@ -545,6 +559,7 @@ class TrainLoop(ABC):
             "frames": self.counters.env_steps * self._frame_skip,
             "iteration": self.counters.iteration,
             "optimizer_steps": self.algorithm.optimizer_steps(),
+            **({} if self._ranks.size == 1 else {"ranks": self._ranks.size}),
             **({} if self.stop_reason is None else {"stop_reason": self.stop_reason}),
         }
 

@@ -47,10 +47,11 @@ class OffPolicyLoop(TrainLoop):
     def __init__(self, config: RunConfig, *, replay: Replay, **parts: Any) -> None:
         super().__init__(config, **parts)
         self._algo: OffPolicyConfig = config.algo  # type: ignore[assignment]
+        self._batch_size = self._algo.batch_size // self._ranks.size
         self._replay: Replay = replay
         self._metric_names = self.algorithm.metric_names
         self._replay_is_near = replay.device.type == config.run.device
-        self._generator = _ReplayGenerator(config.run.seed, replay.device)
+        self._generator = _ReplayGenerator(self._ranks.seed(config.run.seed), replay.device)
         self._batch: TensorDict | SequenceBatch | None = None
         self._updates_owed = 0.0
         self._samples_used = 0
@@ -85,7 +86,7 @@ class OffPolicyLoop(TrainLoop):
         """Draw a batch, learn from it, and give its priorities back."""
         with _REPLAY:
             self._batch = self._replay.sample(
-                self._algo.batch_size,
+                self._batch_size,
                 self._generator.generator,
                 beta=self._beta(),
                 out=self._batch,  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from redline.data import Array, Rollout
+from redline.data.ranks import are_several, gather_from_ranks
 
 _FEW_COLUMNS = 16  # up to here numbers one by one are quicker than rows
 
@@ -88,10 +89,17 @@ class RewardScaler:
 
     def _update(self, values: Array) -> None:
         """Chan's parallel update of count, mean and sum of squared deviations."""
-        if len(values) == 0:
-            return
-        count, mean = len(values), float(values.mean())
+        mean = float(values.mean()) if len(values) else 0.0
         squares = float(((values - mean) ** 2).sum())
+        own = torch.tensor([len(values), mean, squares], dtype=torch.float64)
+        for part in gather_from_ranks(own) if are_several() else [own]:
+            count, mean, squares = part.tolist()
+            self._merge(int(count), mean, squares)
+
+    def _merge(self, count: int, mean: float, squares: float) -> None:
+        """Take in the statistics of so many values."""
+        if count == 0:
+            return
         total = self._count + count
         delta = mean - self._mean
         self._squares += squares + delta * delta * self._count * count / total

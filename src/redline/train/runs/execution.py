@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import gymnasium
 import torch
 
 from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
@@ -16,7 +17,7 @@ from redline.engines.acting import describe_acting
 from redline.engines.build import build_description, other_build
 from redline.engines.engine import Engine, choose_engine
 from redline.engines.self_check import CheckedUpdate
-from redline.envs import EnvSettings
+from redline.envs import EnvSettings, VecEnv
 from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineError
 from redline.policies import Policy
 from redline.replay import Replay
@@ -28,6 +29,7 @@ from redline.train.loops.randomness import seed_global_generators
 from redline.train.process import tune_process
 from redline.train.progress.console import Console, duration
 from redline.train.progress.writers import require_writer
+from redline.train.ranks import ALONE, Ranks, average_gradients
 from redline.train.runs.building import (
     Given,
     algorithm_of,
@@ -71,6 +73,7 @@ def execute(
     checkpoint: Checkpoint | None,
     recording: ProfileRecording | None,
     changed: Mapping[str, Any] | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[RunConfig, int | None]:
     """Build everything, train, and close everything whatever happens.
 
@@ -81,6 +84,7 @@ def execute(
         checkpoint: what to go on from.
         recording: run directory -> context in which the training takes place.
         changed: setting -> (before, now), where a resumed run goes on with others.
+        ranks: the processes that learn together; each calls this.
 
     Returns:
         The settings with what was chosen, and the number of the signal that stopped the run,
@@ -91,6 +95,8 @@ def execute(
     """
     collector_kind = collector_of(config, given)
     check_devices(config.run, collector_kind)
+    ranks.check(config)
+    config, out = ranks.quiet(config), ranks.folder(out)
     callbacks = make_callbacks(config, given)
     _require_writers(config.run)
     settings = env_settings(config, given, collector_kind)
@@ -103,24 +109,29 @@ def execute(
             # settings have proved right.
             closing.enter_context(RunLock(out))
             closing.enter_context(recording(out))
-        probe = settings.make(config.algo.num_envs if collector_kind.workers == "none" else 1)
+        probe = _some_envs(settings, ranks, ranks.share(config), collector_kind)
         closing.callback(probe.close)
         backend = settings.backend_class
         refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
         cautions = said_at_start(config, probe, kind, given.changed)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
-        algorithm = build_algorithm(config, probe, given)
+        algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
+        closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)
         torch.set_num_threads(int(config.run.num_threads))
+        local = ranks.share(config)
+        config = ranks.eager(config)
         asked = config.run.accelerate
         engine, config = _choose_engine(config, algorithm, out if checkpoint else None)
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
-            learning["replay"] = build_replay(config, probe, algorithm.policy, out, settings)
+            learning["replay"] = build_replay(local, probe, algorithm.policy, out, settings)
             _take_replay(learning["replay"], began_with, config.run)
-        collector = make_collector(collector_kind, config, settings, probe, algorithm.policy)
+        if collector_kind.workers != "none":  # numbers its environments from 0 on each rank
+            local = ranks.own_seed(local)
+        collector = make_collector(collector_kind, local, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         if recording is None:
             closing.enter_context(RunLock(out))
@@ -153,6 +164,7 @@ def execute(
             **evaluation,
             callbacks=callbacks,
             run_files=lambda: sealed.entries | logger.run_files(),
+            ranks=ranks,
         )
         _announce(console, config, probe.backend, out, cautions)
         for sentence in taken:
@@ -173,6 +185,24 @@ def execute(
         console.message(_summary(loop, engine))
         _say_why_it_ended(console, loop, stopped_by, out)
     return config, stopped_by
+
+
+def _some_envs(
+    settings: EnvSettings, ranks: Ranks, local: RunConfig, collector: type[Collector]
+) -> VecEnv:
+    """The environments of this rank, or one to look at where the collector makes its own.
+
+    Raises:
+        ConfigError: if a ready VectorEnv is to be split over ranks.
+    """
+    if collector.workers != "none":
+        return settings.make(1)
+    if ranks.size > 1 and isinstance(settings.env, gymnasium.vector.VectorEnv):
+        raise ConfigError(
+            f"a VectorEnv object cannot be split over {ranks.size} ranks. Give an id, or a "
+            f"callable that makes one gymnasium.Env."
+        )
+    return settings.make(local.algo.num_envs, ranks.first_env_id(local))
 
 
 def _train(loop: TrainLoop, history: RunHistory) -> int | None:

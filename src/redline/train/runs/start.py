@@ -16,12 +16,13 @@ from redline.algos.registry import algorithm_label
 from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
-from redline.errors import ConfigError, IncompatibleCheckpointError
-from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
 from redline.train.loops.callback_calls import callback_label
 from redline.train.progress.console import Console
+from redline.train.ranks import ALONE, Ranks, joined_ranks
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.execution import ProfileRecording, execute
@@ -172,8 +173,13 @@ def start_run(
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
-    with run_directory(config, given.changed) as out:
-        return _executed(config, out, given, None, recording)
+    with joined_ranks(config.run.device) as ranks:
+        if not ranks.is_first:
+            out = Path(ranks.from_first(None))
+            return _executed(config, out, given, None, recording, ranks=ranks)
+        with run_directory(config, given.changed) as out:
+            ranks.from_first(str(out))
+            return _executed(config, out, given, None, recording, ranks=ranks)
 
 
 def resume_run(
@@ -242,7 +248,30 @@ def resume_run(
             f"its first settings give to the bit; {HISTORY_FILE} says so."
         )
     config = config.replace(total_env_steps=total, quiet=quiet)
-    return _executed(config, out, given, checkpoint, recording, changed)
+    with joined_ranks(config.run.device) as ranks:
+        if checkpoint is not None:
+            ranks.check_checkpoint(checkpoint.metadata, out)
+            checkpoint = _own_checkpoint(checkpoint, out, ranks)
+        return _executed(config, out, given, checkpoint, recording, changed, ranks)
+
+
+def _own_checkpoint(first: Checkpoint, out: Path, ranks: Ranks) -> Checkpoint:
+    """This rank's checkpoint of the newest moment that every rank has saved.
+
+    Raises:
+        CorruptCheckpointError: if there is no such moment.
+    """
+    if ranks.size == 1:
+        return first
+    store = CheckpointStore(ranks.folder(out) / "checkpoints")
+    paths = {read_manifest(path)["step"]: path for path in store.list()}
+    step = ranks.newest_common(list(paths))
+    if step is None:
+        raise CorruptCheckpointError(
+            f"{out} has no checkpoint that all {ranks.size} ranks have written. Begin a new run; "
+            f"--init-from {out} takes its weights."
+        )
+    return load_checkpoint(paths[step], with_replay=True)
 
 
 def _check_same(config: RunConfig, out: Path, given: Given) -> None:
@@ -277,9 +306,16 @@ def _executed(
     checkpoint: Checkpoint | None,
     recording: ProfileRecording | None,
     changed: Mapping[str, Any] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Run:
     config, stopped_by = execute(
-        config, out, given, checkpoint=checkpoint, recording=recording, changed=changed
+        config,
+        out,
+        given,
+        checkpoint=checkpoint,
+        recording=recording,
+        changed=changed,
+        ranks=ranks,
     )
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 

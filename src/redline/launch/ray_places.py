@@ -1,0 +1,200 @@
+"""Runs as tasks of a Ray cluster, or of one that is started here.
+
+Ray places the tasks, and begins one again elsewhere when its node is lost. The run then goes on
+from its last checkpoint, so the sweep's folder must lie where every node can write to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redline.envs.cpus import usable_cpus
+from redline.errors import ClusterError, ConfigError, MissingExtraError
+from redline.launch.local import LOG, outcome_of
+from redline.launch.run_process import write_order
+from redline.launch.state import Outcome
+
+_CONNECT_S = 8.0
+_STOP = ".stop"
+_POLL_S = 0.2
+_GIB = 2**30
+
+
+class RayPlaces:
+    """One Ray task per run.
+
+    Args:
+        slots: runs at a time; None: as many as the cluster's cores hold.
+        cores_per_run: CPUs of each task, and its threads.
+        gpus_per_run: GPUs of each task.
+        memory_gb: GiB that Ray keeps free for each task.
+        address: of the cluster; None: `RAY_ADDRESS`, else a cluster that is started here.
+
+    Raises:
+        MissingExtraError: without Ray.
+        ClusterError: if the cluster cannot be reached.
+        ConfigError: if more is asked for than it has.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int | None = None,
+        cores_per_run: int = 1,
+        gpus_per_run: int = 0,
+        memory_gb: float | None = None,
+        address: str | None = None,
+    ) -> None:
+        self._ray = _connected(address or os.environ.get("RAY_ADDRESS"))
+        there = int(self._ray.cluster_resources().get("CPU", 0)) // cores_per_run
+        if there < 1:
+            raise ConfigError(
+                f"cores_per_run={cores_per_run} is more than the Ray cluster has "
+                f"({self._ray.cluster_resources().get('CPU', 0):g} CPUs). Give fewer."
+            )
+        self._slots = there if slots is None else slots
+        self._threads = cores_per_run
+        resources: dict[str, Any] = {"num_cpus": cores_per_run, "num_gpus": gpus_per_run}
+        if memory_gb is not None:
+            resources["memory"] = int(memory_gb * _GIB)
+        # A lost node is no failure of the run: Ray begins its task again on another one.
+        self._task = self._ray.remote(max_retries=-1, **resources)(_run)
+        self._running: dict[int, tuple[Any, Path]] = {}
+        self._stopped: set[int] = set()
+
+    def free(self) -> str | None:
+        """Room for one more task."""
+        return "ray" if len(self._running) < self._slots else None
+
+    def start(self, run_id: int, run_dir: Path, order: Mapping[str, Any], place: str) -> None:
+        """Submit a run as a task."""
+        del place
+        run_dir = run_dir.absolute()
+        write_order(run_dir, {**order, "cores": [], "threads": self._threads})
+        (run_dir / _STOP).unlink(missing_ok=True)
+        # What the launcher can import its nodes can, too, where they share its files.
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()]))
+        task = self._task.remote(str(run_dir), {"PYTHONPATH": path}, self._threads)
+        self._running[run_id] = (task, run_dir)
+
+    def ended(self) -> list[tuple[int, Outcome]]:
+        """The runs whose tasks have ended."""
+        if not self._running:
+            return []
+        tasks = [task for task, _ in self._running.values()]
+        done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
+        found: list[tuple[int, Outcome]] = []
+        for run_id, (task, run_dir) in list(self._running.items()):
+            if task in done:
+                del self._running[run_id]
+                found.append((run_id, self._outcome(run_id, task, run_dir)))
+        return found
+
+    def _outcome(self, run_id: int, task: Any, run_dir: Path) -> Outcome:
+        stopped = run_id in self._stopped
+        self._stopped.discard(run_id)
+        try:
+            code = self._ray.get(task)
+        except self._ray.exceptions.RayError as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            said = f"Ray: {lines[-1]}"
+            return Outcome(error=said, traceback=str(error), stopped=stopped)
+        return outcome_of(run_dir, code, stopped=stopped)
+
+    def stop(self, run_id: int) -> None:
+        """Ask a run's task to stop; the file reaches it wherever it is."""
+        if run_id in self._running and run_id not in self._stopped:
+            self._stopped.add(run_id)
+            (self._running[run_id][1] / _STOP).touch()
+
+    def close(self, grace_s: float) -> list[tuple[int, Outcome]]:
+        """Stop every task; cancel those that go on after `grace_s` seconds."""
+        for run_id in self._running:
+            self.stop(run_id)
+        found: list[tuple[int, Outcome]] = []
+        end = time.monotonic() + grace_s
+        while self._running:
+            found += self.ended()
+            if time.monotonic() > end:
+                for task, _ in self._running.values():
+                    self._ray.cancel(task, force=True)
+            time.sleep(_POLL_S)
+        return found
+
+
+def _connected(address: str | None) -> Any:
+    """Ray, connected to a cluster."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            "--on ray needs Ray. Install it with: pip install 'redline[ray]'"
+        ) from error
+    if ray.is_initialized():
+        return ray
+    if address is not None and address not in ("auto", "local"):
+        _check_reachable(address)
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    try:
+        if address in (None, "local"):
+            ray.init(num_cpus=usable_cpus(), **options)
+        else:
+            ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"the Ray cluster at {address} cannot be used ({str(error).splitlines()[0]}). Check "
+            f"`ray status` there, and that both sides have the same version of Ray and Python."
+        ) from error
+    return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Fail within seconds: Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"address={address!r} must be host:port of a Ray cluster, or auto.")
+    try:
+        with contextlib.closing(socket.create_connection((host, int(port)), _CONNECT_S)):
+            pass
+    except OSError as error:
+        raise ClusterError(
+            f"there is no Ray cluster at {address} ({error}). Start one with `ray start --head "
+            f"--port {port}` on {host}, or leave --address out for one on this machine."
+        ) from error
+
+
+def _run(run_dir: str, environment: dict[str, str], threads: int) -> int:
+    """On a node: a run in a process of its own; its exit code, negative for a signal."""
+    reading, writing = os.pipe()
+    number = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    with open(Path(run_dir) / LOG, "ab") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "redline.launch.run_process", run_dir),
+                *("--watch", str(reading)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **environment, **number},
+            pass_fds=(reading,),
+            start_new_session=True,
+        )
+    os.close(reading)
+    try:
+        while process.poll() is None:
+            if (Path(run_dir) / _STOP).exists():
+                process.terminate()
+                process.wait()
+            time.sleep(_POLL_S)
+        return process.returncode
+    finally:
+        os.close(writing)

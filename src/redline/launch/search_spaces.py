@@ -1,0 +1,111 @@
+"""What `redline tune` searches: a range or choices for each setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redline.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Numbers between two bounds, which belong to it.
+
+    Attributes:
+        low, high: bounds; whole numbers are drawn where both are whole.
+        log: draw the logarithm evenly.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        """A value for an Optuna trial."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return trial.suggest_int(name, self.low, self.high, log=self.log)
+        return trial.suggest_float(name, self.low, self.high, log=self.log)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several values."""
+
+    values: tuple[Any, ...]
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        """A value for an Optuna trial."""
+        return trial.suggest_categorical(name, self.values)
+
+
+SearchSpace = Mapping[str, Span | Choice]
+
+_RATE = Span(low=1e-5, high=1e-2, log=True)
+_DEFAULTS: dict[str, Span | Choice] = {
+    "learning_rate": _RATE,
+    "gamma": Choice((0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
+    # of what learns from rollouts
+    "gae_lambda": Choice((0.8, 0.9, 0.95, 0.98, 1.0)),
+    "entropy_coef": Span(low=1e-8, high=0.1, log=True),
+    "clip_range": Choice((0.1, 0.2, 0.3)),
+    "num_epochs": Choice((3, 5, 10, 20)),
+    # of what learns from replay
+    "batch_size": Choice((32, 64, 128, 256)),
+    "tau": Choice((0.001, 0.005, 0.01, 0.02)),
+    "target_update_interval": Choice((50, 100, 250, 500, 1000)),
+    "exploration_noise": Span(low=0.05, high=0.3),
+}
+_LEFT_OUT = {"sac": ("target_update_interval",), "tqc": ("target_update_interval",)}
+"""There, targets follow every update, and `tau` says how fast."""
+
+
+def default_space(algorithm: str, config: Any) -> dict[str, Span | Choice]:
+    """What is searched where the file says nothing.
+
+    Args:
+        algorithm: its name.
+        config: its hyperparameters.
+    """
+    own = {field.name for field in dataclasses.fields(config)}
+    return {
+        name: span
+        for name, span in _DEFAULTS.items()
+        if name in own and name not in _LEFT_OUT.get(algorithm, ())
+    }
+
+
+def space_from(data: Mapping[str, Any], mistakes: list[str]) -> dict[str, Span | Choice]:
+    """The space that a file's `search` describes; what is wrong is added to `mistakes`.
+
+    Args:
+        data: setting -> list of choices, or {low, high, log}.
+        mistakes: one sentence each.
+    """
+    found: dict[str, Span | Choice] = {}
+    for name, said in data.items():
+        try:
+            found[name] = _one(name, said)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    return found
+
+
+def _one(name: str, said: Any) -> Span | Choice:
+    if isinstance(said, Sequence) and not isinstance(said, str) and len(said) > 0:
+        return Choice(tuple(said))
+    if not isinstance(said, Mapping) or not {"low", "high"} <= set(said) <= {"low", "high", "log"}:
+        raise ConfigError(
+            f"search: {name}={said!r} must be a list of choices, or low and high with log or "
+            f"without, such as {{low: 0.00001, high: 0.01, log: true}}"
+        )
+    low, high, log = said["low"], said["high"], bool(said.get("log", False))
+    numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (low, high))
+    if not numbers or low >= high or (log and low <= 0):
+        raise ConfigError(
+            f"search: {name} from {low!r} to {high!r} is no range: low must be below high"
+            + (", and above 0 where log is true" if log else "")
+        )
+    return Span(low=low, high=high, log=log)

@@ -1,0 +1,494 @@
+"""Searching hyperparameters with Optuna: trials are runs on slots, pruned by their progress.
+
+```
+DIR/study.sqlite     Optuna's storage, unless --storage names another database
+DIR/tuners/          a lock for each process that works on the study
+DIR/runs/trial-0000/ run directories, as `redline train` writes them
+DIR/best.yaml        settings of the best trial, for `redline train --config`
+DIR/history.png, importance.png
+```
+
+A trial belongs to the process that began it. When that process is gone, another one that works on
+the study takes the trial over, and its run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redline.errors import MissingExtraError, SweepStateError
+from redline.launch.checking import checked_settings, starting_config, value_of
+from redline.launch.launcher import StopRequest
+from redline.launch.places import Places
+from redline.launch.scores import score_of
+from redline.launch.search_spaces import SearchSpace, default_space, space_from
+from redline.launch.state import RUNS, Outcome
+from redline.launch.sweep_file import refuse, unknown_keys
+from redline.launch.variants import Variant
+from redline.train.checkpoint.atomic_files import atomic_file
+from redline.train.config_files import read_mapping
+from redline.train.progress.curves import load_progress
+
+KEYS = ("algorithm", "base", "search", "trials", "pruner", "sampler", "seed", "score", "launch")
+PRUNERS = ("median", "hyperband", "none")
+SAMPLERS = ("tpe", "random")
+STUDY = "redline"
+DATABASE = "study.sqlite"
+PLAN = "tune.json"
+
+_POLL_S = 0.2
+_GRACE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """What is searched.
+
+    Attributes:
+        algorithm: its name, or module:Name.
+        base: settings of every trial.
+        space: what is drawn for each.
+        trials: how many in all.
+        pruner: median, hyperband or none.
+        sampler: tpe or random.
+        seed: of every trial's run, and of the sampler.
+        score: of a run: area, final or best; the larger, the better.
+        launch: defaults of the launcher's options.
+    """
+
+    algorithm: str
+    base: Mapping[str, Any]
+    space: SearchSpace
+    trials: int = 30
+    pruner: str = "median"
+    sampler: str = "tpe"
+    seed: int = 1
+    score: str = "area"
+    launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What a search found.
+
+    Attributes:
+        folder: of the search.
+        best_value: score of the best trial; None if none is complete.
+        best_params: what was drawn for it.
+        best_file: for `redline train --config`; None likewise.
+        counts: state -> trials, such as complete, pruned, fail.
+        exit_code: 0, or 1 if no trial is complete, or 128 + the signal that stopped it.
+    """
+
+    folder: Path
+    best_value: float | None
+    best_params: Mapping[str, Any]
+    best_file: Path | None
+    counts: Mapping[str, int]
+    exit_code: int
+
+
+def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
+    """The plan that plain data describe, every setting checked.
+
+    Raises:
+        ConfigError: listing all mistakes.
+    """
+    mistakes = unknown_keys(data, KEYS, "")
+    for name, known in (("pruner", PRUNERS), ("sampler", SAMPLERS), ("score", _SCORES)):
+        if name in data and data[name] not in known:
+            mistakes.append(f"{name}={data[name]!r} is unknown. Choose from {', '.join(known)}")
+    trials = data.get("trials", 30)
+    if not isinstance(trials, int) or isinstance(trials, bool) or trials < 1:
+        mistakes.append(f"trials={trials!r} must be a whole number of at least 1")
+    algorithm, base = data.get("algorithm"), dict(data.get("base") or {})
+    space = space_from(dict(data.get("search") or {}), mistakes)
+    for name in sorted(set(space) & set(base)):
+        mistakes.append(f"{name!r} is given in base and in search. Leave it in one of them")
+    if not isinstance(algorithm, str):
+        mistakes.append(f"algorithm={algorithm!r} must be a name, such as ppo")
+    else:
+        mistakes += _setting_mistakes(algorithm, base, space)
+    refuse(mistakes, source)
+    name = str(algorithm)
+    if not space:
+        space = default_space(name, starting_config(name, base).algo)
+        space = {key: span for key, span in space.items() if key not in base}
+    given = {key: data[key] for key in KEYS if key in data and key not in ("base", "search")}
+    return TunePlan(**{**given, "algorithm": name, "base": base, "space": space})
+
+
+_SCORES = ("area", "final", "best")
+
+
+def _setting_mistakes(algorithm: str, base: dict[str, Any], space: SearchSpace) -> list[str]:
+    _, mistakes = checked_settings(Variant(algorithm=algorithm, settings=base, varies={}))
+    if mistakes:
+        return mistakes
+    config = starting_config(algorithm, base)
+    for name in space:
+        try:
+            value_of(config, name)
+        except KeyError:
+            mistakes.append(f"search: {algorithm} has no setting {name!r}")
+    return mistakes
+
+
+def tune(
+    file: str | Path | Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    trials: int | None = None,
+    storage: str | None = None,
+    places: Callable[[Mapping[str, Any]], Places],
+    say: Callable[[str], None] = lambda line: None,
+) -> Tuning:
+    """Search hyperparameters, or go on with a search.
+
+    Args:
+        file: .yaml, .toml or .json file, or what it holds.
+        out: folder.
+        resume: folder of a search to go on with, in place of both.
+        trials: how many in all; None: as the file says.
+        storage: URL of a database in place of SQLite in the folder.
+        places: the plan's launch options -> where runs take place.
+        say: takes one line about each trial that ends.
+
+    Raises:
+        ConfigError: listing all mistakes.
+        MissingExtraError: without Optuna.
+        SweepStateError: if the folder or the database cannot be used.
+    """
+    _require_optuna()
+    folder = Path(resume or out or "")
+    data, source = _described(file, folder, resume is not None)
+    plan = plan_from(data, source)
+    if trials is not None:
+        plan = dataclasses.replace(plan, trials=trials)
+    where = places(plan.launch)
+    _keep_plan(folder, data)
+    with _tuner(folder) as own:
+        study = _study(folder, plan, storage)
+        search = _Search(study, plan, folder, where, own, say)
+        with StopRequest() as stop, contextlib.ExitStack() as closing:
+            closing.callback(search.close)
+            search.run(lambda: stop.number is not None)
+        return _finished(study, plan, folder, stop.number, say)
+
+
+def _require_optuna() -> None:
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingExtraError(
+            "`redline tune` needs Optuna. Install it with: pip install 'redline[tune]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def _described(file: Any, folder: Path, resumed: bool) -> tuple[dict[str, Any], str]:
+    if resumed or file is None:
+        path = folder / PLAN
+        if not path.is_file():
+            raise SweepStateError(
+                f"{folder} holds no search: it has no {PLAN}. Give the folder that `redline tune "
+                f"FILE --out DIR` was given."
+            )
+        return read_mapping(path), str(path)
+    if isinstance(file, Mapping):
+        return dict(file), "the search"
+    return read_mapping(file), str(file)
+
+
+def _keep_plan(folder: Path, data: Mapping[str, Any]) -> None:
+    import json
+
+    with atomic_file(folder / PLAN) as temporary:
+        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _tuner(folder: Path) -> Iterator[str]:
+    """A lock that says that this process is at work; its name."""
+    name = uuid.uuid4().hex
+    path = folder / "tuners" / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield name
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _is_at_work(folder: Path, tuner: str) -> bool:
+    try:
+        descriptor = os.open(folder / "tuners" / f"{tuner}.lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
+    import optuna
+    import sqlalchemy.exc
+
+    url = storage or f"sqlite:///{(folder / DATABASE).absolute()}"
+    # Each process that works on the study draws from a generator of its own.
+    seed = plan.seed + os.getpid() % 10_000
+    samplers = {
+        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+    }
+    pruners = {
+        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=5),
+        "hyperband": optuna.pruners.HyperbandPruner,
+        "none": optuna.pruners.NopPruner,
+    }
+    try:
+        return optuna.create_study(
+            storage=url,
+            study_name=STUDY,
+            load_if_exists=True,
+            direction="maximize",
+            sampler=samplers[plan.sampler](),
+            pruner=pruners[plan.pruner](),
+        )
+    except (sqlalchemy.exc.SQLAlchemyError, RuntimeError) as error:
+        raise SweepStateError(
+            f"the study's database {url} cannot be used ({str(error).splitlines()[0]}). What the "
+            f"trials reached lies in {folder / RUNS}; mend the database or give another --storage"
+        ) from error
+
+
+@dataclass(slots=True)
+class _Trial:
+    trial: Any
+    run_dir: Path
+    reported: int = -1
+    pruned: bool = False
+
+
+class _Search:
+    """Asks for trials, runs them on places, prunes them, and tells how they ended."""
+
+    def __init__(
+        self,
+        study: Any,
+        plan: TunePlan,
+        folder: Path,
+        places: Places,
+        tuner: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._study, self._plan, self._folder, self._places = study, plan, folder, places
+        self._tuner, self._say = tuner, say
+        self._running: dict[int, _Trial] = {}
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Until there are enough trials, or until asked to stop."""
+        while not stopped():
+            ended = self._places.ended()
+            for number, outcome in ended:
+                self._note(number, outcome)
+            begun = self._begin()
+            for each in self._running.values():
+                self._report(each)
+            if not self._running and not begun:
+                return
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Stop what runs; its trials stay open, so that a resumed search goes on with them."""
+        for number, outcome in self._places.close(_GRACE_S):
+            if not outcome.stopped:
+                self._note(number, outcome)
+
+    def _begin(self) -> int:
+        begun = 0
+        while (place := self._places.free()) is not None:
+            trial = self._taken_over() or self._new()
+            if trial is None:
+                break
+            run_dir = self._folder / RUNS / f"trial-{trial.number:04d}"
+            settings = {**self._plan.base, **trial.params}
+            order = {
+                "algorithm": self._plan.algorithm,
+                "settings": settings,
+                "seed": self._plan.seed,
+                "key": f"trial-{trial.number}",
+            }
+            self._running[trial.number] = _Trial(trial, run_dir)
+            self._places.start(trial.number, run_dir, order, place)
+            begun += 1
+        return begun
+
+    def _taken_over(self) -> Any:
+        """An open trial whose process is gone, if there is one."""
+        import optuna
+
+        running = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        for frozen in running:
+            tuner = frozen.user_attrs.get("tuner", "")
+            if tuner != self._tuner and not _is_at_work(self._folder, tuner):
+                trial = optuna.trial.Trial(self._study, frozen._trial_id)
+                trial.set_user_attr("tuner", self._tuner)
+                return trial
+        return None
+
+    def _new(self) -> Any:
+        import optuna
+
+        state = optuna.trial.TrialState
+        counted = (state.COMPLETE, state.PRUNED, state.RUNNING, state.FAIL)
+        if len(self._study.get_trials(deepcopy=False, states=counted)) >= self._plan.trials:
+            return None
+        trial = self._study.ask()
+        trial.set_user_attr("tuner", self._tuner)
+        for name, span in self._plan.space.items():
+            span.suggest(trial, name)
+        return trial
+
+    def _report(self, each: _Trial) -> None:
+        """Tell the study how far a trial is, and stop it if that is not far enough."""
+        if each.pruned:
+            return
+        for step, value in _returns(each.run_dir):
+            if step > each.reported:
+                each.reported = step
+                each.trial.report(value, step)
+                if each.trial.should_prune():
+                    each.pruned = True
+                    self._places.stop(each.trial.number)
+                    return
+
+    def _note(self, number: int, outcome: Outcome) -> None:
+        import optuna
+
+        each = self._running.pop(number)
+        state = optuna.trial.TrialState
+        if each.pruned and outcome.result is None:
+            self._study.tell(each.trial, state=state.PRUNED)
+            self._say(f"trial {number}: pruned at {each.reported:,} env_steps")
+            return
+        value = _value(each.run_dir, self._plan.score) if outcome.result is not None else None
+        if value is None:
+            self._study.tell(each.trial, state=state.FAIL)
+            reason = (outcome.error or "no episode has ended").splitlines()[0]
+            self._say(f"trial {number}: failed ({reason})")
+            return
+        self._study.tell(each.trial, value)
+        self._say(f"trial {number}: {value:,.2f}  {_shown(each.trial.params)}")
+
+
+def _shown(params: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in params.items()
+    )
+
+
+def _returns(run_dir: Path) -> list[tuple[int, float]]:
+    from redline.errors import RedlineError
+
+    try:
+        columns = load_progress(run_dir)
+    except RedlineError:
+        return []  # it has no row yet
+    rows = zip(columns["env_steps"], columns["return_mean"], strict=True)
+    return [(int(step), float(value)) for step, value in rows if value == value]  # no NaN
+
+
+def _value(run_dir: Path, score: Any) -> float | None:
+    found = score_of(load_progress(run_dir), score)
+    return None if found != found else found  # NaN: no episode has ended
+
+
+def _finished(
+    study: Any, plan: TunePlan, folder: Path, stopped_by: int | None, say: Callable[[str], None]
+) -> Tuning:
+    trials = study.get_trials(deepcopy=False)
+    counts: dict[str, int] = {}
+    for trial in trials:
+        counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
+    complete = counts.get("complete", 0)
+    best_file = None
+    if complete:
+        best_file = _write_best(study, plan, folder)
+        _draw(study, folder, complete)
+        say(f"best: {study.best_value:,.2f}  {_shown(study.best_params)}")
+        say(f"train with it: redline train --config {best_file}")
+    said = ", ".join(f"{count} {name}" for name, count in counts.items())
+    say(f"{folder}: {len(trials)} trials, {said}")
+    code = 0 if complete else 1
+    if stopped_by is not None:
+        say(f"stopped; go on with: redline tune --resume {folder}")
+        code = 128 + stopped_by
+    return Tuning(
+        folder=folder,
+        best_value=study.best_value if complete else None,
+        best_params=study.best_params if complete else {},
+        best_file=best_file,
+        counts=counts,
+        exit_code=code,
+    )
+
+
+def _write_best(study: Any, plan: TunePlan, folder: Path) -> Path:
+    import yaml
+
+    path = folder / "best.yaml"
+    said = {"algorithm": plan.algorithm, **plan.base, **study.best_params}
+    text = (
+        f"# Trial {study.best_trial.number}: {plan.score} of return_mean {study.best_value:.6g}\n"
+    )
+    with atomic_file(path) as temporary:
+        temporary.write_text(text + yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _draw(study: Any, folder: Path, complete: int) -> None:
+    """Optuna's own plots of the history and, from two trials on, of what mattered."""
+    import warnings
+
+    import matplotlib as mpl
+    from optuna.importance import PedAnovaImportanceEvaluator
+    from optuna.visualization import matplotlib as plots
+
+    before = mpl.get_backend()
+    mpl.use("Agg")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its plots are marked as experimental
+            _save(plots.plot_optimization_history(study), folder / "history.png")
+            if complete > 1:
+                evaluator = PedAnovaImportanceEvaluator()
+                axes = plots.plot_param_importances(study, evaluator=evaluator)
+                _save(axes, folder / "importance.png")
+    finally:
+        mpl.use(before)
+
+
+def _save(axes: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
+    with atomic_file(path) as temporary:
+        axes.figure.savefig(temporary, dpi=160, bbox_inches="tight")
+    pyplot.close(axes.figure)

@@ -1,0 +1,329 @@
+"""Data-parallel learning: several processes, one run.
+
+    torchrun --nproc-per-node 2 -m redline train ppo --env CartPole-v1
+
+Every rank steps its share of the environments and learns from its share of each minibatch.
+Gradients are averaged after each backward pass, all in one flat all-reduce, so that parameters stay
+equal to the bit. Counters, schedules and budgets are global. What follows from equal numbers
+(evaluation, callbacks, schedules) every rank does by itself; rank 0 alone writes.
+
+| setting | on each of N ranks |
+|---|---|
+| num_envs | num_envs / N; rank r has those from r * num_envs / N on |
+| num_minibatches | as it is, each of 1 / N of the rows |
+| batch_size, replay_size | 1 / N |
+| replay_ratio, learning_starts, total_env_steps, schedules | global |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from redline.algos.optimizers import Optimizer
+from redline.data import EpisodeRecord
+from redline.data.ranks import gather_from_ranks, lost_rank, sum_over_ranks
+from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
+from redline.train.settings import RunConfig
+
+_TIMEOUT = timedelta(minutes=30)  # an evaluation of one rank may take long; a death shows at once
+_SEED_STEP = 1_000_003  # keeps the ranks' generators apart
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes of a run.
+
+    Attributes:
+        rank: of this one.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one writes."""
+        return self.rank == 0
+
+    def share(self, config: RunConfig) -> RunConfig:
+        """The settings of this rank's part: environments, batch, replay.
+
+        Raises:
+            ConfigError: listing every setting that cannot be split.
+        """
+        if self.size == 1:
+            return config
+        names = [n for n in ("num_envs", "batch_size", "replay_size") if hasattr(config.algo, n)]
+        values = {name: getattr(config.algo, name) for name in names}
+        odd = {n: v for n, v in values.items() if v % self.size and n != "replay_size"}
+        if odd:
+            said = " and ".join(f"{name}={value}" for name, value in odd.items())
+            raise ConfigError(
+                f"{said} cannot be split evenly over {self.size} ranks. Give a multiple of "
+                f"{self.size}, or another --nproc-per-node."
+            )
+        part: dict[str, Any] = {name: value // self.size for name, value in values.items()}
+        minibatches = getattr(config.algo, "minibatches", None)
+        if minibatches is not None:
+            # Chosen from the whole rollout: a rank takes as many steps as one process would.
+            part["num_minibatches"] = minibatches(recurrent=config.policy.core != "none")
+        try:
+            return config.replace(**part)
+        except ConfigError as error:
+            raise ConfigError(f"on each of {self.size} ranks: {error}") from error
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse what cannot be done by several ranks.
+
+        Raises:
+            ConfigError: naming the setting.
+        """
+        if self.size == 1:
+            return
+        for name, wrong, instead in (
+            ("eval_async", config.run.eval_async, "evaluate in turn: leave it out"),
+            ("target_kl", getattr(config.algo, "target_kl", None), "leave it out: each rank "
+             "would stop at a moment of its own"),
+            ("accelerate", config.run.accelerate not in ("auto", "eager"), "use eager: gradients "
+             "are averaged between backward pass and step"),
+        ):  # fmt: skip
+            if wrong:
+                value = getattr(config.run, name, wrong)
+                raise ConfigError(f"{name}={value} does not go with several ranks; {instead}.")
+
+    def eager(self, config: RunConfig) -> RunConfig:
+        """The settings with updates as they are written, whose gradients can be averaged."""
+        if self.size == 1:
+            return config
+        may_act = config.run.cpu_acting
+        if may_act is None:
+            may_act = config.run.accelerate == "auto"
+        return config.replace(accelerate="eager", cpu_acting=may_act)
+
+    def own_seed(self, config: RunConfig) -> RunConfig:
+        """The settings with a seed that no other rank has."""
+        return config if self.is_first else config.replace(seed=self.seed(config.run.seed))
+
+    def seed(self, seed: int) -> int:
+        """Of what each rank draws by itself, such as the rows of a minibatch."""
+        return seed + self.rank * _SEED_STEP
+
+    def first_env_id(self, local: RunConfig) -> int:
+        """Number of this rank's first environment in the whole run."""
+        return self.rank * local.algo.num_envs
+
+    def folder(self, out: Path) -> Path:
+        """Where this rank keeps its checkpoints and rows: the run directory, or below it."""
+        return out if self.is_first else out / "ranks" / str(self.rank)
+
+    def quiet(self, config: RunConfig) -> RunConfig:
+        """The settings of a rank that shows nothing, unless it is the first."""
+        if self.is_first:
+            return config
+        return config.replace(quiet=True, tensorboard=False, jsonl=False, wandb=False)
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's value, for all; of plain data.
+
+        Raises:
+            ClusterError: if another rank has ended.
+        """
+        if self.size == 1:
+            return value
+        holder = [value]
+        try:
+            distributed.broadcast_object_list(holder)
+        except RuntimeError as error:
+            raise lost_rank(error) from error
+        return holder[0]
+
+    def newest_common(self, steps: Sequence[int]) -> int | None:
+        """The newest of this rank's checkpoints that every rank has; None if there is none."""
+        if self.size == 1:
+            return max(steps, default=None)
+        common = set.intersection(*(set(each) for each in self._gathered(list(steps))))
+        return max(common, default=None)
+
+    def total(
+        self, env_steps: int, signal: int | None, episodes: Sequence[EpisodeRecord]
+    ) -> tuple[int, int | None, list[EpisodeRecord]]:
+        """What all ranks together did in an iteration.
+
+        Args:
+            env_steps: of this rank.
+            signal: that asked this rank to stop.
+            episodes: that ended here.
+
+        Returns:
+            env_steps of all, a signal that any has had, and all episodes in the ranks' order.
+        """
+        if self.size == 1:
+            return env_steps, signal, list(episodes)
+        mine = torch.tensor([env_steps, signal or 0, len(episodes)])
+        steps, signals, ended = torch.stack(gather_from_ranks(mine.to(_device()))).T.tolist()
+        every = list(episodes)
+        if sum(ended):
+            every = [each for part in self._gathered(list(episodes)) for each in part]
+        return sum(steps), max(signals) or None, every
+
+    def mean(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The mean of each number over the ranks."""
+        if self.size == 1 or not values:
+            return dict(values)
+        mine = torch.tensor(list(values.values()), dtype=torch.float64, device=_device())
+        means = (sum_over_ranks(mine) / self.size).tolist()
+        return dict(zip(values, means, strict=True))
+
+    def check_equal(self, algorithm: Any) -> None:
+        """Make sure that all ranks hold the same parameters.
+
+        Raises:
+            ClusterError: if they do not; what they learned is not one agent then.
+        """
+        if self.size == 1:
+            return
+        mine = torch.stack([p.detach().double().sum() for p in learned_by(algorithm)])
+        if any(not torch.equal(mine, other) for other in gather_from_ranks(mine)):
+            raise ClusterError(
+                "the ranks' parameters differ, so their gradients are no longer those of one "
+                "agent. Does the algorithm or a callback draw numbers that differ by rank, or "
+                "learn with an optimizer that is no attribute of it?"
+            )
+
+    def check_checkpoint(self, metadata: Mapping[str, Any], out: Path) -> None:
+        """Refuse a checkpoint of another number of ranks.
+
+        Raises:
+            IncompatibleCheckpointError: with the command that goes on.
+        """
+        saved = int(metadata.get("ranks", 1))
+        if saved != self.size:
+            command = "redline train"
+            if saved > 1:
+                command = f"torchrun --nproc-per-node {saved} -m redline train"
+            raise IncompatibleCheckpointError(
+                f"{out} was saved by {saved} rank{'s' * (saved > 1)}, and {self.size} would go on "
+                f"with it: environments and replay would not be the same. Go on with: {command} "
+                f"--resume {out}; or begin a new run from its weights with --init-from {out}"
+            )
+
+    def _gathered(self, value: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        try:
+            distributed.all_gather_object(found, value)
+        except RuntimeError as error:
+            raise lost_rank(error) from error
+        return found
+
+
+ALONE = Ranks()
+
+
+def _device() -> str:
+    return "cuda" if distributed.get_backend() == "nccl" else "cpu"
+
+
+@contextlib.contextmanager
+def joined_ranks(device: str) -> Iterator[Ranks]:
+    """The ranks of this run, as torchrun has started them; one, if it has not.
+
+    Args:
+        device: the learner's; cuda takes the GPU of this rank's number on its machine.
+
+    Raises:
+        ClusterError: if the other ranks cannot be reached.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    on_cuda = device.startswith("cuda")
+    if on_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    try:
+        distributed.init_process_group("nccl" if on_cuda else "gloo", timeout=_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"the {size} ranks cannot reach each other at {os.environ.get('MASTER_ADDR')}:"
+            f"{os.environ.get('MASTER_PORT')} ({error}). Check the address that torchrun was given."
+        ) from error
+    try:
+        yield Ranks(distributed.get_rank(), size)
+    finally:
+        distributed.destroy_process_group()
+
+
+def learned_by(algorithm: Any) -> list[Tensor]:
+    """What the optimizers of an algorithm change, each once."""
+    found: dict[int, Tensor] = {}
+    for part in vars(algorithm).values():
+        parameters: list[Any] = []
+        if isinstance(part, Optimizer):
+            parameters = list(part.parameters)
+        elif isinstance(part, torch.optim.Optimizer):
+            parameters = [p for group in part.param_groups for p in group["params"]]
+        found |= {id(parameter): parameter for parameter in parameters}
+    return list(found.values())
+
+
+def average_gradients(algorithm: Any, ranks: Ranks) -> Callable[[], None]:
+    """Average gradients over the ranks at the end of every backward pass, in one all-reduce.
+
+    It needs nothing of the algorithm but `backward()`: each parameter says when it has its
+    gradient, and the pass calls back when it is over, before gradients are clipped or used.
+
+    Args:
+        algorithm: whose optimizers are attributes of it.
+        ranks: of the run.
+
+    Returns:
+        What ends the averaging.
+
+    Raises:
+        ConfigError: if the algorithm has no optimizer that is known.
+    """
+    if ranks.size == 1:
+        return lambda: None
+    parameters = learned_by(algorithm)
+    if not parameters:
+        raise ConfigError(
+            f"{type(algorithm).__name__} has no optimizer as an attribute, so its gradients cannot "
+            f"be averaged over ranks. Keep the optimizer in an attribute, or use one process."
+        )
+    fresh: dict[int, Tensor] = {}
+
+    def arrived(parameter: Tensor, number: int) -> None:
+        if not fresh:
+            torch.autograd.Variable._execution_engine.queue_callback(reduce)  # type: ignore[attr-defined]
+        fresh[number] = parameter
+
+    def reduce() -> None:
+        chosen = [fresh[number].grad for number in sorted(fresh)]
+        fresh.clear()
+        gradients = [gradient for gradient in chosen if gradient is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        averaged = sum_over_ranks(flat) / ranks.size
+        parts = averaged.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    handles = [
+        parameter.register_post_accumulate_grad_hook(lambda p, number=number: arrived(p, number))
+        for number, parameter in enumerate(parameters)
+    ]
+
+    def end() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return end

@@ -1,0 +1,151 @@
+"""Searches: the file, trials on places that are played, pruning, a process that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from redline.cli import main
+from redline.errors import ConfigError
+from redline.launch.search_spaces import Choice, Span
+from redline.launch.state import Outcome
+from redline.launch.tuning import plan_from, tune
+from redline.train.config_files import config_of, given_settings
+
+pytest.importorskip("optuna")
+
+PLAN = {
+    "algorithm": "ppo",
+    "base": {"env": "CartPole-v1", "total_env_steps": 1000},
+    "search": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}},
+    "trials": 12,
+    "sampler": "random",
+}
+
+
+class Played:
+    """One place whose runs write a row per look; their returns grow with the learning rate."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.running: dict[int, tuple[Path, float, int]] = {}
+        self.started: list[str] = []
+        self.ordered: list[Mapping[str, Any]] = []
+        self._stopped: set[int] = set()
+        self._left = stop_after
+
+    def free(self) -> str | None:
+        return None if self.running or self._left == 0 else "a slot"
+
+    def start(self, run_id: int, run_dir: Path, order: Mapping[str, Any], place: str) -> None:
+        del place
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "progress.csv").write_text("env_steps,return_mean\n")
+        self.running[run_id] = (run_dir, order["settings"]["learning_rate"], 0)
+        self.started.append(run_dir.name)
+        self.ordered.append(order)
+
+    def ended(self) -> list[tuple[int, Outcome]]:
+        found = []
+        for run_id, (run_dir, rate, rows) in list(self.running.items()):
+            if run_id in self._stopped:
+                found.append((run_id, Outcome(exit_signal=15, stopped=True)))
+            elif rows == 5:
+                found.append((run_id, Outcome(result={}, exit_code=0)))
+            else:
+                with open(run_dir / "progress.csv", "a") as file:
+                    file.write(f"{200 * (rows + 1)},{1e4 * rate}\n")
+                self.running[run_id] = (run_dir, rate, rows + 1)
+                if self._left:
+                    self._left -= 1
+                    if self._left == 0:
+                        raise KeyboardInterrupt
+        for run_id, _ in found:
+            del self.running[run_id]
+        return found
+
+    def stop(self, run_id: int) -> None:
+        self._stopped.add(run_id)
+
+    def close(self, grace_s: float) -> list[tuple[int, Outcome]]:
+        del grace_s
+        found = [(run_id, Outcome(exit_signal=15, stopped=True)) for run_id in self.running]
+        self.running = {}
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redline.launch.tuning._POLL_S", 0.0)
+
+
+def test_trials_are_pruned_and_the_best_one_becomes_a_file_for_train(tmp_path: Path) -> None:
+    places = Played()
+    lines: list[str] = []
+    found = tune(PLAN, out=tmp_path, places=lambda launch: places, say=lines.append)
+    assert found.exit_code == 0
+    assert sum(found.counts.values()) == 12
+    # The median rule needs five complete trials first.
+    assert found.counts["complete"] >= 5
+    assert found.counts["pruned"] >= 1
+    rates = [order["settings"]["learning_rate"] for order in places.ordered]
+    assert found.best_value == pytest.approx(1e4 * max(rates))
+    assert found.best_file is not None
+    said = yaml.safe_load(found.best_file.read_text())
+    config = config_of(given_settings(found.best_file))
+    assert config.algo.learning_rate == said["learning_rate"] == max(rates)  # type: ignore[attr-defined]
+    assert (config.algorithm, config.run.env) == ("ppo", "CartPole-v1")
+    for name in ("history.png", "importance.png"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_a_trial_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
+    plan = {**PLAN, "trials": 3}
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan, out=tmp_path, places=lambda launch: Played(stop_after=8))
+    places = Played()
+    found = tune(resume=tmp_path, places=lambda launch: places)
+    assert found.counts == {"complete": 3}
+    assert places.started[0] == "trial-0001"  # the first was complete, the second under way
+
+
+def test_every_mistake_is_listed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_from(
+            {
+                "algorithm": "ppo",
+                "base": {"env": "CartPole-v1", "gamma": 0.9},
+                "search": {"gamma": [0.9], "tau": [0.1], "learning_rate": {"low": 1, "high": 0}},
+                "trials": 0,
+                "pruner": "best",
+                "trails": 3,
+            },
+            "tune.yaml",
+        )
+    for part in (
+        "'trails' (did you mean trials?)",
+        "pruner='best' is unknown",
+        "trials=0",
+        "learning_rate from 1 to 0 is no range",
+        "'gamma' is given in base and in search",
+        "ppo has no setting 'tau'",
+    ):
+        assert part in str(caught.value), part
+
+
+def test_default_spaces_follow_the_algorithm() -> None:
+    base = {"env": "Pendulum-v1", "total_env_steps": 20_000, "gamma": 0.9}
+    space = plan_from({"algorithm": "sac", "base": base}, "x").space
+    assert set(space) == {"learning_rate", "batch_size", "tau"}
+    assert space["learning_rate"] == Span(low=1e-5, high=1e-2, log=True)
+    assert isinstance(space["batch_size"], Choice)
+
+
+def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune"]) == 2
+    assert "give either a file" in capsys.readouterr().err
+    assert main(["tune", "--resume", str(tmp_path)]) == 2
+    assert "holds no search" in capsys.readouterr().err
