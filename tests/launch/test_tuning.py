@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from redline.cli import main
-from redline.errors import ConfigError
+from redline.errors import ConfigError, SweepStateError
 from redline.launch.search_spaces import Choice, Span
 from redline.launch.state import Outcome
 from redline.launch.tuning import plan_from, tune
@@ -149,3 +149,9 @@ def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "give either a file" in capsys.readouterr().err
     assert main(["tune", "--resume", str(tmp_path)]) == 2
     assert "holds no search" in capsys.readouterr().err
+
+
+def test_a_damaged_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "study.sqlite").write_text("this is no database at all, whatever its name says")
+    with pytest.raises(SweepStateError, match=r"study\.sqlite cannot be used .*not a database"):
+        tune(PLAN, out=tmp_path, places=lambda launch: Played())

@@ -24,7 +24,7 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     """
     total = tensor.clone()
     try:
-        distributed.all_reduce(total)
+        distributed.all_reduce(total)  # pyright: ignore[reportUnknownMemberType]
     except RuntimeError as error:
         raise lost_rank(error) from error
     return total
@@ -39,9 +39,10 @@ def gather_from_ranks(tensor: Tensor) -> list[Tensor]:
     Raises:
         ClusterError: if another rank has ended.
     """
-    found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
+    own = tensor.contiguous()
+    found = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
     try:
-        distributed.all_gather(found, tensor.contiguous())
+        distributed.all_gather(found, own)  # pyright: ignore[reportUnknownMemberType]
     except RuntimeError as error:
         raise lost_rank(error) from error
     return found

@@ -135,9 +135,7 @@ def _connected(address: str | None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise MissingExtraError(
-            "--on ray needs Ray. Install it with: pip install 'redline[ray]'"
-        ) from error
+        raise MissingExtraError("ray", "ray", "--on ray") from error
     if ray.is_initialized():
         return ray
     if address is not None and address not in ("auto", "local"):

@@ -177,7 +177,7 @@ def tune(
         plan = dataclasses.replace(plan, trials=trials)
     where = places(plan.launch)
     _keep_plan(folder, data)
-    with _tuner(folder) as own:
+    with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage)
         search = _Search(study, plan, folder, where, own, say)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
@@ -190,9 +190,7 @@ def _require_optuna() -> None:
     try:
         import optuna
     except ImportError as error:
-        raise MissingExtraError(
-            "`redline tune` needs Optuna. Install it with: pip install 'redline[tune]'"
-        ) from error
+        raise MissingExtraError("optuna", "tune", "`redline tune`") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -248,9 +246,8 @@ def _is_at_work(folder: Path, tuner: str) -> bool:
 
 def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
     import optuna
-    import sqlalchemy.exc
 
-    url = storage or f"sqlite:///{(folder / DATABASE).absolute()}"
+    url = _url(folder, storage)
     # Each process that works on the study draws from a generator of its own.
     seed = plan.seed + os.getpid() % 10_000
     samplers = {
@@ -262,19 +259,34 @@ def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
         "hyperband": optuna.pruners.HyperbandPruner,
         "none": optuna.pruners.NopPruner,
     }
+    return optuna.create_study(
+        storage=url,
+        study_name=STUDY,
+        load_if_exists=True,
+        direction="maximize",
+        sampler=samplers[plan.sampler](),
+        pruner=pruners[plan.pruner](),
+    )
+
+
+def _url(folder: Path, storage: str | None) -> str:
+    return storage or f"sqlite:///{(folder / DATABASE).absolute()}"
+
+
+@contextlib.contextmanager
+def _named_errors(folder: Path, storage: str | None) -> Iterator[None]:
+    """Errors of the study's database say which it is and that nothing is lost."""
+    import optuna.exceptions
+    import sqlalchemy.exc
+
     try:
-        return optuna.create_study(
-            storage=url,
-            study_name=STUDY,
-            load_if_exists=True,
-            direction="maximize",
-            sampler=samplers[plan.sampler](),
-            pruner=pruners[plan.pruner](),
-        )
-    except (sqlalchemy.exc.SQLAlchemyError, RuntimeError) as error:
+        yield
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
         raise SweepStateError(
-            f"the study's database {url} cannot be used ({str(error).splitlines()[0]}). What the "
-            f"trials reached lies in {folder / RUNS}; mend the database or give another --storage"
+            f"the study's database {_url(folder, storage)} cannot be used ({reason}). What the "
+            f"trials reached lies in {folder / RUNS}; mend the database, then go on with: redline "
+            f"tune --resume {folder}"
         ) from error
 
 
@@ -324,7 +336,13 @@ class _Search:
     def _begin(self) -> int:
         begun = 0
         while (place := self._places.free()) is not None:
-            trial = self._taken_over() or self._new()
+            reported = -1
+            trial = self._taken_over()
+            if trial is not None:
+                known = self._study.trials[trial.number].intermediate_values
+                reported = max(known, default=-1)
+            else:
+                trial = self._new()
             if trial is None:
                 break
             run_dir = self._folder / RUNS / f"trial-{trial.number:04d}"
@@ -335,7 +353,7 @@ class _Search:
                 "seed": self._plan.seed,
                 "key": f"trial-{trial.number}",
             }
-            self._running[trial.number] = _Trial(trial, run_dir)
+            self._running[trial.number] = _Trial(trial, run_dir, reported)
             self._places.start(trial.number, run_dir, order, place)
             begun += 1
         return begun
