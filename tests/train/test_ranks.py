@@ -60,7 +60,7 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_ranks_equal_one_process_with_all_environments(parallel: Path, tmp_path: Path) -> None:
     alone = redline.train("ppo", **SETTINGS, accelerate="eager", out=tmp_path / "alone")
-    mine, theirs = _rows(alone.path), _rows(parallel)
+    mine, theirs = _rows(tmp_path / "alone"), _rows(parallel)
     assert len(mine) == len(theirs) == 20
     for one, two in zip(mine, theirs, strict=True):
         assert one["env_steps"] == two["env_steps"]
