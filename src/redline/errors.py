@@ -8,6 +8,7 @@ RedlineError
 │   ├── UnknownNameError            no such environment, algorithm, preset, format, ...
 │   └── SpaceError                  a policy or algorithm cannot serve this space
 ├── MissingExtraError (ImportError) an optional package is needed; names the pip command
+├── CaptureError                    an update cannot be captured as a graph
 ├── DeviceError                     the requested device is not there
 │   └── PlacementError              a policy's data: wrong device, dtype or shape
 ├── EnvError                        an environment broke its contract
@@ -33,6 +34,7 @@ from __future__ import annotations
 __all__ = [
     "ActionError",
     "CallbackError",
+    "CaptureError",
     "CheckpointError",
     "ClusterError",
     "ConfigError",
@@ -95,6 +97,10 @@ class MissingExtraError(RedlineError, ImportError):
 
 class DeviceError(RedlineError):
     """The requested device is not there."""
+
+
+class CaptureError(RedlineError):
+    """An update cannot be captured as a graph; names the operator and the line."""
 
 
 class PlacementError(DeviceError, ValueError):

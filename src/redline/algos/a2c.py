@@ -141,7 +141,16 @@ class A2C(OnPolicyAlgorithm):
         Returns:
             name -> [] metrics.
         """
+        return self.learn(rollout, self.begin_update())
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count it; every part has its turn."""
         self.updates += 1
+        return ()
+
+    def learn(self, rollout: Rollout, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update, which is its one step."""
+        del turns
         return self.step(rollout)
 
     def step(self, rollout: Rollout) -> dict[str, Tensor]:

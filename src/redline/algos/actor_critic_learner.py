@@ -118,6 +118,11 @@ class ActorCriticLearner(OffPolicyAlgorithm):
     def _critic_settings(actor: Any, config: Any) -> dict[str, Any]:
         """Arguments of `critics.make_critic`."""
 
+    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The metrics found, and those of the actor's last turn if this was not one."""
+        self.actor_metrics |= {n: found[n] for n in self.actor_metric_names if n in found}
+        return found | self.actor_metrics
+
     def draw_noise(self, rows: int) -> Tensor:
         """[rows, k] standard normal numbers for the actions of an update."""
         return torch.randn(

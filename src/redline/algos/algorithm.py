@@ -14,6 +14,16 @@ What is written in `update` is what runs. Where an algorithm has a method `step`
 of its update that depends on nothing but tensors and flags: what is random is drawn before it, and
 counts are kept outside. An engine may compile or capture `step` as it stands; an algorithm without
 one simply runs.
+
+Redline's own algorithms are cut once more, so that a whole update can be captured as one graph:
+
+    update(batch) = reported(learn(batch, begin_update()))
+
+| method | does | may |
+|---|---|---|
+| `begin_update` | counts, and says which parts have their turn | use Python's numbers |
+| `learn` | everything else, what is random included | draw from the algorithm's own generators |
+| `reported` | adds the metrics of parts whose turn it was not | use Python's dicts |
 """
 
 from __future__ import annotations
@@ -131,13 +141,25 @@ class Algorithm(ABC):
         del config, changed, clips_reward
         return None
 
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count one more update; which of its parts have their turn."""
+        return ()
+
+    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of an update, from those that `learn` found."""
+        return found
+
     @abstractmethod
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take the present values of what the schedules govern, before an update."""
 
     @abstractmethod
     def optimizer_steps(self) -> int:
-        """Optimizer steps taken so far. Waits for the device: for the logger only."""
+        """Optimizer steps taken so far. May wait for the device: for the logger only."""
+
+    def steps_on_device(self) -> Tensor | None:
+        """[] that count where it lies on the device, to be read with other numbers; else None."""
+        return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class APPO(PPO):
         Returns:
             name -> [] means over the optimizer steps taken.
         """
+        return self.learn(rollout, self.begin_update())
+
+    def learn(self, rollout: Rollout, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """See `PPO.learn`."""
+        del turns
         with torch.no_grad():
             output = self.policy.evaluate_rollout(rollout)
         result, metrics = corrected(self.policy, rollout, output, self.config)

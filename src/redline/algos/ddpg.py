@@ -127,9 +127,18 @@ class DDPG(ActorCriticLearner):
         Returns:
             name -> [] metrics, and "priority" [N], |Q - y|.
         """
+        return self.reported(self.learn(batch, self.begin_update()))
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count it; every part has its turn."""
         self.updates += 1
-        metrics, self.actor_metrics = self.step(batch, None, True)
-        return metrics | self.actor_metrics
+        return ()
+
+    def learn(self, batch: Any, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update; nothing here depends on counts."""
+        del turns
+        metrics, actor_metrics = self.step(batch, None, True)
+        return metrics | actor_metrics
 
     def step(
         self, batch: Any, noise: None, actor_learns: bool

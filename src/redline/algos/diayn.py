@@ -279,6 +279,29 @@ class DIAYN(OffPolicyAlgorithm):
             SAC's metrics and its "priority" [N]; the discriminator's loss and accuracy in
             telling the batch's skills, and the mean of r_z, all [] and from before its step.
         """
+        inputs, found = self._learn_discriminator(batch)
+        return self.learner.update(inputs) | found
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """SAC's; the discriminator always has its turn."""
+        return self.learner.begin_update()
+
+    def learn(self, batch: Any, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update, what is random included; nothing here depends on counts.
+
+        Args:
+            batch: as for `update`.
+            turns: as `begin_update` gave.
+        """
+        inputs, found = self._learn_discriminator(batch)
+        return self.learner.learn(inputs, turns) | found
+
+    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+        """See `SAC.reported`."""
+        return self.learner.reported(found)
+
+    def _learn_discriminator(self, batch: Any) -> tuple[TensorDict, dict[str, Tensor]]:
+        """One step of the discriminator; SAC's batch with its rewards, and its metrics."""
         skill = batch["skill"].long()
         logits = self.discriminator(batch["next_obs"])
         loss = discriminator_loss(logits, skill, batch["weight"])
@@ -291,8 +314,7 @@ class DIAYN(OffPolicyAlgorithm):
         fields = {name: batch[name] for name in ("action", "discount", "weight")}
         for name in ("obs", "next_obs"):
             fields[name] = as_tensordict(joined(batch[name], skill, self._nested), rows)
-        metrics = self.learner.update(TensorDict({**fields, "reward": reward}, batch_size=rows))
-        return metrics | {
+        return TensorDict({**fields, "reward": reward}, batch_size=rows), {
             "discriminator_loss": loss.detach(),
             "discriminator_accuracy": (logits.argmax(dim=1) == skill).float().mean(),
             "skill_reward": reward.mean(),

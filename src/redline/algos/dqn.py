@@ -326,6 +326,20 @@ class DQN(OffPolicyAlgorithm):
             name -> metrics, each [] or a number, and "priority" [N]: the TD error's size, C51's
             divergence or the quantile loss of each transition.
         """
+        return self.learn(batch, self.begin_update())
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count it; whether the target network follows."""
+        self.updates += 1
+        return (self.target_network.is_due(self.updates),)
+
+    def learn(self, batch: Any, turns: tuple[bool, ...]) -> dict[str, Any]:
+        """The whole update, what is random included; nothing here depends on counts.
+
+        Args:
+            batch: as for `update`.
+            turns: as `begin_update` gave.
+        """
         self._draw_noise()
         drawn = _NO_FRACTIONS
         if isinstance(self._head, ImplicitQuantileHead):
@@ -334,8 +348,7 @@ class DQN(OffPolicyAlgorithm):
                 self._fractions(rows, self.config.num_target_fractions),
                 self._fractions(rows, self.config.num_fractions),
             )
-        self.updates += 1
-        return self.step(batch, drawn, self.target_network.is_due(self.updates))
+        return self.step(batch, drawn, *turns)
 
     def step(self, batch: Any, drawn: Fractions, moves: bool) -> dict[str, Any]:
         """The update from what was drawn: nothing here depends on counts or generators.

@@ -261,6 +261,16 @@ class PPO(OnPolicyAlgorithm):
         Returns:
             name -> [] means over the optimizer steps taken.
         """
+        return self.learn(rollout, self.begin_update())
+
+    def learn(self, rollout: Rollout, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update, its permutations included; nothing here depends on counts.
+
+        Args:
+            rollout: as for `update`.
+            turns: (), every part has its turn.
+        """
+        del turns
         advantage, target = gae(
             rollout["reward"],
             rollout["value"],
@@ -356,6 +366,10 @@ class PPO(OnPolicyAlgorithm):
     def optimizer_steps(self) -> int:
         """Optimizer steps taken, without the skipped ones. Waits for the device."""
         return int(self.steps_taken)
+
+    def steps_on_device(self) -> Tensor:
+        """[] optimizer steps taken."""
+        return self.steps_taken
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, optimizer state, permutation RNG and the count of steps."""

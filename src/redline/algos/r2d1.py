@@ -369,8 +369,16 @@ class R2D1(OffPolicyAlgorithm):
         Returns:
             name -> [] metrics, and "priority" [N] of the sequences.
         """
+        return self.learn(batch, self.begin_update())
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count it; whether the target network follows."""
         self.updates += 1
-        return self.step(batch, self._target.is_due(self.updates))
+        return (self._target.is_due(self.updates),)
+
+    def learn(self, batch: SequenceBatch, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update; nothing here depends on counts."""
+        return self.step(batch, *turns)
 
     def step(self, batch: SequenceBatch, moves: bool) -> dict[str, Tensor]:
         """The update; nothing here depends on counts.

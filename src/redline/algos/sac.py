@@ -318,13 +318,25 @@ class SAC(ActorCriticLearner):
             name -> [] metrics; those of the actor are of its last step. "priority" [N] is
             the mean over the critics of |Q - y|.
         """
+        return self.reported(self.learn(batch, self.begin_update()))
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count it; whether it is the turn of the actor, and of the target critics."""
         self.updates += 1
         actor_learns = self.updates % self.config.actor_update_interval == 0
-        moves = self.updates % self.config.target_update_interval == 0
+        return actor_learns, self.updates % self.config.target_update_interval == 0
+
+    def learn(self, batch: Any, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update, what is random included; nothing here depends on counts.
+
+        Args:
+            batch: as for `update`.
+            turns: as `begin_update` gave.
+        """
+        actor_learns, moves = turns
         drawn = self._draw(len(batch["reward"]), 1 + actor_learns)
         metrics, actor_metrics = self.step(batch, drawn, moves)
-        self.actor_metrics |= actor_metrics
-        return metrics | self.actor_metrics
+        return metrics | actor_metrics
 
     def _draw(self, rows: int, count: int) -> Draws:
         """Everything random in one step: the noise of each sample of actions, and the subset."""

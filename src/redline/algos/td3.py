@@ -153,12 +153,23 @@ class TD3(ActorCriticLearner):
             name -> [] metrics; that of the actor is of its last step. "priority" [N] is the
             mean over the critics of |Q - y|.
         """
+        return self.reported(self.learn(batch, self.begin_update()))
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count it; whether it is the turn of the actor and the targets."""
         self.updates += 1
+        return (self.updates % self.config.policy_delay == 0,)
+
+    def learn(self, batch: Any, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update, what is random included; nothing here depends on counts.
+
+        Args:
+            batch: as for `update`.
+            turns: as `begin_update` gave.
+        """
         noise = self.draw_noise(len(batch["reward"]))
-        turn = self.updates % self.config.policy_delay == 0
-        metrics, actor_metrics = self.step(batch, noise, turn)
-        self.actor_metrics |= actor_metrics
-        return metrics | self.actor_metrics
+        metrics, actor_metrics = self.step(batch, noise, *turns)
+        return metrics | actor_metrics
 
     def step(
         self, batch: Any, noise: Tensor, actor_learns: bool

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from redline.data import Array, NestedArray, as_tensordict, leaves, map_leaves
+from redline.devices import kind_of
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
@@ -20,9 +21,12 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.zeros(shape, dtype)
 
 
-def pinned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Page-locked memory, from and to which a CUDA device copies while the host goes on."""
-    return torch.from_numpy(np.zeros(shape, dtype)).pin_memory().numpy()
+def pinned_zeros(device: torch.device | str) -> Allocate:
+    """Memory that a device copies from and to while the host goes on, if it is such a device."""
+    kind = kind_of(device)
+    if not kind.pins:
+        return zeros
+    return lambda shape, dtype: kind.pinned(torch.from_numpy(zeros(shape, dtype))).numpy()
 
 
 def allocate_space(

@@ -22,9 +22,9 @@ from redline.collect.local import LocalCollector
 from redline.collect.memory import TensorMemory
 from redline.collect.noise import DeviceNoise, HostNoise, NoiseSource
 from redline.data import Rollout
+from redline.devices import exact_device
 from redline.envs.device.mirrored import MirroredEnv
 from redline.envs.device.vec_env import DeviceVecEnv
-from redline.envs.games.game import exact_device
 from redline.policies.device_check import DeviceCheck
 from redline.policies.policy import Policy
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from redline.collect.acting_loop import ActingLoop, ActorFor
-from redline.collect.buffer import RolloutBuffer, pinned_zeros, zeros
+from redline.collect.buffer import RolloutBuffer, pinned_zeros
 from redline.collect.collector import Collector, CollectorSetup
 from redline.collect.device import DeviceCollector
 from redline.collect.episodes import ResetMode
@@ -40,14 +40,14 @@ class ArrayCollector(LocalCollector):
     ) -> None:
         num_envs = sum(env.num_envs for env in envs)
         parameter = next(policy.parameters(), None)
-        on_cuda = parameter is not None and parameter.device.type == "cuda"
+        device = parameter.device if parameter is not None else "cpu"
         buffer = RolloutBuffer.create(
             rollout_length,
             num_envs,
             envs[0].observation_space,
             envs[0].action_space,
             policy.extras_spec,
-            allocate=pinned_zeros if on_cuda else zeros,
+            allocate=pinned_zeros(device),
         )
         # Not 0 where other processes have the environments before these.
         before = envs[0].first_env_id

@@ -243,6 +243,15 @@ class SequenceBatch:
     index: Tensor
     weight: Tensor
 
+    def to(self, device: torch.device | str) -> SequenceBatch:
+        """The same batch on `device`."""
+        return SequenceBatch(
+            steps=self.steps.to(device),
+            initial_state={name: leaf.to(device) for name, leaf in self.initial_state.items()},
+            index=self.index.to(device),
+            weight=self.weight.to(device),
+        )
+
 
 def _shuffled(leaf: Tensor, order: Tensor, size: int) -> tuple[Tensor, ...]:
     """Rows [1, N, ...] in another order, as parts [1, size, ...] in the layout that they had.

@@ -1,13 +1,17 @@
-"""Steps as captured CUDA graphs.
+"""Steps as captured graphs.
 
 A captured step is recorded once, with the memory that it reads and writes, and then launched as a
 whole: the host does nothing per operator. What it reads must lie in the same place each time, so
-inputs are copied into buffers of its own; what it returns is copied out, for the next launch
-writes over it.
+inputs are copied into buffers of the graph's own, unless they always lie in the same place; what
+it returns is copied out, for the next launch writes over it.
+
+How a graph is captured is the device's to say (`redline.devices.Graphs`). Everything else, that is
+all that can go wrong in an algorithm, is here, and is the same for every device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,66 +19,142 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-WARMUP_CALLS = 3  # before a capture: libraries choose their algorithms and get their memory
+from redline.devices import Graph, kind_of
+from redline.engines.capture_rules import CaptureWatch
+from redline.engines.snapshot import restore, snapshot
+
+WARMUP_CALLS = 2  # before a capture: libraries choose their algorithms and get their memory
 
 
 class CapturedStep:
-    """A step as CUDA graphs, one for each set of flags, with input buffers of their own.
+    """A step as graphs, one for each set of flags and shapes.
 
-    The first calls run eagerly on a side stream, as capturing asks for; they are real steps.
-    A replay copies the inputs into the graph's buffers and launches it, then copies what it
-    returns; nothing waits for the device.
+    The first call of each kind is tried out before it is captured, and what that changed of the
+    algorithm is put back: libraries get ready, and what no graph can contain is named. From then
+    on a call copies the inputs into the graph's buffers, launches it, and copies what it returns.
+    Nothing waits for the device.
 
     Args:
         step: no host reads, fixed shapes; every tensor it changes stays where it is.
-        device: a CUDA device.
+        algorithm: whose step it is; what it changes.
+        borrows: whether inputs may be read where they are at the first call. Those that lie
+            elsewhere at a later one are copied there: their owner must not need what was there.
+        is_compiled: whether the step is compiled; then it is not watched operator by operator.
+
+    Attributes:
+        num_graphs: captured so far.
+        launches: graphs launched so far.
+
+    Raises:
+        DeviceError: if the algorithm's device runs no graphs.
+        CaptureError: at a call, if the step cannot be captured; names the operator.
     """
 
-    def __init__(self, step: Callable[..., Any], device: torch.device) -> None:
-        self.step, self._device = step, device
-        self._stream = torch.cuda.Stream(device)
-        self._calls: dict[Any, int] = {}
-        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, StaticInputs, Any]] = {}
-        self._pool: Any = None
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        algorithm: Any,
+        *,
+        borrows: bool = False,
+        is_compiled: bool = False,
+    ) -> None:
+        self.step, self._algorithm = step, algorithm
+        self._device, self._borrows, self._is_compiled = algorithm.device, borrows, is_compiled
+        self._capturing = kind_of(self._device).graphs(self._device)
+        self._captured: dict[Any, tuple[Graph, StaticInputs, StaticResult]] = {}
+        self.launches = 0
+
+    @property
+    def num_graphs(self) -> int:
+        """Captured so far."""
+        return len(self._captured)
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run eagerly, capture, or replay."""
+        """Replay, capturing first where these shapes and flags are new."""
         tensors: list[Tensor] = []
         key = describe(inputs, tensors)
-        if key in self._graphs:
-            graph, held, result = self._graphs[key]
-            held.load(tensors)
-            graph.replay()
-            return _copied(result)
-        self._calls[key] = self._calls.get(key, 0) + 1
-        if self._calls[key] <= WARMUP_CALLS:
-            return self._on_side_stream(inputs)
-        return self._capture(key, inputs)
+        if key not in self._captured:
+            self._captured[key] = self._capture(inputs)
+        else:
+            self._captured[key][1].load(tensors)
+        graph, _, result = self._captured[key]
+        graph.replay()
+        self.launches += 1
+        return result.taken()
 
-    def _on_side_stream(self, inputs: tuple[Any, ...]) -> Any:
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            result = self.step(*inputs)
-        current.wait_stream(self._stream)
-        return result
+    def _capture(self, inputs: tuple[Any, ...]) -> tuple[Graph, StaticInputs, StaticResult]:
+        held, generators = (
+            StaticInputs(inputs, borrows=self._borrows),
+            generators_of(self._algorithm),
+        )
 
-    def _capture(self, key: Any, inputs: tuple[Any, ...]) -> Any:
-        held = StaticInputs(inputs)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            result = self.step(*held.values)
-        self._pool = self._pool or graph.pool()
-        self._graphs[key] = (graph, held, result)
-        graph.replay()  # capturing records; only this computes
-        return _copied(result)
+        def call() -> StaticResult:
+            return StaticResult(self.step(*held.values))
+
+        before = snapshot(self._algorithm)
+        try:
+            for i in range(WARMUP_CALLS):
+                is_watched = i == WARMUP_CALLS - 1 and not self._is_compiled
+                watch = CaptureWatch(self._device, generators) if is_watched else None
+                with watch or contextlib.nullcontext():
+                    self._capturing.warm_up(call)
+            graph, result = self._capturing.capture(call, generators)
+        finally:
+            restore(self._algorithm, before)
+        return graph, held, result
+
+    def __str__(self) -> str:
+        size = self._capturing.nbytes / 2**20
+        graphs = f"{self.num_graphs} captured graph{'s' if self.num_graphs != 1 else ''}"
+        return f"{graphs} launched {self.launches:,} times, {size:.0f} MiB of graphs' memory"
 
 
-def _copied(result: Any) -> Any:
-    """Results in memory that no replay writes to."""
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, result)
+def generators_of(algorithm: Any) -> list[torch.Generator]:
+    """The algorithm's own generators on its device, and those of the algorithm inside it."""
+    inside = getattr(algorithm, "inner", "")
+    owners = [algorithm, *([getattr(algorithm, inside)] if inside else [])]
+    found = [value for owner in owners for value in vars(owner).values()]
+    return [
+        value
+        for value in found
+        if isinstance(value, torch.Generator) and value.device.type == algorithm.device.type
+    ]
+
+
+class StaticResult:
+    """What a captured step returned, in memory that every replay writes to.
+
+    Numbers [] of one type are gathered into one tensor inside the graph, so that taking all of an
+    update's metrics is one launch.
+
+    Args:
+        result: tensors in dicts, lists and tuples; anything else is given back as it is.
+    """
+
+    def __init__(self, result: Any) -> None:
+        leaves, self._structure = tree_flatten(result)
+        self._leaves: list[Any] = leaves
+        numbers: dict[torch.dtype, list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor) and leaf.dim() == 0:
+                numbers.setdefault(leaf.dtype, []).append(i)
+        self._gathered = [
+            (places, torch.stack([leaves[i] for i in places])) for places in numbers.values()
+        ]
+        self._is_gathered = {i for places, _ in self._gathered for i in places}
+
+    def taken(self) -> Any:
+        """The result of the last replay, in memory of its own."""
+        taken = [
+            leaf.clone() if isinstance(leaf, Tensor) and i not in self._is_gathered else leaf
+            for i, leaf in enumerate(self._leaves)
+        ]
+        for places, together in self._gathered:
+            for i, number in zip(places, together.clone().unbind(), strict=True):
+                taken[i] = number
+        return tree_unflatten(taken, self._structure)
 
 
 class StaticInputs:
@@ -82,22 +162,32 @@ class StaticInputs:
 
     Args:
         inputs: the first ones, which are copied; tensors, and whatever `describe` looks into.
+        borrows: whether they are kept as they are instead of copied.
 
     Attributes:
         values: of the same structure; `load` changes their tensors.
     """
 
-    def __init__(self, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, inputs: tuple[Any, ...], *, borrows: bool = False) -> None:
+        self._borrows = borrows
         self._tensors: list[Tensor] = []
         self.values: tuple[Any, ...] = tuple(self._hold(value) for value in inputs)
 
     def load(self, tensors: list[Tensor]) -> None:
-        """Copy other inputs in, as `describe` found them."""
-        torch._foreach_copy_(self._tensors, tensors, non_blocking=True)  # pyright: ignore
+        """Copy other inputs in, as `describe` found them; those that lie here stay."""
+        both = zip(self._tensors, tensors, strict=True)
+        pairs = [(own, new) for own, new in both if not _same_memory(own, new)]
+        by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for own, new in pairs:  # one launch for all of one type
+            to, source = by_dtype.setdefault(own.dtype, ([], []))
+            to.append(own)
+            source.append(new)
+        for to, source in by_dtype.values():
+            torch._foreach_copy_(to, source, non_blocking=True)  # pyright: ignore
 
     def _hold(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            self._tensors.append(value.clone())
+            self._tensors.append(value if self._borrows else value.clone())
             return self._tensors[-1]
         if isinstance(value, TensorDictBase):
             held = {key: self._hold(value.get(key)) for key in _keys(value)}
@@ -111,6 +201,11 @@ class StaticInputs:
             # What is no data, such as the episodes of a rollout, no step may depend on.
             return type(value)(**{name: self._hold(part) for name, part in _data(value)})
         return value
+
+
+def _same_memory(own: Tensor, new: Tensor) -> bool:
+    """Of two tensors of one shape and type; views are made anew each time."""
+    return own is new or (own.data_ptr() == new.data_ptr() and own.stride() == new.stride())
 
 
 def describe(value: Any, tensors: list[Tensor]) -> Any:

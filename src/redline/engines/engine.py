@@ -9,8 +9,8 @@ and counters changed. It replaces and hooks nothing inside the algorithm.
 | eager | `algorithm.update`, as it is written |
 | cpu | hand-written kernels, for exactly known algorithms and networks on a CPU |
 | compile | the written update, its `step` through torch.compile |
-| cudagraph | the written update, its `step` as a captured CUDA graph |
-| compile+cudagraph | compiled, then captured |
+| cudagraph | the written update as one captured graph: its `learn`, else its `step` |
+| compile+cudagraph | its `step` compiled, then captured |
 
 An engine serves an algorithm or says why not; then the run is eager. Anything that a user changed
 is unknown to the kernels, and so runs as it is written.
@@ -22,8 +22,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from redline.algos.algorithm import Algorithm
+from redline.devices import kind_of
 from redline.engines.compile import CompiledStep, untraced_hook
-from redline.engines.cudagraph import WARMUP_CALLS, CapturedStep
+from redline.engines.cudagraph import CapturedStep
 from redline.errors import ConfigError
 
 MODES = ("eager", "cpu", "compile", "cudagraph", "compile+cudagraph")
@@ -31,7 +33,6 @@ Update: TypeAlias = Callable[[Any], Mapping[str, Any]]
 # The first update shows most faults. Others show only once the target network has fallen behind,
 # the temperature has changed or a schedule has moved.
 _CHECKED_AT = (0, 1, 10, 100, 1000)
-_NOT_CAPTURED_YET = 4 * WARMUP_CALLS  # updates after which every kind of step has been captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Engine:
         update: batch -> metrics, in place of `algorithm.update`.
         compiled: the compiled step, which says what compiling cost.
         checked_at: updates, counted from 0, that are to be compared with eager ones.
+        captured: the captured step, which says how many graphs there are.
     """
 
     name: str
@@ -51,9 +53,12 @@ class Engine:
     update: Update
     compiled: CompiledStep | None = None
     checked_at: tuple[int, ...] = ()
+    captured: CapturedStep | None = None
 
 
-def choose_engine(algorithm: Any, requested: str, *, backend: str = "inductor") -> Engine:
+def choose_engine(
+    algorithm: Any, requested: str, *, backend: str = "inductor", borrows: bool = False
+) -> Engine:
     """The engine that a run uses.
 
     "auto" decides by what the algorithm, its networks and its device are, not by a measurement of
@@ -63,6 +68,7 @@ def choose_engine(algorithm: Any, requested: str, *, backend: str = "inductor") 
         algorithm: what learns; it is not changed.
         requested: one of `MODES`, or "auto".
         backend: of torch.compile.
+        borrows: whether a captured update may read its batches where they are; see `CapturedStep`.
 
     Raises:
         ConfigError: if there is no such mode, or it cannot run on the algorithm's device.
@@ -72,17 +78,22 @@ def choose_engine(algorithm: Any, requested: str, *, backend: str = "inductor") 
             f"accelerate={requested!r} is not known. Use auto or one of {', '.join(MODES)}."
         )
     device = algorithm.device.type
-    if "cudagraph" in requested and device != "cuda":
+    captures = kind_of(algorithm.device).captures
+    if "cudagraph" in requested and not captures:
         raise ConfigError(
             f"accelerate={requested!r} captures CUDA graphs, and the learner's device is "
             f"{device!r}. Use --device cuda, or --accelerate "
             f"{'compile' if 'compile' in requested else 'auto'}."
         )
-    if requested == "auto" and device != "cpu":
-        reason = "captured graphs have not been proved on a GPU; ask for cudagraph"
-        return Engine("eager", reason, algorithm.update)
     if requested == "eager":
         return Engine("eager", "as asked for", algorithm.update)
+    if requested == "auto" and device != "cpu":
+        if not captures:
+            reason = f"{device} runs no captured graphs"
+            return Engine("eager", reason, algorithm.update)
+        requested = "cudagraph"
+    if "cudagraph" in requested and _has_learn(algorithm):
+        return _with_learn(algorithm, requested, backend, borrows=borrows)
     if inner_of(algorithm) is not algorithm:
         return _around(algorithm, choose_engine(inner_of(algorithm), requested, backend=backend))
     if requested in ("auto", "cpu"):
@@ -113,11 +124,48 @@ def _with_step(algorithm: Any, requested: str, backend: str) -> Engine:
     compiled = None
     if "compile" in requested:
         step = compiled = CompiledStep(step, algorithm.device, backend)
+    captured = None
     if "cudagraph" in requested:
-        step = CapturedStep(step, algorithm.device)
-    checked_at = (*_CHECKED_AT, _NOT_CAPTURED_YET) if "cudagraph" in requested else _CHECKED_AT
+        step = captured = CapturedStep(step, algorithm, is_compiled=compiled is not None)
     update = twin(algorithm, step=step).update
-    return Engine(requested, f"{name}.step as it is written", update, compiled, checked_at)
+    reason = f"{name}.step as it is written"
+    return Engine(requested, reason, update, compiled, _CHECKED_AT, captured)
+
+
+def _has_learn(algorithm: Any) -> bool:
+    """Whether the whole update can be captured, as `algos/algorithm.py` cuts it."""
+    return isinstance(algorithm, Algorithm) and callable(getattr(algorithm, "learn", None))
+
+
+def _with_learn(algorithm: Any, requested: str, backend: str, *, borrows: bool) -> Engine:
+    """The whole update as one graph, its `step` compiled or not."""
+    name, body, compiled = type(algorithm).__name__, algorithm, None
+    if "compile" in requested:
+        core = inner_of(algorithm)
+        why_not = _why_not_with_step(core, requested)
+        if why_not is not None:
+            return Engine("eager", why_not, algorithm.update)
+        compiled = CompiledStep(core.step, algorithm.device, backend)
+        body = twin(core, step=compiled)
+        if core is not algorithm:
+            body = twin(algorithm, **{algorithm.inner: body})
+    captured = CapturedStep(
+        body.learn, algorithm, borrows=borrows, is_compiled=compiled is not None
+    )
+    reason = f"{name}.learn, the whole update, as one graph"
+    if _defined_here(algorithm, "update"):
+
+        def update(batch: Any) -> Mapping[str, Any]:
+            return algorithm.reported(captured(batch, algorithm.begin_update()))
+    else:  # a user's own, around that of the class it is derived from
+        update = twin(algorithm, learn=captured).update
+    return Engine(requested, reason, update, compiled, _CHECKED_AT, captured)
+
+
+def _defined_here(algorithm: Any, method: str) -> bool:
+    """Whether a method is Redline's, not a user's in its place."""
+    owner = next(cls for cls in type(algorithm).__mro__ if method in vars(cls))
+    return owner.__module__.startswith("redline.")
 
 
 def _why_not_with_step(algorithm: Any, requested: str) -> str | None:
@@ -146,7 +194,9 @@ def _around(algorithm: Any, inner: Engine) -> Engine:
         return Engine("eager", inner.reason, algorithm.update)
     part = twin(inner_of(algorithm), update=inner.update)
     update = twin(algorithm, **{algorithm.inner: part}).update
-    return Engine(inner.name, inner.reason, update, inner.compiled, inner.checked_at)
+    return Engine(
+        inner.name, inner.reason, update, inner.compiled, inner.checked_at, inner.captured
+    )
 
 
 def twin(algorithm: Any, **parts: Any) -> Any:

@@ -24,7 +24,6 @@ the size of the learning rate whatever the gradient's, but its moments are the g
 from __future__ import annotations
 
 import copy
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -37,12 +36,14 @@ from torch.nn import Module
 from redline.algos.algorithm import metrics_of
 from redline.algos.optimizers import Optimizer
 from redline.engines.engine import Engine, Update, inner_of
+from redline.engines.snapshot import Snapshot, generator_states, restore, snapshot
+from redline.errors import CaptureError
 
 TOLERANCE = 0.01
 _ROUNDING = 1e-6  # some units in the last place of float32
 _METRIC_ROUNDING = 1e-5
 _LONG_S = 1.0
-_PLAIN = (Tensor, bool, int, float, str, type(None))
+CANNOT_CAPTURE = "cannot capture"
 INTERVALS = ("actor_update_interval", "policy_delay", "target_update_interval")
 """Settings that give a part of the update its turn once in so many updates."""
 
@@ -108,10 +109,13 @@ class CheckedUpdate:
             self._left, self._turns = set(), {}
         try:
             metrics = dict(self._update(batch))
+        except CaptureError as error:
+            problem = f"{CANNOT_CAPTURE} {type(algorithm).__name__}: {error}"
+            return self._fall_back(eager, eager_metrics, problem)
         except Exception as error:  # noqa: BLE001 - whatever an engine fails with, the run goes on
             return self._fall_back(eager, eager_metrics, f"failed with {error!r}")
         worst = compare(before.state, eager.state, algorithm.state_dict(), eager_metrics, metrics)
-        if _generators(algorithm)[:3] != eager.generators[:3]:
+        if generator_states(algorithm)[:3] != eager.generators[:3]:
             worst = Difference("the random numbers of torch, numpy or Python", float("inf"))
         if worst.times <= 1.0:
             self.agrees = True
@@ -129,109 +133,21 @@ class CheckedUpdate:
         self._left, self._turns = set(), {}
         self._report(
             f"the {self.engine.name} engine {problem}. The run goes on in eager mode, which is "
-            f"right and slower. Please report this with the run's config.json."
+            f"right and slower. {_advice(problem)}"
         )
         return metrics
+
+
+def _advice(problem: str) -> str:
+    if problem.startswith(CANNOT_CAPTURE):
+        return "docs/gpu.md says what a captured update may not do."
+    return "Please report this with the run's config.json."
 
 
 def _turns(algorithm: Any) -> dict[str, int]:
     """Name of a setting in `INTERVALS` -> updates between turns."""
     config = getattr(algorithm, "config", None)
     return {name: getattr(config, name) for name in INTERVALS if getattr(config, name, 1) > 1}
-
-
-class Snapshot(NamedTuple):
-    """All that an update may depend on.
-
-    Attributes:
-        state: of the algorithm, in memory of its own.
-        attributes: what the algorithm holds and `state` may leave out, as a user's own do: name ->
-            the object, and a copy of what it holds.
-        generators: of torch, numpy and Python, which networks and users' code may draw from.
-    """
-
-    state: dict[str, Any]
-    attributes: dict[str, tuple[Any, Any]]
-    generators: tuple[Any, ...]
-
-
-def snapshot(algorithm: Any) -> Snapshot:
-    """A copy of an algorithm's state and of the global generators."""
-    attributes = {
-        name: (value, _held(value))
-        for name, value in vars(algorithm).items()
-        if isinstance(value, _PLAIN) or (_is_own(algorithm) and _can_be_put_back(value))
-    }
-    return Snapshot(_copied(algorithm.state_dict()), attributes, _generators(algorithm))
-
-
-@torch.no_grad()
-def restore(algorithm: Any, past: Snapshot) -> None:
-    """Put everything back as it was."""
-    for name, (value, held) in past.attributes.items():
-        vars(algorithm)[name] = value
-        _put_back(value, held)
-    algorithm.load_state_dict(_copied(past.state))
-    torch_state, numpy_state, python_state, cuda = past.generators
-    torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
-    name, key, *rest = numpy_state
-    np.random.set_state((name, np.frombuffer(key, np.uint32), *rest))
-    random.setstate(python_state)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
-
-
-def _is_own(algorithm: Any) -> bool:
-    """Whether it is a user's: what its state leaves out is then not known."""
-    return not type(algorithm).__module__.startswith("redline.")
-
-
-def _can_be_put_back(value: Any) -> bool:
-    return isinstance(value, (list, dict, set)) or hasattr(value, "load_state_dict")
-
-
-def _held(value: Any) -> Any:
-    """A copy of what an attribute holds."""
-    if hasattr(value, "load_state_dict"):
-        return _copied(value.state_dict())
-    return copy.copy(value) if isinstance(value, (list, dict, set)) else _copied(value)
-
-
-def _put_back(value: Any, held: Any) -> None:
-    """Let an attribute hold what it held."""
-    if isinstance(value, Tensor):
-        value.copy_(held)
-    elif hasattr(value, "load_state_dict"):
-        value.load_state_dict(_copied(held))
-    elif isinstance(value, list):
-        value[:] = held
-    elif isinstance(value, (dict, set)):
-        value.clear()
-        value.update(held)
-
-
-def _generators(algorithm: Any) -> tuple[Any, ...]:
-    """States of the global generators: three that can be compared, and the GPUs'."""
-    name, key, *rest = np.random.get_state()
-    cuda = torch.cuda.get_rng_state_all() if algorithm.device.type == "cuda" else None
-    return (
-        torch.get_rng_state().numpy().tobytes(),
-        (name, np.asarray(key).tobytes(), *rest),
-        random.getstate(),
-        cuda,
-    )
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, Mapping):
-        return {name: _copied(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(part) for part in value)
-    return value
 
 
 def compare(

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from redline.data import Array
+from redline.devices import exact_device, kind_of
 from redline.errors import ConfigError, DeviceError
 from redline.replay.config import ReplayConfig
 
@@ -282,10 +283,11 @@ def available_memory(root: Path = Path("/")) -> tuple[int, str]:
 
 
 def available_device_memory(device: torch.device) -> tuple[int, str] | None:
-    """Free bytes of a CUDA device; None for a kind of device that does not say."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0], f"free on {device}"
-    return available_memory() if device.type == "cpu" else None
+    """Free bytes of a device; None for a kind of device that does not say."""
+    if device.type == "cpu":
+        return available_memory()
+    free = kind_of(device).free_bytes(device)
+    return None if free is None else (free, f"free on {device}")
 
 
 def available_disk(directory: Path) -> tuple[int, str]:
@@ -323,12 +325,14 @@ def require_fit(
 
 def _storage_device(config: ReplayConfig) -> torch.device:
     device = torch.device(config.device) if config.storage == "device" else torch.device("cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
+    reason = None if device.type == "cpu" else kind_of(device).why_unusable(device)
+    if reason is not None:
         raise DeviceError(
-            f"device={config.device!r} for replay: no CUDA device is available. "
+            f"device={config.device!r} for replay: no {device.type.upper()} device can be used "
+            f"({reason}). "
             "Use storage='memory' or 'memmap'."
         )
-    return device
+    return exact_device(device)
 
 
 def _storage_directory(config: ReplayConfig) -> Path:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from redline.devices import kind_of
+
 _FEW_COLUMNS = 16  # up to here numbers one by one are quicker than rows
 
 
@@ -31,8 +33,10 @@ def reverse_scan(addend: Tensor, decay: Tensor) -> Tensor:
 
 
 def _scan(addend: Tensor, decay: Tensor) -> Tensor:
+    if not addend.is_cpu or kind_of(addend.device).captures:
+        return _scan_doubling(addend, decay)
     columns = addend.numel() // max(len(addend), 1)
-    if addend.is_cpu and columns <= _FEW_COLUMNS:
+    if columns <= _FEW_COLUMNS:
         return _scan_columns(addend, decay)
     return _scan_rows(addend, decay)
 
@@ -56,6 +60,23 @@ def _scan_rows(addend: Tensor, decay: Tensor) -> Tensor:
     for t in range(len(rows) - 1, -1, -1):
         running = torch.addcmul(rows[t], decays[t], running, out=outs[t])
     return result
+
+
+def _scan_doubling(addend: Tensor, decay: Tensor) -> Tensor:
+    """In log2(T) steps of four kernels each: on a device, launches count and arithmetic does not.
+
+    Hillis and Steele 1986, "Data parallel algorithms". After the step of span s, row t holds its
+    2 s next addends, and its decay is the product of theirs:
+
+        x_t += d_t x_{t+s},    d_t *= d_{t+s}
+    """
+    span = 1
+    while span < len(addend):
+        head, tail = addend[:-span], addend[-span:]
+        addend = torch.cat([torch.addcmul(head, decay[:-span], addend[span:]), tail])
+        decay = torch.cat([decay[:-span] * decay[span:], decay[-span:]])
+        span *= 2
+    return addend.contiguous()
 
 
 def _scan_columns(addend: Tensor, decay: Tensor) -> Tensor:

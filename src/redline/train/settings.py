@@ -39,6 +39,7 @@ class RunSettings:
         "checkpoint_gap": (OnlyIf("checkpoints", ("gap", "last+gap")),),
         "checkpoint_interval": (OnlyIf("checkpoints", never=("none",)),),
         "eval_async": (OnlyIf("eval_interval", never=(0,)),),
+        "eval_device": (OnlyIf("eval_interval", never=(0,)),),
         "eval_episodes": (OnlyIf("eval_interval", never=(0,)),),
         "init_parts": (OnlyIf("init_from", never=(None,)),),
     }
@@ -51,14 +52,21 @@ class RunSettings:
     Whole iterations are run until it is reached."""
     seed: int = 1
     """Seed of everything: network, action noise, environments, minibatches."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Where the policy learns, and acts unless policy_device says otherwise."""
-    policy_device: Literal["cpu", "cuda"] | None = None
+    device: str = "cpu"
+    """Where the policy learns, and acts unless policy_device says otherwise: auto, cpu, cuda,
+    cuda:N or mps. auto: the first CUDA device if there is one, else the CPU; the run says why."""
+    policy_device: str | None = None
     """Where the policy acts; elsewhere than device it is a copy that takes over the weights
     after each iteration. None: device."""
-    env_device: Literal["cpu", "cuda"] | None = None
+    env_device: str | None = None
     """Where native games are stepped, and where other environments' observations are delivered.
     None: policy_device for native games, the CPU for others."""
+    eval_device: str | None = None
+    """Where the policy acts while it is evaluated, as a copy if that is elsewhere than device.
+    None: device, or the CPU with eval_async."""
+    deterministic: bool = False
+    """Whether only operators that give the same bits every time may run: on a GPU, some have no
+    such form, and the run stops with the operator's name."""
     env_backend: str = "auto"
     """What steps the environments: auto, gymnasium, processes, envpool, ale, device, or module:Name
     of your own.
@@ -113,8 +121,8 @@ class RunSettings:
     )
     """How updates run: as they are written (eager), by hand-written kernels for known algorithms
     and networks (cpu), through torch.compile, or as captured CUDA graphs. What an engine cannot
-    serve runs eager. auto: what has proved fastest for such a device and such networks;
-    config.json says which that was."""
+    serve runs eager. auto: captured on CUDA; elsewhere what has proved fastest for such a device
+    and such networks. config.json says which that was."""
     cpu_acting: bool | None = None
     """Whether hand-written kernels may act where they know the policy: for a single environment,
     and for images. None: where accelerate is auto or cpu."""

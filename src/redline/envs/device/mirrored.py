@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from redline.data import NestedTensor, map_leaves, to_numpy
+from redline.devices import exact_device, kind_of
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
-from redline.envs.games.game import exact_device
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import EnvError
 from redline.nested import Array, NestedArray
@@ -32,7 +32,7 @@ _ROWS = (
 class MirroredEnv(DeviceVecEnv):
     """Environments that step on the CPU, seen from a device.
 
-    What is sent to a CUDA device goes through pinned memory without waiting. That memory is
+    What is sent to a device that pins goes through pinned memory without waiting. That memory is
     written again at the next step, after that step's actions have been fetched: fetching
     waits for all that was sent before on the same stream.
 
@@ -51,11 +51,12 @@ class MirroredEnv(DeviceVecEnv):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.frame_skip, self.can_idle = env.frame_skip, env.can_idle
         self.first_env_id = env.first_env_id
-        self._pins = self.device.type == "cuda"
+        self._kind = kind_of(self.device)
+        self._pins = self._kind.pins
         self._staging: dict[str, Any] = {}
         self._numbers = torch.zeros(len(_ROWS), env.num_envs, dtype=torch.float64)
         if self._pins:
-            self._numbers = self._numbers.pin_memory()
+            self._numbers = self._kind.pinned(self._numbers)
         self._rows = dict(zip(_ROWS, self._numbers.numpy(), strict=True))
         self._episode_id = np.zeros(env.num_envs, np.int64)
         self._in_episode = np.zeros(env.num_envs, np.bool_)
@@ -121,7 +122,7 @@ class MirroredEnv(DeviceVecEnv):
             return map_leaves(lambda leaf: leaf.to(self.device), tensors)
         if name not in self._staging:
             self._staging[name] = map_leaves(
-                lambda leaf: torch.empty_like(leaf).pin_memory(), tensors
+                lambda leaf: self._kind.pinned(torch.empty_like(leaf)), tensors
             )
         return map_leaves(self._through_pinned, self._staging[name], tensors)
 
@@ -131,7 +132,7 @@ class MirroredEnv(DeviceVecEnv):
     def _wait(self) -> None:
         """Until what was sent has arrived: no action was fetched since."""
         if self._pins:
-            torch.cuda.current_stream(self.device).synchronize()
+            self._kind.synchronize(self.device)
 
     @property
     def in_episode(self) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from redline.devices import exact_device
+
 GameState: TypeAlias = dict[str, Tensor]
 """Name -> [B, ...] all that the next step depends on."""
 
@@ -71,11 +73,6 @@ class Game(ABC):
     def _constant(self, values: Any, dtype: torch.dtype) -> Tensor:
         """A table on the device, made once: making it in `step` would wait for a copy."""
         return torch.tensor(values, dtype=dtype, device=self.device)
-
-
-def exact_device(device: torch.device | str) -> torch.device:
-    """The device with its number: tensors of "cuda" say that they are on "cuda:0"."""
-    return torch.empty(0, device=device).device
 
 
 def pick(mask: Tensor, chosen: Tensor, other: Tensor) -> Tensor:

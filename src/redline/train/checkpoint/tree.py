@@ -171,6 +171,8 @@ class _Encoder:
             kind, value = "scalar", np.asarray(value)
         elif isinstance(value, np.ndarray):
             kind = "numpy"
+        elif isinstance(value, Tensor) and value.device.type not in ("cpu", "meta"):
+            value = value.detach().cpu()
         _check_array(value, path)
         name = ".".join(path) or "array"
         if name in self.arrays or name.startswith("__"):

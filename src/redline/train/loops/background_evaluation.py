@@ -26,6 +26,7 @@ class BackgroundEvaluation:
         policy: the learner's; `start` sends its weights of that moment.
         episodes: of each evaluation.
         timeout_s: seconds without a step after which the process counts as hung.
+        device: where the copies act.
 
     Raises:
         WorkerError: if the process does not start; later, if it fails.
@@ -34,7 +35,13 @@ class BackgroundEvaluation:
     options: ClassVar[tuple[str, ...]] = ("worker_timeout_s",)  # of the run, that it uses
 
     def __init__(
-        self, settings: EnvSettings, policy: Policy, *, episodes: int, timeout_s: float = 8.0
+        self,
+        settings: EnvSettings,
+        policy: Policy,
+        *,
+        episodes: int,
+        timeout_s: float = 8.0,
+        device: str = "cpu",
     ) -> None:
         self._policy = policy
         self._running: int | None = None
@@ -47,7 +54,7 @@ class BackgroundEvaluation:
         acting = copy.deepcopy(policy).to("cpu")
         try:
             self._group = WorkerGroup(
-                [_Job(settings, acting, episodes, layout)],
+                [_Job(settings, acting, episodes, layout, device)],
                 titles=["evaluation"],
                 memory=self._memory,
                 timeout_s=timeout_s,
@@ -116,6 +123,7 @@ class _Job:
     policy: Policy
     episodes: int
     layout: Layout
+    device: str
 
     def __call__(self, link: WorkerLink) -> _Handler:
         torch.set_num_threads(1)
@@ -128,19 +136,19 @@ class _Handler:
     """The inside of the process."""
 
     def __init__(self, job: _Job, shared: dict[str, Array]) -> None:
-        self._job = job
+        self._job, self._policy = job, job.policy.to(job.device)
         self._returns, self._counts = shared["returns"], shared["counts"]
 
     def handle(self, command: str, payload: tuple[list[Array], int]) -> Any:
         del command  # there is only one
         weights, seed = payload
-        own = self._job.policy.state_dict()
+        own = self._policy.state_dict()
         with torch.no_grad():
             for target, source in zip(own.values(), weights, strict=True):
                 target.copy_(torch.as_tensor(source))
         return evaluate(
             self._job.settings.make,
-            self._job.policy,
+            self._policy,
             episodes=self._job.episodes,
             seed=seed,
             on_step=self._note,

@@ -22,6 +22,7 @@ from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metri
 from redline.algos.config import require_finite, require_not_negative
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
+from redline.devices import kind_of
 from redline.errors import CallbackError, ConfigError
 from redline.profile import marks
 from redline.replay import Replay
@@ -66,29 +67,66 @@ class Counters:
 class MetricMeans:
     """Means of the updates' metrics since the last row.
 
-    Metrics on a GPU stay tensors until the row is written, because reading one would synchronize.
+    Metrics on a device stay there until the row is written, because reading one would synchronize.
+    They are summed as one tensor, and read as one.
     """
 
-    totals: dict[str, Tensor | float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
     count: int = 0
+    names: tuple[str, ...] = ()
+    on_device: Tensor | None = None
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         """Take in one update's metrics, each [] or a number."""
-        totals = self.totals
+        totals, away = self.totals, {}
         for name, value in metrics.items():
-            number = value
-            if isinstance(value, Tensor):
-                # A captured update writes its metrics into the same memory at every replay, so the
-                # total must own a copy, also where the metric has this dtype already.
-                number = value.item() if value.is_cpu else value.to(torch.float64, copy=True)
+            if isinstance(value, Tensor) and not value.is_cpu:
+                away[name] = value
+                continue
+            number = value.item() if isinstance(value, Tensor) else value
             totals[name] = totals[name] + number if name in totals else number
+        if away:
+            self._add_on_device(away)
         self.count += 1
+
+    def _add_on_device(self, metrics: dict[str, Tensor]) -> None:
+        if self.names != tuple(metrics):  # the first since the last row, or others than before
+            self._read()
+            self.names = tuple(metrics)
+        # A copy: a captured update writes its metrics into the same memory at every replay.
+        device = next(iter(metrics.values())).device
+        dtype = torch.float64 if kind_of(device).has_float64 else torch.float32
+        values = torch.stack([value.to(dtype) for value in metrics.values()])
+        self.on_device = values if self.on_device is None else self.on_device + values
+
+    def _read(self, also: Tensor | None = None) -> float | None:
+        """Bring the sums to the host, and another number [] with them."""
+        if self.on_device is None:
+            return None if also is None else float(also)
+        sums = self.on_device
+        if also is not None:
+            sums = torch.cat([sums, also.to(sums.dtype).reshape(1)])
+        *totals, last = [*sums.tolist(), *([None] if also is None else [])]
+        for name, total in zip(self.names, totals, strict=True):
+            self.totals[name] = self.totals.get(name, 0.0) + total
+        self.names, self.on_device = (), None
+        return last
+
+    def sums(self) -> dict[str, float]:
+        """The sums so far. Waits for the device."""
+        self._read()
+        return dict(self.totals)
 
     def take(self) -> dict[str, float]:
         """The means, and start anew. Waits for the device."""
-        means = {name: float(total) / self.count for name, total in self.totals.items()}
+        return self.take_with(None)[0]
+
+    def take_with(self, also: Tensor | None) -> tuple[dict[str, float], float | None]:
+        """The means and another number [], read from the device together."""
+        number = self._read(also)
+        means = {name: total / self.count for name, total in self.totals.items()}
         self.totals, self.count = {}, 0
-        return means
+        return means, number
 
 
 class StopSignal:
@@ -444,12 +482,13 @@ class TrainLoop(ABC):
     def _write_row(self) -> None:
         counters = self.counters
         elapsed_s = counters.wall_time_s - self._row_wall_time_s
-        metrics = self._ranks.mean(self._metrics.take())
+        metrics, steps = self._metrics.take_with(self.algorithm.steps_on_device())
+        metrics = self._ranks.mean(metrics)
         row: dict[str, float | int | None] = {
             "iteration": counters.iteration,
             "env_steps": counters.env_steps,
             "frames": counters.env_steps * self._frame_skip,
-            "optimizer_steps": self.algorithm.optimizer_steps(),
+            "optimizer_steps": self.algorithm.optimizer_steps() if steps is None else int(steps),
             "wall_time_s": counters.wall_time_s,
             "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
             **self._episodes.take_row(),
@@ -577,7 +616,7 @@ class TrainLoop(ABC):
             "collector": self.collector.state_dict(),
             "logger": self._logger.state_dict(),
             "episodes": self._episodes.state_dict(),
-            "metrics": {"totals": dict(self._metrics.totals), "count": self._metrics.count},
+            "metrics": {"totals": self._metrics.sums(), "count": self._metrics.count},
             "learning": self._learning_state(),
             "last_evaluation": dict(self._last_evaluation),
             "staleness": list(self._staleness),

@@ -21,6 +21,7 @@ from torch import Tensor
 from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.config import OffPolicyConfig
 from redline.data import Rollout, SequenceBatch, as_tensordict
+from redline.devices import exact_device
 from redline.errors import CorruptCheckpointError
 from redline.generator_states import set_numpy_state, set_torch_state
 from redline.profile import marks
@@ -50,7 +51,7 @@ class OffPolicyLoop(TrainLoop):
         self._batch_size = self._algo.batch_size // self._ranks.size
         self._replay: Replay = replay
         self._metric_names = self.algorithm.metric_names
-        self._replay_is_near = replay.device.type == config.run.device
+        self._replay_is_near = replay.device == exact_device(config.run.device)
         self._generator = _ReplayGenerator(self._ranks.seed(config.run.seed), replay.device)
         self._batch: TensorDict | SequenceBatch | None = None
         self._updates_owed = 0.0
@@ -85,14 +86,14 @@ class OffPolicyLoop(TrainLoop):
     def _update(self) -> None:
         """Draw a batch, learn from it, and give its priorities back."""
         with _REPLAY:
-            self._batch = self._replay.sample(
+            drawn = self._batch = self._replay.sample(
                 self._batch_size,
                 self._generator.generator,
                 beta=self._beta(),
                 out=self._batch,  # type: ignore[arg-type]
             )
         device = self.config.run.device
-        batch = self._batch if self._replay_is_near else _moved(self._batch, device)
+        batch = drawn if self._replay_is_near else drawn.to(device)
         batch = self._normalized(batch)
         with _LEARNING:
             metrics = dict(self._updated(batch))  # a captured update returns the same one
@@ -197,15 +198,3 @@ class _ReplayGenerator:
 def _index(batch: TensorDict | SequenceBatch) -> Tensor:
     """[N] what to give priorities back with."""
     return batch.index if isinstance(batch, SequenceBatch) else batch["index"]
-
-
-def _moved(batch: TensorDict | SequenceBatch, device: str) -> TensorDict | SequenceBatch:
-    """The batch where the learner is."""
-    if isinstance(batch, SequenceBatch):
-        return SequenceBatch(
-            steps=batch.steps.to(device),
-            initial_state={name: leaf.to(device) for name, leaf in batch.initial_state.items()},
-            index=batch.index.to(device),
-            weight=batch.weight.to(device),
-        )
-    return batch.to(device)

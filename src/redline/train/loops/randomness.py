@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from redline.devices import global_rng_states, set_global_rng_states
 from redline.generator_states import (
     checked_torch_state,
     set_global_numpy_state,
@@ -31,9 +32,7 @@ def rng_state() -> dict[str, Any]:
         "numpy": np.random.get_state(legacy=False),
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
-        saved["cuda"] = torch.cuda.get_rng_state_all()
-    return saved
+    return saved | global_rng_states()
 
 
 def set_rng_state(saved: Mapping[str, Any]) -> None:
@@ -46,5 +45,6 @@ def set_rng_state(saved: Mapping[str, Any]) -> None:
     set_python_state(python["version"], python["words"], python["gauss"])
     set_global_numpy_state(saved["numpy"])
     torch.set_rng_state(checked_torch_state(saved["torch"]))
-    if "cuda" in saved and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([checked_torch_state(s, "cuda") for s in saved["cuda"]])
+    names = saved.keys() - {"python", "numpy", "torch"}
+    devices = {name: [checked_torch_state(s, name) for s in saved[name]] for name in names}
+    set_global_rng_states(devices)

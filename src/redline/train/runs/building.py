@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,13 @@ from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig
 from redline.algos.registry import find_algorithm
 from redline.collect import Collector, CollectorSetup, find_collector
+from redline.devices import choose_device, require_device
 from redline.engines.acting import actor_for
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
 from redline.envs.cpus import threads_each, worker_cpus
-from redline.errors import ConfigError, DeviceError
+from redline.errors import ConfigError
 from redline.models import leaf_spaces
 from redline.policies import Policy
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
@@ -39,6 +41,8 @@ from redline.train.threads import busy_cores, choose_threads, update_multiplicat
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
 """What a user may give as an environment."""
+PLACING_SETTINGS = ("policy_device", "env_device")  # the collector's to follow
+DEVICE_SETTINGS = ("device", *PLACING_SETTINGS, "eval_device")
 NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
 """Observation space -> module from observations to features; see `policies.make_policy`."""
 
@@ -171,22 +175,27 @@ def check_devices(run: RunSettings, collector: type[Collector]) -> None:
         DeviceError: naming the reason and the fix.
         ConfigError: if environments or acting are placed where the collector has no say.
     """
-    for name in ("device", "policy_device", "env_device"):
+    for name in DEVICE_SETTINGS:
         device = getattr(run, name)
-        if device == "cuda" and not torch.cuda.is_available():
-            build = (
-                "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
-            )
-            raise DeviceError(
-                f"{name}='cuda' was asked for, but no CUDA device can be used ({build}). Use "
-                f"--{name.replace('_', '-')} cpu, or install a CUDA build of torch on a machine "
-                f"with an NVIDIA GPU."
-            )
-        if name != "device" and device is not None and not collector.takes_devices:
+        if device is not None:
+            require_device(device, name)
+        if name in PLACING_SETTINGS and device is not None and not collector.takes_devices:
             raise ConfigError(
                 f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
                 f"places environments and acting itself. Leave {name} out."
             )
+
+
+def resolve_devices(config: RunConfig) -> tuple[RunConfig, list[str]]:
+    """Put devices in place of "auto"; also one sentence for each, why that one."""
+    chosen: dict[str, str] = {}
+    said: list[str] = []
+    for name in DEVICE_SETTINGS:
+        asked = getattr(config.run, name)
+        if asked == "auto":
+            chosen[name], reason = choose_device(asked)
+            said.append(f"{name}: {chosen[name]} ({reason})")
+    return config.replace(**chosen), said
 
 
 def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False) -> RunConfig:
@@ -373,6 +382,7 @@ def make_background_evaluation(
         policy,
         episodes=config.run.eval_episodes,
         timeout_s=config.run.worker_timeout_s,
+        device=config.run.eval_device or "cpu",
     )
 
 
@@ -380,11 +390,13 @@ def make_evaluator(
     config: RunConfig, settings: EnvSettings, policy: Policy
 ) -> Callable[[int], Evaluation]:
     """Evaluates the learner's policy on separate environments; each salt has its own seeds."""
+    device = config.run.eval_device
+    is_elsewhere = device is not None and torch.device(device) != torch.device(config.run.device)
 
     def evaluator(salt: int) -> Evaluation:
         return evaluate(
             lambda num_envs: make_some(settings, num_envs),
-            policy,
+            copy.deepcopy(policy).to(device) if is_elsewhere else policy,
             episodes=config.run.eval_episodes,
             seed=evaluation_seed(config.run.seed, salt),
         )

@@ -22,6 +22,7 @@ from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineErro
 from redline.policies import Policy
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
+from redline.train.loops.determinism import only_deterministic
 from redline.train.loops.loop import TrainLoop
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.loops.on_policy_loop import OnPolicyLoop
@@ -46,6 +47,7 @@ from redline.train.runs.building import (
     make_logger,
     make_store,
     resolve,
+    resolve_devices,
     resolve_threads,
     said_at_start,
 )
@@ -95,6 +97,7 @@ def execute(
     """
     collector_kind = collector_of(config, given)
     check_devices(config.run, collector_kind)
+    config, devices_said = resolve_devices(config)
     ranks.check(config)
     config, out = ranks.quiet(config), ranks.folder(out)
     callbacks = make_callbacks(config, given)
@@ -116,6 +119,7 @@ def execute(
         cautions = said_at_start(config, probe, kind, given.changed)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
+        closing.enter_context(only_deterministic(wanted=config.run.deterministic))
         algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
         closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
@@ -167,11 +171,14 @@ def execute(
             ranks=ranks,
         )
         _announce(console, config, probe.backend, out, cautions)
-        for sentence in taken:
-            console.message(sentence)
-        console.message(f"updates: {engine.name} ({engine.reason})")
-        console.message(f"acting: {_acting(config, collector_kind, algorithm)}")
-        console.message(f"threads: {config.run.num_threads} ({threads_reason})")
+        reasons = [
+            *taken,
+            *devices_said,
+            f"updates: {engine.name} ({engine.reason})",
+            f"acting: {_acting(config, collector_kind, algorithm)}",
+            f"threads: {config.run.num_threads} ({threads_reason})",
+        ]
+        console.message("\n".join(reasons))
         if checkpoint is not None:
             _restore(loop, checkpoint)
             # Only now is it certain that the saved state fits settings that were changed.
@@ -341,13 +348,18 @@ def _choose_engine(
         resumed: the run directory that says why this engine was chosen; None: the run is new.
     """
     asked = config.run.accelerate
-    engine = choose_engine(algorithm, asked)
+    engine = choose_engine(algorithm, asked, borrows=_batches_stay(config))
     if resumed is not None and engine.name == asked:
         engine = replace(engine, reason=recorded_engine(resumed) or engine.reason)
     may_act = config.run.cpu_acting
     if may_act is None:
         may_act = asked in ("auto", "cpu")
     return engine, config.replace(accelerate=engine.name, cpu_acting=may_act)
+
+
+def _batches_stay(config: RunConfig) -> bool:
+    """Whether every batch lies in the same memory: drawn from a replay on the learner's device."""
+    return getattr(config.algo, "replay_storage", None) == "device"
 
 
 def _acting(config: RunConfig, collector: type[Collector], algorithm: Any) -> str:
@@ -384,4 +396,5 @@ def _summary(loop: TrainLoop, engine: Engine) -> str:
     text += f" ({counters.env_steps / max(counters.wall_time_s, 1e-9):,.0f} SPS)"
     if loop.mean_return is not None:
         text += f", mean return of recent episodes {loop.mean_return:,.1f}"
-    return text if engine.compiled is None else f"{text}; updates: {engine.compiled}"
+    said = [str(part) for part in (engine.compiled, engine.captured) if part is not None]
+    return f"{text}; updates: {', '.join(said)}" if said else text

@@ -1,0 +1,298 @@
+"""What a device can do, asked in one place, and which one a run takes.
+
+| question | answered by |
+|---|---|
+| can copies to it go on while the host does? | `DeviceKind.pins` |
+| can it run a captured graph, and how is one made? | `DeviceKind.captures`, `DeviceKind.graphs` |
+| how much memory is free there? | `DeviceKind.free_bytes` |
+| where are its global random numbers? | `DeviceKind.rng_states` |
+| can it be used here? | `DeviceKind.why_unusable` |
+
+Code asks `kind_of(device)`, and never compares a device's type with "cuda". A further kind of
+device, such as a vendor's own or the stand-in of the tests, is made known by `add_kind`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from redline.errors import DeviceError
+
+T = TypeVar("T")
+NAMES = "auto, cpu, cuda, cuda:N or mps"
+
+
+class Graph(ABC):
+    """Recorded work that is launched as a whole."""
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Do the work again, on the memory that it was recorded with."""
+
+
+class Graphs(ABC):
+    """How graphs are captured on a device; all of them share their memory."""
+
+    @abstractmethod
+    def warm_up(self, function: Callable[[], T]) -> T:
+        """Call a function where captures take place, for libraries to get ready."""
+
+    @abstractmethod
+    def capture(
+        self, function: Callable[[], T], generators: Sequence[torch.Generator]
+    ) -> tuple[Graph, T]:
+        """Record what a function does; whether it computes, too, is left open.
+
+        Args:
+            function: no host reads, fixed shapes; what it reads and writes stays in its place.
+            generators: those on the device that it draws from, beside the global one.
+
+        Returns:
+            The graph, and what the function returned: every replay writes there.
+        """
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Memory of all graphs so far, in bytes."""
+
+
+class DeviceKind:
+    """What can be done with one type of device; this one can do nothing beyond tensors.
+
+    Attributes:
+        pins: whether it reads pinned host memory while the host goes on.
+        captures: whether it runs captured graphs.
+        has_float64: whether it computes in doubles.
+    """
+
+    pins = False
+    captures = False
+    has_float64 = True
+
+    def why_unusable(self, device: torch.device) -> str | None:
+        """Why a device cannot be used here; None: it can."""
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            return str(error).splitlines()[0]
+        return None
+
+    def describe(self, device: torch.device) -> str:
+        """The device in a few words."""
+        return str(device)
+
+    def free_bytes(self, device: torch.device) -> int | None:
+        """Memory that is free there; None: it does not say."""
+        del device
+        return None
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait for what the device was given."""
+        del device
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """A host tensor like this one, in memory that the device copies from by itself."""
+        return tensor
+
+    def rng_states(self) -> list[Tensor]:
+        """The global generators of all devices of this type."""
+        return []
+
+    def set_rng_states(self, states: Sequence[Tensor]) -> None:
+        """Put them back to what `rng_states` gave."""
+
+    def graphs(self, device: torch.device) -> Graphs:
+        """How graphs are captured there.
+
+        Raises:
+            DeviceError: if it runs none.
+        """
+        raise DeviceError(f"{device} runs no captured graphs. Use --accelerate eager.")
+
+
+class _Mps(DeviceKind):
+    has_float64 = False
+
+    def why_unusable(self, device: torch.device) -> str | None:
+        if torch.backends.mps.is_available():
+            return None
+        built = torch.backends.mps.is_built()
+        return "none found" if built else "this build of torch has no MPS"
+
+
+class _Cuda(DeviceKind):
+    pins = True
+    captures = True
+
+    def __init__(self) -> None:
+        self._graphs: dict[torch.device, _CudaGraphs] = {}
+
+    def why_unusable(self, device: torch.device) -> str | None:
+        if not torch.cuda.is_available():
+            return "this build of torch has no CUDA" if torch.version.cuda is None else "none found"
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            return f"there {'is' if count == 1 else 'are'} {count}, numbered from 0"
+        return None
+
+    def describe(self, device: torch.device) -> str:
+        free = torch.cuda.mem_get_info(device)[0] / 2**30
+        return f"{torch.cuda.get_device_name(device)}, {free:.0f} GiB free"
+
+    def free_bytes(self, device: torch.device) -> int | None:
+        return torch.cuda.mem_get_info(device)[0]
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory()
+
+    def synchronize(self, device: torch.device) -> None:
+        torch.cuda.current_stream(device).synchronize()
+
+    def rng_states(self) -> list[Tensor]:
+        return torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def set_rng_states(self, states: Sequence[Tensor]) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(list(states))
+
+    def graphs(self, device: torch.device) -> Graphs:
+        exact = torch.device(
+            "cuda", torch.cuda.current_device() if device.index is None else device.index
+        )
+        if exact not in self._graphs:
+            self._graphs[exact] = _CudaGraphs(exact)
+        return self._graphs[exact]
+
+
+class _CudaGraphs(Graphs):
+    """CUDA graphs, captured on one side stream, in one pool of memory.
+
+    Graphs of one pool may not run at the same time. They do not: all are launched from one stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._nbytes = device, 0
+        self._stream: Any = torch.cuda.Stream(device)
+        self._pool: Any = None
+
+    def warm_up(self, function: Callable[[], T]) -> T:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = function()
+        current.wait_stream(self._stream)
+        return result
+
+    def capture(
+        self, function: Callable[[], T], generators: Sequence[torch.Generator]
+    ) -> tuple[Graph, T]:
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        before = torch.cuda.memory_reserved(self._device)
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            result = function()
+        self._pool = self._pool or graph.pool()
+        self._nbytes += max(torch.cuda.memory_reserved(self._device) - before, 0)
+        return _CudaGraph(graph), result
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+
+class _CudaGraph(Graph):
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+_KINDS: dict[str, DeviceKind] = {"cpu": DeviceKind(), "cuda": _Cuda(), "mps": _Mps()}
+_OTHER = DeviceKind()
+
+
+def kind_of(device: torch.device | str) -> DeviceKind:
+    """What can be done with a device."""
+    return _KINDS.get(torch.device(device).type, _OTHER)
+
+
+def add_kind(name: str, kind: DeviceKind) -> None:
+    """Make a further type of device known, by torch's name for it."""
+    _KINDS[name] = kind
+
+
+def exact_device(device: torch.device | str) -> torch.device:
+    """The device with its number: tensors of "cuda" say that they are on "cuda:0"."""
+    return torch.empty(0, device=device).device
+
+
+def global_rng_states() -> dict[str, list[Tensor]]:
+    """Type of device -> the states of its global generators, where it has any."""
+    states = {name: kind.rng_states() for name, kind in _KINDS.items()}
+    return {name: found for name, found in states.items() if found}
+
+
+def set_global_rng_states(states: dict[str, list[Tensor]]) -> None:
+    """Put them back to what `global_rng_states` gave; a type that is not here is passed over."""
+    for name, found in states.items():
+        if name in _KINDS:
+            _KINDS[name].set_rng_states(found)
+
+
+def choose_device(asked: str) -> tuple[str, str]:
+    """The device that a setting stands for, and why that one.
+
+    "auto" takes the first CUDA device, if there is one that can be used, else the CPU. It does not
+    take MPS: that is slower than the CPU for small networks, and captures nothing.
+
+    Args:
+        asked: auto, or a device by its name.
+    """
+    if asked != "auto":
+        return asked, "as asked for"
+    cuda = torch.device("cuda", 0)
+    why_not = kind_of(cuda).why_unusable(cuda)
+    if why_not is None:
+        return "cuda:0", kind_of(cuda).describe(cuda)
+    return "cpu", f"no CUDA device can be used: {why_not}"
+
+
+def require_device(asked: str, setting: str) -> None:
+    """Refuse a device that has no such name, or is not there.
+
+    Args:
+        asked: by its name; "auto" is always there.
+        setting: which setting names it, for the message.
+
+    Raises:
+        DeviceError: naming the reason and the fix.
+    """
+    if asked == "auto":
+        return
+    option = setting.replace("_", "-")
+    known = re.fullmatch(r"([a-z]+)(:\d+)?", asked)
+    if known is None or known[1] not in _KINDS:
+        raise DeviceError(f"{setting}={asked!r} is no device. Use {NAMES}.")
+    device = torch.device(asked)
+    reason = kind_of(device).why_unusable(device)
+    if reason is None:
+        return
+    name = {"cuda": "CUDA", "mps": "MPS"}.get(device.type, device.type)
+    install = (
+        "install a CUDA build of torch on a machine with an NVIDIA GPU"
+        if device.type == "cuda"
+        else "a build of torch and a machine that have it"
+    )
+    raise DeviceError(
+        f"{setting}={asked!r} was asked for, but no {name} device can be used ({reason}). Use "
+        f"--{option} cpu, or {install}."
+    )

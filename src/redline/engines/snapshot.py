@@ -1,0 +1,112 @@
+"""All that an update may depend on, copied and put back: for comparing, and for trying.
+
+The state of an algorithm is what its `state_dict` says. What a user's own algorithm holds besides,
+and every global generator, is kept and put back as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redline.devices import global_rng_states, set_global_rng_states
+
+_PLAIN = (Tensor, bool, int, float, str, type(None))
+
+
+class Snapshot(NamedTuple):
+    """All that an update may depend on.
+
+    Attributes:
+        state: of the algorithm, in memory of its own.
+        attributes: what the algorithm holds and `state` may leave out, as a user's own do: name ->
+            the object, and a copy of what it holds.
+        generators: of torch, numpy and Python, which networks and users' code may draw from.
+    """
+
+    state: dict[str, Any]
+    attributes: dict[str, tuple[Any, Any]]
+    generators: tuple[Any, ...]
+
+
+def snapshot(algorithm: Any) -> Snapshot:
+    """A copy of an algorithm's state and of the global generators."""
+    attributes = {
+        name: (value, _held(value))
+        for name, value in vars(algorithm).items()
+        if isinstance(value, _PLAIN) or (_is_own(algorithm) and _can_be_put_back(value))
+    }
+    return Snapshot(_copied(algorithm.state_dict()), attributes, generator_states(algorithm))
+
+
+@torch.no_grad()
+def restore(algorithm: Any, past: Snapshot) -> None:
+    """Put everything back as it was."""
+    for name, (value, held) in past.attributes.items():
+        vars(algorithm)[name] = value
+        _put_back(value, held)
+    algorithm.load_state_dict(_copied(past.state))
+    torch_state, numpy_state, python_state, devices = past.generators
+    torch.set_rng_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
+    name, key, *rest = numpy_state
+    np.random.set_state((name, np.frombuffer(key, np.uint32), *rest))
+    random.setstate(python_state)
+    set_global_rng_states(devices)
+
+
+def _is_own(algorithm: Any) -> bool:
+    """Whether it is a user's: what its state leaves out is then not known."""
+    return not type(algorithm).__module__.startswith("redline.")
+
+
+def _can_be_put_back(value: Any) -> bool:
+    return isinstance(value, (list, dict, set)) or hasattr(value, "load_state_dict")
+
+
+def _held(value: Any) -> Any:
+    """A copy of what an attribute holds."""
+    if hasattr(value, "load_state_dict"):
+        return _copied(value.state_dict())
+    return copy.copy(value) if isinstance(value, (list, dict, set)) else _copied(value)
+
+
+def _put_back(value: Any, held: Any) -> None:
+    """Let an attribute hold what it held."""
+    if isinstance(value, Tensor):
+        value.copy_(held)
+    elif hasattr(value, "load_state_dict"):
+        value.load_state_dict(_copied(held))
+    elif isinstance(value, list):
+        value[:] = held
+    elif isinstance(value, (dict, set)):
+        value.clear()
+        value.update(held)
+
+
+def generator_states(algorithm: Any) -> tuple[Any, ...]:
+    """States of the global generators: three that can be compared, and the devices'."""
+    name, key, *rest = np.random.get_state()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        (name, np.asarray(key).tobytes(), *rest),
+        random.getstate(),
+        global_rng_states() if algorithm.device.type != "cpu" else {},
+    )
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, Mapping):
+        return {name: _copied(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(part) for part in value)
+    return value
