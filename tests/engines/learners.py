@@ -96,49 +96,68 @@ def rollout(policy: Any, seed: int) -> Rollout:
     )
 
 
-def _on_policy(kind: Any, space: spaces.Space[Any], **settings: Any) -> Any:
+def _on_policy(kind: Any, device: Any, space: spaces.Space[Any], **settings: Any) -> Any:
     sizes: dict[str, Any] = {"num_envs": B, "rollout_length": T}
     if issubclass(kind, PPO):
         sizes |= {"num_epochs": 2, "num_minibatches": 2}
-    return kind.make(OBS, space, kind.Config(**(sizes | settings)), seed=0, hidden_sizes=(8, 8))
+    config = kind.Config(**(sizes | settings))
+    return kind.make(OBS, space, config, seed=0, device=device, hidden_sizes=(8, 8))
 
 
 def _off_policy(
-    kind: Any, space: spaces.Space[Any], *, network: Any = None, **settings: Any
+    kind: Any, device: Any, space: spaces.Space[Any], *, network: Any = None, **settings: Any
 ) -> Any:
-    return kind.make(OBS, space, kind.Config(**settings), seed=0, **(network or NETWORK))
+    config = kind.Config(**settings)
+    return kind.make(OBS, space, config, seed=0, device=device, **(network or NETWORK))
 
 
 NETWORK: dict[str, Any] = {"hidden_sizes": (8, 8), "activation": "relu"}
 RAINBOW = {"double_q": True, "dueling": True, "noisy": True, "value_distribution": "categorical"}
-LEARNERS: dict[str, tuple[type, Callable[[Any], Any]]] = {
-    "sac": (SAC, lambda kind: _off_policy(kind, BOX, actor_update_interval=2)),
-    "sac-fixed-alpha": (SAC, lambda kind: _off_policy(kind, BOX, alpha=0.1, num_critics=3)),
-    "sac-discrete": (DiscreteSAC, lambda kind: _off_policy(kind, CHOICE)),
-    "redq": (SAC, lambda kind: _off_policy(kind, BOX, num_critics=3, critic_subset=2)),
-    "tqc": (TQC, lambda kind: _off_policy(kind, BOX, num_critics=2, num_quantiles=5)),
-    "td3": (TD3, lambda kind: _off_policy(kind, BOX)),
+LEARNERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
+    "sac": (SAC, lambda kind, device: _off_policy(kind, device, BOX, actor_update_interval=2)),
+    "sac-fixed-alpha": (
+        SAC,
+        lambda kind, device: _off_policy(kind, device, BOX, alpha=0.1, num_critics=3),
+    ),
+    "sac-discrete": (DiscreteSAC, lambda kind, device: _off_policy(kind, device, CHOICE)),
+    "redq": (
+        SAC,
+        lambda kind, device: _off_policy(kind, device, BOX, num_critics=3, critic_subset=2),
+    ),
+    "tqc": (
+        TQC,
+        lambda kind, device: _off_policy(kind, device, BOX, num_critics=2, num_quantiles=5),
+    ),
+    "td3": (TD3, lambda kind, device: _off_policy(kind, device, BOX)),
     "ddpg": (
         DDPG,
-        lambda kind: _off_policy(kind, BOX, network=NETWORK | {"activation": "tanh"}),
+        lambda kind, device: _off_policy(
+            kind, device, BOX, network=NETWORK | {"activation": "tanh"}
+        ),
     ),
-    "diayn": (DIAYN, lambda kind: _off_policy(kind, BOX, num_skills=3)),
+    "diayn": (DIAYN, lambda kind, device: _off_policy(kind, device, BOX, num_skills=3)),
     "dqn": (
         DQN,
-        lambda kind: _off_policy(kind, CHOICE, target_update_interval=3, max_grad_norm=0.1),
+        lambda kind, device: _off_policy(
+            kind, device, CHOICE, target_update_interval=3, max_grad_norm=0.1
+        ),
     ),
     "double-dqn": (
         DQN,
-        lambda kind: _off_policy(
-            kind, CHOICE, double_q=True, tau=0.5, huber_threshold=None, max_grad_norm=0.0
+        lambda kind, device: _off_policy(
+            kind, device, CHOICE, double_q=True, tau=0.5, huber_threshold=None, max_grad_norm=0.0
         ),
     ),
-    "rainbow": (DQN, lambda kind: _off_policy(kind, CHOICE, **RAINBOW)),
-    "iqn": (DQN, lambda kind: _off_policy(kind, CHOICE, value_distribution="implicit")),
+    "rainbow": (DQN, lambda kind, device: _off_policy(kind, device, CHOICE, **RAINBOW)),
+    "iqn": (
+        DQN,
+        lambda kind, device: _off_policy(kind, device, CHOICE, value_distribution="implicit"),
+    ),
     "r2d1": (
         R2D1,
-        lambda kind: _off_policy(
+        lambda kind, device: _off_policy(
             kind,
+            device,
             CHOICE,
             network={"hidden_sizes": (8,), "core": "lstm", "core_size": 5},
             burn_in=1,
@@ -148,26 +167,31 @@ LEARNERS: dict[str, tuple[type, Callable[[Any], Any]]] = {
     ),
     "ppo-box": (
         PPO,
-        lambda kind: _on_policy(kind, BOX, clip_range_value=0.1, entropy_coef=0.01),
+        lambda kind, device: _on_policy(kind, device, BOX, clip_range_value=0.1, entropy_coef=0.01),
     ),
     "ppo-discrete": (
         PPO,
-        lambda kind: _on_policy(kind, CHOICE, normalize_advantage=False, max_grad_norm=0.0),
+        lambda kind, device: _on_policy(
+            kind, device, CHOICE, normalize_advantage=False, max_grad_norm=0.0
+        ),
     ),
     "ppo-limited": (
         PPO,
-        lambda kind: _on_policy(kind, CHOICE, target_kl=1e-3, entropy_coef=0.02),
+        lambda kind, device: _on_policy(kind, device, CHOICE, target_kl=1e-3, entropy_coef=0.02),
     ),
-    "appo": (APPO, lambda kind: _on_policy(kind, BOX)),
-    "a2c": (A2C, lambda kind: _on_policy(kind, CHOICE)),
+    "appo": (APPO, lambda kind, device: _on_policy(kind, device, BOX)),
+    "a2c": (A2C, lambda kind, device: _on_policy(kind, device, CHOICE)),
     "a2c-box": (
         A2C,
-        lambda kind: _on_policy(
-            kind, BOX, optimizer="adam", normalize_advantage=True, gae_lambda=0.9
+        lambda kind, device: _on_policy(
+            kind, device, BOX, optimizer="adam", normalize_advantage=True, gae_lambda=0.9
         ),
     ),
-    "impala": (Impala, lambda kind: _on_policy(kind, CHOICE)),
-    "reinforce": (Reinforce, lambda kind: _on_policy(kind, CHOICE, entropy_coef=0.02)),
+    "impala": (Impala, lambda kind, device: _on_policy(kind, device, CHOICE)),
+    "reinforce": (
+        Reinforce,
+        lambda kind, device: _on_policy(kind, device, CHOICE, entropy_coef=0.02),
+    ),
 }
 ALGORITHMS = (
     "ppo-box", "a2c", "reinforce", "impala", "appo", "dqn", "r2d1", "ddpg", "td3", "sac", "tqc",
@@ -183,11 +207,11 @@ def says(reason: str, word: str) -> bool:
     return word in reason or "kernels are not installed" in reason
 
 
-def make(name: str, kind: Any = None, seed: int = 0) -> Any:
+def make(name: str, kind: Any = None, seed: int = 0, device: Any = "cpu") -> Any:
     """The learner, its weights from the seed; of another class if `kind` gives one."""
     torch.manual_seed(seed)
     standard, maker = LEARNERS[name]
-    return maker(kind or standard)
+    return maker(kind or standard, device)
 
 
 def batch(name: str, learner: Any, seed: int) -> Any:

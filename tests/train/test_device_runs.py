@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("name", ["device", "policy_device", "env_device"])
+@pytest.mark.parametrize("name", ["device", "policy_device", "env_device", "eval_device"])
 def test_a_missing_device_is_named_with_its_setting(name: str, tmp_path: Path) -> None:
     option = f"--{name.replace('_', '-')} cpu"
     with pytest.raises(DeviceError, match=f"{name}='cuda' was asked for.*Use {option}"):

@@ -1,0 +1,16 @@
+"""The stand-in accelerator, for every test of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.accelerator import emulated_graph, stand_in
+
+
+@pytest.fixture(autouse=True)
+def accelerator() -> Iterator[stand_in.StandInDevice]:
+    """The stand-in with counts of this test's own."""
+    with emulated_graph.installed(), stand_in.counted() as device:
+        yield device

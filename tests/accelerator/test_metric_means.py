@@ -1,0 +1,42 @@
+"""Metrics stay on the device until a row is written, and are then read together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from redline.train.loops.loop import MetricMeans
+from tests.accelerator.stand_in import StandInDevice
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_means_own_what_they_hold(dtype: torch.dtype) -> None:
+    """A captured update overwrites its metrics at the next replay: (1 + 3) / 2, not (3 + 3) / 2."""
+    loss = torch.ones((), dtype=dtype).to("standin")
+    means = MetricMeans()
+    means.add({"loss": loss})
+    loss.fill_(3.0)
+    means.add({"loss": loss})
+    assert means.take() == {"loss": 2.0}
+
+
+def test_a_row_is_read_at_once(accelerator: StandInDevice) -> None:
+    """(1 + 4) / 2 and (2 + 6) / 2 on the device, (5 + 7) / 2 on the host, and a count."""
+    there = [torch.tensor(float(n)).to("standin") for n in (1, 4, 2, 6)]
+    steps = torch.tensor(12).to("standin")
+    means = MetricMeans()
+    means.add({"loss": there[0], "norm": there[2], "rate": 5.0})
+    means.add({"loss": there[1], "norm": there[3], "rate": 7.0})
+    accelerator.reset()
+    assert means.take_with(steps) == ({"rate": 6.0, "loss": 2.5, "norm": 4.0}, 12.0)
+    assert len(accelerator.read_backs) == 1
+    assert means.take_with(steps) == ({}, 12.0)
+
+
+def test_metrics_may_come_and_go() -> None:
+    """The mean is over all updates since the row: 1 / 2 of one that was reported once."""
+    one = torch.ones(()).to("standin")
+    means = MetricMeans()
+    means.add({"loss": one, "actor": one})
+    means.add({"loss": one})
+    assert means.take() == {"loss": 1.0, "actor": 0.5}

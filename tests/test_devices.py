@@ -1,0 +1,71 @@
+"""Which device a setting stands for, and what is refused with which words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from redline.devices import choose_device, global_rng_states, kind_of, require_device
+from redline.errors import DeviceError
+
+no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+def test_names_that_are_no_devices_are_refused() -> None:
+    for asked in ("gpu", "cuda:", "cuda:x", "CPU", ""):
+        with pytest.raises(DeviceError, match=r"is no device\. Use auto, cpu, cuda, cuda:N or mps"):
+            require_device(asked, "eval_device")
+
+
+def test_the_cpu_and_auto_are_always_there() -> None:
+    require_device("cpu", "device")
+    require_device("auto", "device")
+
+
+@no_cuda
+@pytest.mark.parametrize("asked", ["cuda", "cuda:1"])
+def test_a_missing_device_is_named_with_the_reason_and_the_fix(asked: str) -> None:
+    with pytest.raises(DeviceError, match=rf"eval_device='{asked}' was asked for.*no CUDA device"):
+        require_device(asked, "eval_device")
+    with pytest.raises(DeviceError, match="Use --eval-device cpu, or install a CUDA build"):
+        require_device(asked, "eval_device")
+
+
+@no_cuda
+def test_auto_explains_itself() -> None:
+    chosen, reason = choose_device("auto")
+    assert chosen == "cpu"
+    assert reason.startswith("no CUDA device can be used: ")
+    assert choose_device("cuda:1") == ("cuda:1", "as asked for")
+
+
+def test_a_number_beyond_the_devices_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    require_device("cuda:1", "device")
+    with pytest.raises(DeviceError, match=r"there are 2, numbered from 0"):
+        require_device("cuda:2", "device")
+
+
+def test_auto_takes_the_first_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * 2**30, 4 * 2**30))
+    assert choose_device("auto") == ("cuda:0", "Some GPU, 3 GiB free")
+
+
+def test_what_the_cpu_can_do() -> None:
+    cpu = kind_of("cpu")
+    assert not cpu.captures
+    assert not cpu.pins
+    assert cpu.has_float64
+    assert not kind_of("mps").has_float64
+    assert kind_of("cuda:3").captures
+    with pytest.raises(DeviceError, match="cpu runs no captured graphs"):
+        cpu.graphs(torch.device("cpu"))
+
+
+@no_cuda
+def test_without_devices_there_are_no_generators_to_save() -> None:
+    assert global_rng_states() == {}
