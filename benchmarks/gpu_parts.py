@@ -24,7 +24,7 @@ from redline.algos.ppo import PPO
 from redline.collect.device import DeviceCollector
 from redline.devices import kind_of
 from redline.engines.engine import choose_engine
-from redline.envs.games.native import make_device_vec
+from redline.envs.settings import make_device_vec
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.train.runs.run import Run
 

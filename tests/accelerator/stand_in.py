@@ -17,6 +17,7 @@ it cannot show: streams, races, and kernels that CUDA lacks.
 
 from __future__ import annotations
 
+import copy
 import traceback
 import weakref
 from collections import Counter
@@ -173,6 +174,19 @@ class StandInTensor(torch.Tensor):
         """Where its numbers are."""
         return self.raw.data_ptr()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> StandInTensor:
+        """Torch's own would look for numbers behind the wrapper's empty storage."""
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.inference_mode(False), torch.no_grad():
+            made = StandInTensor(self.raw.clone())
+        vars(made).update({name: value for name, value in vars(self).items() if name != "raw"})
+        made.requires_grad_(self.requires_grad)
+        memo[id(self)] = made
+        if self.is_leaf and self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        return made
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_whole = torch.is_inference_mode_enabled() and func.has_kernel_for_dispatch_key(
@@ -286,7 +300,7 @@ def _moved(source: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
 
 def _copied(to: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     _note_copy(source, to_device=_is(to))
-    with torch.inference_mode(_raw(to).is_inference()):
+    with torch.inference_mode(_raw(to).is_inference()), torch.no_grad():
         _raw(to).copy_(_raw(source))
     return to
 

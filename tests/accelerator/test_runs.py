@@ -97,7 +97,7 @@ def test_collecting_waits_for_rollouts_not_for_steps(
     def counted(self: Collector, conditioning: Any = None) -> Any:
         with stand_in.counted() as device:
             rollout = collect(self, conditioning)
-        waits[self.rollout_length] = len(device.read_backs)
+            waits[self.rollout_length] = len(device.read_backs)
         return rollout
 
     monkeypatch.setattr(Collector, "collect", counted)
@@ -111,4 +111,4 @@ def test_every_device_of_a_run_can_be_chosen(tmp_path: Path, capsys: Any) -> Non
     made = run(tmp_path / "run", "ppo", policy_device="cpu", env_device="auto", eval_device="cpu",
                eval_interval=16, eval_episodes=1, quiet=False)  # fmt: skip
     assert made.config.run.env_device == "cpu"
-    assert "env_device: cpu (no CUDA device can be used" in capsys.readouterr().out
+    assert "env_device: cpu (no CUDA device can be used" in capsys.readouterr().err
