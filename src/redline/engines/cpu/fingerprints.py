@@ -5,7 +5,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.algos.a2c:policy_gradient_loss": "1c5b0a45c5b7a25e",
     "redline.algos.algorithm:clip_gradients": "c38a0bddf3940938",
     "redline.algos.algorithm:normalized": "2f77f487253b9f23",
-    "redline.algos.appo:APPO": "8554092090e9ec9f",
+    "redline.algos.appo:APPO": "e75b65f914dc357e",
     "redline.algos.critics:Critic": "f00b722a88023392",
     "redline.algos.critics:bootstrapped": "83dcd7ac3710c0f3",
     "redline.algos.critics:critic_loss": "e92ec5e31490e7a6",
