@@ -8,6 +8,9 @@ import pytest
 
 from tests.accelerator import emulated_graph, stand_in
 
+# At collection: autograd counts the devices at the process's first backward pass.
+stand_in.install()
+
 
 @pytest.fixture(autouse=True)
 def accelerator() -> Iterator[stand_in.StandInDevice]:
