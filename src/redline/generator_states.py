@@ -21,13 +21,15 @@ import math
 import random
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from redline.errors import CorruptCheckpointError
+
+if TYPE_CHECKING:  # environments in workers use this module and load no torch
+    import torch
+    from torch import Tensor
 
 _WORDS = 624  # of a Mersenne twister
 # torch's CPU generator: seed u64, left i32, seeded i32, next u64, 624 words u64, three doubles,
@@ -130,7 +132,9 @@ def checked_torch_state(saved: Any, device: str = "cpu") -> Tensor:
     Raises:
         CorruptCheckpointError: if it is none, or a field is out of range.
     """
-    if not isinstance(saved, Tensor) or saved.dtype != torch.uint8 or saved.dim() != 1:
+    import torch
+
+    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.dim() != 1:
         raise _refusal("torch", "state", type(saved).__name__, "a vector of uint8")
     saved = saved.cpu().contiguous()
     data = saved.numpy().tobytes()

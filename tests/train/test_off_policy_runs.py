@@ -300,7 +300,9 @@ def test_a_run_that_began_with_a_target_that_never_moves_goes_on(tmp_path: Path)
     config = json.loads((run.out / "config.json").read_text())
     config["algo"]["target_update_interval"] = 10_000
     (run.out / "config.json").write_text(json.dumps(config))
-    resumed = redline.train(resume=run.out, total_env_steps=480, quiet=True)
+    resumed = redline.train(
+        resume=run.out, total_env_steps=480, quiet=True, accept_changed_config=True
+    )
     assert resumed.inspect()["env_steps"] == 480
 
 
