@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "profile": "redline.profile.commands:profile_main",
     "report": "redline.profile.commands:report_main",
     "trace": "redline.profile.commands:trace_main",
+    "advise": "redline.profile.commands:advise_main",
     "diff": "redline.profile.commands:diff_main",
     "inspect-session": "redline.profile.commands:inspect_main",
     "completion": "redline.command_line.completion:print_completion",

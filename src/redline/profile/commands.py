@@ -7,6 +7,7 @@ Each takes its arguments as a list and returns an exit status:
 | `profile_main` | `redline profile [--out DIR] [--mode MODE] ... -- COMMAND...` |
 | `report_main` | `redline report DIR... [--format F] [--html FILE] [--figures DIR] ...` |
 | `trace_main` | `redline trace DIR --out FILE.pftrace` or `FILE.json` |
+| `advise_main` | `redline advise DIR` or `redline advise --check "CMD A" "CMD B"` |
 | `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMANDS",
+    "advise_main",
     "diff_main",
     "inspect_main",
     "main",
@@ -213,7 +215,8 @@ def _write_reports(
         from redline.profile.report.html import render_html
 
         page = Path(arguments.html)
-        page.write_text(render_html(sessions[0], summaries[0]), encoding="utf-8")
+        advice = _advice(sessions[0])
+        page.write_text(render_html(sessions[0], summaries[0], advice), encoding="utf-8")
         written.append(page)
     if arguments.csv:
         from redline.profile.report.tables import write_tables
@@ -228,6 +231,20 @@ def _write_reports(
             summaries, Path(arguments.figures), arguments.figure_format, biases=biases
         )
     return written
+
+
+def _advice(session: Session) -> dict[str, Any] | None:
+    """For the page; None where nothing steps an env."""
+    from redline.profile.advise.iteration import read_iteration
+    from redline.profile.advise.rates import measure_rates
+    from redline.profile.advise.remedies import advise
+    from redline.profile.advise.report import advice_to_json
+
+    try:
+        iteration = read_iteration(session)
+    except ProfileError:
+        return None
+    return advice_to_json(iteration, advise(iteration, measure_rates()))
 
 
 def _print_reports(kind: str, summaries: list[Summary]) -> None:
@@ -325,10 +342,74 @@ def diff_main(argv: Sequence[str]) -> int:
     return 0
 
 
+def advise_main(argv: Sequence[str]) -> int:
+    """`redline advise`: what to change, and what it would gain; or whether it did."""
+    parser = argparse.ArgumentParser(
+        prog="redline advise",
+        description="What holds a program back, what to change, and the time per env step that is "
+        "predicted then.",
+    )
+    add = parser.add_argument
+    add("directory", metavar="DIR", nargs="?", help="session directory, recorded in full")
+    add(
+        "--check",
+        nargs=2,
+        metavar=("CMD_A", "CMD_B"),
+        help="instead: run two commands in turn, and put the prediction for the change beside what "
+        "is measured",
+    )
+    add("--remedy", metavar="NAME", help="the change from A to B (default: told by their words)")
+    add("--pairs", type=int, default=5, metavar="N", help="of runs with --check (default: 5)")
+    add("--format", choices=("text", "json"), default="text", help="print this (default: text)")
+    arguments = parser.parse_args(list(argv))
+    if (arguments.directory is None) == (arguments.check is None):
+        raise ConfigError(
+            'give one session directory, or --check "COMMAND A" "COMMAND B", and not both'
+        )
+    if arguments.check is not None:
+        return _check_advice(arguments)
+    from redline.profile.advise.iteration import read_iteration
+    from redline.profile.advise.rates import measure_rates
+    from redline.profile.advise.remedies import advise
+    from redline.profile.advise.report import advice_to_json, render_advice
+
+    iteration = read_iteration(arguments.directory)
+    found = advise(iteration, measure_rates())
+    if arguments.format == "json":
+        sys.stdout.write(json.dumps(advice_to_json(iteration, found)) + "\n")
+    else:
+        sys.stdout.write(render_advice(iteration, found))
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"redline advise: {text}\n")
+
+
+def _check_advice(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from redline.profile.advise.check import check, render_check
+
+    checked = check(
+        *arguments.check,
+        remedy=arguments.remedy,
+        pairs=arguments.pairs,
+        progress=_say,
+    )
+    if arguments.format == "json":
+        content = {**asdict(checked), "measured_us": checked.measured_us}
+        sys.stdout.write(json.dumps({**content, "verdict": checked.verdict}) + "\n")
+    else:
+        sys.stdout.write(render_check(checked))
+    return 0
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "profile": profile_main,
     "report": report_main,
     "trace": trace_main,
+    "advise": advise_main,
     "diff": diff_main,
     "inspect-session": inspect_main,
 }

@@ -57,6 +57,7 @@ __all__ = [
     "estimate_probe_cost",
     "find_cycles",
     "prior_of",
+    "t_quantile",
 ]
 
 
@@ -340,7 +341,7 @@ def _seen(cycles: list[Cycle]) -> dict[str, _Seen]:
         table = _without_outliers(np.array(own))
         extra, spent, callbacks, python_ns = table.sum(0)
         if callbacks + python_ns > 0:
-            error = _t_quantile(len(table) - 1) / WIDE * _jackknife_error(table[:, 0], table[:, 1])
+            error = t_quantile(len(table) - 1) / WIDE * _jackknife_error(table[:, 0], table[:, 1])
             found[name] = _Seen(extra, error * spent, callbacks, python_ns)
     return found
 
@@ -460,7 +461,8 @@ def _jackknife_error(x: NDArray[np.float64], e: NDArray[np.float64]) -> float:
     return math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
 
 
-def _t_quantile(freedom: int) -> float:
+def t_quantile(freedom: int) -> float:
+    """The 0.975 quantile of Student's t."""
     if freedom <= len(T_QUANTILES):
         return T_QUANTILES[freedom - 1]
     return 1.96 + 2.5 / freedom

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.timeline import OTHER, Decoded, Stream, Timeline
-from redline.profile.reader import Shard
+from redline.profile.reader import Process, Shard
 
-__all__ = ["Transitions", "transitions"]
+__all__ = ["Transitions", "entry_times", "transitions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +121,12 @@ def _times_of(shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _is_on(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.bool_]:
     at = np.searchsorted(stream[0], times, side="right")
     return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at] == 1
+
+
+def entry_times(process: Process, shard: Shard, operation: str) -> NDArray[np.int64]:
+    """[N] when an operation began in a thread, ns since the process's base."""
+    kinds = {"operation", "inferred"}
+    is_begin = np.zeros(2 * layout.MAX_IDS, bool)
+    named = [n.id for n in process.names.values() if n.kind in kinds and n.name == operation]
+    is_begin[[2 * number for number in named]] = True
+    return _times_of(shard, np.flatnonzero(is_begin[shard.codes]))

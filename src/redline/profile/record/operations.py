@@ -6,6 +6,9 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 |---|---|
 | simulation | `step` and `reset` of Gymnasium, EnvPool, ALE and Stable-Baselines3 envs |
 | backpropagation | `backward`, `torch.autograd.grad`, the `step` of optimizers |
+| zero_grad | `zero_grad` of optimizers |
+| replay | adding to and sampling from the replay buffers of SB3, CleanRL and TorchRL |
+| logging | TensorBoard's writer, the logger of Stable-Baselines3, `log` of W&B runs |
 | inference | outermost module calls with gradients off: see `record.boundary` |
 """
 
@@ -20,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from redline.errors import ProfileError
-from redline.profile import _native, levels
+from redline.profile import _native, levels, marks
 from redline.profile.record.imports import PostImport
 
 # Base classes of envs: (module, class, methods). Subclasses are followed as they are defined.
@@ -40,6 +43,38 @@ ENV_CLASSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("torchrl.envs.common", "EnvBase", ("step", "reset")),
 )
+
+# What else frameworks do, by operation: (operation, module, class, methods), subclasses as well.
+FRAMEWORK_CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("zero_grad", "torch.optim.optimizer", "Optimizer", ("zero_grad",)),
+    *(
+        (
+            "replay",
+            module,
+            "BaseBuffer",
+            ("add", "extend", "sample", "compute_returns_and_advantage"),
+        )
+        for module in ("stable_baselines3.common.buffers", "cleanrl_utils.buffers")
+    ),
+    (
+        "replay",
+        "torchrl.data.replay_buffers.replay_buffers",
+        "ReplayBuffer",
+        ("add", "extend", "sample"),
+    ),
+    (
+        "logging",
+        "torch.utils.tensorboard.writer",
+        "SummaryWriter",
+        ("add_scalar", "add_scalars", "add_histogram", "add_text", "add_video", "flush", "close"),
+    ),
+    ("logging", "stable_baselines3.common.logger", "Logger", ("dump",)),
+    ("logging", "wandb.sdk.wandb_run", "Run", ("log",)),
+)
+
+# Classes whose objects step several envs, and say how many: for times per env step.
+VECTOR_CLASSES = ("VectorEnv", "VecEnv", "EnvPoolMixin")
+FRAMEWORKS = (("stable_baselines3", "SB3"), ("cleanrl_utils", "CleanRL"))
 
 # Native entry points that neither a profile function nor a CALL event is sure to show.
 SIMULATOR_METHODS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -96,6 +131,11 @@ class Patches:
             self._hooks.add(module, self._family_action(name, methods, simulation))
         for name, methods in ALE_METHODS:
             self._hooks.add("ale_py._ale_py", self._methods_action(name, methods, simulation))
+        for operation, module, name, methods in FRAMEWORK_CLASSES:
+            number = _native.intern("operation", operation)
+            self._hooks.add(module, self._family_action(name, methods, number))
+        for module, name in FRAMEWORKS:
+            self._hooks.add(module, functools.partial(_note_framework, name))
         self._hooks.add("torch.autograd", self._mark_backward)
         self._hooks.add("torch.optim.optimizer", self._mark_optimizers)
 
@@ -193,8 +233,9 @@ class Patches:
         return follow
 
     def _wrap_methods(self, kind: type, methods: tuple[str, ...], number: int) -> None:
+        is_vector = any(base.__name__ in VECTOR_CLASSES for base in kind.__mro__)
         for method in methods:
-            function = vars(kind).get(method)
+            function: Any = vars(kind).get(method)
             if (
                 function is None
                 or isinstance(function, (staticmethod, classmethod, property, _native.Wrapper))
@@ -202,6 +243,8 @@ class Patches:
                 or getattr(function, "__isabstractmethod__", False)
             ):
                 continue
+            if method == "reset" and is_vector:
+                function = _noting_envs(function)
             self._replace(kind, method, _native.Wrapper(function, number, operation=True))
 
     def _mark_backward(self, autograd: types.ModuleType) -> None:
@@ -281,6 +324,23 @@ class Patches:
             return timed.get(spec.name.partition(".")[0], load)(self, spec)
 
         self._replace(loader, "create_module", create_module)
+
+
+def _note_framework(name: str, module: types.ModuleType) -> None:
+    marks.metadata(framework=name)
+
+
+def _noting_envs(reset: Any) -> Any:
+    """The method, which also keeps with the session how many envs it resets."""
+
+    @functools.wraps(reset)
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        number = getattr(self, "num_envs", None)
+        if isinstance(number, int) and marks.known_metadata().get("num_envs") is None:
+            marks.metadata(num_envs=number)
+        return reset(self, *args, **kwargs)
+
+    return noting
 
 
 class _StepArguments(dict[str, Any]):

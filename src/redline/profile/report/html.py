@@ -25,12 +25,13 @@ from redline.profile.report.page_data import page_data
 __all__ = ["embed_json", "render_html"]
 
 
-def render_html(session: Session, summary: Summary) -> str:
+def render_html(session: Session, summary: Summary, advice: dict[str, Any] | None = None) -> str:
     """The page as text, some 5 MB.
 
     Args:
         session: that was recorded.
         summary: of the same session.
+        advice: of `redline advise`, as plain data; None leaves it out.
 
     Raises:
         ProfileError: if plotly is not installed.
@@ -45,7 +46,7 @@ def render_html(session: Session, summary: Summary) -> str:
         "policy": policy,
         "title": html.escape(f"Profile of {summary.session}"),
         "style": _part("page.css"),
-        "data": embed_json(page_data(session, summary)),
+        "data": embed_json({**page_data(session, summary), "advice": advice}),
         "plotly": plotly,
         "program": program,
     }

@@ -145,6 +145,20 @@
     byId("notes").replaceChildren(...notes.map((text) => make("li", { text })));
   }
 
+  function showAdvice() {
+    const advice = data.advice;
+    byId("advice").hidden = !advice;
+    if (!advice) return;
+    byId("verdict").textContent = advice.verdict;
+    const rows = advice.remedies.filter((one) => one.known).map((one) => make("tr", {},
+      cellText(one.title),
+      cellText(`${one.predicted_us.toFixed(1)} (${one.low_us.toFixed(1)} to ${one.high_us.toFixed(1)})`),
+      cellText(`${(-100 * one.gain).toFixed(0)}%`),
+      cellText(one.assumes), cellText(one.how)));
+    fill(byId("remedies"), [heading("change"), heading("us per env step"), heading("time"),
+      heading("assumes"), heading("how")], rows);
+  }
+
   function showFigures(total) {
     const cells = chosenCells();
     const measured = total[state.measure];
@@ -493,6 +507,7 @@
       radio.addEventListener("change", (event) => { state.measure = event.target.value; show(); });
     }
     showAbout();
+    showAdvice();
     showTree();
     showTogether();
     showGpu();

@@ -1,0 +1,192 @@
+"""A prediction put to the test: two commands, run in turn, per env step.
+
+The first command is recorded in full once, which gives the prediction. Then pairs of both are
+recorded in light mode, in alternating order, so that what changes on the machine meets both alike.
+Measured is the geometric mean of the pairs' ratios, with Student's interval.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from redline.errors import ConfigError, ProfileError
+from redline.profile.advise.iteration import Iteration, read_iteration
+from redline.profile.advise.rates import measure_rates
+from redline.profile.advise.remedies import REMEDIES, Advice, advise
+from redline.profile.analyse.correction import t_quantile
+from redline.profile.record.options import Options
+
+# Words by which the second command differs from the first, and the remedy that they stand for.
+WORDS = (
+    (("subproc", "worker", "async"), "workers"),
+    (("n_envs", "n-envs", "num_envs", "num-envs"), "envs"),
+    (("fused",), "fused"),
+    (("foreach",), "foreach"),
+    (("thread",), "threads"),
+    (("cudagraph",), "graphs"),
+    (("compile",), "compile"),
+    (("overlap",), "overlap"),
+    (("batch",), "batches"),
+    (("log",), "logging"),
+    (("replay-device", "replay_device"), "replay"),
+    (("taskset", "pin"), "pinning"),
+    (("frame_skip", "frame-skip", "render"), "simulator"),
+)
+
+__all__ = ["Checked", "check", "remedy_between", "render_check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A prediction and what came of it; us per env step."""
+
+    remedy: str | None
+    prediction: Advice | None
+    before_us: list[float]  # of each pair
+    after_us: list[float]
+    ratio: float  # after by before
+    ratio_low: float  # 95% interval
+    ratio_high: float
+
+    @property
+    def measured_us(self) -> float:
+        """Of the second command, on the scale of the session that gave the prediction."""
+        scale = self.prediction.before_us if self.prediction else statistics.mean(self.before_us)
+        return self.ratio * scale
+
+    @property
+    def verdict(self) -> str:
+        """`inside`, `outside`, or `unknown` where noise hides it or nothing was predicted."""
+        if self.prediction is None:
+            return "unknown"
+        hidden = self.ratio_low <= 1.0 <= self.ratio_high
+        if hidden and not self.prediction.known:
+            return "unknown"
+        inside = self.prediction.low_us <= self.measured_us <= self.prediction.high_us
+        return "inside" if inside else "outside"
+
+
+def remedy_between(before: str, after: str) -> str | None:
+    """The remedy that the words of the second command stand for; None if none is known."""
+    first = shlex.split(before)
+    added = " ".join(word for word in shlex.split(after) if word not in first).lower()
+    # A setting whose value changed: its name stands in front of it in both.
+    words = shlex.split(after)
+    for place, word in enumerate(words[1:], 1):
+        if word not in first and words[place - 1].startswith("-"):
+            added += " " + words[place - 1].lower()
+    for known, remedy in WORDS:
+        if any(word in added for word in known):
+            return remedy
+    return None
+
+
+def check(
+    before: str,
+    after: str,
+    *,
+    remedy: str | None = None,
+    pairs: int = 5,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Checked:
+    """Predict, then measure.
+
+    Args:
+        before: a command.
+        after: the same with a remedy.
+        remedy: which; told by the words that differ if not given.
+        pairs: how often each is run to measure.
+        progress: told what is being run.
+
+    Raises:
+        ConfigError: if a command is empty or fails, or the numbers make no sense.
+        ProfileError: if a command takes no env steps.
+    """
+    if pairs < 2:
+        raise ConfigError(
+            f"pairs={pairs}, but an interval needs at least 2. Give --pairs 2 or more"
+        )
+    if remedy is not None and remedy not in REMEDIES:
+        raise ConfigError(f"no remedy {remedy!r}. Choose one of: {', '.join(REMEDIES)}")
+    remedy = remedy or remedy_between(before, after)
+    with tempfile.TemporaryDirectory(prefix="redline-advise-") as directory:
+        root = Path(directory)
+        progress("recording the first command in full, for the prediction")
+        iteration = _recorded(before, root / "full", "full")
+        found = {each.remedy: each for each in advise(iteration, measure_rates())}
+        times: dict[str, list[float]] = {"a": [], "b": []}
+        for pair in range(pairs):
+            order = ("a", "b") if pair % 2 == 0 else ("b", "a")
+            for side in order:
+                progress(f"pair {pair + 1} of {pairs}: {'first' if side == 'a' else 'second'}")
+                command = before if side == "a" else after
+                one = _recorded(command, root / f"{pair}-{side}", "light")
+                times[side].append(one.total.us)
+    ratio, low, high = _ratio(times["a"], times["b"])
+    prediction = found.get(remedy) if remedy is not None else None
+    return Checked(remedy, prediction, times["a"], times["b"], ratio, low, high)
+
+
+def _recorded(command: str, directory: Path, mode: str) -> Iteration:
+    from redline.profile.runner import run_profiled
+
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(
+            f"cannot read the command {command!r}: {error}. Check its quotes"
+        ) from None
+    status = run_profiled(words, directory, Options(mode=mode))
+    if status != 0:
+        raise ConfigError(
+            f"{command!r} ended with status {status}. Give a command that runs to its end"
+        )
+    try:
+        return read_iteration(directory)
+    except ProfileError as error:
+        raise ProfileError(f"{command!r}: {error}") from error
+
+
+def _ratio(before: list[float], after: list[float]) -> tuple[float, float, float]:
+    """Geometric mean of the pairs' ratios, with its 95% interval."""
+    logs = [math.log(b / a) for a, b in zip(before, after, strict=True)]
+    mean = statistics.mean(logs)
+    half = t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def render_check(checked: Checked) -> str:
+    """Times of both, and the line: predicted, measured, inside or not."""
+    scale = checked.measured_us / checked.ratio
+    measured = (
+        f"measured {checked.measured_us:,.1f} us (95% {checked.ratio_low * scale:,.1f} to "
+        f"{checked.ratio_high * scale:,.1f})"
+    )
+    each = checked.prediction
+    if each is None:
+        reason = (
+            f"remedy {checked.remedy} does not apply to the first command"
+            if checked.remedy
+            else "the words that differ name no remedy: give --remedy"
+        )
+        predicted = f"predicted unknown ({reason})"
+    elif not each.known:
+        predicted = f"predicted unknown (at most {each.before_us - each.low_us:,.1f} us saved)"
+    else:
+        predicted = (
+            f"predicted {each.predicted_us:,.1f} us ({each.low_us:,.1f} to {each.high_us:,.1f})"
+        )
+    pairs = "".join(
+        f"  pair {i}: {a:12,.1f} {b:12,.1f}  {100 * (b / a - 1):+.1f}%\n"
+        for i, (a, b) in enumerate(zip(checked.before_us, checked.after_us, strict=True), 1)
+    )
+    return (
+        f"us per env step of the first and of the second command:\n{pairs}"
+        f"{checked.remedy or 'no remedy'}: {predicted}, {measured}: {checked.verdict}\n"
+    )

@@ -1,0 +1,291 @@
+"""Time per env step of the process that learns, part by part, once it has started up.
+
+The steady state begins where the program first learns (or, if it never does, first simulates) and
+ends with its last env step. It is cut where bursts of learning begin (or, if there are none, into
+equal stretches), so that each stretch is whole iterations; a part's time per env step is
+sum(t) / sum(n) over them, and its interval is the jackknife's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.errors import ProfileError
+from redline.profile import levels
+from redline.profile.analyse.cells import Key
+from redline.profile.analyse.summary import Summary, summarize
+from redline.profile.analyse.timeline import Timeline, build_timeline
+from redline.profile.analyse.transitions import entry_times
+from redline.profile.reader import Session, open_session
+from redline.profile.report.bins import bin_cells
+
+STRETCHES = 20  # at most, or exactly where learning comes in no bursts
+MIN_BURSTS = 4
+WIDE = 1.96  # standard deviations of a 95% interval
+LEARNING = ("backpropagation", "learning")
+SIMULATION = "simulation"
+BACKWARD = "torch._C._EngineBase.run_backward"
+
+__all__ = ["Iteration", "Part", "Time", "read_iteration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A time per env step, us, with the half width of its 95% interval."""
+
+    us: float
+    half_us: float = 0.0
+
+    def __add__(self, other: Time) -> Time:
+        return Time(self.us + other.us, math.hypot(self.half_us, other.half_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One operation of the learning process."""
+
+    operation: str
+    by_level: dict[str, float]  # us per env step
+    time: Time  # all levels but `ready`
+
+    def level(self, name: str) -> float:
+        """Us per env step in one level."""
+        return self.by_level.get(name, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What an env step costs the process that learns."""
+
+    process: str
+    pid: int
+    framework: str  # "SB3", "CleanRL", "Redline" or ""
+    mode: str
+    env_steps: int  # in the steady state
+    num_envs: int  # stepped at once
+    workers: int  # processes that simulate for it
+    cpus: int
+    begin_s: float  # of the steady state, since the process's start
+    end_s: float
+    parts: dict[str, Part]
+    total: Time  # without `ready`
+    ready_us: float
+    optimizer_us: float  # of backpropagation what is not the backward pass; nan: not known
+    gpu_busy: float  # share of the time
+    worker_busy_us: float = math.nan  # of a worker, per env step of its own
+    problems: list[str] = field(default_factory=list)
+
+    def part(self, name: str) -> Part:
+        """An operation, of no time if it never happened."""
+        return self.parts.get(name, Part(name, {}, Time(0.0)))
+
+    def us(self, *names: str) -> float:
+        """Us per env step in these operations, waiting included."""
+        return sum(self.part(name).time.us for name in names)
+
+
+def read_iteration(session: Session | str | Path) -> Iteration:
+    """Find the process that learns, and what its env steps consist of.
+
+    Raises:
+        SessionError: if it is no session.
+        ProfileError: if no env step was recorded.
+    """
+    if not isinstance(session, Session):
+        session = open_session(session)
+    summary = summarize(session)
+    timelines = [build_timeline(process) for process in session.processes]
+    steps = [_entries(timeline, SIMULATION) for timeline in timelines]
+    if not any(map(len, steps)):
+        raise ProfileError(
+            f"{session.directory} holds no env step: advice is per env step. Record a program that "
+            "steps Gymnasium, EnvPool or Stable-Baselines3 envs, or mark its steps: with "
+            'profile.operation("simulation")'
+        )
+    place = _learner(summary, timelines, steps)
+    timeline = timelines[place]
+    own = steps[place]
+    workers = [i for i in range(len(timelines)) if i != place and len(steps[i]) > 2]
+    num_envs = _num_envs(summary, timeline, bool(len(own)), len(workers))
+    if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
+        own, num_envs = np.sort(np.concatenate([steps[i] for i in workers])), 1
+    edges = _steady(timeline, own)
+    counts = np.histogram(own, edges)[0] * num_envs
+    if counts.sum() < STRETCHES:
+        raise ProfileError(
+            f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
+        )
+    table = _times(timeline, summary, edges)
+    parts = _parts(table, counts)
+    nothing = np.zeros(len(counts))
+    every = sum((row for key, row in table.items() if key[1] != _READY), nothing)
+    ready = sum((row for key, row in table.items() if key[1] == _READY), nothing)
+    return Iteration(
+        process=timeline.process.name,
+        pid=timeline.process.pid,
+        framework=_framework(session),
+        mode=session.mode,
+        env_steps=int(counts.sum()),
+        num_envs=num_envs,
+        workers=len(workers),
+        cpus=int(cast(Any, session.manifest.get("cpus")) or 1),
+        begin_s=float(edges[0]) / 1e9,
+        end_s=float(edges[-1]) / 1e9,
+        parts=parts,
+        total=_per_step(every, counts),
+        ready_us=_per_step(ready, counts).us,
+        optimizer_us=_optimizer_us(summary, timeline, parts),
+        gpu_busy=_gpu_share(summary, timeline.process.pid),
+        worker_busy_us=_worker_us(summary, [timelines[i] for i in workers], steps, workers),
+        problems=list(summary.problems),
+    )
+
+
+_READY = levels.LEVELS[levels.READY]
+
+
+def _entries(timeline: Timeline, operation: str) -> NDArray[np.int64]:
+    """[N] when an operation began, ns since the process's base."""
+    found = [entry_times(timeline.process, shard, operation) for shard in timeline.process.threads]
+    return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _learner(summary: Summary, timelines: list[Timeline], steps: list[NDArray[np.int64]]) -> int:
+    """The process that spends most on learning, else the one that steps most."""
+
+    def rank(i: int) -> tuple[float, int]:
+        pid = timelines[i].process.pid
+        cells = [c for c in summary.cells if c.pid == pid and c.operation in LEARNING]
+        return sum(c.corrected_s for c in cells), len(steps[i])
+
+    return max(range(len(timelines)), key=rank)
+
+
+def _num_envs(summary: Summary, timeline: Timeline, steps_itself: bool, workers: int) -> int:
+    """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
+    for row in summary.processes:
+        if row.pid == timeline.process.pid:
+            said = row.metadata.get("num_envs")
+            if type(said) is int and said > 0:
+                return said
+    return max(workers, 1) if steps_itself else 1
+
+
+def _steady(timeline: Timeline, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N + 1] edges of stretches, from the first update on, or the first step, to the last step."""
+    learned = np.concatenate([_entries(timeline, name) for name in LEARNING])
+    begin, end = int(steps[0]), int(steps[-1]) + 1
+    if len(learned) and int(learned.min()) < end and len(steps[steps > learned.min()]) > STRETCHES:
+        begin = int(learned.min())
+    # Whole iterations: where learning comes in bursts, it begins and ends with a burst.
+    bursts = np.sort(learned[(learned >= begin) & (learned < end)])
+    pause = np.diff(bursts)
+    if len(pause) and pause.max() > 20 * np.median(pause):
+        first = bursts[1:][pause > 0.5 * pause.max()]
+        if len(first) > MIN_BURSTS:
+            return first[:: -(-len(first) // STRETCHES)]
+    return np.linspace(begin, end, STRETCHES + 1).astype(np.int64)
+
+
+def _times(
+    timeline: Timeline, summary: Summary, edges: NDArray[np.int64]
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """{(operation, level): [STRETCHES] corrected ns}."""
+    last = max(timeline.end_ns, int(edges[-1])) + 1
+    binned = bin_cells(timeline, np.concatenate([[0], edges, [last]]))
+    share: dict[Key, float] = {}
+    for cell in summary.cells:
+        if cell.pid == timeline.process.pid and cell.raw_s > 0:
+            key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
+            share[key] = cell.corrected_s / cell.raw_s
+    table: dict[tuple[str, str], NDArray[np.float64]] = {}
+    for key, row in binned.items():
+        scaled = row[1:-1] * share.get(key, 1.0)
+        into = key[1], key[2]
+        table[into] = table.get(into, np.zeros(len(scaled))) + scaled
+    return table
+
+
+def _per_step(ns: NDArray[np.float64], counts: NDArray[np.int64]) -> Time:
+    """Us per env step with the jackknife's interval."""
+    whole, steps = float(ns.sum()), int(counts.sum())
+    without = (whole - ns) / np.maximum(steps - counts, 1)
+    number = len(ns)
+    error = math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
+    return Time(whole / steps / 1e3, WIDE * error / 1e3)
+
+
+def _parts(
+    table: dict[tuple[str, str], NDArray[np.float64]], counts: NDArray[np.int64]
+) -> dict[str, Part]:
+    parts: dict[str, Part] = {}
+    nothing = np.zeros(len(counts))
+    for operation in dict.fromkeys(operation for operation, _ in table):
+        own = {level: row for (name, level), row in table.items() if name == operation}
+        busy = sum((row for level, row in own.items() if level != _READY), nothing)
+        by_level = {level: _per_step(row, counts).us for level, row in own.items()}
+        parts[operation] = Part(operation, by_level, _per_step(busy, counts))
+    return dict(sorted(parts.items(), key=lambda item: -item[1].time.us))
+
+
+def _optimizer_us(summary: Summary, timeline: Timeline, parts: dict[str, Part]) -> float:
+    """Backpropagation without the backward passes, whose share the observed blocks tell."""
+    if summary.mode != "full" or "backpropagation" not in parts:
+        return math.nan
+    pid = timeline.process.pid
+    backward_s = sum(
+        row.total_s for row in summary.functions if row.pid == pid and row.function == BACKWARD
+    )
+    cells = [c for c in summary.cells if c.pid == pid and c.operation == "backpropagation"]
+    raw_s = sum(cell.raw_s for cell in cells)
+    if backward_s <= 0 or raw_s <= 0:
+        return math.nan
+    observed = 1.0 - _blind_share(timeline)
+    share = min(backward_s / max(observed, 1e-3) / raw_s, 1.0)
+    return (1.0 - share) * parts["backpropagation"].time.us
+
+
+def _blind_share(timeline: Timeline) -> float:
+    times, states = timeline.blind
+    if len(times) == 0 or timeline.end_ns <= 0:
+        return 0.0
+    held = np.diff(np.append(times, max(timeline.end_ns, int(times[-1]))))
+    return float(held[states == 1].sum()) / timeline.end_ns
+
+
+def _gpu_share(summary: Summary, pid: int) -> float:
+    cells = [cell for cell in summary.cells if cell.pid == pid]
+    whole = sum(cell.raw_s for cell in cells)
+    return sum(cell.raw_s for cell in cells if cell.gpu_busy) / whole if whole else 0.0
+
+
+def _worker_us(
+    summary: Summary,
+    timelines: list[Timeline],
+    steps: list[NDArray[np.int64]],
+    places: list[int],
+) -> float:
+    """Simulation per env step of the worker processes."""
+    if not timelines:
+        return math.nan
+    pids = {timeline.process.pid for timeline in timelines}
+    cells = [c for c in summary.cells if c.pid in pids and c.operation == SIMULATION]
+    seconds = sum(c.corrected_s for c in cells if c.level not in ("waiting", "ready"))
+    return 1e6 * seconds / max(sum(len(steps[i]) for i in places), 1)
+
+
+def _framework(session: Session) -> str:
+    """By its name, as told while recording or in the command; "" if none is known."""
+    words = cast(list[Any], session.manifest.get("command") or [])
+    command = " ".join(map(str, words)).lower()
+    said = {str(process.metadata.get("framework", "")) for process in session.processes}
+    for name in ("SB3", "CleanRL", "Redline"):
+        if name in said or name.lower() in command:
+            return name
+    return "SB3" if "stable_baselines3" in command else ""

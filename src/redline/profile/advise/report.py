@@ -1,0 +1,109 @@
+"""Advice as text and as plain data."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import asdict
+from typing import Any
+
+from redline.profile.advise.iteration import Iteration
+from redline.profile.advise.remedies import Advice
+
+WIDTH = 92
+
+__all__ = ["advice_to_json", "render_advice", "verdict"]
+
+
+def verdict(iteration: Iteration) -> str:
+    """One sentence: what an env step costs, and what takes most of it."""
+    largest = list(iteration.parts.values())[:3]
+    shares = ", ".join(
+        f"{part.operation} {100 * part.time.us / iteration.total.us:.0f}%" for part in largest
+    )
+    waiting = sum(part.level("waiting") for part in iteration.parts.values())
+    return (
+        f"{iteration.process} (pid {iteration.pid}) takes {_time(iteration.total)} us per env step "
+        f"once started up: {shares}; {100 * waiting / iteration.total.us:.0f}% of it is waiting."
+    )
+
+
+def _time(time: Any) -> str:
+    return f"{time.us:,.1f} +- {time.half_us:,.1f}"
+
+
+def render_advice(iteration: Iteration, advice: list[Advice]) -> str:
+    """The verdict, the parts of an env step, and the remedies by what they gain."""
+    envs = f"{iteration.num_envs} env{'s' * (iteration.num_envs != 1)} at once"
+    lines = [
+        verdict(iteration),
+        f"steady state: {iteration.begin_s:.1f} to {iteration.end_s:.1f} s of the process, "
+        f"{iteration.env_steps:,} env steps, {envs}"
+        + (f", {iteration.workers} workers" if iteration.workers else "")
+        + (f"; {iteration.framework}" if iteration.framework else ""),
+        "",
+        f"  {'us per env step':24s} {'us':>10s} {'+-':>8s} {'%':>6s}",
+    ]
+    for part in iteration.parts.values():
+        share = 100 * part.time.us / iteration.total.us
+        lines.append(
+            f"  {part.operation:24s} {part.time.us:10.1f} {part.time.half_us:8.1f} {share:6.1f}"
+        )
+    lines += ["", "what to change, by what it gains:"]
+    if iteration.mode != "full":
+        lines.append(
+            f"  note: recorded in mode {iteration.mode}: only a full session tells levels apart"
+        )
+    for place, each in enumerate([one for one in advice if one.known], 1):
+        lines += ["", *_remedy(f"{place}. {each.title}", each)]
+    if not any(each.known for each in advice):
+        lines.append("  nothing stands out: no remedy gains more than the noise")
+    unknown = [each for each in advice if not each.known]
+    if unknown:
+        lines += ["", "unknown, as noise hides the gain or there is none:"]
+        lines += [f"  {each.title}: {_predicted(each)}" for each in unknown]
+    return "\n".join(lines) + "\n"
+
+
+def _remedy(head: str, each: Advice) -> list[str]:
+    lines = [head, f"   predicted {_predicted(each)} ({-100 * each.gain:+.0f}%)"]
+    for label, text in (("assumes", each.assumes), ("how", each.how)):
+        if text:
+            lines += textwrap.wrap(
+                f"{label}: {text}", WIDTH, initial_indent="   ", subsequent_indent="     "
+            )
+    return lines
+
+
+def _predicted(each: Advice) -> str:
+    return (
+        f"{each.predicted_us:,.1f} us per env step (95% {each.low_us:,.1f} to "
+        f"{each.high_us:,.1f}), now {each.before_us:,.1f}"
+    )
+
+
+def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]:
+    """Plain data for `json.dumps`; what is not known is null."""
+    found: dict[str, Any] = {
+        "verdict": verdict(iteration),
+        "process": iteration.process,
+        "pid": iteration.pid,
+        "framework": iteration.framework,
+        "env_steps": iteration.env_steps,
+        "num_envs": iteration.num_envs,
+        "workers": iteration.workers,
+        "steady_state_s": [iteration.begin_s, iteration.end_s],
+        "us_per_env_step": asdict(iteration.total),
+        "ready_us_per_env_step": iteration.ready_us,
+        "optimizer_us_per_env_step": _or_none(iteration.optimizer_us),
+        "parts": [
+            {"operation": part.operation, **asdict(part.time), "levels": part.by_level}
+            for part in iteration.parts.values()
+        ],
+        "remedies": [{**asdict(each), "gain": each.gain} for each in advice],
+    }
+    return found
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

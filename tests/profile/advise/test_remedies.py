@@ -1,0 +1,149 @@
+"""Predictions against sums done by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from redline.profile.advise.check import Checked, remedy_between, render_check
+from redline.profile.advise.iteration import Iteration, Part, Time
+from redline.profile.advise.rates import Range, Rates
+from redline.profile.advise.remedies import REMEDIES, Advice, advise
+from redline.profile.advise.report import advice_to_json, render_advice
+
+RATES = Rates(
+    fused_step=Range(0.25, 0.36),
+    foreach_step=Range(0.5, 0.7),
+    batched_inference=Range(1.0, 1.0),
+    doubled_batch=Range(1.2, 1.6),
+    one_thread=Range(0.8, 0.9),
+    ipc_us=Range(50.0, 100.0),
+    threads=2,
+)
+
+
+def iteration(times: dict[str, dict[str, float]], **other: Any) -> Iteration:
+    """An env step of these us, by operation and level, each known to 1%."""
+    parts = {
+        name: Part(name, row, Time(sum(row.values()), 0.01 * sum(row.values())))
+        for name, row in times.items()
+    }
+    total = sum(part.time.us for part in parts.values())
+    made = Iteration(
+        process="main",
+        pid=1,
+        framework="SB3",
+        mode="full",
+        env_steps=1000,
+        num_envs=1,
+        workers=0,
+        cpus=2,
+        begin_s=1.0,
+        end_s=2.0,
+        parts=parts,
+        total=Time(total, 0.01 * total),
+        ready_us=0.0,
+        optimizer_us=math.nan,
+        gpu_busy=0.0,
+    )
+    return dataclasses.replace(made, **other)
+
+
+USUAL = {
+    "simulation": {"simulator": 100.0},
+    "inference": {"python": 80.0, "backend": 120.0},
+    "backpropagation": {"backend": 400.0},
+    "other": {"python": 200.0},
+    "logging": {"python": 100.0},
+}
+
+
+def found(it: Iteration) -> dict[str, Advice]:
+    return {each.remedy: each for each in advise(it, RATES)}
+
+
+def test_batched_inference_is_paid_once_for_eight() -> None:
+    """200 us of inference become 25 where a batch of 8 costs what one does; of 200 us between calls
+    0 to 87.5 go; so 175 to 262.5 of 1,000 are saved."""
+    envs = found(iteration(USUAL))["envs"]
+    assert envs.predicted_us == pytest.approx(1000 - 218.75)
+    half = math.hypot(10 * 0.78125, 43.75)
+    assert (envs.low_us, envs.high_us) == pytest.approx((781.25 - half, 781.25 + half))
+    assert "n_envs=8" in envs.how
+
+
+def test_a_fused_step_touches_the_optimizer_only() -> None:
+    """Of 100 us 25 to 60 stay (the square root of 0.36): 57.5 are saved."""
+    it = iteration(USUAL, optimizer_us=100.0)
+    assert found(it)["fused"].predicted_us == pytest.approx(1000 - 57.5)
+    assert "fused" not in found(iteration(USUAL))
+
+
+def test_twice_the_batch_at_equal_samples() -> None:
+    """An update of twice the batch takes 1.2 to 1.6 of one, for half as many: 0.6 to 0.8 of 400."""
+    assert found(iteration(USUAL))["batches"].predicted_us == pytest.approx(1000 - 120)
+
+
+def test_overlap_hides_the_smaller_half() -> None:
+    """Of 300 us of collecting 40% to 95%, beside 400 us of learning; one core cannot."""
+    assert found(iteration(USUAL))["overlap"].predicted_us == pytest.approx(1000 - 202.5)
+    assert "overlap" not in found(iteration(USUAL, cpus=1))
+
+
+def test_small_gains_are_unknown_and_come_last() -> None:
+    it = iteration({**USUAL, "logging": {"python": 5.0}})
+    all_advice = advise(it, RATES)
+    logging = next(each for each in all_advice if each.remedy == "logging")
+    assert not logging.known
+    known = [each.known for each in all_advice]
+    assert known == sorted(known, reverse=True)
+    gains = [each.predicted_us for each in all_advice if each.known]
+    assert gains == sorted(gains)
+
+
+def test_what_needs_a_gpu_or_rates_is_not_advised_without() -> None:
+    assert not {"graphs", "replay"} & found(iteration(USUAL)).keys()
+    without = {each.remedy for each in advise(iteration(USUAL, optimizer_us=9.0), None)}
+    assert not {"fused", "foreach", "threads", "batches", "workers"} & without
+
+
+def test_the_text_names_the_largest_first_and_the_json_is_plain() -> None:
+    it = iteration(USUAL)
+    text = render_advice(it, advise(it, RATES))
+    assert text.startswith("main (pid 1) takes 1,000.0 +- 10.0 us per env step")
+    assert "1. 8 envs per process: inference in batches" in text
+    content = advice_to_json(it, advise(it, RATES))
+    assert content["us_per_env_step"]["us"] == 1000.0
+    assert content["optimizer_us_per_env_step"] is None
+    assert {each["remedy"] for each in content["remedies"]} <= set(REMEDIES)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "remedy"),
+    [
+        ("python a.py", "python a.py --fused", "fused"),
+        ("python a.py --n-envs 1", "python a.py --n-envs 8", "envs"),
+        ("python a.py", "env OMP_NUM_THREADS=1 python a.py", "threads"),
+        ("python a.py", "python a.py --vec subproc", "workers"),
+        ("python a.py", "python b.py", None),
+    ],
+)
+def test_the_words_that_differ_name_the_remedy(before: str, after: str, remedy: str | None) -> None:
+    assert remedy_between(before, after) == remedy
+
+
+def test_a_check_says_inside_outside_or_unknown() -> None:
+    """Predicted 781 of 1,000; pairs of 0.78 are inside, of 0.5 and of 1 outside."""
+    envs = found(iteration(USUAL))["envs"]
+    for ratio, verdict in ((0.78, "inside"), (0.5, "outside"), (1.0, "outside")):
+        checked = Checked("envs", envs, [10.0] * 2, [10 * ratio] * 2, ratio, ratio, ratio)
+        assert checked.verdict == verdict
+        assert f": {verdict}\n" in render_check(checked)
+    small = dataclasses.replace(envs, known=False)
+    hidden = Checked("envs", small, [10.0] * 2, [10.0] * 2, 1.0, 0.9, 1.1)
+    assert hidden.verdict == "unknown"
+    assert "predicted unknown" in render_check(hidden)
+    assert Checked(None, None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0).verdict == "unknown"
