@@ -171,7 +171,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
         page.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # of each test, like `unscheduled`: both look at the same times
 def text(recorded: Path) -> str:
     return render_html(open_session(recorded), summarize(recorded))
 
