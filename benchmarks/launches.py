@@ -38,11 +38,12 @@ MODES = ("eager", "cudagraph")
 _ENV_STEPS = {
     "sac": 320,
     "td3": 320,
-    "dqn": 1_100,
+    "dqn": 700,
     "ppo-continuous": 3 * 256,
     "ppo-atari": 3 * 1024,
 }
 _SHORTER: dict[str, dict[str, Any]] = {
+    "dqn": {"learning_starts": 100},
     # An iteration of 2048 steps would record 320 minibatches of one graph for the same counts.
     "ppo-continuous": {"rollout_length": 256, "num_minibatches": 4},
 }
