@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError, MissingExtraError, RunDirectoryError, UnknownNameError
@@ -209,9 +210,39 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
         logger.load_state_dict(state)
         logger.write(make_row(2, return_mean=2.0))
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    scalars = events.Scalars("progress/return_mean")
+    scalars = events.Scalars("episode/return_mean")
     assert [(event.step, event.value) for event in scalars] == [(100, 1.0), (200, 2.0)]
     assert "loss/policy" in events.Tags()["scalars"]
+
+
+def test_tensorboard_shows_the_return_first(tmp_path: Path) -> None:
+    """Sections as people know them; the first tag written, and the first chart, is the return."""
+    metrics = {"eval_return_mean": 5.0, "policy_loss": 0.1, "mine/reward": 2.0, "episodes": 1}
+    values = {"return_mean": 1.0, "episode_length_mean": 10.0, **metrics}
+    with ProgressLogger(tmp_path) as logger:
+        logger.write(make_row(1, **values))
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    tags = events.Tags()["scalars"]
+    assert tags[0] == sorted(tags)[0] == "episode/return_mean"
+    assert {name: events.Scalars(name)[0].value for name in tags} == {
+        "episode/return_mean": 1.0,
+        "episode/steps_mean": 10.0,
+        "eval/return_mean": 5.0,
+        "loss/policy": 0.25,
+        "loss/policy_loss": pytest.approx(0.1),
+        "time/iteration": 1.0,
+        "time/frames": 400.0,
+        "time/optimizer_steps": 3.0,
+        "time/wall_time_s": pytest.approx(0.1),
+        "time/sps": pytest.approx(1000 / 3),
+        "time/episodes": 1.0,
+        "mine/reward": 2.0,
+    }
+    layout = layout_pb2.Layout()
+    (event,) = events.Tensors("custom_scalars__config__")
+    layout.ParseFromString(event.tensor_proto.string_val[0])
+    chart = layout.category[0].chart[0]
+    assert list(chart.multiline.tag) == ["episode/return_mean", "eval/return_mean"]
 
 
 class FakeWandbRun:
@@ -259,7 +290,35 @@ def test_wandb_gets_rows_over_env_steps_and_goes_on_with_its_run(
     assert runs[0].finished
     assert ("*", "env_steps") in runs[0].metrics
     assert [run.rows[0]["env_steps"] for run in runs] == [100, 200]
-    assert "return_mean" not in runs[0].rows[0]
+    assert "episode/return_mean" not in runs[0].rows[0]
+    assert runs[0].rows[0]["time/sps"] == 1000.0 / 3
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    monkeypatch.setenv("WANDB_RUN_ID", "their-id")
+    with ProgressLogger(tmp_path, writers=["wandb"], wandb_settings=settings) as logger:
+        logger.write(make_row(1))
+    assert {"project", "id"}.isdisjoint(inits[2])
+
+
+def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B's own environment variables win; the run file holds the rows by our tags."""
+    wandb = pytest.importorskip("wandb")
+    for variable, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_PROJECT": "theirs",
+        "WANDB_RUN_GROUP": "seeds",
+        "WANDB_SILENT": "true",
+    }.items():
+        monkeypatch.setenv(variable, value)
+    settings = {"project": "mine", "name": "first", "config": {"lr": 1}}
+    with ProgressLogger(tmp_path, writers=["wandb"], wandb_settings=settings) as logger:
+        logger.write(make_row(1, return_mean=3.0))
+        assert (wandb.run.project, wandb.run.group, wandb.run.name) == ("theirs", "seeds", "first")
+        assert wandb.run.config["lr"] == 1
+        assert wandb.run.summary["episode/return_mean"] == 3.0
+    (file,) = tmp_path.rglob("*.wandb")
+    written = file.read_bytes()  # protocol buffers, whose strings stand there as they are
+    for text in (b"env_steps", b"episode/return_mean", b"loss/policy", b"time/sps"):
+        assert text in written
 
 
 def test_missing_wandb_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,14 @@ import math
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from redline.errors import MissingExtraError, RunDirectoryError
 from redline.plain_files import read_json, read_plain
 from redline.train.checkpoint.atomic_files import atomic_file, write_json_atomic
+from redline.train.progress.tags import AXIS, tags_in_order
 
 Row: TypeAlias = "Mapping[str, int | float | None]"
 
@@ -85,8 +86,8 @@ def open_writer(
     if name == "jsonl":
         return _JsonLinesWriter(run_dir / JSONL_NAME, rows)
     if name == "tensorboard":
-        return _TensorBoardWriter(run_dir / TENSORBOARD_NAME, last_env_steps + 1)
-    return _WandbWriter(run_dir, rows, wandb_settings)
+        return _TensorBoardWriter(run_dir / TENSORBOARD_NAME, columns, last_env_steps + 1)
+    return _WandbWriter(run_dir, columns, rows, wandb_settings)
 
 
 class _LineWriter(RowWriter):
@@ -160,19 +161,22 @@ class _JsonLinesWriter(_LineWriter):
 class _TensorBoardWriter(RowWriter):
     """Scalars over env_steps; what an earlier session wrote from `purge_step` on is hidden."""
 
-    def __init__(self, directory: Path, purge_step: int) -> None:
+    def __init__(self, directory: Path, columns: Sequence[str], purge_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         began_before = directory.is_dir() and any(directory.iterdir())
+        self._tags = tags_in_order(columns)
         self._writer = SummaryWriter(
             str(directory), purge_step=purge_step if began_before else None
         )
+        if not began_before:
+            self._writer.add_custom_scalars(_dashboard(self._tags.values()))
 
     def write(self, row: Row) -> None:
-        step = row["env_steps"]
-        for name, value in row.items():
-            if value is not None and name != "env_steps":
-                tag = name if "/" in name else f"progress/{name}"
+        step = row[AXIS]
+        for column, tag in self._tags.items():
+            value = row[column]
+            if value is not None:
                 self._writer.add_scalar(tag, value, step)
         self._writer.flush()
 
@@ -180,10 +184,40 @@ class _TensorBoardWriter(RowWriter):
         self._writer.close()
 
 
+def _dashboard(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
+    """TensorBoard's tab of custom scalars: return first, training and evaluation in one chart."""
+    present = set(tags)
+    charts = {
+        "return": ["episode/return_mean", "eval/return_mean"],
+        "episode length (env_steps)": ["episode/steps_mean", "eval/steps_mean"],
+        "env_steps per second": ["time/sps"],
+    }
+    shown = {title: [tag for tag in tags if tag in present] for title, tags in charts.items()}
+    return {"Redline": {title: ["Multiline", tags] for title, tags in shown.items() if tags}}
+
+
+# Arguments of `wandb.init` and W&B's own environment variables for them, which win.
+_WANDB_VARIABLES = {
+    "project": "WANDB_PROJECT",
+    "entity": "WANDB_ENTITY",
+    "name": "WANDB_NAME",
+    "group": "WANDB_RUN_GROUP",
+    "tags": "WANDB_TAGS",
+    "notes": "WANDB_NOTES",
+    "job_type": "WANDB_JOB_TYPE",
+    "mode": "WANDB_MODE",
+    "dir": "WANDB_DIR",
+    "id": "WANDB_RUN_ID",
+    "resume": "WANDB_RESUME",
+}
+
+
 class _WandbWriter(RowWriter):
     """A W&B run whose id is kept in the run directory, so that resuming goes on with it."""
 
-    def __init__(self, run_dir: Path, rows: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, run_dir: Path, columns: Sequence[str], rows: int, settings: Mapping[str, Any]
+    ) -> None:
         try:
             import wandb
         except ImportError as error:
@@ -192,16 +226,29 @@ class _WandbWriter(RowWriter):
         if rows > 0 and id_file.is_file():
             run_id = read_json(id_file)["id"]
         else:
-            run_id = uuid.uuid4().hex
+            run_id = os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex
             write_json_atomic(id_file, {"id": run_id})
-        given = {"project": "redline", "name": run_dir.name, **settings}
-        self._run = wandb.init(**given, dir=str(run_dir), id=run_id, resume="allow")
+        given = {
+            "project": "redline",
+            "name": run_dir.name,
+            **settings,
+            "dir": str(run_dir),
+            "id": run_id,
+            "resume": "allow",
+        }
+        for argument, variable in _WANDB_VARIABLES.items():
+            if os.environ.get(variable):
+                given.pop(argument, None)
+        self._tags = tags_in_order(columns)
+        self._run = wandb.init(**given)
         # W&B's own step counter must rise by ones and cannot be cut back; env_steps can.
-        self._run.define_metric("env_steps")
-        self._run.define_metric("*", step_metric="env_steps")
+        self._run.define_metric(AXIS)
+        self._run.define_metric("*", step_metric=AXIS)
 
     def write(self, row: Row) -> None:
-        self._run.log({name: value for name, value in row.items() if value is not None})
+        numbers = {tag: row[column] for column, tag in self._tags.items()}
+        present = {tag: value for tag, value in numbers.items() if value is not None}
+        self._run.log({AXIS: row[AXIS], **present})
 
     def close(self) -> None:
         self._run.finish()
