@@ -9,7 +9,7 @@ EXTRAS := $(EXTRAS),envpool
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-profile-312 lint clean
+.PHONY: help demo test test-profile-312 lint dist clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -63,6 +63,12 @@ lint: $(VENV)/.dev  ## ruff, import-linter, pyright
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/basedpyright --level error
+
+# An extension that does not compile fails the build here; on a user's machine it is left out.
+dist: $(VENV)/.core  ## a wheel and a source archive in dist/
+	@$(PIP) 'build>=1.2'
+	@rm -rf build
+	@REDLINE_REQUIRE_EXTENSIONS=1 $(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) $(VENV312) build dist demo-run .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -3,11 +3,13 @@
 They are optional: where no C compiler is found the package still installs. Without them marks do
 nothing, starting a profile says that the extension is missing, and a priority tree is searched by
 torch, which gives the same results. The CPU engine computes small networks by numpy, and leaves
-convolutions to torch.
+convolutions to torch. Wheels are built with REDLINE_REQUIRE_EXTENSIONS=1, so that none lacks one
+by mistake.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from setuptools import Extension, setup
@@ -17,6 +19,7 @@ INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"
 # Where the tensor library's threads are looked for; other systems have no such library.
 DL = ["dl"] if sys.platform == "linux" else []
+OPTIONAL = not os.environ.get("REDLINE_REQUIRE_EXTENSIONS")
 FLAGS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
 
 setup(
@@ -30,13 +33,14 @@ setup(
             depends=[f"{CSRC}/recorder.h", f"{CSRC}/arrow_stream.h"],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
-            optional=True,
+            optional=OPTIONAL,
         ),
         Extension(
             "redline.profile._sweep",
             sources=[f"{CSRC}/sweep.c", f"{CSRC}/decode.c"],
+            depends=[f"{CSRC}/sweep.h"],
             extra_compile_args=FLAGS,
-            optional=True,
+            optional=OPTIONAL,
         ),
         Extension(
             "redline.profile._sampler",
@@ -44,14 +48,14 @@ setup(
             depends=[f"{CSRC}/arrow_stream.h"],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
-            optional=True,
+            optional=OPTIONAL,
         ),
         Extension(
             "redline.replay._tree",
             sources=["src/redline/replay/csrc/tree.c"],
             # Sums must round as those of the tensor code do.
             extra_compile_args=[*FLAGS, "-ffp-contract=off"],
-            optional=True,
+            optional=OPTIONAL,
         ),
         Extension(
             "redline.engines.cpu._dense",
@@ -59,7 +63,7 @@ setup(
             depends=["src/redline/engines/cpu/csrc/product.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
             libraries=DL,
-            optional=True,
+            optional=OPTIONAL,
         ),
         Extension(
             "redline.engines.cpu._convolution",
@@ -67,7 +71,7 @@ setup(
             depends=["src/redline/engines/cpu/csrc/patches.h", THREADS, INSTRUCTIONS],
             extra_compile_args=FLAGS,
             libraries=DL,
-            optional=True,
+            optional=OPTIONAL,
         ),
     ]
 )
