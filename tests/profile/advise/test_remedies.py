@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from redline.profile.advise import remedies
 from redline.profile.advise.check import Checked, remedy_between, render_check
 from redline.profile.advise.iteration import Iteration, Part, Time
 from redline.profile.advise.rates import Range, Rates
@@ -147,3 +150,20 @@ def test_a_check_says_inside_outside_or_unknown() -> None:
     assert hidden.verdict == "unknown"
     assert "predicted unknown" in render_check(hidden)
     assert Checked(None, None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0).verdict == "unknown"
+
+
+def test_redline_has_the_options_that_are_advised() -> None:
+    """Read from the source: some remedies need a GPU, or a program of another kind."""
+    pytest.importorskip("torch", reason="the light environment has the profiler alone")
+    from redline.algos.registry import declaration
+    from redline.train.presets import preset_config
+
+    source = Path(remedies.__file__).read_text(encoding="utf-8")
+    said = " ".join(re.findall(r'"Redline": f?"(--[^"]*)"', source))
+    config = preset_config(declaration("sac"), "Pendulum-v1", "auto")
+    names = {each.name for part in (config.run, config.algo) for each in dataclasses.fields(part)}
+    options = {word.replace("-", "_") for word in re.findall(r"--(\S+)", said)}
+    assert len(options) >= 5
+    assert options <= names
+    for name, value in re.findall(r"--(\S+) ([a-z]\S*)", said):
+        config.replace(**{name.replace("-", "_"): value})  # refuses what it does not know

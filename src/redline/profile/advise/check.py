@@ -24,17 +24,17 @@ from redline.profile.record.options import Options
 
 # Words by which the second command differs from the first, and the remedy that they stand for.
 WORDS = (
-    (("subproc", "worker", "async"), "workers"),
+    (("subproc", "worker", "asyncvector"), "workers"),
     (("n_envs", "n-envs", "num_envs", "num-envs"), "envs"),
     (("fused",), "fused"),
     (("foreach",), "foreach"),
     (("thread",), "threads"),
     (("cudagraph",), "graphs"),
     (("compile",), "compile"),
-    (("overlap",), "overlap"),
+    (("overlap", "async"), "overlap"),
     (("batch",), "batches"),
     (("log",), "logging"),
-    (("replay-device", "replay_device"), "replay"),
+    (("replay-storage", "replay_storage"), "replay"),
     (("taskset", "pin"), "pinning"),
     (("frame_skip", "frame-skip", "render"), "simulator"),
 )

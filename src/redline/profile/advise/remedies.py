@@ -132,7 +132,7 @@ def _workers(it: Iteration, rates: Rates | None) -> Change | None:
         {
             "SB3": "make_vec_env(..., vec_env_cls=SubprocVecEnv)",
             "CleanRL": "gym.vector.AsyncVectorEnv instead of SyncVectorEnv",
-            "Redline": f"--env-workers {workers}",
+            "Redline": f"--collector workers --num-workers {workers}",
             "": "gymnasium.vector.AsyncVectorEnv",
         },
     )
@@ -150,7 +150,7 @@ def _overlap(it: Iteration, rates: Rates | None) -> Change | None:
         "lock and memory cost up to 60% of what is hidden",
         {
             "": "collect in another process or thread while the learner updates",
-            "Redline": "--overlap",
+            "Redline": "--collector async",
         },
     )
 
@@ -224,7 +224,7 @@ def _graphs(it: Iteration, rates: Rates | None) -> Change | None:
         "the GPU idles between kernels while the update is launched, and the update has fixed "
         "shapes",
         {
-            "Redline": "--accelerate cudagraphs",
+            "Redline": "--accelerate cudagraph",
             "": 'torch.compile(mode="reduce-overhead"), or torch.cuda.graph',
         },
     )
@@ -271,7 +271,7 @@ def _replay_on_device(it: Iteration, rates: Rates | None) -> Change | None:
     return Change(
         Range(0.3 * replay, 0.9 * replay),
         "the replay buffer fits into the GPU's memory",
-        {"Redline": "--replay-device cuda", "": "keep the replay buffer on the device"},
+        {"Redline": "--replay-storage device", "": "keep the replay buffer on the device"},
     )
 
 
