@@ -67,7 +67,6 @@ def test_a_chosen_number_of_threads_stays() -> None:
         ({"total_env_steps": 0}, "total_env_steps=0"),
         ({"num_threads": 0}, "num_threads=0"),
         ({"num_threads": "all"}, "num_threads='all'"),
-        ({"device": "tpu"}, "device='tpu'"),
         ({"learning_rate": "fast"}, "learning_rate='fast'"),
         ({"num_envs": 2.5}, "num_envs=2.5"),
         ({"num_envs": True}, "num_envs=True"),

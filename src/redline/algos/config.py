@@ -63,6 +63,13 @@ def require_not_negative(**values: float) -> None:
             raise ConfigError(f"{name}={value} must be finite and not negative. Give 0 or more.")
 
 
+def require_at_most(**values: tuple[float | None, float]) -> None:
+    """Raise ConfigError for the first (value, limit) that is above its limit; None is not."""
+    for name, (value, limit) in values.items():
+        if value is not None and value > limit:
+            raise ConfigError(f"{name}={value} must be at most {limit:,}. Give a smaller number.")
+
+
 def require_finite(**values: float) -> None:
     """Raise ConfigError for the first value that is infinite or no number."""
     for name, value in values.items():

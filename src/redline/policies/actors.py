@@ -507,6 +507,11 @@ def _checked(space: spaces.Space[Any]) -> spaces.Box:
             f"float64 can be served. Use gymnasium.wrappers.TransformAction for another "
             f"precision, or make whole numbers a MultiDiscrete or Discrete space."
         )
+    if not space.shape:
+        raise SpaceError(
+            f"actions of the space {space} are numbers, not vectors. Declare shape=(1,), or wrap "
+            f"the environment by gymnasium.wrappers.TransformAction."
+        )
     if int(np.prod(space.shape)) == 0:
         raise SpaceError(f"the action space {space} has no dimensions. Give it at least one.")
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):

@@ -201,6 +201,11 @@ def make_torso(
         added = sum(int(np.prod(space[key].shape or ())) for key in (ACTION, REWARD))
         return PreviousBesideFeatures(torso), features + added
     if not isinstance(encoder, str):
+        if not callable(encoder):
+            raise ConfigError(
+                f"network={encoder!r} is of type {type(encoder).__name__}. Give a function that "
+                f"takes an observation space and returns a torch.nn.Module."
+            )
         module = encoder(space)
         return module, _count_features(module, space)
     encoded = ObservationEncoder(space, encoder)
@@ -234,7 +239,13 @@ def _count_features(module: Any, space: spaces.Space[Any]) -> int:
             f"the encoder factory returned {module!r}, which is not a torch.nn.Module. Return a "
             f"module that maps observations [N, ...] to features [N, F]."
         )
-    features = _dry_run(module, space)
+    try:
+        features = _dry_run(module, space)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"the encoder factory's module fails on 2 observations of {space}: {error}. Give one "
+            f"that takes a tensor [N, ...] of them."
+        ) from error
     if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != 2:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ConfigError(

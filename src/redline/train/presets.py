@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redline.algos.registry import Declaration, declaration
-from redline.errors import UnknownNameError
+from redline.errors import ConfigError, UnknownNameError
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -68,6 +68,11 @@ def preset_config(algorithm: str | Declaration, env: str, preset: str) -> RunCon
     Raises:
         UnknownNameError: if there is no such preset.
     """
+    if not isinstance(preset, str):
+        raise ConfigError(
+            f"preset={preset!r} is of type {type(preset).__name__}. Give the name of a preset, "
+            f"such as 'auto' or 'default'."
+        )
     if isinstance(algorithm, str):
         algorithm = declaration(algorithm)
     plain = RunConfig(

@@ -16,12 +16,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from redline.algos.config import OnlyIf, OnlyWith, require_not_negative, require_positive
+from redline.algos.config import (
+    OnlyIf,
+    OnlyWith,
+    require_at_most,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.registry import declaration
 from redline.errors import ConfigError
 from redline.registry import is_named
 
 FORMAT_VERSION = 1
+_LARGEST_SEED = 2**63 - 1  # torch's generators take a signed number of 64 bits
+_LONGEST_WAIT_S = 1e8  # three years; the system's clocks overflow at 1e10
+_MOST_THREADS = 1024  # with 100,000 the tensor library ends by a segmentation fault
 _OLD_ENGINES = {"derived": "cpu"}  # names of version 0.1
 
 
@@ -201,6 +210,11 @@ class RunSettings:
             eval_episodes=self.eval_episodes,
         )
         require_not_negative(seed=self.seed, eval_interval=self.eval_interval)
+        require_at_most(
+            seed=(self.seed, _LARGEST_SEED),
+            worker_timeout_s=(self.worker_timeout_s, _LONGEST_WAIT_S),
+            num_threads=(0 if self.num_threads == "auto" else self.num_threads, _MOST_THREADS),
+        )
         for name in ("num_threads", "log_interval", "checkpoint_interval", "checkpoint_gap"):
             value = getattr(self, name)
             if value not in (None, "auto"):
@@ -377,7 +391,7 @@ class RunConfig:
             if owner is None:
                 raise ConfigError(unknown_setting(name, self.algorithm, self.names()))
             if name == "env_kwargs" and isinstance(value, Mapping):
-                value = json.dumps(value)
+                value = _as_json(name, value)
             kind = _types_of(type(parts[owner]))[name]
             changes[owner][name] = _coerce(name, value, kind)
         return dataclasses.replace(
@@ -521,6 +535,16 @@ def _from_plain(cls: Any, data: Any) -> Any:
             )
         values[name] = _coerce(name, value, hints[name])
     return cls(**values)
+
+
+def _as_json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} cannot be written as JSON ({error}), so the run could not be resumed. Give "
+            f"numbers, strings, lists and dicts, or give env as a callable that makes one."
+        ) from error
 
 
 def _coerce(name: str, value: Any, kind: Any) -> Any:

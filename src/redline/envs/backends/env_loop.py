@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium import Space
 
+from redline.envs import odd_envs
 from redline.envs.attributes import plain_attribute, set_attribute
 from redline.envs.backends.backend import Backend, StepBuffers, logged_values, success_of
 from redline.envs.plain_data import decode
@@ -62,6 +63,7 @@ class EnvLoop(Backend):
         try:
             for _ in range(num_envs):
                 self._envs.append(_checked_env(make_env(), env_id))
+            _require_same_spaces(self._envs, env_id)
             self._own_space = self._envs[0].observation_space
             self._add_action_masks(make_env)
         except BaseException:
@@ -76,6 +78,7 @@ class EnvLoop(Backend):
         self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]
         self._keeps_journals = any(journal is not None for journal in self._journals)
         self._left_over: tuple[Any, ...] | None = None
+        self._is_known = False  # whether an episode has ended; until then outcomes are looked at
         self.use_buffers(self.buffers)
 
     @classmethod
@@ -129,7 +132,7 @@ class EnvLoop(Backend):
         journal = self._journals[i]
         if journal is not None:
             journal.before_reset(seed)
-        obs, info = self._envs[i].reset(seed=seed)
+        obs, info = odd_envs.reset(self._envs[i], seed, self.label(i))
         self._write_obs(i, obs)
         self.buffers.lives[i] = info.get("lives", 0)
 
@@ -140,12 +143,20 @@ class EnvLoop(Backend):
             self._record(rows, active)
         flags = None if active is None else active.tolist()
         if flags is None or all(flags):
-            return self._write(map(_step, self._envs, rows))
+            if self._is_known:
+                return self._write(map(_step, self._envs, rows))
+            return self._write(self._checked_steps(rows, range(self.num_envs)))
         self.buffers.clear_flags()
         which = [i for i, is_active in enumerate(flags) if is_active]
-        any_ended = self._write((self._envs[i].step(rows[i]) for i in which), which)
+        any_ended = self._write(self._checked_steps(rows, which), which)
         self.buffers.valid[...] = active
         return any_ended
+
+    def _checked_steps(self, rows: list[Any], which: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+        for i in which:
+            outcome = _step(self._envs[i], rows[i])
+            odd_envs.check_outcome(outcome, self.label(i))
+            yield outcome
 
     def step_one(self, action: NestedArray) -> float | None:
         """Step the only environment, and write its observation if nothing else happened.
@@ -161,7 +172,9 @@ class EnvLoop(Backend):
         row = self.codec.only_row(action)
         if self._keeps_journals:
             self._record([row], None)
-        outcome = self._envs[0].step(row)
+        outcome = _step(self._envs[0], row)
+        if not self._is_known:
+            odd_envs.check_outcome(outcome, self.label(0))
         obs, reward, terminated, truncated, info = outcome
         if terminated or truncated or "lives" in info or not isinstance(reward, (float, int)):
             self._left_over = outcome
@@ -220,6 +233,8 @@ class EnvLoop(Backend):
         except (TypeError, ValueError) as error:
             raise self._odd_scalars(numbers, rewards, terminations, truncations) from error
         buffers.valid.fill(True)
+        if any_ended:
+            self._is_known = True
         return any_ended
 
     def _record(self, rows: list[Any], active: Array | None) -> None:
@@ -298,7 +313,22 @@ class EnvLoop(Backend):
 
 
 def _step(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, ...]:
-    return env.step(action)
+    try:
+        return env.step(action)
+    except (StopIteration, SystemExit) as error:
+        raise odd_envs.left(error, "step", type(env.unwrapped).__name__) from error
+
+
+def _require_same_spaces(envs: list[gymnasium.Env[Any, Any]], env_id: str) -> None:
+    first = envs[0]
+    for i, env in enumerate(envs):
+        for name in ("observation_space", "action_space"):
+            if getattr(env, name) != getattr(first, name):
+                raise EnvError(
+                    f"{env_id}: {name} of environment {i} is {getattr(env, name)}, and that of "
+                    f"environment 0 is {getattr(first, name)}. Make every copy with the same "
+                    f"spaces."
+                )
 
 
 def _checked_env(env: Any, env_id: str) -> gymnasium.Env[Any, Any]:

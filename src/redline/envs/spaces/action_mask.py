@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from redline.envs import odd_envs
 from redline.errors import EnvDataError
 from redline.nested import Array
 
@@ -49,7 +50,7 @@ def find_mask_space(
         return None
     probe = make_env()
     try:
-        _, info = probe.reset(seed=0)
+        _, info = odd_envs.reset(probe, 0, type(probe.unwrapped).__name__)
         if KEY in info:
             return mask_space(info[KEY])
         method = mask_method(probe)

@@ -28,6 +28,7 @@ from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
 from redline.train.runs.sealed_files import require_own_hash
 from redline.train.settings import RunConfig
 
+_LONGEST_NAME = 255  # bytes of one part of a path, on the file systems in use
 _NAMED_AT_MOST = 3  # of the changed settings: a name must fit into a table and a file system
 
 
@@ -117,6 +118,12 @@ def check_new_run_directory(path: Path) -> None:
     Raises:
         RunDirectoryError: naming the directory, the reason and the fix.
     """
+    long = next((part for part in path.parts if len(os.fsencode(part)) > _LONGEST_NAME), None)
+    if long is not None:
+        raise RunDirectoryError(
+            f"{long[:20]}... is a name of {len(os.fsencode(long))} bytes, and file systems take "
+            f"{_LONGEST_NAME}. Give a shorter --out."
+        )
     if (path / CONFIG_FILE).exists():
         raise RunDirectoryError(
             f"{path} already holds a run. Go on with it by `redline train --resume {path}`, or "

@@ -1,0 +1,124 @@
+"""Environments that do not keep to Gymnasium's interface: one sentence instead of a traceback.
+
+Older interfaces give four values from `step`, or an observation alone from `reset`. What `reset`
+gives is always looked at; what `step` gives until the first episode has ended, because a look costs
+about as much as the rest of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from redline.errors import EnvDataError, EnvError
+
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
+_STEP = "(observation, reward, terminated, truncated, info)"
+
+
+def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[Any, Any]:
+    """Reset an environment.
+
+    Args:
+        env: with all its wrappers.
+        seed: of its generator; None leaves that as it is.
+        label: what to call the environment in messages.
+
+    Returns:
+        (observation, info).
+
+    Raises:
+        EnvError: if it takes no seed, or exits.
+        EnvDataError: if it returns something else.
+    """
+    try:
+        outcome = env.reset(seed=seed)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise EnvError(
+            f"{label}: reset() does not take what Gymnasium gives it ({error}). Declare it as "
+            f"reset(self, *, seed=None, options=None), and begin with super().reset(seed=seed)."
+        ) from error
+    except (StopIteration, SystemExit) as error:
+        raise left(error, "reset", label) from error
+    if not isinstance(outcome, tuple) or len(outcome) != 2:
+        raise EnvDataError(
+            f"{label}: reset() returned {_described(outcome)}. Return (observation, info), as "
+            f"Gymnasium's interface says; an older environment needs a wrapper."
+        )
+    if not isinstance(outcome[1], Mapping):
+        raise EnvDataError(
+            f"{label}: the info that reset() returned is {outcome[1]!r}. Return a dict, {{}} if "
+            f"there is nothing to say."
+        )
+    return outcome
+
+
+def left(error: BaseException, method: str, label: str) -> EnvError:
+    """The error to raise where an environment's method ended by StopIteration or SystemExit."""
+    said = repr(error)
+    return EnvError(
+        f"{label}: {method}() raised {said}, which would have ended the run as if it were "
+        f"complete. Raise an error of another kind, or end the episode."
+    )
+
+
+def check_outcome(outcome: Any, label: str) -> None:
+    """Refuse what is not an outcome of `step`.
+
+    Args:
+        outcome: what the method returned.
+        label: what to call the environment in messages.
+
+    Raises:
+        EnvDataError: naming what is wrong with it, and the fix.
+    """
+    if not isinstance(outcome, tuple) or len(outcome) != 5:
+        raise EnvDataError(
+            f"{label}: step() returned {_described(outcome)}. Return {_STEP}, as Gymnasium's "
+            f"interface says; an older environment needs a wrapper."
+        )
+    _, reward, terminated, truncated, info = outcome
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        if not _is_flag(value):
+            raise EnvDataError(
+                f"{label}: {name} is {value!r} of type {type(value).__name__}. step() must return "
+                f"one bool for it."
+            )
+    if not isinstance(info, Mapping):
+        raise EnvDataError(
+            f"{label}: the info that step() returned is {info!r}. Return a dict, {{}} if there is "
+            f"nothing to say."
+        )
+    if not _is_number(reward):
+        raise EnvDataError(
+            f"{label}: reward is {reward!r} of type {type(reward).__name__}. step() must return "
+            f"one plain number for it."
+        )
+    size = abs(float(np.asarray(reward, dtype=np.float64).reshape(())))
+    if np.isfinite(size) and size > _LARGEST_REWARD:
+        raise EnvDataError(
+            f"{label}: a reward of size {size:g} does not fit into float32, whose largest "
+            f"number is {_LARGEST_REWARD:.3g}. Scale rewards in the environment or a wrapper."
+        )
+
+
+def _is_flag(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return True
+    return getattr(value, "shape", ()) == () and _is_number(value) and float(value) in (0.0, 1.0)
+
+
+def _is_number(value: Any) -> bool:
+    has_one = getattr(value, "shape", ()) in ((), (1,))
+    return has_one and not isinstance(value, (str, bytes)) and hasattr(value, "__float__")
+
+
+def _described(outcome: Any) -> str:
+    if isinstance(outcome, tuple):
+        return f"a tuple of {len(outcome)}"
+    return "None" if outcome is None else f"one {type(outcome).__name__}"

@@ -1,0 +1,123 @@
+"""Environments that do not keep to the interface get one sentence, not a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from redline.envs import make_vec
+from redline.errors import EnvDataError, EnvError, RedlineError
+
+OBS = np.zeros(3, np.float32)
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Does nothing for ten steps."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.steps = 0
+        return OBS, {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return OBS, 1.0, self.steps == 10, False, {}
+
+
+def leaves_by(error: BaseException | type[BaseException]) -> Callable[..., Any]:
+    def step(self: Any, action: Any) -> Any:
+        raise error
+
+    return step
+
+
+def gives(outcome: Any) -> Callable[..., Any]:
+    return lambda self, *_, **__: outcome
+
+
+def run(changes: dict[str, Any], num_envs: int = 2, steps: int = 1) -> None:
+    kind = type("Odd", (Plain,), changes)
+    with make_vec(lambda: kind(), num_envs) as env:
+        env.reset(1)
+        for _ in range(steps):
+            env.step(np.zeros(num_envs, np.int64))
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize(
+    ("method", "outcome", "said"),
+    [
+        ("step", (OBS, 1.0, False, {}), "step() returned a tuple of 4"),
+        ("step", (OBS, 1.0, False), "step() returned a tuple of 3"),
+        ("step", None, "step() returned None"),
+        ("step", (OBS, 1.0, False, False, None), "the info that step() returned is None"),
+        ("step", (OBS, 1.0, np.array([True, False]), False, {}), "terminated is array"),
+        ("step", (OBS, 1.0, np.array([False]), False, {}), "terminated is array"),
+        ("step", (OBS, 1.0, "no", False, {}), "terminated is 'no' of type str"),
+        ("step", (OBS, 1.0, False, None, {}), "truncated is None"),
+        ("step", (OBS, "1", False, False, {}), "reward is '1' of type str"),
+        ("step", (OBS, None, False, False, {}), "reward is None"),
+        ("step", (OBS, -1e300, False, False, {}), "1e+300 does not fit into float32"),
+        ("reset", OBS, "reset() returned one ndarray"),
+        ("reset", None, "reset() returned None"),
+        ("reset", (OBS, None), "the info that reset() returned is None"),
+    ],
+)
+def test_an_odd_outcome_is_named(method: str, outcome: Any, said: str, num_envs: int) -> None:
+    with pytest.raises(EnvDataError) as raised:
+        run({method: gives(outcome)}, num_envs)
+    assert said in str(raised.value)
+
+
+def test_a_reset_without_a_seed_is_named() -> None:
+    with pytest.raises(EnvError, match=r"unexpected keyword argument 'seed'.*seed=None"):
+        run({"reset": lambda self: (OBS, {})})
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), StopIteration])
+def test_an_environment_that_leaves_does_not_end_the_run_as_complete(error: Any) -> None:
+    """SystemExit(0) ended training with exit code 0."""
+    with pytest.raises(EnvError, match=r"step\(\) raised"):
+        run({"step": leaves_by(error)})
+
+
+def test_also_after_the_first_episode() -> None:
+    def step(self: Any, action: Any) -> Any:
+        if self.spent:
+            sys.exit(0)
+        self.spent = True
+        return OBS, 1.0, True, False, {}
+
+    with pytest.raises(EnvError, match="SystemExit"):
+        run({"step": step, "spent": False}, steps=2)
+
+
+def test_copies_with_other_spaces_are_named() -> None:
+    made: list[int] = []
+
+    def init(self: Any) -> None:
+        Plain.__init__(self)
+        made.append(0)
+        self.observation_space = spaces.Box(-1, 1, (2 + len(made),), np.float32)
+
+    with pytest.raises(EnvError, match="observation_space of environment 1 is"):
+        run({"__init__": init})
+
+
+def test_numbers_and_flags_of_numpy_are_served() -> None:
+    run({"step": gives((OBS, np.float32(1.0), np.bool_(False), 0, {}))}, steps=3)
+
+
+def test_all_are_of_the_one_tree() -> None:
+    assert issubclass(EnvDataError, RedlineError)
+    assert issubclass(EnvError, RedlineError)
