@@ -40,7 +40,7 @@ _NOT_SETTINGS = ("seed", "out", "quiet", "tensorboard")
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
     """All settings that the experiment's command means today, presets included."""
-    from redline.cli import parse_train_arguments
+    from redline.command_line.train import parse_train_arguments
 
     config = parse_train_arguments(experiment.arguments(1, "run")[1:])
     # As it is read back from a file: tuples are lists there.

@@ -66,7 +66,7 @@ def test_a_pattern_restricts_and_one_without_a_match_is_refused() -> None:
     "name", ["sac-HalfCheetah-v5", "dqn-MinAtar-Asterix-v1", "ppo-ALE-Pong-v5"]
 )
 def test_a_command_names_nothing_but_what_the_experiment_says(name: str) -> None:
-    from redline.cli import parse_train_arguments
+    from redline.command_line.train import parse_train_arguments
 
     experiment = next(e for e in SUITES["published"] if e.name == name)
     config = parse_train_arguments(experiment.arguments(3, "somewhere")[1:])

@@ -161,7 +161,7 @@ def test_a_run_of_before_is_resumed_with_whatever_it_has(tmp_path: Path) -> None
     config["run"] |= {"max_staleness": 5, "eval_async": True}
     config["policy"]["core_size"] = 9
     (out / "config.json").write_text(json.dumps(config))
-    resumed = redline.train(resume=out, total_env_steps=128, quiet=True)
+    resumed = redline.train(resume=out, total_env_steps=128, quiet=True, accept_changed_config=True)
     assert resumed.inspect()["env_steps"] == 128
 
 
