@@ -91,6 +91,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "device",
         "policy_device",
         "env_device",
+        "eval_device",
+        "deterministic",
         "accelerate",
         "cpu_acting",
         "self_check",

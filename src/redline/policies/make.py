@@ -242,6 +242,8 @@ def _count_features(module: Any, space: spaces.Space[Any]) -> int:
     try:
         features = _dry_run(module, space)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if "deterministic" in str(error):
+            raise  # the run names the operator
         raise ConfigError(
             f"the encoder factory's module fails on 2 observations of {space}: {error}. Give one "
             f"that takes a tensor [N, ...] of them."

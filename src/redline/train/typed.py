@@ -26,14 +26,22 @@ class RunOptions(TypedDict, total=False):
     run until it is reached."""
     seed: int
     """Seed of everything: network, action noise, environments, minibatches."""
-    device: Literal["cpu", "cuda"]
-    """Where the policy learns, and acts unless policy_device says otherwise."""
-    policy_device: Literal["cpu", "cuda"] | None
+    device: str
+    """Where the policy learns, and acts unless policy_device says otherwise: auto, cpu, cuda,
+    cuda:N or mps. auto: the first CUDA device if there is one, else the CPU; the run says
+    why."""
+    policy_device: str | None
     """Where the policy acts; elsewhere than device it is a copy that takes over the weights
     after each iteration. None: device."""
-    env_device: Literal["cpu", "cuda"] | None
+    env_device: str | None
     """Where native games are stepped, and where other environments' observations are delivered.
     None: policy_device for native games, the CPU for others."""
+    eval_device: str | None
+    """Where the policy acts while it is evaluated, as a copy if that is elsewhere than device.
+    None: device, or the CPU with eval_async."""
+    deterministic: bool
+    """Whether only operators that give the same bits every time may run: on a GPU, some have no
+    such form, and the run stops with the operator's name."""
     env_kwargs: str | Mapping[str, Any]
     """Further arguments of the environment, as a JSON object."""
     atari_preset: Literal["dqn-2015", "machado-2018"]
@@ -73,8 +81,8 @@ class RunOptions(TypedDict, total=False):
     accelerate: Literal["auto", "eager", "cpu", "compile", "cudagraph", "compile+cudagraph"]
     """How updates run: as they are written (eager), by hand-written kernels for known algorithms
     and networks (cpu), through torch.compile, or as captured CUDA graphs. What an engine
-    cannot serve runs eager. auto: what has proved fastest for such a device and such
-    networks; config.json says which that was."""
+    cannot serve runs eager. auto: captured on CUDA; elsewhere what has proved fastest for
+    such a device and such networks. config.json says which that was."""
     cpu_acting: bool | None
     """Whether hand-written kernels may act where they know the policy: for a single environment,
     and for images. None: where accelerate is auto or cpu."""
