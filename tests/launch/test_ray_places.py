@@ -34,16 +34,14 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 @pytest.fixture
 def _no_cluster_is_left() -> Iterator[None]:
+    ray = pytest.importorskip("ray")
     yield
-    import ray
-
     ray.shutdown()
 
 
 @pytest.mark.usefixtures("_no_cluster_is_left")
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
 def test_a_sweep_runs_on_a_cluster_that_is_started_here(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     base = {
         "env": "CartPole-v1",
         "total_env_steps": 128,
