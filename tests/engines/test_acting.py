@@ -10,6 +10,7 @@ import pytest
 
 import redline
 from redline.algos.ppo import PPO
+from redline.engines.cpu.acting import ActorCriticRowActor
 from redline.policies.distributions import Categorical
 
 SETTINGS: dict[str, Any] = {
@@ -40,21 +41,30 @@ WRITTEN, KERNELS = "acting: the policy as it is written", "acting: CPU kernels, 
 def test_a_run_acts_as_it_says(
     settings: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    """An eager run's actions are drawn by the distribution that one can read."""
-    samples: list[int] = []
-    sample = Categorical.sample
+    """What is said is what runs: a new run's actions are counted where they are drawn."""
+    drawn: list[int] = []
+    act = ActorCriticRowActor.act
 
-    def counted(self: Categorical, *args: Any) -> Any:
-        samples.append(1)
-        return sample(self, *args)
+    def counted(self: ActorCriticRowActor, *args: Any) -> None:
+        drawn.append(1)
+        act(self, *args)
 
+    monkeypatch.setattr(ActorCriticRowActor, "act", counted)
     run = redline.train("ppo", out=tmp_path / "run", **(SETTINGS | settings))
     out, err = capfd.readouterr()
     assert said in out + err
     config = json.loads((run.out / "config.json").read_text())["run"]
     assert config["cpu_acting"] is (said == KERNELS or "num_envs" in settings)
+    assert len(drawn) == (64 if said == KERNELS else 0)
     if said == WRITTEN:
-        monkeypatch.setattr(Categorical, "sample", counted)
+        samples: list[int] = []
+        sample = Categorical.sample
+
+        def sampled(self: Categorical, *args: Any) -> Any:
+            samples.append(1)
+            return sample(self, *args)
+
+        monkeypatch.setattr(Categorical, "sample", sampled)
         redline.train(resume=run.out, total_env_steps=128, quiet=True)
         assert len(samples) == 64 // settings.get("num_envs", 1)
 

@@ -125,10 +125,10 @@ def execute(
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)
         torch.set_num_threads(int(config.run.num_threads))
-        local = ranks.share(config)
         config = ranks.eager(config)
         asked = config.run.accelerate
         engine, config = _choose_engine(config, algorithm, out if checkpoint else None)
+        local = ranks.share(config)  # after the choice, which also says who acts
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(local, probe, algorithm.policy, out, settings)
@@ -175,7 +175,7 @@ def execute(
             *taken,
             *devices_said,
             f"updates: {engine.name} ({engine.reason})",
-            f"acting: {_acting(config, collector_kind, algorithm)}",
+            f"acting: {_acting(local, collector_kind, algorithm)}",
             f"threads: {config.run.num_threads} ({threads_reason})",
         ]
         console.message("\n".join(reasons))
