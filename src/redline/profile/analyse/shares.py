@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import sweep_streams
-from redline.profile.analyse.summary import ShareRow, Summary, summarize
+from redline.profile.analyse.summary import ShareRow, Summary, all_problems, summarize
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline, build_timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
 
@@ -143,7 +143,7 @@ def with_shares(summary: Summary, session: Session, sampled: Session | None = No
             f"{sampled.directory} holds no samples of a process of {session.directory}. Record the "
             "same program with --mode sample, or with --sample-hz"
         )
-    return replace(summary, shares=rows)
+    return replace(summary, shares=rows, problems=all_problems(session))
 
 
 def _by_name(session: Session) -> dict[tuple[str, int], Process]:

@@ -41,7 +41,15 @@ from redline.profile.reader import Process, Session, open_session
 Charge = dict[tuple[str, str], tuple[int, str]]  # (phase, operation): callbacks, marked operation
 Costs = dict[tuple[str, str], tuple[float, float]]  # (phase, operation): ns, standard deviation
 
-__all__ = ["Cell", "FunctionRow", "ProcessRow", "ShareRow", "Summary", "summarize"]
+__all__ = [
+    "Cell",
+    "FunctionRow",
+    "ProcessRow",
+    "ShareRow",
+    "Summary",
+    "all_problems",
+    "summarize",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +180,10 @@ def summarize(session: Session | str | Path) -> Summary:
     cells: list[Cell] = []
     rows: list[ProcessRow] = []
     functions: list[FunctionRow] = []
-    problems = list(session.problems)
     for timeline, found, cost in zip(timelines, all_cells, costs, strict=True):
         cells += _cell_rows(timeline.process, found, cost, is_corrected)
         rows.append(_process_row(timeline, found))
         functions += _function_rows(timeline)
-        for problem in timeline.process.problems:
-            problems.append(f"{timeline.process.name} (pid {timeline.process.pid}): {problem}")
     begin, end = session_span(timelines)
     waiting, waiting_for = waits(timelines)
     gpu = [(timeline, found) for timeline, found in zip(timelines, windows, strict=True) if found]
@@ -192,7 +197,7 @@ def summarize(session: Session | str | Path) -> Summary:
         functions=sorted(functions, key=lambda row: -row.total_s),
         dropped_events=sum(process.dropped for process in session.processes),
         too_deep_events=sum(process.too_deep for process in session.processes),
-        problems=problems,
+        problems=all_problems(session),
         transitions=[row for t in timelines for row in transitions(t)],
         busy_together=[BusyTogether(k, ns / 1e9) for k, ns in busy_together(timelines).items()],
         waits=waiting,
@@ -202,6 +207,15 @@ def summarize(session: Session | str | Path) -> Summary:
         gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
         attributed=_attributed(all_cells) if session.mode == "full" else math.nan,
     )
+
+
+def all_problems(session: Session) -> list[str]:
+    """What was wrong with the files that were read so far, each with its process."""
+    return session.problems + [
+        f"{process.name} (pid {process.pid}): {problem}"
+        for process in session.processes
+        for problem in process.problems
+    ]
 
 
 def _overhead(
