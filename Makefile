@@ -9,7 +9,7 @@ EXTRAS := $(EXTRAS),envpool
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-profile-312 lint dist clean
+.PHONY: help demo test test-profile-312 lint docs dist clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,7 +32,7 @@ $(VENV)/.dev: $(VENV)/.core
 demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev lint test-profile-312  ## every check and test
+test: $(VENV)/.dev lint docs test-profile-312  ## every check and test
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
@@ -64,6 +64,10 @@ lint: $(VENV)/.dev  ## ruff, import-linter, pyright
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/basedpyright --level error
 
+# Warnings are errors: a dead link, anchor or image, or a name that the reference cannot find.
+docs: $(VENV)/.dev  ## the documentation as a site in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 # An extension that does not compile fails the build here; on a user's machine it is left out.
 dist: $(VENV)/.core  ## a wheel and a source archive in dist/
 	@$(PIP) 'build>=1.2'
@@ -71,4 +75,4 @@ dist: $(VENV)/.core  ## a wheel and a source archive in dist/
 	@REDLINE_REQUIRE_EXTENSIONS=1 $(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) $(VENV312) build dist demo-run .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(VENV312) build dist site demo-run .pytest_cache .ruff_cache .hypothesis src/*.egg-info
