@@ -94,3 +94,21 @@ def test_json_that_nobody_writes_is_a_value_error(text: str, tmp_path: Path) -> 
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"."):
         read_json(tmp_path / "config.json")
+
+
+def test_a_directory_that_goes_while_one_looks_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on removes old checkpoints: between their listing and a look into them."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    opened = os.open
+
+    def removing(path: str | Path, *args: int, **kwargs: int) -> int:
+        if path in ("a", "b"):
+            (tmp_path / str(path)).rmdir()
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", removing)
+    refuse_special_files(tmp_path)
+    assert not any(tmp_path.iterdir())

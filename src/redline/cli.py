@@ -30,6 +30,7 @@ commands:
   train --config FILE        the same with settings from a file, such as a run's config.json
   train --resume RUN_DIR     go on with a run that was stopped
   runs [DIR]                 the runs in a folder: state, env_steps, return
+  watch RUN|FOLDER           follow a run, or a folder of runs, in the terminal
   presets ALGORITHM          named hyperparameters, and what each sets
   eval RUN_DIR...            run whole episodes with trained agents
   inspect RUN_DIR            what the newest checkpoint holds

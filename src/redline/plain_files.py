@@ -63,12 +63,16 @@ def _refuse_special(root: Path, handle: int, inside: tuple[str, ...]) -> None:
             f"{root.joinpath(*inside[:4])} is nested more than {_DEEPEST} directories deep, as no "
             f"run directory is. Remove it."
         )
+    found: list[tuple[str, int]] = []
     with os.scandir(handle) as entries:
-        found = [(entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in entries]
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # a run that goes on removes checkpoints
+                found.append((entry.name, entry.stat(follow_symlinks=False).st_mode))
     for name, mode in found:
         if stat.S_ISDIR(mode):
             with _opened_below(root, handle, (*inside, name)) as below:
-                _refuse_special(root, below, (*inside, name))
+                if below is not None:
+                    _refuse_special(root, below, (*inside, name))
         elif not stat.S_ISREG(mode):
             if stat.S_ISLNK(mode) and _stays_inside(handle, name, inside):
                 continue
@@ -76,10 +80,14 @@ def _refuse_special(root: Path, handle: int, inside: tuple[str, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _opened_below(root: Path, handle: int, inside: tuple[str, ...]) -> Iterator[int]:
+def _opened_below(root: Path, handle: int, inside: tuple[str, ...]) -> Iterator[int | None]:
+    """A directory below another one; None if it has been removed meanwhile."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         below = os.open(inside[-1], flags, dir_fd=handle)
+    except FileNotFoundError:
+        yield None
+        return
     except OSError as error:
         path = root.joinpath(*inside)
         raise RunDirectoryError(f"{path} cannot be read: {error.strerror or error}.") from error

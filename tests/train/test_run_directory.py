@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import redline
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.presets import preset_config
-from redline.train.runs.run_directory import run_directory, run_name
+from redline.train.runs.run_directory import RunLock, run_directory, run_name
+from redline.train.runs.summary import is_running
 from redline.train.settings import RunConfig
 
 
@@ -72,3 +74,14 @@ def test_an_own_directory_must_hold_no_run(tmp_path: Path) -> None:
         run_directory(config(out=str(tmp_path))),
     ):
         pass
+
+
+def test_a_look_at_the_lock_does_not_keep_a_run_from_starting(tmp_path: Path) -> None:
+    """`redline runs` and `redline watch` hold the lock for a moment, to see whether others do."""
+    (tmp_path / ".lock").touch()
+    with open(tmp_path / ".lock", "rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with RunLock(tmp_path):
+            assert is_running(tmp_path)
+    assert not is_running(tmp_path)

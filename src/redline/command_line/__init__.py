@@ -5,6 +5,7 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "train": "redline.command_line.train:train",
     "runs": "redline.command_line.run_list:list_runs",
+    "watch": "redline.command_line.watch:watch",
     "presets": "redline.command_line.preset_list:list_presets",
     "eval": "redline.command_line.runs:eval_runs",
     "inspect": "redline.command_line.runs:inspect_run",

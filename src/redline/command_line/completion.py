@@ -72,6 +72,8 @@ def _candidates(before: list[str]) -> list[str]:
         return ["bash", "zsh"] if len(before) == 1 else []
     if before[0] == "presets":
         return _presets(before[1:])
+    if before[0] == "watch":
+        return ["--once", "--help"]
     if before[0] != "train":
         return []
     if len(before) == 1:

@@ -16,6 +16,7 @@ import dataclasses
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from redline.train.runs.sealed_files import require_own_hash
 from redline.train.settings import RunConfig
 
 _LONGEST_NAME = 255  # bytes of one part of a path, on the file systems in use
+_LOOKED_AT_S = 0.25  # a look at the lock takes microseconds, if its process is not put to sleep
 _NAMED_AT_MOST = 3  # of the changed settings: a name must fit into a table and a file system
 
 
@@ -203,6 +205,24 @@ def _said(path: Path, name: str) -> Any:
         return None
 
 
+def _lock(descriptor: int) -> None:
+    """Take a lock, also while `redline runs` or `redline watch` holds it for a moment to look.
+
+    Raises:
+        OSError: if it is held for longer.
+    """
+    deadline_s = time.monotonic() + _LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_LOOKED_AT_S / 50)
+        else:
+            return
+
+
 class RunLock:
     """Holds a run directory for one process; the system releases it however that one ends.
 
@@ -225,7 +245,7 @@ class RunLock:
                 f"write to."
             ) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             os.close(descriptor)
             raise RunDirectoryError(

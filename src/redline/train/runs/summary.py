@@ -21,6 +21,7 @@ from redline.train.runs.files import (
 )
 
 _TAIL_BYTES = 65_536
+_MOST_ENV_STEPS = 2**63  # of a run; JSON holds numbers of thousands of digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class RunSummary:
         env_steps: of the last row.
         total_env_steps: length of the run.
         return_mean: the last one in `progress.csv`; None before the first episode.
+        sps: env_steps per second in the last row; None before it.
         name: what the run is called; None: by its directory.
         group: what it belongs to, if anything.
         tags: words to find it by.
@@ -51,6 +53,7 @@ class RunSummary:
     env_steps: int
     total_env_steps: int
     return_mean: float | None
+    sps: float | None = None
     name: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()
@@ -77,6 +80,8 @@ def summarize_run(path: Path) -> RunSummary | None:
         run = config["run"]
         last = last_row(path)
         total = int(run["total_env_steps"])
+        if total > _MOST_ENV_STEPS:
+            return None
         env_steps = int(float(last.get("env_steps") or 0))
         end = _last_end(path)
         return RunSummary(
@@ -88,12 +93,13 @@ def summarize_run(path: Path) -> RunSummary | None:
             env_steps=env_steps,
             total_env_steps=total,
             return_mean=_last_return(path),
+            sps=float(last["sps"]) if last.get("sps") else None,
             name=run.get("name"),
             group=run.get("group"),
-            tags=tuple(run.get("tags", ())),
+            tags=tuple(map(str, run.get("tags", ()))),
             reason=end.get("reason"),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, csv.Error):
         return None
 
 
