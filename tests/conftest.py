@@ -1,9 +1,36 @@
-"""What every test process is told before torch is loaded."""
+"""What every test process is told before torch is loaded, and how its workers start."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.warm_workers import WarmSubprocess
 
 # As a run tells its own process (`redline.train.process`): several test processes share the cores,
 # and OpenMP's idle threads would keep them from each other for milliseconds at a time.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+@pytest.fixture(scope="session")
+def warm_subprocess() -> Iterator[WarmSubprocess]:
+    """Starts this test process's workers, from a template that the first of them starts."""
+    warm = WarmSubprocess()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(autouse=True)
+def _warm_workers(
+    request: pytest.FixtureRequest, warm_subprocess: WarmSubprocess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start workers quickly, unless a test is marked `cold_workers` or has no torch."""
+    cold = request.node.get_closest_marker("cold_workers") is not None
+    if not cold and sys.platform == "linux" and "torch" in sys.modules:
+        from redline.envs.workers import worker_process
+
+        warm_subprocess.start()  # now, for tests that compare the processes before and after
+        monkeypatch.setattr(worker_process, "subprocess", warm_subprocess)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -20,6 +18,7 @@ from tests.collect.placements import (
 )
 from tests.collect.scripted import ExactPolicy
 from tests.collect.test_workers import Misbehaving, alive
+from tests.warm_workers import WarmSubprocess
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,9 @@ def test_a_worker_that_fails_ends_the_collection(placement: str, deed: str, mess
 
 
 @pytest.mark.parametrize("placement", ["alternating", "async"])
-def test_workers_end_when_the_learner_is_killed(placement: str) -> None:
+def test_workers_end_when_the_learner_is_killed(
+    placement: str, warm_subprocess: WarmSubprocess
+) -> None:
     """kill -9 in the middle of collecting gives it no chance to clean up."""
     program = (
         "import os, sys; sys.path.insert(0, '.')\n"
@@ -60,8 +61,8 @@ def test_workers_end_when_the_learner_is_killed(placement: str) -> None:
         "print(*children(), flush=True)\n"
         "while True: c.collect()\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    parent = warm_subprocess.Popen(
+        [sys.executable, "-c", program], stdout=warm_subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]

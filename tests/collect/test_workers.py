@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.collect.placements import (
     children,
     shared_memory,
 )
+from tests.warm_workers import WarmSubprocess
 
 
 def cartpole_policy(core: str = "none") -> Any:
@@ -180,7 +180,7 @@ def test_slow_steps_are_not_a_hang() -> None:
         assert collector.collect().num_valid() == 80
 
 
-def test_workers_end_when_the_parent_is_killed(tmp_path: Path) -> None:
+def test_workers_end_when_the_parent_is_killed(warm_subprocess: WarmSubprocess) -> None:
     """kill -9 gives the parent no chance to clean up."""
     program = (
         "import sys, time; sys.path.insert(0, '.')\n"
@@ -190,8 +190,8 @@ def test_workers_end_when_the_parent_is_killed(tmp_path: Path) -> None:
         "while True: c.collect()\n"
     )
     shared = shared_memory()
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    parent = warm_subprocess.Popen(
+        [sys.executable, "-c", program], stdout=warm_subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from tests.warm_workers import WarmSubprocess
 
 from redline.errors import ConfigError, CorruptCheckpointError, UnknownNameError
 from redline.train.checkpoint.checkpoint import load_checkpoint
@@ -177,14 +177,16 @@ while True:
 
 
 @pytest.mark.parametrize("mode", ["last+gap", "best"])
-def test_kill_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path, mode: str) -> None:
+def test_kill_at_any_moment_leaves_the_old_or_the_new(
+    tmp_path: Path, mode: str, warm_subprocess: WarmSubprocess
+) -> None:
     """Fault 27: a kill in the middle of a save must not cost the run."""
     rng = random.Random(0)
     store = CheckpointStore(tmp_path, cast(SnapshotMode, mode), gap=3)
     for _ in range(4):
-        process = subprocess.Popen(
+        process = warm_subprocess.Popen(
             [sys.executable, "-c", SAVING, str(tmp_path), mode],
-            stdout=subprocess.PIPE,
+            stdout=warm_subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.warm_workers import WarmSubprocess
 
 import redline
 from redline.errors import ConfigError, DeviceError, IncompatibleCheckpointError
@@ -66,7 +66,9 @@ def test_a_run_in_two_halves_equals_a_whole_one(algorithm: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_killed_run_ends_like_one_never_stopped(algorithm: str, tmp_path: Path) -> None:
+def test_a_killed_run_ends_like_one_never_stopped(
+    algorithm: str, tmp_path: Path, warm_subprocess: WarmSubprocess
+) -> None:
     """SIGKILL once, after the second checkpoint."""
     settings = SMALL | ALGORITHMS[algorithm] | {"total_env_steps": 2048, "log_interval": 700}
     whole = small(tmp_path / "whole", algorithm, **settings)
@@ -78,14 +80,14 @@ def test_a_killed_run_ends_like_one_never_stopped(algorithm: str, tmp_path: Path
             options += ["--hidden-sizes", *map(str, value)]
         elif not isinstance(value, bool):
             options += [f"--{name.replace('_', '-')}", str(value)]
-    process = subprocess.Popen([*command, *options, "--quiet", "--out", str(killed)])
+    process = warm_subprocess.Popen([*command, *options, "--quiet", "--out", str(killed)])
     try:
         while process.poll() is None and len(list((killed / "checkpoints").glob("step_*"))) < 2:
             time.sleep(0.002)
     finally:
         process.kill()
         process.wait()
-    subprocess.run([*command, "--resume", str(killed), "--quiet"], check=True)
+    warm_subprocess.run([*command, "--resume", str(killed), "--quiet"], check=True)
     assert Run.load(killed).inspect()["params_sha256"] == whole.inspect()["params_sha256"]
     assert rows(killed) == rows(whole.out)
 

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from itertools import product
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.warm_workers import WarmSubprocess
 from torch import nn
 
 import redline
@@ -135,7 +135,9 @@ def test_serial_and_workers_differ_in_nothing_but_placement(tmp_path: Path) -> N
     assert serial.inspect()["env_steps"] == parallel.inspect()["env_steps"]
 
 
-def test_a_run_killed_at_any_time_ends_like_one_never_stopped(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_time_ends_like_one_never_stopped(
+    tmp_path: Path, warm_subprocess: WarmSubprocess
+) -> None:
     """SIGKILL three times, once before the first checkpoint can be there."""
     command = [sys.executable, "-m", "redline.cli", "train"]
     settings = {
@@ -145,15 +147,15 @@ def test_a_run_killed_at_any_time_ends_like_one_never_stopped(tmp_path: Path) ->
     options = ["ppo", "--no-tensorboard", "--quiet"]
     options += [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, *options, "--out", str(whole)], check=True)
+    warm_subprocess.run([*command, *options, "--out", str(whole)], check=True)
     for progress in (0, 2, 5):
         begun = (killed / "config.json").exists()
         form = ["--resume", str(killed), "--quiet"] if begun else [*options, "--out", str(killed)]
-        process = subprocess.Popen([*command, *form])
+        process = warm_subprocess.Popen([*command, *form])
         wait_for(lambda: number_of_checkpoints_written(killed) >= progress)  # noqa: B023
         process.kill()
         process.wait()
-    subprocess.run([*command, "--resume", str(killed), "--quiet"], check=True)
+    warm_subprocess.run([*command, "--resume", str(killed), "--quiet"], check=True)
     assert Run.load(killed).inspect()["params_sha256"] == Run.load(whole).inspect()["params_sha256"]
     assert rows(killed) == rows(whole)
 
@@ -173,13 +175,15 @@ def wait_for(condition: Any, timeout_s: float = 120.0) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_signal_writes_a_checkpoint_and_leaves(number: int, tmp_path: Path) -> None:
+def test_a_stop_signal_writes_a_checkpoint_and_leaves(
+    number: int, tmp_path: Path, warm_subprocess: WarmSubprocess
+) -> None:
     out = tmp_path / "run"
-    process = subprocess.Popen(
+    process = warm_subprocess.Popen(
         [sys.executable, "-m", "redline.cli", "train", "a2c", "--env", "CartPole-v1",
          "--total-env-steps", "100000000", "--checkpoint-interval", "100000000",
          "--log-interval", "40", "--out", str(out), "--no-tensorboard"],
-        stderr=subprocess.PIPE, text=True,
+        stderr=warm_subprocess.PIPE, text=True,
     )  # fmt: skip
     wait_for(lambda: (out / "progress.csv").exists())
     process.send_signal(number)

@@ -80,11 +80,14 @@ def cores():
         for task in Path("/proc/self/task").iterdir()
     }
 
-before = cores()
-env = make_vec("ALE/Breakout-v5", num_envs=2, backend=sys.argv[1], **json.loads(sys.argv[2]))
-env.reset(0)
-print(json.dumps(sorted(found for task, found in cores().items() if task not in before)))
-env.close()
+found = []
+for options in json.loads(sys.argv[2]):
+    before = cores()
+    env = make_vec("ALE/Breakout-v5", num_envs=2, backend=sys.argv[1], **options)
+    env.reset(0)
+    found.append(sorted(on for task, on in cores().items() if task not in before))
+    env.close()
+print(json.dumps(found))
 """
 
 
@@ -94,19 +97,23 @@ def test_pools_that_fill_the_machine_pin_their_threads(backend: str) -> None:
     """One core each where there is a thread for every core; else they run where they like."""
     cores = sorted(os.sched_getaffinity(0))
 
-    def pinned_to(options: dict[str, Any]) -> list[list[int]]:
-        command = [sys.executable, "-c", PINNED, backend, json.dumps(options)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return [found for found in json.loads(done.stdout) if len(found) < len(cores)]
-
-    fills = cores == list(range(os.cpu_count() or 0)) and len(cores) > 1
-    every = [[core] for core in cores]
-    assert pinned_to({"num_threads": len(cores)}) == (every if fills else [])
-    assert pinned_to({"num_threads": len(cores) + 1}) == []
+    threads = len(cores)
+    several: list[dict[str, Any]] = [
+        {"num_threads": threads},
+        {"num_threads": threads + 1},
+        {"num_threads": threads, "tune_process": False},
+    ]
     if backend == "envpool":
-        free = {"num_threads": len(cores), "env_kwargs": {"thread_affinity_offset": -1}}
-        assert pinned_to(free) == []
-    assert pinned_to({"num_threads": len(cores), "tune_process": False}) == []
+        unpinned = {"thread_affinity_offset": -1}
+        several.append({"num_threads": threads, "env_kwargs": unpinned})
+    command = [sys.executable, "-c", PINNED, backend, json.dumps(several)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    filling, *others = [
+        [found for found in each if len(found) < threads] for each in json.loads(done.stdout)
+    ]
+    fills = cores == list(range(os.cpu_count() or 0)) and threads > 1
+    assert filling == ([[core] for core in cores] if fills else [])
+    assert others == [[]] * (len(several) - 1)
 
 
 SCHEDULED = """
@@ -114,19 +121,20 @@ import json, os, sys
 from redline.envs import make_vec
 
 make_vec("ALE/Breakout-v5", num_envs=1, num_threads=1, backend=sys.argv[1]).close()  # imports
-before = set(os.listdir("/proc/self/task"))
-options = {"num_threads": 2, "backend": sys.argv[1], "tune_process": json.loads(sys.argv[2])}
-with make_vec("ALE/Breakout-v5", num_envs=2, **options) as env:
-    env.reset(0)
-    started = set(os.listdir("/proc/self/task")) - before
-    print(*[os.sched_getscheduler(int(thread)) for thread in started])
+for tune in json.loads(sys.argv[2]):
+    before = set(os.listdir("/proc/self/task"))
+    options = {"num_threads": 2, "backend": sys.argv[1], "tune_process": tune}
+    with make_vec("ALE/Breakout-v5", num_envs=2, **options) as env:
+        env.reset(0)
+        started = set(os.listdir("/proc/self/task")) - before
+        print(*[os.sched_getscheduler(int(thread)) for thread in started])
 """
 
 
 @needs_batch
 @pytest.mark.parametrize("backend", ["envpool", "ale"])
 def test_threads_of_pools_do_not_preempt_the_thread_that_wakes_them(backend: str) -> None:
-    def scheduled(spins: str, *, tune: bool = True) -> list[str]:
+    def scheduled(spins: str, tune: list[bool]) -> list[list[str]]:
         done = subprocess.run(
             [sys.executable, "-c", SCHEDULED, backend, json.dumps(tune)],
             env=os.environ | {"GOMP_SPINCOUNT": spins},
@@ -134,13 +142,14 @@ def test_threads_of_pools_do_not_preempt_the_thread_that_wakes_them(backend: str
             capture_output=True,
             text=True,
         )
-        return done.stdout.split()
+        return [line.split() for line in done.stdout.splitlines()]
 
-    tuned = scheduled("10000")
+    tuned, untuned = scheduled("10000", [True, False])
     assert len(tuned) >= 2
     assert set(tuned) == {str(os.SCHED_BATCH)}
-    assert set(scheduled("300000")) == {str(os.SCHED_OTHER)}
-    assert set(scheduled("10000", tune=False)) == {str(os.SCHED_OTHER)}
+    assert set(untuned) == {str(os.SCHED_OTHER)}
+    (by_the_user,) = scheduled("300000", [True])
+    assert set(by_the_user) == {str(os.SCHED_OTHER)}
 
 
 def test_envpool_plays_atari_by_the_protocols() -> None:
