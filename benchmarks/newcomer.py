@@ -1,0 +1,137 @@
+"""How long a newcomer waits: from `git clone` to a solved CartPole, and for help.
+
+    python -m benchmarks.newcomer
+    python -m benchmarks.newcomer --installed    # help only, with the environment at hand
+
+Clones the last commit into an empty folder and calls what the README names there, `make demo`, its
+installation timed apart from its training. Then it times `redline --help` and `redline train ppo
+--help` of the new environment. The figures go to benchmarks/results/newcomer.md. Let nothing else
+run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.machine import as_markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "newcomer.md"
+SOLVED = 475.0
+RETURN = re.compile(r"mean return over 20 evaluation episodes: ([\d.]+)")
+HELP = {"redline --help": 0.2, "redline train ppo --help": 0.4}
+"""Command -> seconds that it may take."""
+AT_MOST_S = 60.0  # from the clone to a solved CartPole
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was timed; `bound_s` None where it has none."""
+
+    what: str
+    seconds: float
+    bound_s: float | None = None
+    note: str = ""
+
+    def row(self) -> str:
+        """A line of the table."""
+        bound = "" if self.bound_s is None else f"{self.bound_s:g}"
+        return f"| {self.what} | {self.seconds:.2f} | {bound} | {self.note} |"
+
+
+def timed(command: Sequence[str], cwd: Path) -> tuple[float, str]:
+    """Seconds and output of a command.
+
+    Raises:
+        SystemExit: if it fails.
+    """
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    began_s = time.perf_counter()
+    done = subprocess.run(
+        command, cwd=cwd, env=clean, check=False, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    seconds = time.perf_counter() - began_s
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}")
+    return seconds, done.stdout
+
+
+def help_timings(redline: Path, cwd: Path, times: int = 21) -> list[Timing]:
+    """Medians of the seconds that help takes, after one call that fills the caches."""
+    found: list[Timing] = []
+    for command, bound_s in HELP.items():
+        words = [str(redline), *command.split()[1:]]
+        timed(words, cwd)
+        seconds = [timed(words, cwd)[0] for _ in range(times)]
+        note = f"median of {times}, {min(seconds):.2f} to {max(seconds):.2f}"
+        found.append(Timing(f"`{command}`", statistics.median(seconds), bound_s, note))
+    return found
+
+
+def first_run(folder: Path) -> tuple[list[Timing], Path]:
+    """Clone, install and train in a folder; the timings, and the new `redline`."""
+    clone_s, _ = timed(["git", "clone", "--quiet", ROOT.as_uri(), "redline"], folder)
+    tree = folder / "redline"
+    install_s, _ = timed(["make", f"PYTHON={sys.executable}", ".venv/.core"], tree)
+    demo_s, printed = timed(["make", "demo"], tree)
+    found = RETURN.search(printed)
+    mean_return = float(found.group(1)) if found else 0.0
+    if mean_return < SOLVED:
+        raise SystemExit(f"CartPole was not solved:\n{printed[-2000:]}")
+    note = f"100,000 env_steps, 20 evaluation episodes with return {mean_return:.1f}, a plot"
+    timings = [
+        Timing("`git clone`", clone_s, note="from the same disk"),
+        Timing("installation", install_s, note="new environment; torch and all else by pip"),
+        Timing("`make demo`, installed", demo_s, note=note),
+        Timing("clone to solved, without installation", clone_s + demo_s, AT_MOST_S),
+        Timing("clone to solved, all", clone_s + install_s + demo_s),
+    ]
+    return timings, tree / ".venv" / "bin" / "redline"
+
+
+def page(timings: Sequence[Timing]) -> str:
+    """The results as Markdown."""
+    rows = "\n".join(timing.row() for timing in timings)
+    return f"""# A newcomer's wait
+
+`python -m benchmarks.newcomer`, {time.strftime("%Y-%m-%d")}.
+
+| what | s | at most | |
+|---|---|---|---|
+{rows}
+
+The installation depends on the network and on pip's cache, so no bound holds for it.
+
+{as_markdown()}"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; 1 if a bound is broken."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--installed", action="store_true", help="time help only; record nothing")
+    chosen = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        if chosen.installed:
+            timings = help_timings(Path(sys.executable).with_name("redline"), Path(folder))
+        else:
+            timings, redline = first_run(Path(folder))
+            timings += help_timings(redline, Path(folder))
+            RESULTS.write_text(page(timings))
+    for timing in timings:
+        print(timing.row())
+    return int(any(each.bound_s is not None and each.seconds > each.bound_s for each in timings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
