@@ -8,6 +8,7 @@ through this file:
 - `read_plain` and `read_json` open one file without following a link and without waiting, check
   that it is a regular file, and refuse it if it is larger than what may be read.
 - `directory_handle` opens a directory without following a link, for names relative to it.
+- `printable` takes out of a text what a terminal would obey.
 """
 
 from __future__ import annotations
@@ -177,3 +178,8 @@ def read_json(path: Path, limit: int = CONFIG_LIMIT) -> Any:
         return json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def printable(text: str) -> str:
+    """Text of a stranger's file for a terminal, which would obey escape sequences in it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -77,9 +77,10 @@ def test_words_of_a_stranger_are_no_commands_for_the_terminal(
     write_run(tmp_path / "run", ROWS, header=(*HEADER, f"time_share/{evil}", "x"), env=evil)
     for path in (tmp_path / "run", tmp_path):
         assert main(["watch", str(path), "--once"]) == 0
+    assert main(["runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert "?]0;owned?" in shown
+    assert shown.count("?]0;owned?") == 4  # the environment thrice, and an operation
 
 
 def test_what_cannot_be_watched_is_refused_with_the_fix(

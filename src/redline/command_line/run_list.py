@@ -12,6 +12,7 @@ from tyro.conf import Positional
 
 from redline.command_line.options import parse
 from redline.errors import RunDirectoryError
+from redline.plain_files import printable
 
 if TYPE_CHECKING:
     from redline.train.runs.summary import RunSummary
@@ -74,10 +75,8 @@ def as_table(runs: list[RunSummary], folder: Path) -> str:
         shown = "." if path == folder else str(path.relative_to(folder))
         mean = "" if run.return_mean is None else f"{run.return_mean:,.1f}"
         steps, total = f"{run.env_steps:,}", f"{run.total_env_steps:,}"
-        rows.append(
-            (shown, run.state, run.algorithm, run.env, str(run.seed), steps, total, mean,
-             ",".join(run.tags))
-        )  # fmt: skip
+        words = (shown, run.state, run.algorithm, run.env, str(run.seed), steps, total, mean)
+        rows.append((*map(printable, words), printable(",".join(run.tags))))
     if len(rows) == 1:
         return f"no runs in {folder}\n"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

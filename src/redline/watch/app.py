@@ -17,6 +17,7 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
 from redline.errors import RedlineError
+from redline.plain_files import printable
 from redline.train.runs.summary import RunSummary
 from redline.watch import page
 from redline.watch.chart import chart
@@ -76,7 +77,7 @@ class _Following(Screen[None]):
         try:
             show = self.read()
         except RedlineError as error:
-            message = page.printable(str(error))
+            message = printable(str(error))
             show = lambda: self.say(message)  # noqa: E731
         self.app.call_from_thread(self._show, show)
 
@@ -193,7 +194,7 @@ class FolderScreen(_Following):
         """Show the runs; the cursor stays where it is."""
         running = sum(run.state == "running" for run in runs)
         about = f"{len(runs)} runs, {running} running" if runs else "no runs yet"
-        self.say(f"{page.printable(str(self._folder))}: {about}")
+        self.say(f"{printable(str(self._folder))}: {about}")
         table = self.query_one(DataTable)
         rows = {run.path: _cells(run, self._folder) for run in runs}
         if [row.value for row in table.rows] != list(rows):

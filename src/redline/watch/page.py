@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from redline.plain_files import printable
 from redline.train.progress.console import duration
 from redline.train.runs.summary import RunSummary
 from redline.watch.chart import chart
@@ -164,11 +165,6 @@ def _most_telling(videos: Sequence[Path]) -> list[Path]:
 def _about(video: Path) -> str:
     kind = next((f"{word} " for word in ("best", "worst") if word in video.name), "")
     return f"{kind}video"
-
-
-def printable(text: str) -> str:
-    """Text of a file that may be a stranger's, without what a terminal takes for commands."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _bar(share: float, width: int) -> str:
