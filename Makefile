@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-EXTRAS := atari,mujoco,minatar,box2d,video,onnx,wandb,minari,tune,watch,docs,dev
+EXTRAS := atari,mujoco,minatar,box2d,video,onnx,wandb,minari,ray,tune,watch,docs,dev
 ifeq ($(shell uname),Linux)
 EXTRAS := $(EXTRAS),envpool
 endif

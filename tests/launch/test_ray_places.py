@@ -1,18 +1,33 @@
-"""Runs on Ray: what cannot be reached is named, and a sweep on a cluster started here."""
+"""Runs on Ray: what cannot be reached is named, and a sweep outlives a node of its cluster."""
 
 from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import redline
 from redline.errors import ClusterError, ConfigError, MissingExtraError
+from redline.launch import ray_places
 from redline.launch.ray_places import RayPlaces
 from redline.launch.state import SweepState
+
+BASE = {
+    "env": "CartPole-v1",
+    "total_env_steps": 12_000,
+    "checkpoint_interval": 1_000,
+    "num_envs": 2,
+    "rollout_length": 32,
+    "num_minibatches": 2,
+    "hidden_sizes": [8],
+    "tensorboard": False,
+}
 
 
 def test_without_ray_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,27 +47,74 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
         RayPlaces(address="somewhere")
 
 
+def test_a_search_asks_for_the_same_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    asked: dict[str, Any] = {}
+
+    def refuse(**options: Any) -> None:
+        asked.update(options)
+        raise ClusterError("there is none")
+
+    monkeypatch.setattr(ray_places, "RayPlaces", refuse)
+    file: Mapping[str, Any] = {"algorithm": "ppo", "base": BASE, "launch": {"on": "ray"}}
+    with pytest.raises(ClusterError, match="there is none"):
+        redline.tune(file, out=tmp_path / "tuning", slots=2, address="head:6379", quiet=True)
+    assert (asked["slots"], asked["address"]) == (2, "head:6379")
+    assert not (tmp_path / "tuning").exists()
+
+
 @pytest.fixture
-def _no_cluster_is_left() -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    yield
-    ray.shutdown()
+def cluster() -> Iterator[Any]:
+    """A head without CPUs and two nodes with one each; small, without dashboard or network."""
+    pytest.importorskip("ray")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, object_store_memory=small["object_store_memory"])
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
-@pytest.mark.usefixtures("_no_cluster_is_left")
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
-def test_a_sweep_runs_on_a_cluster_that_is_started_here(tmp_path: Path) -> None:
-    base = {
-        "env": "CartPole-v1",
-        "total_env_steps": 128,
-        "num_envs": 2,
-        "rollout_length": 32,
-        "num_minibatches": 2,
-        "hidden_sizes": [8],
-        "tensorboard": False,
-    }
-    done = redline.sweep(algorithm="ppo", base=base, out=tmp_path, on="ray", slots=1, quiet=True)
+def test_runs_of_a_lost_node_go_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
+    def lose_a_node() -> None:
+        _wait_until(lambda: all(any(run.glob("checkpoints/*")) for run in _runs(tmp_path)))
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    losing = threading.Thread(target=lose_a_node, daemon=True)
+    losing.start()
+    done = redline.sweep(
+        algorithm="ppo",
+        base=BASE,
+        seeds=2,
+        out=tmp_path,
+        on="ray",
+        address=cluster.address,
+        quiet=True,
+    )
+    losing.join(timeout=10)
+    assert not losing.is_alive()
     assert done.exit_code == 0
     with SweepState(tmp_path) as state:
-        run = state.runs()[0]
-    assert (run.state, run.result["env_steps"]) == ("done", 128)
+        assert [run.result["env_steps"] for run in state.runs("done")] == [12_032, 12_032]
+    histories = [(run / "history.jsonl").read_text() for run in _runs(tmp_path)]
+    assert any("resumed" in text for text in histories)
+
+
+def _runs(folder: Path) -> list[Path]:
+    return [folder / "runs" / f"ppo-CartPole-v1-seed={seed}" for seed in (1, 2)]
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

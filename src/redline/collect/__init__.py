@@ -8,6 +8,7 @@
 | alternating | `AlternatingCollector` | worker processes | this process, for one group in turn |
 | workers | `WorkersCollector` | worker processes | the same processes, each with its own copy |
 | async | `AsyncCollector` | worker processes | likewise, while the learner learns |
+| ray | `RayCollector` | actors of a Ray cluster | likewise, anywhere in the cluster |
 
 Inside each of them runs an `ActingLoop`. A collector of your own is one class with a
 classmethod `make(setup: CollectorSetup)`; `find_collector` finds it.
@@ -18,6 +19,7 @@ from redline.collect.central import AlternatingCollector, CentralCollector
 from redline.collect.collector import Collector, CollectorSetup, RolloutFuture
 from redline.collect.device import DeviceCollector
 from redline.collect.episodes import ResetMode
+from redline.collect.ray_collector import RayCollector
 from redline.collect.registry import collector_label, collector_names, find_collector
 from redline.collect.serial import SerialCollector
 from redline.collect.workers import AsyncCollector, WorkersCollector
@@ -30,6 +32,7 @@ __all__ = [
     "Collector",
     "CollectorSetup",
     "DeviceCollector",
+    "RayCollector",
     "ResetMode",
     "RolloutFuture",
     "SerialCollector",

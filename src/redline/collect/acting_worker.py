@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +31,15 @@ class CollectRequest:
     Attributes:
         number: of the rollout, from 1.
         slot: which of the rollout buffers to fill.
-        weights: which of the weights in shared memory to act with.
+        weights: which of the weights in shared memory to act with; a reference, where they lie
+            in an object store.
         stamp: number of their publication; the same one need not be read again.
         conditioning: the policy's inputs for the worker's own environments.
     """
 
     number: int
     slot: int
-    weights: int
+    weights: Any
     stamp: int
     conditioning: dict[str, Tensor] | None
 
@@ -63,14 +64,14 @@ class PrefetchedRollout:
     Attributes:
         number: of the rollout, from 1; 0 if it comes from a checkpoint.
         slot: its buffer.
-        weights: the weights in shared memory that act; None once they are not needed.
+        weights: those that act, as in `CollectRequest`; None once they are not needed.
         version: their number.
         parts: the workers' answers.
     """
 
     number: int
     slot: int
-    weights: int | None
+    weights: Any
     version: int
     parts: list[WorkerPart] | None = None
 
@@ -158,11 +159,15 @@ class ActingJob:
 
     def __call__(self, link: WorkerLink) -> ActingHandler:
         """Make the environments, in the worker."""
+        return ActingHandler(self, self.make_envs(), link)
+
+    def make_envs(self) -> VecEnv:
+        """The environments; sets threads and global generators of this process."""
         torch.set_num_threads(self.num_threads)
         # Environments that draw from global generators repeat at least from the start of a run.
         random.seed(self.seed + self.begin)
         np.random.seed((self.seed + self.begin) % 2**32)
-        return ActingHandler(self, self.settings.make(self.end - self.begin, self.begin), link)
+        return self.settings.make(self.end - self.begin, self.begin)
 
 
 class ActingHandler:
@@ -204,7 +209,19 @@ class ActingHandler:
             RolloutBuffer(fields).columns(job.begin, job.end)
             for fields in shared["rollouts"].values()
         ]
-        self._progress: Array = shared["progress"][self._link.index]
+        alone = all(fields["reward"].shape[1] == 1 for fields in shared["rollouts"].values())
+        self._use(buffers, shared["progress"][self._link.index], alone=alone)
+
+    def _use(self, buffers: list[RolloutBuffer], progress: Array, *, alone: bool) -> None:
+        """Act with these buffers [T, b].
+
+        Args:
+            buffers: one for each slot.
+            progress: [8] int64: steps taken, rows of the rollout under way, its number.
+            alone: whether these are all environments of the run.
+        """
+        job = self._job
+        self._progress = progress
         self._loop = ActingLoop.beside_arrays(
             self._env,
             job.policy,
@@ -212,9 +229,9 @@ class ActingHandler:
             seed=job.seed,
             reset_mode=job.reset_mode,
             first_env_id=job.begin,
-            progress=self._progress[:2],
+            progress=progress[:2],
             actor_for=job.actor_for,
-            alone=all(fields["reward"].shape[1] == 1 for fields in shared["rollouts"].values()),
+            alone=alone,
         )
         further = [ArrayMemory(b, job.policy.extras_spec, job.begin) for b in buffers[1:]]
         self._memories = [self._loop.memory, *further]
@@ -235,9 +252,13 @@ class ActingHandler:
         """Copy, never share: the learner may write the next version at any later time."""
         own = self._job.policy.state_dict()
         with torch.no_grad():
-            for target, source in zip(own.values(), self._weights[request.weights], strict=True):
+            for target, source in zip(own.values(), self._published(request), strict=True):
                 target.copy_(source.reshape(target.shape))
         self._stamp = request.stamp
+
+    def _published(self, request: CollectRequest) -> Sequence[Tensor]:
+        """The weights to act with, in the order of the policy's state."""
+        return self._weights[request.weights]
 
     def _limit(self, quota: Array | None) -> None:
         self._loop.limit_episodes(quota)

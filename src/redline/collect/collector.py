@@ -100,6 +100,8 @@ class Collector(ABC):
         version: number of the weights that act in the next rollout to be begun.
         max_staleness: how many `update_weights` a rollout may be behind when `collect` gives it.
         restorable: None if `state_dict` restores the environments bit for bit, else why not.
+        replaced: a sentence for each worker that died and was replaced; None where the death of
+            a worker ends the run, as it does by default.
     """
 
     name: ClassVar[str] = ""
@@ -119,6 +121,7 @@ class Collector(ABC):
     version: int
     max_staleness: int = 0
     restorable: str | None
+    replaced: list[str] | None = None
     _future: RolloutFuture | None = None
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 from redline.collect.central import AlternatingCollector, CentralCollector
 from redline.collect.collector import Collector
 from redline.collect.device import DeviceCollector
+from redline.collect.ray_collector import RayCollector
 from redline.collect.serial import SerialCollector
 from redline.collect.workers import AsyncCollector, WorkersCollector
 from redline.errors import ConfigError
@@ -22,6 +23,7 @@ COLLECTORS: tuple[type[Collector], ...] = (
     AlternatingCollector,
     WorkersCollector,
     AsyncCollector,
+    RayCollector,
     DeviceCollector,
 )
 

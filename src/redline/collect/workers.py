@@ -20,7 +20,7 @@ rollouts, whatever the machine's speed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ from redline.envs.workers.supervisor import WorkerGroup
 from redline.errors import ConfigError, RedlineError
 from redline.policies.policy import Policy
 
-_SLOW_COMMAND_S = 120.0  # making and restoring environments may take long
+SLOW_COMMAND_S = 120.0
+"""Making and restoring environments may take long."""
 
 
 class WorkersCollector(Collector):
@@ -113,25 +114,45 @@ class WorkersCollector(Collector):
             ActingJob(settings, acting, *share, seed, reset_mode, count, actor_for)
             for share, count in zip(self._shares, threads, strict=True)
         ]
+        self._group = self._started(jobs, timeout_s, cpus)
+        try:
+            spaces = self._group.call("spaces")[0]
+            observation_space, action_space, self.frame_skip = spaces
+            self._lay_out(
+                RolloutBuffer.create(
+                    rollout_length, num_envs, observation_space, action_space, policy.extras_spec
+                )
+            )
+            self._restorable = next((r for r in self._group.call("restorable") if r), None)
+        except BaseException:
+            self.close()
+            raise
+
+    def _started(
+        self,
+        jobs: Sequence[ActingJob],
+        timeout_s: float,
+        cpus: Sequence[Collection[int]] | None,
+    ) -> WorkerGroup:
+        """Start the workers, which make their environments."""
         self._memory = SharedBlock()
         try:
-            self._group = WorkerGroup(
+            return WorkerGroup(
                 jobs,
-                titles=[f"environments {begin} .. {end - 1}" for begin, end in self._shares],
+                titles=self._titles,
                 memory=self._memory,
                 timeout_s=timeout_s,
-                start_timeout_s=_SLOW_COMMAND_S,
+                start_timeout_s=SLOW_COMMAND_S,
                 cpus=cpus,
             )
         except BaseException:
             self._memory.close()
             raise
-        try:
-            self._share_memory()
-            self._restorable = next((r for r in self._group.call("restorable") if r), None)
-        except BaseException:
-            self.close()
-            raise
+
+    @property
+    def _titles(self) -> list[str]:
+        """What each worker works on, for messages."""
+        return [f"environments {begin} .. {end - 1}" for begin, end in self._shares]
 
     @classmethod
     def make(cls, setup: CollectorSetup) -> WorkersCollector:
@@ -139,15 +160,8 @@ class WorkersCollector(Collector):
         setup.env.close()
         return cls(setup.settings, setup.policy, **setup.in_workers)
 
-    def _share_memory(self) -> None:
-        observation_space, action_space, self.frame_skip = self._group.call("spaces")[0]
-        template = RolloutBuffer.create(
-            self.rollout_length,
-            self.num_envs,
-            observation_space,
-            action_space,
-            self._policy.extras_spec,
-        )
+    def _lay_out(self, template: RolloutBuffer) -> None:
+        """Share the memory of rollouts and weights with the workers."""
         weights = {str(i): leaf.numpy() for i, leaf in enumerate(self._flat_weights())}
         num_rollouts = self.max_staleness + 1
         # One for each rollout under way and one to write the next version into.
@@ -155,27 +169,33 @@ class WorkersCollector(Collector):
         arrays = {
             "rollouts": {str(slot): template.fields for slot in range(num_rollouts)},
             "weights": {str(slot): weights for slot in range(num_weights)},
-            "progress": np.zeros((len(self._shares), 8), np.int64),  # a cache line each
+            "progress": self._no_progress(),
         }
         layout = Layout.of(spec_of(arrays))
         self._memory.resize(layout.nbytes)
         shared = self._memory.arrays(layout)
-        self._buffers = [RolloutBuffer(fields) for fields in shared["rollouts"].values()]
-        self._steps = [buffer.steps() for buffer in self._buffers]
         self._weights = [
             [torch.from_numpy(leaf) for leaf in leaves.values()]
             for leaves in shared["weights"].values()
         ]
-        self._progress = shared["progress"]
-        self._free = list(range(num_rollouts))
-        self._prefetched: list[
-            PrefetchedRollout
-        ] = []  # replaced as a whole: another thread may look at it
+        self._take_buffers(map(RolloutBuffer, shared["rollouts"].values()), shared["progress"])
+        self._group.call("attach", [layout] * len(self._shares))
+        self.update_weights(0)
+
+    def _no_progress(self) -> Array:
+        """[W, 8] int64, a cache line each: steps, rows of the rollout under way, its number."""
+        return np.zeros((len(self._shares), 8), np.int64)
+
+    def _take_buffers(self, buffers: Iterable[RolloutBuffer], progress: Array) -> None:
+        """Begin with these rollouts' memory, of which none is in use."""
+        self._buffers, self._progress = list(buffers), progress
+        self._steps = [buffer.steps() for buffer in self._buffers]
+        self._free = list(range(len(self._buffers)))
+        # Replaced as a whole: another thread may look at it.
+        self._prefetched: list[PrefetchedRollout] = []
         self._held: int | None = None
         self._dirty: set[int] = set()  # slots that this process has written into
         self._num_asked, self._stamp = 0, 0
-        self._group.call("attach", [layout] * len(self._shares))
-        self.update_weights(0)
 
     def _flat_weights(self) -> list[Tensor]:
         """Every parameter and buffer of the learner's policy, at least one-dimensional."""
@@ -264,11 +284,16 @@ class WorkersCollector(Collector):
     def _parts_of(self, rollout: PrefetchedRollout) -> list[WorkerPart]:
         """Wait for the answers of all workers, if they are not there yet."""
         if rollout.parts is None:
-            rollout.parts = self._group.gather(
-                "collect", heartbeat=lambda worker: int(self._progress[worker, 0])
-            )
+            rollout.parts = self._gathered(rollout)
             rollout.weights = None
         return rollout.parts
+
+    def _gathered(self, rollout: PrefetchedRollout) -> list[WorkerPart]:
+        """The workers' answers to the oldest request, which was for this rollout."""
+        del rollout  # its rows are in shared memory
+        return self._group.gather(
+            "collect", heartbeat=lambda worker: int(self._progress[worker, 0])
+        )
 
     def _partial(self) -> Rollout:
         rollout = self._prefetched[0]
@@ -322,7 +347,7 @@ class WorkersCollector(Collector):
             self._parts_of(rollout)
         return {
             "version": self.version,
-            "workers": self._group.call("state", timeout_s=_SLOW_COMMAND_S),
+            "workers": self._group.call("state", timeout_s=SLOW_COMMAND_S),
             "ahead": [
                 rollout.to_state(self._buffers[rollout.slot]) for rollout in self._prefetched
             ],
@@ -346,7 +371,7 @@ class WorkersCollector(Collector):
         self.version = state["version"]
         fresh_seed = self._seed + 1 + self.version
         parts = [(part, fresh_seed) for part in saved]
-        reasons = self._group.call("load", parts, _SLOW_COMMAND_S)
+        reasons = self._group.call("load", parts, SLOW_COMMAND_S)
         # The rollouts made ahead are whole and in order, also if the environments begin anew.
         self._prefetched = [self._restored(rollout) for rollout in state["ahead"]]
         return next((reason for reason in reasons if reason), None)

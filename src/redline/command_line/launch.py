@@ -178,6 +178,10 @@ class TuneArguments:
     """GiB that a run may hold before it is ended."""
     oversubscribe: FlagCreatePairsOff[bool] = False
     """Let there be more slots than cores."""
+    on: Literal["local", "ray"] | None = None
+    """Where trials take place: on slots of this machine, or as tasks of a Ray cluster."""
+    address: str | None = None
+    """Of the Ray cluster. None: that of this environment, else one that is started here."""
     quiet: FlagCreatePairsOff[bool] = False
     """Leave out the line about each trial."""
 

@@ -6,9 +6,7 @@ from its last checkpoint, so the sweep's folder must lie where every node can wr
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from redline.envs.cpus import usable_cpus
-from redline.errors import ClusterError, ConfigError, MissingExtraError
+from redline.errors import ConfigError
 from redline.launch.local import LOG, outcome_of
 from redline.launch.run_process import write_order
 from redline.launch.state import Outcome
+from redline.ray_cluster import connected_ray
 
-_CONNECT_S = 8.0
 _STOP = ".stop"
 _POLL_S = 0.2
 _GIB = 2**30
@@ -53,7 +51,7 @@ class RayPlaces:
         memory_gb: float | None = None,
         address: str | None = None,
     ) -> None:
-        self._ray = _connected(address or os.environ.get("RAY_ADDRESS"))
+        self._ray = connected_ray("--on ray", address=address, num_cpus=usable_cpus())
         there = int(self._ray.cluster_resources().get("CPU", 0)) // cores_per_run
         if there < 1:
             raise ConfigError(
@@ -128,45 +126,6 @@ class RayPlaces:
                     self._ray.cancel(task, force=True)
             time.sleep(_POLL_S)
         return found
-
-
-def _connected(address: str | None) -> Any:
-    """Ray, connected to a cluster."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("ray", "ray", "--on ray") from error
-    if ray.is_initialized():
-        return ray
-    if address is not None and address not in ("auto", "local"):
-        _check_reachable(address)
-    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-    try:
-        if address in (None, "local"):
-            ray.init(num_cpus=usable_cpus(), **options)
-        else:
-            ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(
-            f"the Ray cluster at {address} cannot be used ({str(error).splitlines()[0]}). Check "
-            f"`ray status` there, and that both sides have the same version of Ray and Python."
-        ) from error
-    return ray
-
-
-def _check_reachable(address: str) -> None:
-    """Fail within seconds: Ray itself tries for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"address={address!r} must be host:port of a Ray cluster, or auto.")
-    try:
-        with contextlib.closing(socket.create_connection((host, int(port)), _CONNECT_S)):
-            pass
-    except OSError as error:
-        raise ClusterError(
-            f"there is no Ray cluster at {address} ({error}). Start one with `ray start --head "
-            f"--port {port}` on {host}, or leave --address out for one on this machine."
-        ) from error
 
 
 def _run(run_dir: str, environment: dict[str, str], threads: int) -> int:

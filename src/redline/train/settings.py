@@ -112,15 +112,17 @@ class RunSettings:
     back ends envpool and ale in threads of this process.
     workers: both in num_workers processes, each with its environments and copy of the policy.
     async: likewise, while this process learns from the rollouts before.
+    ray: likewise, in num_workers actors anywhere in a Ray cluster: that of RAY_ADDRESS, else one
+    that is started here.
     module:Name: one of your own."""
     num_workers: int = 2
-    """W, worker processes of every collector but serial, and of the processes back end."""
+    """W, worker processes (actors) of every collector but serial, and of the processes back end."""
     num_groups: int = 2
     """Groups of environments of the alternating collector."""
     overlap_groups: bool = True
     """Whether one of these groups may begin to step while another one still does."""
     max_staleness: int = 1
-    """Updates of the weights that a rollout of the async collector may be behind."""
+    """Updates of the weights that a rollout of the async and ray collectors may be behind."""
     cpu_affinity: str = "none"
     """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float = 8.0

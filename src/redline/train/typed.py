@@ -67,13 +67,13 @@ class RunOptions(TypedDict, total=False):
     """After an episode ends: begin the next at once, or wait for the next iteration. auto: wait
     for reinforce, immediate for the others."""
     num_workers: int
-    """W, worker processes of every collector but serial, and of the processes back end."""
+    """W, worker processes (actors) of every collector but serial, and of the processes back end."""
     num_groups: int
     """Groups of environments of the alternating collector."""
     overlap_groups: bool
     """Whether one of these groups may begin to step while another one still does."""
     max_staleness: int
-    """Updates of the weights that a rollout of the async collector may be behind."""
+    """Updates of the weights that a rollout of the async and ray collectors may be behind."""
     cpu_affinity: str
     """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float

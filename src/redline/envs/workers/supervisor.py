@@ -62,7 +62,7 @@ from redline.envs.workers.worker_main import (
 from redline.envs.workers.worker_process import SharedByWorkers, WorkerProcess, end_processes
 from redline.errors import ConfigError, RedlineError, WorkerError
 
-__all__ = ["Factory", "Handler", "SharedBlock", "WorkerGroup", "WorkerLink"]
+__all__ = ["Factory", "Handler", "SharedBlock", "WorkerGroup", "WorkerLink", "pickled"]
 
 _EXIT_GRACE_S = 2.0
 _DUMP_WAIT_S = 1.0
@@ -97,7 +97,7 @@ class WorkerGroup:
         start_timeout_s: float = 120.0,
         cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
-        payloads = [_pickled(factory) for factory in factories]
+        payloads = [pickled(factory) for factory in factories]
         self._timeout_s, self._timeout_option = timeout_s, timeout_option
         self._poller = select.poll()
         self._workers: list[WorkerProcess] = []
@@ -418,7 +418,12 @@ class WorkerGroup:
         )
 
 
-def _pickled(factory: Factory) -> bytes:
+def pickled(factory: Factory) -> bytes:
+    """What makes a worker's handler, as bytes.
+
+    Raises:
+        ConfigError: if it cannot be sent to another process.
+    """
     try:
         return cloudpickle.dumps(factory)
     except Exception as error:  # anything may go wrong in a user's own __reduce__

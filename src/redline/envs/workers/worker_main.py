@@ -190,7 +190,7 @@ def main(arguments: list[str]) -> None:
 
 def _serve(connection: Connection, link: WorkerLink, receiver: _Receiver) -> None:
     payload = connection.recv_bytes()
-    kind, answer = _guarded(lambda: cloudpickle.loads(payload)(link))
+    kind, answer = guarded(lambda: cloudpickle.loads(payload)(link))
     transmit(connection, (kind, None if kind == OK else answer))
     if kind != OK:
         return
@@ -198,7 +198,7 @@ def _serve(connection: Connection, link: WorkerLink, receiver: _Receiver) -> Non
     while kind != FAILED:
         code = receiver.wait()
         if code is not None:
-            kind, answer = _guarded(functools.partial(handler.step, code))
+            kind, answer = guarded(functools.partial(handler.step, code))
             if kind == OK:
                 receiver.finish(answer)
             else:
@@ -208,11 +208,11 @@ def _serve(connection: Connection, link: WorkerLink, receiver: _Receiver) -> Non
         if command == CLOSE:
             handler.close()
             return
-        kind, answer = _guarded(functools.partial(handler.handle, command, payload))
+        kind, answer = guarded(functools.partial(handler.handle, command, payload))
         transmit(connection, (kind, answer))
 
 
-def _guarded(function: Callable[[], Any]) -> tuple[str, Any]:
+def guarded(function: Callable[[], Any]) -> tuple[str, Any]:
     """(OK, result), or the kind of failure with what to tell the parent."""
     try:
         return OK, function()

@@ -220,6 +220,7 @@ class TrainLoop(ABC):
         self._replay: Replay | None = None
         self._shares: OperationShares | None = None
         self._staleness: list[int] = []
+        self._replaced_said = 0
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector)
         self._logged = LoggedValues()
@@ -315,6 +316,7 @@ class TrainLoop(ABC):
         with _COLLECTION:
             rollout = self.collector.collect(self._conditioning())
         self._staleness.append(self.counters.iteration - rollout.version)
+        self._say_who_was_replaced()
         collected, self._agreed_signal, episodes = self._ranks.total(
             rollout.num_valid(), self._stop.number, rollout.episodes
         )
@@ -495,7 +497,7 @@ class TrainLoop(ABC):
             **dict.fromkeys(self._metric_names),
             **metrics,
         }
-        row |= self._hyperparameters | self._own_columns() | self._staleness_columns()
+        row |= self._hyperparameters | self._own_columns() | self._collector_columns()
         if self._evaluate is not None or self._background is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             names += tuple(f"eval_{name}" for name in self.config.run.log_info)
@@ -536,17 +538,29 @@ class TrainLoop(ABC):
         found = {n: value for n, value in rates.items() if value is not None or n in known}
         return found | self._logged.take()
 
-    def _staleness_columns(self) -> dict[str, float | None]:
-        """How many versions the rollouts since the last row were behind, if they may be."""
+    def _say_who_was_replaced(self) -> None:
+        """Warn of each worker that has died and was replaced since the last look."""
+        replaced = self.collector.replaced
+        if replaced is not None and len(replaced) > self._replaced_said:
+            for sentence in replaced[self._replaced_said :]:
+                self._console.warning(sentence)
+            self._replaced_said = len(replaced)
+
+    def _collector_columns(self) -> dict[str, float | None]:
+        """How many versions the rollouts since the last row were behind, if they may be.
+
+        Also how many workers were replaced, where a run goes on without them.
+        """
         staleness, self._staleness = self._staleness, []
-        if self.collector.max_staleness == 0:
-            return {}
-        if not staleness:
-            return {"staleness_mean": None, "staleness_max": None}
-        return {
-            "staleness_mean": sum(staleness) / len(staleness),
-            "staleness_max": max(staleness),
-        }
+        columns: dict[str, float | None] = {}
+        if self.collector.max_staleness > 0:
+            columns = {"staleness_mean": None, "staleness_max": None}
+        if columns and staleness:
+            columns["staleness_mean"] = sum(staleness) / len(staleness)
+            columns["staleness_max"] = max(staleness)
+        if self.collector.replaced is not None:
+            columns["workers_replaced"] = len(self.collector.replaced)
+        return columns
 
     def _own_columns(self) -> dict[str, float | None]:
         """Further columns of a row."""
@@ -640,6 +654,7 @@ class TrainLoop(ABC):
         self._row_wall_time_s = counters["row_wall_time_s"]
         self.algorithm.load_state_dict(state["algorithm"])
         began_anew = self.collector.load_state_dict(state["collector"])
+        self._replaced_said = len(self.collector.replaced or ())
         self.collector.update_weights(self.counters.iteration)
         self._logger.load_state_dict(state["logger"])
         self._episodes.load_state_dict(state["episodes"])

@@ -35,6 +35,7 @@ _TAGS = {
     "replay_ratio": "time/replay_ratio",
     "staleness_mean": "time/staleness_mean",
     "staleness_max": "time/staleness_max",
+    "workers_replaced": "time/workers_replaced",
 }
 _ORDER = ("return_mean", "episode/", "eval/", "loss/", "time/")
 

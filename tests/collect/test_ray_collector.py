@@ -1,0 +1,179 @@
+"""Actors of a Ray cluster: the rollouts of the async collector, and what becomes of the dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import redline
+from redline.collect import AsyncCollector, RayCollector
+from redline.envs import EnvSettings
+from redline.errors import ConfigError, MissingExtraError, WorkerError
+from redline.policies import make_policy
+from tests.collect.placements import assert_equal, copied
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    """One small cluster for all: two CPUs, no dashboard, no network."""
+    ray = pytest.importorskip("ray")
+    from redline.ray_cluster import connected_ray
+
+    connected_ray("a test", address="local", num_cpus=2)
+    yield
+    ray.shutdown()
+
+
+class Trouble(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises, or stands still, in the 30th step of its life."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._kind, self._steps = kind, 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 30:
+            if self._kind == "raises":
+                raise ZeroDivisionError("the pole is broken")
+            time.sleep(600)
+        return super().step(action)
+
+
+def policy_for_cartpole() -> Any:
+    torch.manual_seed(0)
+    env = gymnasium.make("CartPole-v1")
+    return make_policy(env.observation_space, env.action_space, hidden_sizes=(16,))
+
+
+def ray_collector(policy: Any, env: Any = "CartPole-v1", **settings: Any) -> RayCollector:
+    defaults = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3}
+    return RayCollector(EnvSettings(env=env), policy, **(defaults | settings))
+
+
+def kill(collector: RayCollector, *workers: int) -> None:
+    import ray
+
+    for worker in workers:
+        ray.kill(collector._group._members[worker].actor)  # type: ignore[attr-defined]
+
+
+def collect_several(collector: RayCollector) -> None:
+    for _ in range(4):
+        collector.collect()
+
+
+def change(policy: Any, by: float) -> None:
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(by)
+
+
+def test_rollouts_are_those_of_the_async_collector_to_the_bit_also_resumed() -> None:
+    policy, other = policy_for_cartpole(), policy_for_cartpole()
+    settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3}
+    local = AsyncCollector(EnvSettings(env="CartPole-v1"), other, **settings)
+    with local, ray_collector(policy) as remote:
+        for version in range(1, 6):
+            expected, rollout = copied(local.collect()), copied(remote.collect())
+            assert_equal(rollout, expected)
+            assert rollout["version"] == max(0, version - 2)
+            for each, collector in ((other, local), (policy, remote)):
+                change(each, 0.01)
+                collector.update_weights(version)
+            if version == 3:
+                saved = remote.state_dict()
+                remote.load_state_dict(saved)
+                remote.update_weights(version)
+        assert remote.replaced == []
+
+
+def test_an_actor_that_dies_is_replaced_and_counted() -> None:
+    with ray_collector(policy_for_cartpole(), rollout_length=50) as collector:
+        seen: set[tuple[int, int]] = set()
+        for number in range(5):
+            rollout = collector.collect()
+            assert rollout.valid.all()
+            assert rollout["env_id"][0].tolist() == [0, 1, 2, 3]
+            ended = {(e.env_id, e.episode_id) for e in rollout.episodes}
+            assert ended
+            assert not ended & seen  # a replacement does not count from 0 again
+            seen |= ended
+            if number == 1:
+                kill(collector, 1)
+        assert len(collector.replaced or ()) == 1
+        assert "environments 2 .. 3 was lost" in (collector.replaced or [""])[0]
+
+
+def test_a_run_that_loses_all_its_actors_says_so_within_seconds() -> None:
+    with ray_collector(policy_for_cartpole()) as collector:
+        collector.collect()
+        kill(collector, 0, 1)
+        with pytest.raises(WorkerError, match="all 2 actors of this run are lost"):
+            collect_several(collector)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("raises", "ZeroDivisionError: the pole is broken"), ("hangs", "took no step(.|\n)*sleep")],
+)
+def test_an_environment_that_fails_ends_the_run_with_its_traceback(kind: str, message: str) -> None:
+    collector = ray_collector(
+        policy_for_cartpole(), lambda: Trouble(kind), num_envs=1, num_workers=1, timeout_s=1.0
+    )
+    with collector, pytest.raises(WorkerError, match=message):
+        collect_several(collector)
+
+
+class KillsAnActor:
+    """A callback that ends an actor in the middle of a run."""
+
+    def on_iteration(self, run: Any) -> None:
+        if run.env_steps == 320:
+            kill(run._loop.collector, 0)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "dqn"])
+def test_a_run_goes_on_without_a_dead_actor_and_logs_it(algorithm: str, tmp_path: Path) -> None:
+    run = redline.train(
+        algorithm,
+        env="CartPole-v1",
+        total_env_steps=960,
+        collector="ray",
+        num_workers=2,
+        num_envs=4,
+        rollout_length=20,
+        log_interval=160,
+        hidden_sizes=(8,),
+        tensorboard=False,
+        quiet=True,
+        callbacks=[KillsAnActor()],
+        out=tmp_path / "run",
+        **({"learning_starts": 80} if algorithm == "dqn" else {}),
+    )
+    rows = np.genfromtxt(run.out / "progress.csv", delimiter=",", names=True)
+    assert rows["workers_replaced"][-1] == 1
+    assert rows["staleness_max"].max() == 1
+    assert rows["env_steps"][-1] == 960
+
+
+def test_what_the_cluster_cannot_give_is_refused() -> None:
+    with pytest.raises(ConfigError, match="num_workers=50 takes as many CPUs"):
+        ray_collector(policy_for_cartpole(), num_workers=50, num_envs=50)
+
+
+def test_without_ray_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'redline\[ray\]'"):
+        ray_collector(policy_for_cartpole())
