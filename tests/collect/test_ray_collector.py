@@ -78,48 +78,52 @@ def change(policy: Any, by: float) -> None:
             parameter.add_(by)
 
 
-def test_rollouts_are_those_of_the_async_collector_to_the_bit_also_resumed() -> None:
+def test_rollouts_are_those_of_async_and_the_dead_are_replaced_until_all_are_lost() -> None:
+    """In one life of a collector, for each actor takes seconds to start."""
     policy, other = policy_for_cartpole(), policy_for_cartpole()
-    settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 20, "seed": 3}
+    settings = {"num_envs": 4, "num_workers": 2, "rollout_length": 40, "seed": 3}
     local = AsyncCollector(EnvSettings(env="CartPole-v1"), other, **settings)
-    with local, ray_collector(policy) as remote:
-        for version in range(1, 6):
-            expected, rollout = copied(local.collect()), copied(remote.collect())
-            assert_equal(rollout, expected)
-            assert rollout["version"] == max(0, version - 2)
-            for each, collector in ((other, local), (policy, remote)):
-                change(each, 0.01)
-                collector.update_weights(version)
-            if version == 3:
-                saved = remote.state_dict()
-                remote.load_state_dict(saved)
-                remote.update_weights(version)
-        assert remote.replaced == []
-
-
-def test_an_actor_that_dies_is_replaced_and_counted() -> None:
-    with ray_collector(policy_for_cartpole(), rollout_length=50) as collector:
-        seen: set[tuple[int, int]] = set()
-        for number in range(5):
-            rollout = collector.collect()
-            assert rollout.valid.all()
-            assert rollout["env_id"][0].tolist() == [0, 1, 2, 3]
-            ended = {(e.env_id, e.episode_id) for e in rollout.episodes}
-            assert ended
-            assert not ended & seen  # a replacement does not count from 0 again
-            seen |= ended
-            if number == 1:
-                kill(collector, 1)
-        assert len(collector.replaced or ()) == 1
-        assert "environments 2 .. 3 was lost" in (collector.replaced or [""])[0]
-
-
-def test_a_run_that_loses_all_its_actors_says_so_within_seconds() -> None:
-    with ray_collector(policy_for_cartpole()) as collector:
-        collector.collect()
-        kill(collector, 0, 1)
+    with ray_collector(policy, rollout_length=40) as remote:
+        with local:
+            assert_same_rollouts(local, other, remote, policy)
+        assert_replaced_after_a_death(remote)
+        kill(remote, 0, 1)
         with pytest.raises(WorkerError, match="all 2 actors of this run are lost"):
-            collect_several(collector)
+            collect_several(remote)
+
+
+def assert_same_rollouts(
+    local: AsyncCollector, other: Any, remote: RayCollector, policy: Any
+) -> None:
+    """To the bit, over versions of the weights, and after loading a saved state."""
+    for version in range(1, 6):
+        expected, rollout = copied(local.collect()), copied(remote.collect())
+        assert_equal(rollout, expected)
+        assert rollout["version"] == max(0, version - 2)
+        for each, collector in ((other, local), (policy, remote)):
+            change(each, 0.01)
+            collector.update_weights(version)
+        if version == 3:
+            remote.load_state_dict(remote.state_dict())
+            remote.update_weights(version)
+    assert remote.replaced == []
+
+
+def assert_replaced_after_a_death(remote: RayCollector) -> None:
+    """One of the two is: rollouts stay whole, and no episode's number comes twice."""
+    seen: set[tuple[int, int]] = set()
+    kill(remote, 1)
+    for _ in range(5):
+        rollout = remote.collect()
+        assert rollout.valid.all()
+        assert rollout["env_id"][0].tolist() == [0, 1, 2, 3]
+        ended = {(e.env_id, e.episode_id) for e in rollout.episodes}
+        assert ended
+        assert not ended & seen
+        seen |= ended
+    assert [sentence[:38] for sentence in remote.replaced or ()] == [
+        "the actor of environments 2 .. 3 was l"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,27 +146,35 @@ class KillsAnActor:
             kill(run._loop.collector, 0)
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "dqn"])
-def test_a_run_goes_on_without_a_dead_actor_and_logs_it(algorithm: str, tmp_path: Path) -> None:
+def run_on_ray(algorithm: str, out: Path, **settings: Any) -> Any:
     run = redline.train(
         algorithm,
         env="CartPole-v1",
         total_env_steps=960,
         collector="ray",
-        num_workers=2,
         num_envs=4,
         rollout_length=20,
         log_interval=160,
         hidden_sizes=(8,),
         tensorboard=False,
         quiet=True,
-        callbacks=[KillsAnActor()],
-        out=tmp_path / "run",
-        **({"learning_starts": 80} if algorithm == "dqn" else {}),
+        out=out,
+        **settings,
     )
-    rows = np.genfromtxt(run.out / "progress.csv", delimiter=",", names=True)
+    return np.genfromtxt(run.out / "progress.csv", delimiter=",", names=True)
+
+
+def test_a_run_goes_on_without_a_dead_actor_and_logs_it(tmp_path: Path) -> None:
+    rows = run_on_ray("impala", tmp_path, num_workers=2, callbacks=[KillsAnActor()])
     assert rows["workers_replaced"][-1] == 1
     assert rows["staleness_max"].max() == 1
+    assert rows["env_steps"][-1] == 960
+
+
+def test_a_replay_algorithm_is_fed_asynchronously(tmp_path: Path) -> None:
+    rows = run_on_ray("dqn", tmp_path, num_workers=1, learning_starts=80, max_staleness=2)
+    assert rows["workers_replaced"][-1] == 0
+    assert rows["staleness_max"].max() == 2
     assert rows["env_steps"][-1] == 960
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +25,6 @@ SETTINGS: dict[str, Any] = {
     "env": "CartPole-v1",
     "num_envs": 4,
     "rollout_length": 16,
-    "num_minibatches": 1,
-    "num_epochs": 2,
     "normalize_obs": True,
     "scale_reward": True,
     "hidden_sizes": [16],
@@ -36,10 +37,31 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def _torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [sys.executable, "-m", *launcher, "-m", "redline", "train", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+# Every rank runs it: one start of torchrun trains all, each at a port of its own.
+PROGRAM = """
+import os, sys
+from redline.cli import main
+for file in sys.argv[1:]:
+    out = file.removesuffix(".json")
+    os.environ |= {"MASTER_PORT": out.split("-")[-1], "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    own = ["--callback", "notes:Notes"] if "a2c" in os.path.basename(file) else []
+    code = main(["train", "--config", file, "--out", out, *own])
+    if code:
+        sys.exit(code)
+"""
+
+# What a callback changes must reach both ranks, and nobody but the first may call it.
+NOTES = """
+import os
+class Notes:
+    def on_iteration(self, state):
+        with open(os.path.join(os.environ["NOTES"], "calls.txt"), "a") as file:
+            file.write(os.environ.get("RANK", "0"))
+        if state.iteration == 10:
+            state.set_hyperparameter("learning_rate", 0.01)
+        if state.iteration == 18:
+            state.stop("enough")
+"""
 
 
 def _rows(run: Path) -> list[dict[str, str]]:
@@ -47,34 +69,76 @@ def _rows(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def _settings(algorithm: str) -> dict[str, Any]:
+    own = {"num_minibatches": 1, "num_epochs": 2} if algorithm == "ppo" else {}
+    return {"algorithm": algorithm, **SETTINGS, **own}
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as open_sockets:
+        sockets = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 @pytest.fixture(scope="module")
-def parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 updates of PPO by two ranks."""
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """20 updates of PPO and of A2C by two ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    (folder / "run.json").write_text(json.dumps({"algorithm": "ppo", **SETTINGS}))
-    out = folder / "run"
-    done = _torchrun("--config", str(folder / "run.json"), "--out", str(out))
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "notes.py").write_text(NOTES)
+    files = {
+        algorithm: folder / f"{algorithm}-{port}.json"
+        for algorithm, port in zip(("ppo", "a2c"), _free_ports(2), strict=True)
+    }
+    for algorithm, file in files.items():
+        file.write_text(json.dumps(_settings(algorithm)))
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, str(folder / "program.py"), *map(str, files.values())],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "NOTES": str(folder)},
+    )
     assert done.returncode == 0, done.stderr
-    return out
+    return {algorithm: file.with_suffix("") for algorithm, file in files.items()}
 
 
-def test_two_ranks_equal_one_process_with_all_environments(parallel: Path, tmp_path: Path) -> None:
-    alone = redline.train("ppo", **SETTINGS, accelerate="eager", out=tmp_path / "alone")
-    mine, theirs = _rows(tmp_path / "alone"), _rows(parallel)
-    assert len(mine) == len(theirs) == 20
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_two_ranks_equal_one_process_with_all_environments(
+    algorithm: str,
+    parallel: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also what a callback does: A2C's changes the learning rate, and ends the run early."""
+    monkeypatch.syspath_prepend(parallel[algorithm].parent)
+    monkeypatch.setenv("NOTES", str(tmp_path))
+    settings = _settings(algorithm) | {"accelerate": "eager", "out": tmp_path / "alone"}
+    callbacks = ["notes:Notes"] if algorithm == "a2c" else []
+    alone = redline.train(settings.pop("algorithm"), callbacks=callbacks, **settings)
+    mine, theirs = _rows(tmp_path / "alone"), _rows(parallel[algorithm])
+    assert len(mine) == len(theirs) == (18 if callbacks else 20)
     for one, two in zip(mine, theirs, strict=True):
         assert one["env_steps"] == two["env_steps"]
         for name in ("return_mean", "policy_loss", "value_loss", "entropy", "grad_norm"):
             if one[name]:
                 assert float(two[name]) == pytest.approx(float(one[name]), rel=2e-3, abs=1e-5), name
-    other = redline.load(parallel).policy().state_dict()
+    other = redline.load(parallel[algorithm]).policy().state_dict()
     for name, value in alone.policy().state_dict().items():
         torch.testing.assert_close(other[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_another_number_of_ranks_is_refused(parallel: Path) -> None:
+def test_only_the_first_rank_calls_callbacks(parallel: dict[str, Path]) -> None:
+    assert (parallel["a2c"].parent / "calls.txt").read_text() == "0" * 18
+
+
+def test_another_number_of_ranks_is_refused(parallel: dict[str, Path]) -> None:
     with pytest.raises(IncompatibleCheckpointError, match="saved by 2 ranks, and 1 would"):
-        redline.train(resume=parallel, total_env_steps=2_000, quiet=True)
+        redline.train(resume=parallel["ppo"], total_env_steps=2_000, quiet=True)
 
 
 def _config(algorithm: str, **settings: Any) -> RunConfig:

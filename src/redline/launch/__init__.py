@@ -6,6 +6,7 @@
 | `variants` | the runs that it stands for, and their names |
 | `checking` | every setting of every run, checked before the first starts |
 | `state` | what has been done, in one SQLite file |
+| `locks` | which processes are at work |
 | `slots` | cores, GPUs and memory, dealt out |
 | `local` | runs as processes on slots of this machine |
 | `ray_places` | runs as tasks of a Ray cluster |

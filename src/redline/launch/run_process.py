@@ -10,6 +10,7 @@ has, and when that closes, the run writes a checkpoint and stops, as on SIGTERM.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fcntl
 import json
 import os
@@ -115,9 +116,9 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
         env_backend=settings.get("env_backend"),
         collector=settings.get("collector"),
         callbacks=tuple(settings.get("callbacks") or ()),
-        confirmed=_confirmed(settings),
     )
     if (run_dir / "config.json").exists():
+        given = dataclasses.replace(given, confirmed=_confirmed(run_dir, order))
         run = resume_run(run_dir, given, quiet=True)
     else:
         run = start_run(_config_of(run_dir, order), given)
@@ -126,13 +127,17 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
     return 0, {**run.inspect(), **newest_numbers(run_dir)}
 
 
-def _confirmed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that reach outside the run directory: the sweep's file has said them, too."""
-    found = {n: settings[n] for n in ("wandb", "accelerate", "env_kwargs") if n in settings}
-    if isinstance(found.get("env_kwargs"), Mapping):
-        found["env_kwargs"] = json.dumps(found["env_kwargs"])
-    if found.get("accelerate") == "auto":
-        del found["accelerate"]  # the run's config.json says what was chosen
+def _confirmed(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
+    """What reaches outside the run directory: whoever wrote the order has said it, too.
+
+    Presets are part of what it says, and so is the choice that `accelerate="auto"`, or an update
+    that failed its self-check, has left in `config.json`.
+    """
+    asked = _config_of(run_dir, order).run
+    chosen = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["run"]["accelerate"]
+    found: dict[str, Any] = {"wandb": asked.wandb, "env_kwargs": asked.env_kwargs}
+    if asked.accelerate == "auto" or "compile" in asked.accelerate:
+        found["accelerate"] = chosen
     return found
 
 

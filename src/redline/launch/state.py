@@ -15,7 +15,6 @@ directory as well: a lost database costs nothing but the tracebacks.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sqlite3
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from redline.errors import SweepStateError
+from redline.launch import locks
 
 FORMAT_VERSION = 1
 DATABASE = "sweep.sqlite"
@@ -415,21 +415,15 @@ class LauncherLock:
     def __enter__(self) -> LauncherLock:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            # A little patience: `sweep status` holds it for a moment when it looks.
+            self._descriptor = locks.take(self._folder / _LOCK)
         except OSError as error:
             raise SweepStateError(
                 f"{self._folder} cannot be written ({error.strerror}). Give a folder you may "
                 f"write to as --out"
             ) from error
-        # A little patience: `sweep status` holds it for a moment when it looks.
-        for _ in range(20):
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return self
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            return self
         raise SweepStateError(
             f"{self._folder} has a launcher at work already. Look at it with `redline sweep "
             f"status {self._folder}`, or wait until it has ended"
@@ -443,14 +437,4 @@ class LauncherLock:
 
 def launcher_is_alive(folder: Path) -> bool:
     """Whether a launcher is at work in a sweep's folder."""
-    try:
-        descriptor = os.open(folder / _LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return locks.is_held(folder / _LOCK)

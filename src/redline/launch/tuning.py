@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import time
 import uuid
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from redline.errors import MissingExtraError, SweepStateError
+from redline.launch import locks
 from redline.launch.checking import checked_settings, starting_config, value_of
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
@@ -221,27 +221,17 @@ def _tuner(folder: Path) -> Iterator[str]:
     name = uuid.uuid4().hex
     path = folder / "tuners" / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    descriptor = locks.take(path)
     try:
         yield name
     finally:
         path.unlink(missing_ok=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _is_at_work(folder: Path, tuner: str) -> bool:
-    try:
-        descriptor = os.open(folder / "tuners" / f"{tuner}.lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return locks.is_held(folder / "tuners" / f"{tuner}.lock")
 
 
 def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:

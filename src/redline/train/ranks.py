@@ -5,7 +5,8 @@
 Every rank steps its share of the environments and learns from its share of each minibatch.
 Gradients are averaged after each backward pass, all in one flat all-reduce, so that parameters stay
 equal to the bit. Counters, schedules and budgets are global. What follows from equal numbers
-(evaluation, callbacks, schedules) every rank does by itself; rank 0 alone writes.
+(evaluation, schedules) every rank does by itself. Rank 0 alone writes and calls callbacks; what
+they change and whether they stop the run, the others take over from it.
 
 | setting | on each of N ranks |
 |---|---|

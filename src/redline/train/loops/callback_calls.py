@@ -221,6 +221,16 @@ class TrainingEnvironments:
         self._collector.set_env_attr(name, value)
         self._attributes[name] = plain
 
+    def follow(self, attributes: Mapping[str, Any]) -> None:
+        """Set what differs from what was set in the environments of another rank.
+
+        Args:
+            attributes: name -> plain data, from its `state_dict`.
+        """
+        for name, value in attributes.items():
+            if name not in self._attributes or self._attributes[name] != value:
+                self.set_attr(name, decode(value))
+
     def set_again(self) -> None:
         """Set what was set before, in environments that were made anew."""
         for name, value in self._attributes.items():

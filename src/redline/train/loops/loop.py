@@ -167,7 +167,8 @@ class TrainLoop(ABC):
             algorithm in place. None: `algorithm.update` itself.
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
         background: evaluates in another process instead; None: none does.
-        callbacks: of the user's, made already; see `train.callbacks`.
+        callbacks: of the user's, made already; see `train.callbacks`. Of several ranks only the
+            first calls them.
         run_files: what a checkpoint says of the files beside it; None: nothing.
         ranks: the processes that learn together.
 
@@ -197,6 +198,7 @@ class TrainLoop(ABC):
         self._ranks = ranks
         self._stop = StopSignal()
         self._agreed_signal: int | None = None
+        self._agreed_stop: str | None = None
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
         self.counters = Counters()
@@ -227,7 +229,8 @@ class TrainLoop(ABC):
         self._is_over = self._has_explained = self._has_looked_for_infos = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
-        self._callbacks = CallbackCalls(callbacks, RunState(self), own)
+        called = callbacks if ranks.is_first else ()
+        self._callbacks = CallbackCalls(called, RunState(self), own)
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -249,8 +252,14 @@ class TrainLoop(ABC):
             try:
                 self._run_until(total)
             except CallbackError:
-                # What is in memory is whole: callbacks are called between iterations.
-                if self.counters.iteration > 0 and self._saved_at != self.counters.env_steps:
+                # What is in memory is whole: callbacks are called between iterations. Of several
+                # ranks only this one knows, and all would have to save.
+                alone = self._ranks.size == 1
+                if (
+                    alone
+                    and self.counters.iteration > 0
+                    and self._saved_at != self.counters.env_steps
+                ):
                     self._save(final=True)
                 raise
         is_complete = self.counters.env_steps >= total or self.stop_reason is not None
@@ -266,7 +275,7 @@ class TrainLoop(ABC):
         for sentence in self._callbacks.unsaved():
             self._console.message(sentence)
         self._callbacks.call("on_start")
-        while self.counters.env_steps < total and self._signal is None and not self.stop_reason:
+        while self._goes_on(total):
             try:
                 self._advance(total)
             except CallbackError:
@@ -279,10 +288,37 @@ class TrainLoop(ABC):
         self._is_over = True
         self._callbacks.call("on_end")
 
+    def _goes_on(self, total: int) -> bool:
+        self._follow_first_rank()
+        return self.counters.env_steps < total and self._signal is None and not self.stop_reason
+
     @property
     def stop_reason(self) -> str | None:
         """Why a callback ended the run before its length; None if none did."""
-        return self._callbacks.state.stop_reason
+        return (
+            self._agreed_stop if self._has_remote_callbacks else self._callbacks.state.stop_reason
+        )
+
+    @property
+    def _has_remote_callbacks(self) -> bool:
+        """Whether callbacks are called on the first of several ranks, for all of them."""
+        return self._ranks.size > 1 and bool(self.config.run.callbacks)
+
+    def _follow_first_rank(self) -> None:
+        """Take over what the callbacks of the first rank did; the others have none."""
+        if not self._has_remote_callbacks:
+            return
+        state = self._callbacks.state
+        done = {
+            "stop": state.stop_reason,
+            "hyperparameters": self._overrides,
+            "env_attributes": self.environments.state_dict(),
+        }
+        done = self._ranks.from_first(done)
+        self._agreed_stop = state.stop_reason = done["stop"]
+        if done["hyperparameters"] != self._overrides:
+            self._overrides, self._overrides_are_new = dict(done["hyperparameters"]), True
+        self.environments.follow(done["env_attributes"])
 
     def _advance(self, total: int) -> None:
         """One iteration, and what is due after it."""
@@ -290,6 +326,7 @@ class TrainLoop(ABC):
         self._iterate()
         self._maybe_evaluate(before)
         self._callbacks.call("on_iteration")
+        self._follow_first_rank()
         complete = self.counters.env_steps >= total or self.stop_reason is not None
         if complete:
             self._take_evaluation(wait=True)
@@ -676,7 +713,8 @@ class TrainLoop(ABC):
         """Go on from what callbacks held and did; None: the run is of version 0.1."""
         if saved is None:
             return
-        self._callbacks.load_state_dict(saved["states"])
+        if self._ranks.is_first:
+            self._callbacks.load_state_dict(saved["states"])
         self._overrides = {name: float(value) for name, value in saved["hyperparameters"].items()}
         self._logged.load_state_dict(saved["logged"])
         self.environments.load_state_dict(saved["env_attributes"])

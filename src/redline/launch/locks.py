@@ -1,0 +1,53 @@
+"""Files whose locks say that a process is at work; the system releases them however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+
+
+def take(path: Path, patience_s: float = 1.0) -> int | None:
+    """Hold a file for this process alone.
+
+    Args:
+        path: of the file, which is made if there is none.
+        patience_s: how long to wait for another process to let go.
+
+    Returns:
+        A descriptor to close in the end; None if another process goes on holding it.
+
+    Raises:
+        OSError: if the file cannot be made.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > end:
+                os.close(descriptor)
+                return None
+            time.sleep(0.05)
+        else:
+            return descriptor
+
+
+def is_held(path: Path) -> bool:
+    """Whether another process holds a file; without one nobody does."""
+    descriptor = -1
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return descriptor >= 0
+    finally:
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+    return False
