@@ -1,0 +1,51 @@
+"""The process of one run: what it says of settings that reach outside the run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline.errors import ConfigError
+from redline.launch.run_process import _config_of, _confirmed
+from redline.train.runs.outside_settings import require_confirmed
+
+
+def _order(**settings: Any) -> dict[str, Any]:
+    base = {"env": "CartPole-v1", "total_env_steps": 100}
+    return {
+        **{"algorithm": "ppo", "settings": base | settings},
+        **{"seed": 1, "key": "k", "threads": 1, "cores": []},
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "recorded"),
+    [
+        ({"wandb": True}, "eager"),
+        ({"env_kwargs": {"path": "/data/levels"}}, "eager"),
+        ({"accelerate": "compile"}, "compile"),
+        ({"accelerate": "compile"}, "eager"),  # its self-check failed
+        ({"accelerate": "auto"}, "compile+cudagraph"),
+    ],
+)
+def test_a_resumed_run_confirms_what_its_sweep_has_said(
+    settings: dict[str, Any], recorded: str, tmp_path: Path
+) -> None:
+    order = _order(**settings)
+    config = _config_of(tmp_path, order).replace(accelerate=recorded)
+    (tmp_path / "config.json").write_text(json.dumps({"run": {"accelerate": recorded}}))
+    require_confirmed(config, _confirmed(tmp_path, order))
+
+
+def test_what_only_the_run_directory_says_is_not_confirmed(tmp_path: Path) -> None:
+    order = _order(accelerate="eager")
+    (tmp_path / "config.json").write_text(json.dumps({"run": {"accelerate": "compile"}}))
+    confirmed = _confirmed(tmp_path, order)
+    config = _config_of(tmp_path, order)
+    with pytest.raises(ConfigError, match="runs a compiler"):
+        require_confirmed(config.replace(accelerate="compile"), confirmed)
+    with pytest.raises(ConfigError, match="not what the run was begun with"):
+        require_confirmed(config.replace(wandb=True), confirmed)
