@@ -52,7 +52,7 @@ def setup_for(env: Any = "CartPole-v1", **settings: Any) -> CollectorSetup:
 
 
 def test_built_in_collectors_are_found_by_name_and_class() -> None:
-    assert collector_names()[:6] == tuple(CLASSES)
+    assert collector_names()[:7] == (*CLASSES, "ray")
     for name, kind in CLASSES.items():
         assert find_collector(name) is find_collector(kind) is kind
         assert collector_label(kind) == collector_label(name) == name
@@ -101,7 +101,7 @@ def test_installed_collectors_are_found_by_entry_point(monkeypatch: pytest.Monke
     point = EntryPoint("own", "tests.collect.test_registry:OwnCollector", "redline.collectors")
     monkeypatch.setattr(registry, "entry_points", lambda *, group: [point])
     assert find_collector("own") is OwnCollector
-    assert collector_names() == (*CLASSES, "own")
+    assert collector_names() == (*CLASSES, "ray", "own")
     assert collector_label(OwnCollector) == "own"
 
 

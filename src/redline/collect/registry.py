@@ -23,8 +23,8 @@ COLLECTORS: tuple[type[Collector], ...] = (
     AlternatingCollector,
     WorkersCollector,
     AsyncCollector,
-    RayCollector,
     DeviceCollector,
+    RayCollector,
 )
 
 
