@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, RedlineError
 from redline.train.checkpoint.atomic_files import atomic_file
-from redline.train.progress.curves import Curve, curve_over_runs, draw_curves, run_points
+from redline.train.progress.curves import (
+    Curve,
+    curve_over_runs,
+    draw_curves,
+    run_points,
+    summary_note,
+)
 
 if TYPE_CHECKING:
     from redline.launch.comparison import Comparison, Summary
@@ -18,6 +24,13 @@ _COLUMNS = 3  # panels beside each other
 _PANEL = (4.2, 3.1)  # inches
 _AXES = {"env_steps": "environment steps", "wall_time_s": "wall time (s)"}
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+_MEAN: dict[str, Any] = {
+    "marker": "D",
+    "linestyle": "none",
+    "markerfacecolor": "none",
+    "markersize": 9,
+}
 
 
 def write_figures(
@@ -80,26 +93,38 @@ def _curves(compared: Comparison, x: str, smooth: int) -> Any:
     envs = list(dict.fromkeys(run.env for run in compared.runs))
     groups = _groups(compared)
     figure, panels = _panels(envs)
+    drawn: dict[str, list[Curve]] = {group: [] for group in groups}
+    lines: dict[str, Any] = {}
     for env, axes in zip(envs, panels, strict=True):
         curves = {g: c for g in groups if (c := _curve(compared, env, g, x, smooth)) is not None}
         draw_curves(axes, list(curves.values()), [groups.index(group) for group in curves])
+        for (group, curve), line in zip(curves.items(), axes.get_lines(), strict=True):
+            drawn[group].append(curve)
+            lines.setdefault(group, line)
         axes.set_xlabel(_AXES[x])
         if x == "env_steps":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     panels[0].set_ylabel("episode return" if compared.column == "return_mean" else compared.column)
-    shown = {text: line for axes in panels for line, text in zip(
-        *axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
     figure.legend(
-        list(shown.values()),
-        list(shown),
+        list(lines.values()),
+        [_legend_text(group, drawn[group]) for group in lines],
         loc="outside lower center",
-        ncols=min(3, len(shown)),
+        ncols=min(3, max(1, len(lines))),
         frameon=False,
         fontsize=9,
-        title="interquartile mean (mean below 4 runs), 95% bootstrap interval",
+        title=summary_note([curve for curves in drawn.values() for curve in curves]),
         title_fontsize=9,
     )
     return figure
+
+
+def _legend_text(group: str, curves: Sequence[Curve]) -> str:
+    """The group once, whichever panels it is in, with the number of its runs in each."""
+    counts = sorted({curve.num_runs for curve in curves})
+    if counts == [1]:
+        return group
+    several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"{group} ({several} runs)"
 
 
 def _curve(compared: Comparison, env: str, group: str, x: str, smooth: int) -> Curve | None:
@@ -129,8 +154,9 @@ def _scores(compared: Comparison) -> Any:
         axes.set_yticks(range(len(groups)), groups if first else [""] * len(groups))
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.grid(axis="x", color="0.9", linewidth=0.8)
-    panels[0].plot([], [], "o", color="0.3", label="interquartile mean, 95% interval")
-    panels[0].plot([], [], "D", color="0.3", markerfacecolor="white", label="mean")
+    name = "interquartile mean (mean below 4 runs), 95% interval"
+    panels[0].plot([], [], "o", color="0.3", markersize=5, label=name)
+    panels[0].plot([], [], **_MEAN, color="0.3", label="mean")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure
@@ -142,8 +168,9 @@ def _draw_scores(axes: Any, shown: dict[str, Summary], groups: Sequence[str]) ->
             continue
         each, color = shown[group], _COLORS[row % len(_COLORS)]
         axes.hlines(row, each.iqm_low, each.iqm_high, color=color, linewidth=5, alpha=0.35)
-        axes.plot(each.iqm, row, "o", color=color)
-        axes.plot(each.mean, row, "D", color=color, markerfacecolor="white", markersize=5)
+        # The mean is a frame around the IQM: of few runs they are one number.
+        axes.plot(each.iqm, row, "o", color=color, markersize=5)
+        axes.plot(each.mean, row, **_MEAN, color=color)
 
 
 def _improvement(compared: Comparison) -> Any:

@@ -15,11 +15,11 @@ def tables(compared: Comparison) -> list[Any]:
 
     title = f"{compared.score} score of {compared.column}, [95% bootstrap interval]"
     scores = Table(title=title, title_justify="left")
-    for name in ("environment", "group", "runs", "mean", "IQM"):
-        text = name in ("environment", "group")
-        scores.add_column(
-            name, justify="left" if text else "right", no_wrap=not text, overflow="fold"
-        )
+    longest = max((len(each.env) for each in compared.summaries), default=0)
+    scores.add_column("environment", overflow="fold", min_width=min(15, longest))
+    scores.add_column("group", overflow="fold", min_width=5)
+    for name in ("runs", "mean", "IQM"):
+        scores.add_column(name, justify="right", no_wrap=True)
     last = ""
     for each in compared.summaries:
         if last and each.env != last:
@@ -28,8 +28,8 @@ def tables(compared: Comparison) -> list[Any]:
             each.env if each.env != last else "",
             each.group,
             str(each.runs),
-            _interval(each.mean, each.mean_low, each.mean_high),
-            _interval(each.iqm, each.iqm_low, each.iqm_high),
+            _interval(each.runs, each.mean, each.mean_low, each.mean_high),
+            _interval(each.runs, each.iqm, each.iqm_low, each.iqm_high),
         )
         last = each.env
     if not compared.improvements:
@@ -47,6 +47,9 @@ def tables(compared: Comparison) -> list[Any]:
     return [scores, pairs]
 
 
-def _interval(value: float, low: float, high: float) -> str:
-    digits = 3 if abs(value) < 10 else 1
+def _interval(runs: int, value: float, low: float, high: float) -> str:
+    size = abs(value)  # a table of 80 characters holds it; the files have every digit
+    digits = 3 if size < 10 else 1 if size < 100 else 0
+    if runs == 1:
+        return f"{value:,.{digits}f}"  # of one run there is no interval
     return f"{value:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
