@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,11 @@ def run(tmp_path: Path) -> Path:
     end = {"state": "failed", "reason": "EnvError: it broke"}
     path = write_run(tmp_path / "runs" / "one", ROWS, header=(*HEADER, *SHARES), end=end)
     (path / "videos").mkdir()
-    for name in ("step_000000000300.mp4", "step_000000000300-worst.mp4", "x-best.mp4"):
-        (path / "videos" / name).touch()
+    for step in (100, 300):
+        for name in ("", "_worst", "_best"):
+            video = path / "videos" / f"step_{step:012d}{name}.mp4"
+            video.touch()
+            os.utime(video, (step, step))
     return path
 
 
@@ -43,7 +47,11 @@ def test_once_prints_all_of_a_run(
     assert "200 SPS   0:02 trained   return 20.0   return success 50%   evaluation 60.0" in lines
     assert f"learning     50%  {'█' * 20}" in lines
     videos = [each for each in lines if "videos/" in each]
-    assert [each.split()[0] for each in videos] == ["best", "worst", "video"]
+    assert [each.replace(str(run), "") for each in videos] == [
+        "best video   /videos/step_000000000300_best.mp4",
+        "video        /videos/step_000000000300.mp4",
+        "worst video  /videos/step_000000000300_worst.mp4",
+    ]
 
 
 def test_once_prints_a_folder_as_a_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

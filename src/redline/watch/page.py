@@ -14,7 +14,7 @@ from redline.watch.reading import Points, RunView
 CHART_HEIGHT = 9  # lines, title and axis left out
 _BAR_AT_LEAST, _BAR_AT_MOST = 8, 40
 _LEAST_SHARE = 0.005  # below, it would be shown as 0%
-_VIDEOS_AT_MOST = 4
+_KINDS = ("best", "worst")  # in the names of videos
 RETURNS, NO_RETURNS = "return of training episodes", "no episode has ended yet"
 EVALUATIONS, NO_EVALUATIONS = "return of evaluations", "no evaluation yet"
 NO_SHARES = "not recorded: train with --profile light"
@@ -146,25 +146,19 @@ def shares(view: RunView, width: int) -> list[str]:
 
 def files(view: RunView) -> list[str]:
     """Paths that one may want to open next."""
-    told = [(_about(path), path) for path in _most_telling(view.videos)]
-    told += [("best checkpoint", view.best), ("profile", view.report)]
-    known = [(what, path) for what, path in told if path is not None]
+    others = (("best checkpoint", view.best), ("profile", view.report))
+    known = [*_videos(view), *((what, path) for what, path in others if path is not None)]
     longest = max((len(what) for what, _ in known), default=0)
     return [f"{what:<{longest}}  {printable(str(path))}" for what, path in known]
 
 
-def _most_telling(videos: Sequence[Path]) -> list[Path]:
-    """The newest videos, those of the best and the worst episode first."""
-
-    def place(path: Path) -> int:
-        return 0 if "best" in path.name else 1 if "worst" in path.name else 2
-
-    return sorted(videos, key=place)[:_VIDEOS_AT_MOST]
-
-
-def _about(video: Path) -> str:
-    kind = next((f"{word} " for word in ("best", "worst") if word in video.name), "")
-    return f"{kind}video"
+def _videos(view: RunView) -> list[tuple[str, Path]]:
+    """The newest video of the best episode, of the worst, and of any other."""
+    newest: dict[str, Path] = {}
+    for path in view.videos:
+        kind = next((f"{word} " for word in _KINDS if word in path.name), "")
+        newest.setdefault(f"{kind}video", path)
+    return sorted(newest.items())
 
 
 def _bar(share: float, width: int) -> str:
