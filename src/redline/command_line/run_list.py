@@ -69,7 +69,9 @@ def as_table(runs: list[RunSummary], folder: Path) -> str:
         runs: what to list.
         folder: which the paths begin with.
     """
-    rows = [("run", "state", "algorithm", "env", "seed", "env_steps", "of", "return", "tags")]
+    rows: list[tuple[str, ...]] = [
+        ("run", "state", "algorithm", "env", "seed", "env_steps", "of", "return", "tags")
+    ]
     for run in runs:
         path = Path(run.path)
         shown = "." if path == folder else str(path.relative_to(folder))

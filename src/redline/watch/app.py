@@ -76,7 +76,7 @@ class _Following(Screen[None]):
     def _read(self) -> None:
         try:
             show = self.read()
-        except RedlineError as error:
+        except (RedlineError, OSError) as error:
             message = printable(str(error))
             show = lambda: self.say(message)  # noqa: E731
         self.app.call_from_thread(self._show, show)
