@@ -10,7 +10,8 @@ import pytest
 
 from redline.errors import RunDirectoryError
 from redline.train.progress.writers import CsvWriter
-from redline.watch.reading import RunReader, read_folder
+from redline.train.runs.summary import RunSummary, summarize_run
+from redline.watch.reading import FolderReader, RunReader
 from tests.watch.runs import HEADER, line, write_run
 
 FIRST = (100, 1.0, 100.0, 20.0, 2.0, "")
@@ -119,13 +120,43 @@ def test_a_folder_lists_its_runs_and_leaves_out_what_is_none(tmp_path: Path) -> 
     write_run(tmp_path / "c", [FIRST], total_env_steps=10**400)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "config.json").symlink_to(tmp_path / "a-one" / "config.json")
-    runs = read_folder(tmp_path)
+    runs = FolderReader(tmp_path).read()
     assert [(Path(run.path).name, run.state, run.sps) for run in runs] == [
         ("a-one", "killed", 100.0),
         ("two", "failed", 200.0),
     ]
     with pytest.raises(RunDirectoryError, match="is no folder"):
-        read_folder(tmp_path / "nowhere")
+        FolderReader(tmp_path / "nowhere").read()
+
+
+def test_of_a_folder_only_what_changed_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, an end, and a process that takes or leaves the lock are changes."""
+    paths = [write_run(tmp_path / name, [FIRST]) for name in "abc"]
+    (paths[1] / ".lock").touch()
+    read: list[str] = []
+
+    def noted(path: Path) -> RunSummary | None:
+        read.append(path.name)
+        return summarize_run(path)
+
+    monkeypatch.setattr("redline.watch.reading.summarize_run", noted)
+    reader = FolderReader(tmp_path)
+    assert len(reader.read()) == 3
+    with open(paths[0] / "progress.csv", "a") as file, open(paths[1] / ".lock", "rb") as lock:
+        file.write(line(SECOND))
+        file.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runs = reader.read()
+    assert [(run.env_steps, run.state) for run in runs] == [
+        (300, "killed"),
+        (100, "running"),
+        (100, "killed"),
+    ]
+    assert [run.state for run in reader.read()] == ["killed"] * 3
+    assert read == ["a", "b", "c", "a", "b", "b"]
+    assert FolderReader(tmp_path).read(lambda: len(read) > 6) == runs[:1]
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def watch(arguments: list[str]) -> None:
 
 def _print_once(path: Path) -> None:
     from redline.watch.page import folder_page, run_page
-    from redline.watch.reading import RunReader, is_run, read_folder
+    from redline.watch.reading import FolderReader, RunReader, is_run
 
     if is_run(path):
         width = min(_WIDEST, max(_NARROWEST, shutil.get_terminal_size().columns))
         text = run_page(RunReader(path).read(), width)
     else:
-        text = folder_page(read_folder(path), path)
+        text = folder_page(FolderReader(path).read(), path)
     encoding = sys.stdout.encoding or "utf-8"  # one that knows no braille shows question marks
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

@@ -15,13 +15,14 @@ from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
+from textual.worker import get_current_worker
 
 from redline.errors import RedlineError
 from redline.plain_files import printable
 from redline.train.runs.summary import RunSummary
 from redline.watch import page
 from redline.watch.chart import chart
-from redline.watch.reading import Points, RunReader, RunView, is_run, read_folder
+from redline.watch.reading import FolderReader, Points, RunReader, RunView, is_run
 
 PERIOD_S = 1.0
 """Seconds between two readings."""
@@ -74,12 +75,14 @@ class _Following(Screen[None]):
             self.run_worker(self._read, thread=True)
 
     def _read(self) -> None:
+        worker = get_current_worker()
         try:
             show = self.read()
         except (RedlineError, OSError) as error:
             message = printable(str(error))
             show = lambda: self.say(message)  # noqa: E731
-        self.app.call_from_thread(self._show, show)
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self._show, show)
 
     def _show(self, show: Callable[[], None]) -> None:
         self._is_reading = False
@@ -175,7 +178,8 @@ class FolderScreen(_Following):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder, self._reader = folder, FolderReader(folder)
+        self._shown: dict[str, tuple[str, ...]] = {}
 
     def compose(self) -> ComposeResult:
         """A line about the folder, and the table."""
@@ -187,7 +191,8 @@ class FolderScreen(_Following):
 
     def read(self) -> Callable[[], None]:
         """Read the folder."""
-        runs = read_folder(self._folder)
+        worker = get_current_worker()
+        runs = self._reader.read(lambda: worker.is_cancelled)
         return lambda: self.show(runs)
 
     def show(self, runs: Sequence[RunSummary]) -> None:
@@ -195,24 +200,26 @@ class FolderScreen(_Following):
         running = sum(run.state == "running" for run in runs)
         about = f"{len(runs)} runs, {running} running" if runs else "no runs yet"
         self.say(f"{printable(str(self._folder))}: {about}")
+        rows = {run.path: page.folder_row(run, self._folder) for run in runs}
+        shown, self._shown = self._shown, rows
         table = self.query_one(DataTable)
-        rows = {run.path: _cells(run, self._folder) for run in runs}
-        if [row.value for row in table.rows] != list(rows):
-            self._list(table, rows)
+        if list(shown) != list(rows):
+            self._list(table, list(shown), rows)
             return
         for path, cells in rows.items():
-            for column, cell in zip(page.FOLDER_COLUMNS, cells, strict=True):
-                if table.get_cell(path, column) != cell:
+            if cells != shown[path]:
+                for column, cell in zip(page.FOLDER_COLUMNS, _styled(cells), strict=True):
                     table.update_cell(path, column, cell, update_width=True)
 
-    def _list(self, table: DataTable[Text], rows: Mapping[str, list[Text]]) -> None:
+    def _list(
+        self, table: DataTable[Text], before: list[str], rows: Mapping[str, tuple[str, ...]]
+    ) -> None:
         """Put other runs into the table, with the cursor on the one where it was."""
-        before = [row.value for row in table.rows]
-        at = before[table.cursor_row] if before else None
+        at = before[table.cursor_row] if before else ""
         table.clear()
         for path, cells in rows.items():
-            table.add_row(*cells, key=path)
-        table.move_cursor(row=list(rows).index(at) if at is not None and at in rows else 0)
+            table.add_row(*_styled(cells), key=path)
+        table.move_cursor(row=list(rows).index(at) if at in rows else 0)
 
     def say(self, sentence: str) -> None:
         """Say it above the table."""
@@ -224,9 +231,10 @@ class FolderScreen(_Following):
             self.app.push_screen(RunScreen(Path(event.row_key.value)))
 
 
-def _cells(run: RunSummary, folder: Path) -> list[Text]:
-    named = dict(zip(page.FOLDER_COLUMNS, page.folder_row(run, folder), strict=True))
-    styles = {"state": _STATE_STYLES.get(run.state, "")}
+def _styled(cells: Sequence[str]) -> list[Text]:
+    """The cells of a run: numbers to the right, the state in its color."""
+    named = dict(zip(page.FOLDER_COLUMNS, cells, strict=True))
+    styles = {"state": _STATE_STYLES.get(named["state"], "")}
     return [
         Text(cell, style=styles.get(name, ""), justify="right" if name in page.RIGHT else "left")
         for name, cell in named.items()

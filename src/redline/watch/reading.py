@@ -16,8 +16,8 @@ from pathlib import Path
 from redline.errors import RunDirectoryError
 from redline.plain_files import directory_handle, open_plain, refuse_special_files
 from redline.train.progress.operation_shares import PREFIX
-from redline.train.runs.files import CONFIG_FILE, PROGRESS_FILE
-from redline.train.runs.summary import RunSummary, find_runs, summarize_run
+from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE, PROGRESS_FILE
+from redline.train.runs.summary import RunSummary, find_runs, is_running, summarize_run
 
 _CHECKED_BYTES = 256  # before the place where reading goes on: are they still those that were read?
 _LARGEST_CSV = 2**30  # bytes taken in at once; a row has some hundreds
@@ -75,16 +75,52 @@ def is_run(path: Path) -> bool:
     return (path / CONFIG_FILE).exists()
 
 
-def read_folder(folder: Path) -> list[RunSummary]:
-    """The runs in a folder and below it, in the order of their names.
+class FolderReader:
+    """Reads the runs of a folder again and again; of each only if its files have changed.
 
-    Raises:
-        RunDirectoryError: if there is no such folder.
+    Args:
+        folder: where the runs lie, at any depth.
     """
-    if not folder.is_dir():
-        raise RunDirectoryError(f"{folder} is no folder. Give a run, or a folder with runs in it.")
-    found = (summarize_run(path) for path in find_runs(folder))
-    return [summary for summary in found if summary is not None]
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[Path, tuple[object, RunSummary | None]] = {}
+
+    def read(self, is_over: Callable[[], bool] = lambda: False) -> list[RunSummary]:
+        """The runs in the order of their names.
+
+        Args:
+            is_over: whether nobody waits for the answer any more; asked once for each run.
+
+        Raises:
+            RunDirectoryError: if there is no such folder.
+        """
+        if not self._folder.is_dir():
+            raise RunDirectoryError(
+                f"{self._folder} is no folder. Give a run, or a folder with runs in it."
+            )
+        known, self._known = self._known, {}
+        for path in find_runs(self._folder):
+            if is_over():
+                break
+            files = _signature(path)
+            before = known.get(path)
+            is_unchanged = before is not None and before[0] == files
+            self._known[path] = before if is_unchanged else (files, summarize_run(path))
+        return [summary for _, summary in self._known.values() if summary is not None]
+
+
+def _signature(path: Path) -> object:
+    """What differs whenever a run's summary may differ."""
+    changed: list[tuple[int, int, int]] = []
+    for name in (CONFIG_FILE, PROGRESS_FILE, HISTORY_FILE):
+        try:
+            file = os.stat(path / name, follow_symlinks=False)
+        except OSError:
+            changed.append((0, 0, 0))
+        else:
+            changed.append((file.st_ino, file.st_mtime_ns, file.st_size))
+    return (*changed, is_running(path))
 
 
 class RunReader:
