@@ -105,8 +105,9 @@ class FolderReader:
                 break
             files = _signature(path)
             before = known.get(path)
-            is_unchanged = before is not None and before[0] == files
-            self._known[path] = before if is_unchanged else (files, summarize_run(path))
+            if before is None or before[0] != files:
+                before = (files, summarize_run(path))
+            self._known[path] = before
         return [summary for _, summary in self._known.values() if summary is not None]
 
 
