@@ -70,7 +70,7 @@ def rooms() -> Picture:
     """The folders of src/redline, from what people call down to what knows nothing of the rest."""
     picture = Picture(820, 590, "The rooms of Redline: imports go downwards only")
     rows: list[list[tuple[str, str, str]]] = [
-        [("cli, command_line", "reads options, calls, prints", GRAY)],
+        [("cli, command_line, watch", "read options, call, show", GRAY)],
         [("launch", "sweeps, searches, comparisons, clusters", GRAY)],
         [("train", "the loops, runs, checkpoints, logs, evaluation", BLUE)],
         [
@@ -79,8 +79,8 @@ def rooms() -> Picture:
         ],
         [
             ("algos", "losses, update(batch)", GREEN),
-            ("collect", "envs x policy -> rollout", GREEN),
             ("replay", "what was collected", GREEN),
+            ("collect", "envs x policy -> rollout", GREEN),
         ],
         [
             ("policies", "observation -> action", GREEN),
@@ -137,9 +137,7 @@ def way_of_data() -> Picture:
     picture.arrow((790, 196), (790, 330), (105, 330), (105, 276))
     picture.text(450, 322, "new weights, with a number", size=12.5)
     picture.arrow((735, 196), (735, 365), dashed=True)
-    picture.text(
-        640, 388, "metrics: progress.csv, TensorBoard      everything: checkpoint", size=12.5
-    )
+    picture.text(735, 385, "logs and checkpoints", size=12.5)
     return picture
 
 
