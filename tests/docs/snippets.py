@@ -24,7 +24,7 @@ PIECE = re.compile(
     r"^(?P<fence>`{3,})(?P<language>\w*)\n(?P<shown>.*?)^(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
-SEPARATORS = (";", "&&", "||", "|", "do", "then", "else", "{", "}")
+SEPARATORS = (";", "&", "&&", "||", "|", "do", "then", "else", "{", "}")
 VARIABLE = re.compile(r"\$\{?(?!ARGUMENTS)\w+\}?|\bSEED\b")  # $ARGUMENTS stands for several words
 
 
