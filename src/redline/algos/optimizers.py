@@ -131,7 +131,6 @@ class Adam(Optimizer):
             self._step_some(numbers, gradients, skip)
         self.zero_grad()
 
-    @torch.no_grad()
     def apply(self, gradients: list[Tensor], skip: Tensor | None = None) -> None:
         """One step with gradients that lie elsewhere than in the parameters.
 
@@ -139,10 +138,11 @@ class Adam(Optimizer):
             gradients: one for each parameter, in their order; they are not changed.
             skip: [] float32; where 1, nothing changes; None never skips.
         """
-        self._all_counts.add_(1.0)
-        self._run_kernel(self.parameters, gradients, self.first, self.second, self.counts, skip)
-        if skip is not None:
-            self._all_counts.sub_(skip)
+        with torch.inference_mode():  # leaves autograd's bookkeeping for each tensor out
+            self._all_counts.add_(1.0)
+            self._run_kernel(self.parameters, gradients, self.first, self.second, self.counts, skip)
+            if skip is not None:
+                self._all_counts.sub_(skip)
 
     @torch.no_grad()
     def _step_some(

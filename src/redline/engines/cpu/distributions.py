@@ -20,6 +20,7 @@ from redline.data import Array
 _HALF_LOG_TWO_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 _TWO_LOG_TWO = np.float32(2.0 * math.log(2.0))
 _TWO, _HALF = np.float32(2.0), np.float32(0.5)
+_sum = np.add.reduce  # as `np.sum`, without its detour through Python
 
 
 def gaussian_log_prob(z: Array, log_std: Array) -> Array:
@@ -29,16 +30,16 @@ def gaussian_log_prob(z: Array, log_std: Array) -> Array:
         z: [N, k] (action - mean) / std.
         log_std: [k].
     """
-    log_prob = np.square(z).sum(1)
+    log_prob = _sum(np.square(z), 1)
     log_prob *= -_HALF
-    log_prob -= (log_std + _HALF_LOG_TWO_PI).sum()
+    log_prob -= _sum(log_std + _HALF_LOG_TWO_PI)
     return log_prob
 
 
 def log_softmax(logits: Array) -> Array:
     """[N, A] log-probabilities."""
     log_p = logits - logits.max(1, keepdims=True)
-    log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
+    log_p -= np.log(_sum(np.exp(log_p), 1, keepdims=True))
     return log_p
 
 
@@ -84,14 +85,14 @@ class GaussianDistribution:
         self._inverse = np.exp(-self._log_std)
         self._z = (action.reshape(mean.shape) - mean) * self._inverse
         log_prob = gaussian_log_prob(self._z, self._log_std)
-        entropy = (self._log_std + (_HALF_LOG_TWO_PI + _HALF)).sum()
+        entropy = _sum(self._log_std + (_HALF_LOG_TWO_PI + _HALF))
         return log_prob, np.full(len(mean), entropy, np.float32)
 
     def gradient(self, log_prob: Array, entropy: Array) -> Array:
         """[N, k] with respect to the means, given those [N] of the two quantities."""
         weighted = self._z * log_prob[:, None]
-        self._grad[:] = (weighted * self._z).sum(0)
-        self._grad += entropy.sum() - log_prob.sum()
+        _sum(weighted * self._z, 0, out=self._grad)
+        self._grad += _sum(entropy) - _sum(log_prob)
         weighted *= self._inverse
         return weighted
 
@@ -104,7 +105,7 @@ class CategoricalDistribution:
         log_p = log_softmax(logits)
         p = np.exp(log_p)
         rows = np.arange(len(action))
-        entropy = -(p * log_p).sum(1)
+        entropy = -_sum(p * log_p, 1)
         self._tape = p, log_p, entropy, rows, action
         return log_p[rows, action], entropy
 

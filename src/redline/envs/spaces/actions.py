@@ -169,7 +169,7 @@ class _ArrayCodec(ActionCodec):
         inside = (value >= self._low) & (value <= self._high)
         if active is not None:
             inside[~active] = True
-        if not inside.all():
+        if np.count_nonzero(inside) != inside.size:  # `all` takes twice as long
             raise self._out_of_bounds(value, inside)
         native = np.array(value, dtype=self._dtype)
         if self._clip is not None:
