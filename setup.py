@@ -51,6 +51,13 @@ setup(
             optional=OPTIONAL,
         ),
         Extension(
+            "redline.profile._stacks",
+            sources=[f"{CSRC}/stacks.c"],
+            extra_compile_args=[*FLAGS, "-pthread"],
+            extra_link_args=["-pthread"],
+            optional=OPTIONAL,
+        ),
+        Extension(
             "redline.replay._tree",
             sources=["src/redline/replay/csrc/tree.c"],
             # Sums must round as those of the tensor code do.

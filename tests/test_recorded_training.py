@@ -35,7 +35,8 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     report = (run / "profile" / "report-1.txt").read_text()
     for operation in ("simulation", "inference", "replay", "learning", "backpropagation"):
         assert operation in report
-    assert (run / "profile" / "report-1.html").exists()
+    page = (run / "profile" / "report-1.html").read_text(encoding="utf-8")
+    assert '"verdict":"' in page  # the advice
 
     resume = ["train", "--resume", str(run), "--total-env-steps", "480", "--quiet"]
     assert main([*resume, "--profile", "light"]) == 0

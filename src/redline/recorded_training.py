@@ -48,6 +48,7 @@ def recording(mode: str, **options: Any) -> ProfileRecording:
 
 
 def _write_report(directory: Path, folder: Path, number: int) -> None:
+    from redline.profile.advise.report import page_advice
     from redline.profile.analyse.shares import with_shares
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
@@ -58,5 +59,5 @@ def _write_report(directory: Path, folder: Path, number: int) -> None:
     summary = with_shares(summarize(session), session)
     text, page = folder / f"report-{number}.txt", folder / f"report-{number}.html"
     text.write_text(render_text(summary), encoding="utf-8")
-    page.write_text(render_html(session, summary), encoding="utf-8")
+    page.write_text(render_html(session, summary, page_advice(session)), encoding="utf-8")
     sys.stderr.write(f"profile: {text}, {page}\n")

@@ -6,7 +6,7 @@ Each takes its arguments as a list and returns an exit status:
 |---|---|
 | `profile_main` | `redline profile [--out DIR] [--mode MODE] ... -- COMMAND...` |
 | `report_main` | `redline report DIR... [--format F] [--html FILE] [--figures DIR] ...` |
-| `trace_main` | `redline trace DIR --out FILE.pftrace` or `FILE.json` |
+| `trace_main` | `redline trace DIR --out FILE.pftrace`, `.json` or `.speedscope.json` |
 | `advise_main` | `redline advise DIR` or `redline advise --check "CMD A" "CMD B"` |
 | `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
@@ -56,6 +56,7 @@ def profile_main(argv: Sequence[str]) -> int:
         delay_steps=arguments.delay_steps,
         for_steps=arguments.for_steps,
         memory_mb=arguments.memory_mb,
+        lines=not arguments.no_lines,
         calibrate=not arguments.no_calibration,
         sample_hz=arguments.sample_hz,
         gpu_window_s=arguments.gpu_window_s,
@@ -136,6 +137,11 @@ def _profile_parser() -> argparse.ArgumentParser:
         help="seconds from the begin of one such window to the next (default: 20)",
     )
     add(
+        "--no-lines",
+        action="store_true",
+        help="do not look at the Python stack 100 times a second for the hottest lines",
+    )
+    add(
         "--no-calibration",
         action="store_true",
         help="leave out the short blocks without the probe, from which its cost is estimated",
@@ -212,10 +218,11 @@ def _write_reports(
 ) -> list[Path]:
     written: list[Path] = []
     if arguments.html:
+        from redline.profile.advise.report import page_advice
         from redline.profile.report.html import render_html
 
         page = Path(arguments.html)
-        advice = _advice(sessions[0])
+        advice = page_advice(sessions[0])
         page.write_text(render_html(sessions[0], summaries[0], advice), encoding="utf-8")
         written.append(page)
     if arguments.csv:
@@ -231,20 +238,6 @@ def _write_reports(
             summaries, Path(arguments.figures), arguments.figure_format, biases=biases
         )
     return written
-
-
-def _advice(session: Session) -> dict[str, Any] | None:
-    """For the page; None where nothing steps an env."""
-    from redline.profile.advise.iteration import read_iteration
-    from redline.profile.advise.rates import measure_rates
-    from redline.profile.advise.remedies import advise
-    from redline.profile.advise.report import advice_to_json
-
-    try:
-        iteration = read_iteration(session)
-    except ProfileError:
-        return None
-    return advice_to_json(iteration, advise(iteration, measure_rates()))
 
 
 def _print_reports(kind: str, summaries: list[Summary]) -> None:
@@ -298,47 +291,65 @@ def inspect_main(argv: Sequence[str]) -> int:
 
 
 def trace_main(argv: Sequence[str]) -> int:
-    """`redline trace`: a file for ui.perfetto.dev."""
+    """`redline trace`: a file for ui.perfetto.dev or speedscope.app."""
     parser = argparse.ArgumentParser(
-        prog="redline trace", description="Write a trace that opens in ui.perfetto.dev."
+        prog="redline trace",
+        description="Write a file that opens in ui.perfetto.dev or speedscope.app.",
     )
     parser.add_argument("directory", metavar="DIR", help="session directory")
     parser.add_argument(
         "--out",
         required=True,
         metavar="FILE",
-        help="file to write: .pftrace (Perfetto's own, smaller) or .json (Trace Event Format)",
+        help="file to write: .pftrace (Perfetto's own, smaller), .json (Trace Event Format), or "
+        ".speedscope.json (sampled Python stacks)",
     )
     arguments = parser.parse_args(list(argv))
     output = Path(arguments.out)
     if output.suffix not in (".json", ".pftrace"):
         raise UnknownNameError(
-            f"no trace format {output.suffix!r}. Give a file that ends in .pftrace or .json"
+            f"no trace format {output.suffix!r}. Give a file that ends in .pftrace, .json or "
+            ".speedscope.json"
         )
     from redline.profile.reader import open_session
 
-    if output.suffix == ".json":
+    viewer = "https://ui.perfetto.dev"
+    if output.name.endswith(".speedscope.json"):
+        from redline.profile.report.speedscope import write_speedscope as write_trace
+
+        viewer = "https://www.speedscope.app"
+    elif output.suffix == ".json":
         from redline.profile.report.trace import write_trace
     else:
         from redline.profile.report.perfetto import write_perfetto as write_trace
 
     count = write_trace(open_session(arguments.directory), output)
-    sys.stdout.write(f"{count} events written to {output}; open it at https://ui.perfetto.dev\n")
+    sys.stdout.write(f"{count} events written to {output}; open it at {viewer}\n")
     return 0
 
 
 def diff_main(argv: Sequence[str]) -> int:
     """`redline diff`: what got slower between two sessions."""
     parser = argparse.ArgumentParser(
-        prog="redline diff", description="Compare two sessions, the largest change first."
+        prog="redline diff",
+        description="Compare two sessions, the largest change first: per env step, or per "
+        "profile.step(), with intervals; then the seconds of the whole sessions.",
     )
     parser.add_argument("before", metavar="DIR_A", help="session directory")
     parser.add_argument("after", metavar="DIR_B", help="session directory to compare with it")
     arguments = parser.parse_args(list(argv))
+    from redline.profile.advise.per_step import read_per_step
     from redline.profile.analyse.summary import summarize
-    from redline.profile.report.diff import render_diff
+    from redline.profile.reader import open_session
+    from redline.profile.report.diff import render_diff, render_step_diff
 
-    sys.stdout.write(render_diff(summarize(arguments.before), summarize(arguments.after)))
+    before, after = open_session(arguments.before), open_session(arguments.after)
+    try:
+        sys.stdout.write(render_step_diff(read_per_step(before), read_per_step(after)) + "\n")
+    except ProfileError as error:
+        sys.stdout.write(f"not per step: {error}\n\n")
+    sys.stdout.write("the whole sessions, all processes\n")
+    sys.stdout.write(render_diff(summarize(before), summarize(after)))
     return 0
 
 

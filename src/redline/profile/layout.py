@@ -11,6 +11,7 @@ DIR/
     monitor.arrow              heartbeats, resident memory, CPU time of the process
     scheduler.arrow            how long each thread ran, and was ready to, every 20 ms: TICK_* rows
     sampled.arrow              levels seen by the sampler: rows of a level, or GAP
+    stacks.jsonl                 Python lines seen: code, node and at rows, see csrc/stacks.c
     gpu-00000.json             what the GPU collector saw in one window, as the collector wrote it
     gpu.jsonl                  one JSON object per window: begin, end, file, or why there is none
   samples.jsonl                CPU per core, memory per process, and GPU readings, over time
@@ -46,6 +47,7 @@ VERSION = 1
 ) = range(1, 15)
 
 SAMPLES_SHARD = "sampled.arrow"
+STACKS = "stacks.jsonl"
 SCHEDULER_SHARD = "scheduler.arrow"
 # Its rows, behind the absolute time of each tick: a thread's index, and ns since the last tick. A
 # thread without rows slept. `TICK_FIRST` has the index of one that is looked at from then on.

@@ -32,7 +32,7 @@ LEARNING = ("backpropagation", "learning")
 SIMULATION = "simulation"
 BACKWARD = "torch._C._EngineBase.run_backward"
 
-__all__ = ["Iteration", "Part", "Time", "read_iteration"]
+__all__ = ["Iteration", "Part", "Time", "parts_between", "read_iteration"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,6 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     table = _times(timeline, summary, edges)
     parts = _parts(table, counts)
     nothing = np.zeros(len(counts))
-    every = sum((row for key, row in table.items() if key[1] != _READY), nothing)
     ready = sum((row for key, row in table.items() if key[1] == _READY), nothing)
     return Iteration(
         process=timeline.process.name,
@@ -138,7 +137,7 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         begin_s=float(edges[0]) / 1e9,
         end_s=float(edges[-1]) / 1e9,
         parts=parts,
-        total=_per_step(every, counts),
+        total=_total(table, counts),
         ready_us=_per_step(ready, counts).us,
         optimizer_us=_optimizer_us(summary, timeline, parts),
         gpu_busy=_gpu_share(summary, timeline.process.pid),
@@ -219,6 +218,27 @@ def _per_step(ns: NDArray[np.float64], counts: NDArray[np.int64]) -> Time:
     number = len(ns)
     error = math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
     return Time(whole / steps / 1e3, WIDE * error / 1e3)
+
+
+def _total(table: dict[tuple[str, str], NDArray[np.float64]], counts: NDArray[np.int64]) -> Time:
+    nothing = np.zeros(len(counts))
+    busy = (row for (_, level), row in table.items() if level != _READY)
+    return _per_step(sum(busy, nothing), counts)
+
+
+def parts_between(
+    timeline: Timeline, summary: Summary, edges: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[dict[str, Part], Time]:
+    """The operations of a process, and all of them, per step.
+
+    Args:
+        timeline: of the process.
+        summary: of its session.
+        edges: [N + 1] ns since the process's base, of stretches of whole steps.
+        counts: [N] steps in each.
+    """
+    table = _times(timeline, summary, edges)
+    return _parts(table, counts), _total(table, counts)
 
 
 def _parts(

@@ -48,11 +48,16 @@ class Rates:
 
 
 def measure_rates() -> Rates | None:
-    """Measure; None where torch is not installed."""
+    """Measure; None where torch is not installed. Leaves torch's generator as it was."""
     try:
         torch: Any = import_module("torch")
     except ImportError:
         return None
+    with torch.random.fork_rng(devices=[]):
+        return _measure(torch)
+
+
+def _measure(torch: Any) -> Rates:
     threads = int(torch.get_num_threads())
     networks = [_network(torch, width) for width in WIDTHS]
     usual = [_step_us(torch, network) for network in networks]

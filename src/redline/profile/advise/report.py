@@ -7,12 +7,15 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from redline.profile.advise.iteration import Iteration
-from redline.profile.advise.remedies import Advice
+from redline.errors import ProfileError
+from redline.profile.advise.iteration import Iteration, read_iteration
+from redline.profile.advise.rates import measure_rates
+from redline.profile.advise.remedies import Advice, advise
+from redline.profile.reader import Session
 
 WIDTH = 92
 
-__all__ = ["advice_to_json", "render_advice", "verdict"]
+__all__ = ["advice_to_json", "page_advice", "render_advice", "verdict"]
 
 
 def verdict(iteration: Iteration) -> str:
@@ -103,6 +106,15 @@ def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]
         "remedies": [{**asdict(each), "gain": each.gain} for each in advice],
     }
     return found
+
+
+def page_advice(session: Session) -> dict[str, Any] | None:
+    """For the HTML page; None where nothing steps an env."""
+    try:
+        iteration = read_iteration(session)
+    except ProfileError:
+        return None
+    return advice_to_json(iteration, advise(iteration, measure_rates()))
 
 
 def _or_none(value: float) -> float | None:

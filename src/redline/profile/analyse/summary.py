@@ -23,6 +23,13 @@ from redline.profile.analyse.correction import (
     prior_of,
 )
 from redline.profile.analyse.processes import Waits, WaitsFor, busy_together, session_span, waits
+from redline.profile.analyse.stacks import (
+    PythonFunction,
+    PythonLine,
+    python_functions,
+    python_lines,
+    read_stacks,
+)
 from redline.profile.analyse.timeline import Decoded, Timeline, build_timeline, decode
 from redline.profile.analyse.transitions import Transitions, transitions
 from redline.profile.gpu.activity import (
@@ -143,6 +150,8 @@ class Summary:
     gpu_launched: list[Launched] = field(default_factory=list)
     gpu_concurrent: list[Concurrent] = field(default_factory=list)
     shares: list[ShareRow] = field(default_factory=list)  # see `shares.with_shares`
+    python_functions: list[PythonFunction] = field(default_factory=list)  # sampled, main threads
+    python_lines: list[PythonLine] = field(default_factory=list)
     too_deep_events: int = 0  # of the dropped ones, those nested too deeply
     attributed: float = math.nan  # share of the recorded time that has a level; in full mode only
 
@@ -184,6 +193,7 @@ def summarize(session: Session | str | Path) -> Summary:
         cells += _cell_rows(timeline.process, found, cost, is_corrected)
         rows.append(_process_row(timeline, found))
         functions += _function_rows(timeline)
+    seen = [(t.process, stacks) for t in timelines if (stacks := read_stacks(t)) is not None]
     begin, end = session_span(timelines)
     waiting, waiting_for = waits(timelines)
     gpu = [(timeline, found) for timeline, found in zip(timelines, windows, strict=True) if found]
@@ -205,6 +215,8 @@ def summarize(session: Session | str | Path) -> Summary:
         gpu_devices=[row for t, found in gpu for row in device_busy(t, found)],
         gpu_launched=[row for t, found in gpu for row in launched_by(t, found)],
         gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
+        python_functions=[row for each in seen for row in python_functions(*each)],
+        python_lines=[row for each in seen for row in python_lines(*each)],
         attributed=_attributed(all_cells) if session.mode == "full" else math.nan,
     )
 

@@ -1,4 +1,7 @@
-"""What watches the program beside the marks and the boundary: the sampler and the GPU windows."""
+"""What watches the program beside the marks and the boundary.
+
+The sampler, the looks at the Python stack, and the GPU windows.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from redline.profile.record.options import Options
 
 if TYPE_CHECKING:
     from redline.profile.gpu.windows import GpuWindows
+    from redline.profile.record.lines import Lines
     from redline.profile.record.sampler import Sampler
 
 __all__ = ["Companions"]
@@ -26,6 +30,7 @@ class Companions:
         self._options = options
         self._directory = Path()
         self._sampler: Sampler | None = None
+        self._lines: Lines | None = None
         self._gpu: GpuWindows | None = None
         self._in_window = False
 
@@ -52,14 +57,27 @@ class Companions:
             self._sampler = Sampler(directory, base_ns, self._options.sample_hz, COST_PART)
         elif self._options.mode == "sample":
             self._sampler = Sampler(directory, base_ns, DEFAULT_HZ, DEFAULT_COST_PART)
+        if self._options.lines and self._options.mode != "light":
+            from redline.profile.record.lines import Lines
+
+            self._lines = Lines(directory, base_ns)
 
     def begin(self) -> None:
         """The window begins."""
         self._in_window = True
         if self._options.mode == "full" and self._options.gpu_window_s:
             self._open_gpu()
-        if self._sampler is not None:
-            self._sampler.resume()
+        self._resume()
+
+    def _resume(self) -> None:
+        for looking in (self._sampler, self._lines):
+            if looking is not None:
+                looking.resume()
+
+    def _pause(self) -> None:
+        for looking in (self._sampler, self._lines):
+            if looking is not None:
+                looking.pause()
 
     def _open_gpu(self) -> None:
         from redline.profile.gpu.windows import GpuWindows, device_present
@@ -82,34 +100,32 @@ class Companions:
         self._in_window = False
         if self._gpu is not None:
             self._gpu.end()
-        if self._sampler is not None:
-            self._sampler.pause()
+        self._pause()
 
     def before_fork(self) -> None:
-        """No thread of the sampler may exist then."""
-        if self._sampler is not None:
-            self._sampler.pause()
+        """No thread of theirs may exist then."""
+        self._pause()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        if self._sampler is not None and self._in_window:
-            self._sampler.resume()
+        if self._in_window:
+            self._resume()
 
     def after_fork_in_child(self, directory: Path, base_ns: int) -> None:
         """Leave the parent's files, and get ready anew."""
         self._in_window = False
         self._gpu = None
-        if self._sampler is not None:
-            self._sampler.abandon()
-            self.open(directory, base_ns)
+        for looking in (self._sampler, self._lines):
+            if looking is not None:
+                looking.abandon()
+        self._sampler = self._lines = None
+        self.open(directory, base_ns)
 
-    def stop(self) -> dict[str, Any] | None:
-        """End; what the sampler did, None if there was none."""
+    def stop(self) -> dict[str, dict[str, Any]]:
+        """End; what the sampler and the looks at the stack did, by name, of those there were."""
         if self._gpu is not None:
             self._gpu.stop()
             self._gpu = None
-        if self._sampler is None:
-            return None
-        statistics = self._sampler.stop()
-        self._sampler = None
-        return statistics
+        watching = {"sampler": self._sampler, "lines": self._lines}
+        self._sampler = self._lines = None
+        return {name: each.stop() for name, each in watching.items() if each is not None}

@@ -111,9 +111,8 @@ class Recorder:
         if self._files is None:
             return {}
         self._exits.remove()
-        sampled = self._companions.stop()
-        if sampled is not None:
-            self._note("sampler", **sampled)
+        for name, statistics in self._companions.stop().items():
+            self._note(name, **statistics)
         marks.listen_to_metadata(None)
         self._end_calibration()
         self._native.set_step_hook(None)

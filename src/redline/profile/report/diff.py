@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
+from redline.profile.advise.iteration import Part, Time
+from redline.profile.advise.per_step import PerStep
 from redline.profile.analyse.summary import Summary
 
-__all__ = ["DiffRow", "diff_summaries", "render_diff"]
+__all__ = [
+    "DiffRow",
+    "StepDiff",
+    "diff_steps",
+    "diff_summaries",
+    "render_diff",
+    "render_step_diff",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,68 @@ def diff_summaries(before: Summary, after: Summary) -> list[DiffRow]:
             totals[cell.operation, cell.level][side] += cell.corrected_s
     rows = [DiffRow(*key, *seconds) for key, seconds in totals.items()]
     return sorted(rows, key=lambda row: (-abs(row.change_s), row.operation, row.level))
+
+
+@dataclass(frozen=True, slots=True)
+class StepDiff:
+    """One operation, per step of each session; us with half widths of 95% intervals."""
+
+    operation: str  # "all" for the sum
+    before: Time
+    after: Time
+
+    @property
+    def change_us(self) -> float:
+        """Us per step more than before."""
+        return self.after.us - self.before.us
+
+    @property
+    def half_us(self) -> float:
+        """Half width of the change's 95% interval: the sessions' noises are independent."""
+        return math.hypot(self.before.half_us, self.after.half_us)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval of the change leaves out 0."""
+        return abs(self.change_us) > self.half_us
+
+
+def diff_steps(before: PerStep, after: PerStep) -> list[StepDiff]:
+    """The whole step, then its operations, the largest change first."""
+    nothing = Part("", {}, Time(0.0))
+    rows = [
+        StepDiff(name, before.parts.get(name, nothing).time, after.parts.get(name, nothing).time)
+        for name in {*before.parts, *after.parts}
+    ]
+    rows.sort(key=lambda row: (-abs(row.change_us), row.operation))
+    return [StepDiff("all", before.total, after.total), *rows]
+
+
+def render_step_diff(before: PerStep, after: PerStep) -> str:
+    """The differences per step as a text table, what noise explains marked as such."""
+    if before.unit != after.unit:
+        return (
+            f"A counts {before.unit}s, B {after.unit}s: their times per step are not comparable\n"
+        )
+    rows = diff_steps(before, after)
+    width = max([9, *(len(row.operation) for row in rows)])
+    lines = [
+        f"per {before.unit} in the steady state, us, with 95% intervals",
+        f"A: {before.process} (pid {before.pid}), {before.steps:,} {before.unit}s",
+        f"B: {after.process} (pid {after.pid}), {after.steps:,} {after.unit}s",
+        "",
+        f"{'operation':{width}s} {'A us':>10s} {'+-':>8s} {'B us':>10s} {'+-':>8s} "
+        f"{'change us':>10s} {'+-':>8s} {'change %':>9s}",
+    ]
+    for row in rows:
+        a, b = row.before, row.after
+        share = f"{100 * row.change_us / a.us:+9.1f}" if a.us else "      new"
+        lines.append(
+            f"{row.operation:{width}s} {a.us:10.1f} {a.half_us:8.1f} {b.us:10.1f} "
+            f"{b.half_us:8.1f} {row.change_us:+10.1f} {row.half_us:8.1f} {share}"
+            + ("" if row.significant else "  noise")
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _notes(before: Summary, after: Summary) -> list[str]:

@@ -7,6 +7,7 @@
 | `processes` | per process of the summary: `begin_s`, `end_s` |
 | `cell_bins` | per cell of the summary: `[first bin, [ns, ...]]`; `null` without a share |
 | `function_bins` | per function shown: `[row of the summary, first bin, [ns, ...], [calls, ...]]` |
+| `flames` | per process `[[place of the caller or -1, name, file, line, s], ...]` |
 | `series` | sampled values: `process` (row or null), `group`, `name`, `unit`, `t_s`, `value` |
 | `series_notes` | what could not be sampled, and why |
 """
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from redline.profile.analyse.stacks import flame, read_stacks
 from redline.profile.analyse.summary import Summary
 from redline.profile.analyse.timeline import Timeline, build_timeline
 from redline.profile.gpu.activity import api_stream, busy_stream
@@ -74,6 +76,7 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
         ],
         "cell_bins": cell_bins,
         "function_bins": function_bins,
+        "flames": [_flame(timeline) for timeline in timelines],
         "series": series,
         "series_notes": notes,
         "levels": list(LEVELS),
@@ -120,6 +123,11 @@ def _functions(timeline: Timeline, summary: Summary, edges: NDArray[np.int64]) -
         [row, *_sparse(found[number].inclusive_ns), found[number].calls.tolist()]
         for row, number in rows
     ]
+
+
+def _flame(timeline: Timeline) -> list[Any]:
+    stacks = read_stacks(timeline)
+    return [] if stacks is None else [list(node) for node in flame(stacks)]
 
 
 def _sparse(values: NDArray[np.int64]) -> list[Any]:

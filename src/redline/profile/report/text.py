@@ -11,6 +11,8 @@ from redline.profile.levels import LEVELS
 __all__ = ["render_text"]
 
 TOP_FUNCTIONS = 10
+TOP_LINES = 8
+UNKNOWN_LEVELS = ("python", "backend", "simulator")  # where native calls are not observed
 
 
 def render_text(summary: Summary) -> str:
@@ -38,12 +40,13 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
         f"{process.wall_s:.3f} s recorded, {process.cpu_s:.3f} s CPU"
         + (f", {process.steps:,} steps" if process.steps else "")
     ]
+    is_full = summary.mode == "full"
     for phase in dict.fromkeys(cell.phase for cell in cells):
         if phase:
             lines.append(f"  phase {phase}")
         # What share of the steps belongs to a phase, or to none, is not known.
         steps = 0 if any(cell.phase for cell in cells) else process.steps
-        lines += _table([cell for cell in cells if cell.phase == phase], steps)
+        lines += _table([cell for cell in cells if cell.phase == phase], steps, is_full)
     functions = [row for row in summary.functions if row.pid == process.pid][:TOP_FUNCTIONS]
     if functions:
         lines.append("  native functions by time inside them:")
@@ -51,11 +54,36 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
             lines.append(
                 f"    {row.total_s:10.3f} s {row.calls:10d} calls  {row.level:9s} {row.function}"
             )
+    lines += _python(process, summary)
     return lines
 
 
-def _table(cells: list[Cell], steps: int) -> list[str]:
+def _python(process: ProcessRow, summary: Summary) -> list[str]:
+    """The hottest Python functions and lines, as they were sampled."""
+    functions = [row for row in summary.python_functions if row.pid == process.pid]
+    hottest = [row for row in summary.python_lines if row.pid == process.pid]
+    lines: list[str] = []
+    for title, rows in (("functions", functions), ("lines", hottest)):
+        if rows:
+            lines.append(f"  Python {title} of the main thread (own time, with calls, operation):")
+        for row in rows[:TOP_LINES]:
+            lines.append(
+                f"    {row.self_s:10.3f} s {row.total_s:10.3f} s  {row.operation:16s} "
+                f"{row.function} ({_short(row.file)}:{row.line})"
+            )
+    return lines
+
+
+def _short(file: str) -> str:
+    """The end of a path: enough to know the file by."""
+    return "/".join(file.split("/")[-3:])
+
+
+def _table(cells: list[Cell], steps: int, is_full: bool) -> list[str]:
+    """Operations by time; in other modes than full the levels of running code are not known."""
     shown = [level for level in LEVELS if any(cell.level == level for cell in cells)]
+    if not is_full:
+        shown = [*UNKNOWN_LEVELS, *(level for level in shown if level not in UNKNOWN_LEVELS)]
     by_operation: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for cell in cells:
         by_operation[cell.operation][cell.level] += cell.corrected_s
@@ -71,7 +99,10 @@ def _table(cells: list[Cell], steps: int) -> list[str]:
         lines.append(
             f"  {name:{width}s} {seconds:10.3f} {100 * seconds / max(total, 1e-12):6.1f}"
             + (f" {1e6 * seconds / steps:12.1f}" if steps else "")
-            + "".join(f" {row[level]:12.3f}" for level in shown)
+            + "".join(
+                f" {row[level]:12.3f}" if is_full or level not in UNKNOWN_LEVELS else f" {'-':>12s}"
+                for level in shown
+            )
         )
     return lines
 

@@ -292,6 +292,52 @@
       all.filter((f) => f.level === "waiting").slice(0, 12).map((f) => line(f, false)));
   }
 
+  const place = (file, line) => (file ? `${file.split("/").slice(-2).join("/")}:${line}` : "");
+
+  /** The process whose stacks are shown: the chosen one, else the one with the most. */
+  function flameRow() {
+    if (state.process !== "") return +state.process;
+    const sizes = data.flames.map((boxes) => sum(boxes.filter((b) => b[0] < 0).map((b) => b[4])));
+    return sizes.indexOf(Math.max(...sizes));
+  }
+
+  function showPython() {
+    byId("python").hidden = data.flames.every((boxes) => boxes.length === 0);
+    if (byId("python").hidden) return;
+    const row = flameRow();
+    const process = summary.processes[row];
+    const boxes = data.flames[row];
+    const all = sum(boxes.filter((box) => box[0] < 0).map((box) => box[4]));
+    const depths = [];
+    for (const box of boxes) depths.push(box[0] < 0 ? 2 : depths[box[0]] + 1);
+    const depth = Math.max(1, ...depths);
+    const operations = [...new Set(boxes.filter((box) => box[0] < 0).map((box) => box[1]))];
+    const tint = (i) => {
+      while (boxes[i][0] >= 0) i = boxes[i][0];
+      return data.series_colors[operations.indexOf(boxes[i][1]) % data.series_colors.length];
+    };
+    draw("flame", [{
+      type: "icicle", branchvalues: "total", tiling: { orientation: "v" }, sort: true,
+      ids: ["all", ...boxes.map((_, i) => String(i))],
+      parents: ["", ...boxes.map((box) => (box[0] < 0 ? "all" : String(box[0])))],
+      labels: [plain(process.name), ...boxes.map((box) => plain(box[1]))],
+      values: [all, ...boxes.map((box) => box[4])],
+      customdata: ["", ...boxes.map((box) => plain(place(box[2], box[3])))],
+      marker: { colors: ["rgba(128,128,128,0.2)", ...boxes.map((_, i) => tint(i))], line: { width: 0.5 } },
+      hovertemplate: "%{label}<br>%{customdata}<br>%{value:.3f} s, %{percentRoot}<extra></extra>",
+      pathbar: { visible: true }, textfont: { size: 12 },
+    }], { height: 26 + Math.min(Math.max(22 * depth, 180), 900), xaxis: {}, yaxis: {}, margin: { l: 0, r: 0, t: 26, b: 0 } });
+    const own = (rows) => rows.filter((one) => one.pid === process.pid).slice(0, 25);
+    const line = (one) => make("tr", { dataset: { function: one.function } },
+      make("td", { text: one.function, title: `${one.file}:${one.line}` }),
+      cellText(place(one.file, one.line), "text"), cellText(one.operation, "text"),
+      time(one.self_s), time(one.total_s));
+    const head = () => [heading("function"), heading("at", "text"), heading("operation", "text"),
+      heading("own s"), heading("with calls s")];
+    fill(byId("python-functions"), head(), own(summary.python_functions).map(line));
+    fill(byId("python-lines"), head(), own(summary.python_lines).map(line));
+  }
+
   /** Rows of processes, each after its parent, with its depth. */
   function tree() {
     const pids = new Map(summary.processes.map((process, row) => [process.pid, row]));
@@ -466,6 +512,7 @@
     showBreakdown(total);
     showWaits(total);
     showFunctions();
+    showPython();
     showTransitions();
     showSeries();
   }

@@ -1,0 +1,69 @@
+"""Time per step of the process that matters, whatever the program counts: for comparing sessions.
+
+Per env step where the session holds any (see `iteration`), else per `profile.step()` of the process
+that calls it most. Then the first of 20 equal stretches of steps is left out as start-up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.errors import ProfileError
+from redline.profile import layout
+from redline.profile.advise.iteration import STRETCHES, Part, Time, parts_between, read_iteration
+from redline.profile.analyse.summary import summarize
+from redline.profile.analyse.timeline import Timeline, build_timeline
+from redline.profile.reader import Session
+
+__all__ = ["PerStep", "read_per_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class PerStep:
+    """What a step costs."""
+
+    unit: str  # "env step" or "step"
+    process: str
+    pid: int
+    steps: int  # in the steady state
+    total: Time
+    parts: dict[str, Part]  # by operation
+
+
+def read_per_step(session: Session) -> PerStep:
+    """Find the steps, and what each consists of.
+
+    Raises:
+        ProfileError: if there are too few of either kind to know how much they vary.
+    """
+    try:
+        found = read_iteration(session)
+    except ProfileError:
+        return _by_marks(session)
+    return PerStep("env step", found.process, found.pid, found.env_steps, found.total, found.parts)
+
+
+def _by_marks(session: Session) -> PerStep:
+    timelines = [build_timeline(process) for process in session.processes]
+    steps = [_step_times(timeline) for timeline in timelines]
+    place = max(range(len(steps)), key=lambda i: len(steps[i]), default=None)
+    if place is None or len(steps[place]) < 2 * STRETCHES:
+        raise ProfileError(
+            f"{session.directory} holds neither env steps nor {2 * STRETCHES} steps. Call "
+            "profile.step() once per step of the program, or record longer"
+        )
+    own = steps[place]
+    at = np.linspace(0, len(own) - 1, STRETCHES + 1).astype(np.int64)[1:]
+    counts = np.diff(at)
+    timeline = timelines[place]
+    parts, total = parts_between(timeline, summarize(session), own[at], counts)
+    process = timeline.process
+    return PerStep("step", process.name, process.pid, int(counts.sum()), total, parts)
+
+
+def _step_times(timeline: Timeline) -> NDArray[np.int64]:
+    found = [t.special_times[t.special_codes == layout.CODE_STEP] for t in timeline.threads]
+    return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)

@@ -1,0 +1,283 @@
+"""The Python stacks that were seen, and what they say: functions and lines by operation.
+
+Of the main thread of each process. A sample stands for the time since the one before, so times sum
+to that of the recording. It belongs to the operation that the thread was in at that moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile import layout
+from redline.profile.analyse.cells import operation_name
+from redline.profile.analyse.timeline import OTHER, Timeline
+from redline.profile.reader import LARGEST, Process, printable, regular_size
+
+MAX_LISTED = 200  # functions, and lines, of each process
+NO_CALLER = -1
+
+__all__ = [
+    "Code",
+    "FlameNode",
+    "Node",
+    "PythonFunction",
+    "PythonLine",
+    "Stacks",
+    "flame",
+    "python_functions",
+    "python_lines",
+    "read_stacks",
+    "stack_of",
+]
+
+
+class Code(NamedTuple):
+    """A Python function."""
+
+    function: str  # qualified name
+    file: str
+    line: int  # where it begins
+
+
+class Node(NamedTuple):
+    """A line of a function, told apart by who called it."""
+
+    caller: int  # a node, or NO_CALLER
+    code: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What was seen of one process."""
+
+    codes: list[Code]
+    nodes: list[Node]  # a caller comes before whom it calls
+    times_ns: NDArray[np.int64]  # [N] since the process's base
+    leaves: NDArray[np.int64]  # [N] nodes; NO_CALLER: no Python code
+    weights_ns: NDArray[np.int64]  # [N] the time each sample stands for
+    operations: list[str]  # [N]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """One function of Python code in one operation of a process."""
+
+    process: str
+    pid: int
+    operation: str
+    function: str
+    file: str
+    line: int  # where it begins
+    self_s: float  # in its own lines and the native code they call
+    total_s: float  # with the Python code that it calls; recursion counts once
+    samples: int  # of `total_s`
+
+
+@dataclass(frozen=True, slots=True)
+class PythonLine:
+    """One line of Python code in one operation of a process."""
+
+    process: str
+    pid: int
+    operation: str
+    file: str
+    line: int
+    function: str
+    self_s: float
+    total_s: float
+    samples: int
+
+
+class FlameNode(NamedTuple):
+    """A box of the flame graph: an operation, or a function called by its parent's."""
+
+    parent: int  # place in the list; -1 of operations
+    name: str
+    file: str  # "" of operations
+    line: int
+    total_s: float
+
+
+def read_stacks(timeline: Timeline) -> Stacks | None:
+    """The samples of a process; None if there are none.
+
+    Rows that make no sense are left out, and counted among the process's problems.
+    """
+    process = timeline.process
+    path = process.directory / layout.STACKS
+    if not path.exists():
+        return None
+    codes: dict[int, Code] = {}
+    nodes: dict[int, Node] = {}
+    seen: list[tuple[int, int, int]] = []
+    odd = 0
+    for row in _rows(process):
+        try:
+            _take(row, codes, nodes, seen)
+        except (TypeError, ValueError, LookupError):
+            odd += 1
+    if odd:
+        process.problems.append(f"{path.name}: {odd} lines that make no sense, ignored")
+    table = np.array(seen, np.int64).reshape(-1, 3)
+    return Stacks(
+        codes=list(codes.values()),
+        nodes=list(nodes.values()),
+        times_ns=table[:, 0],
+        leaves=table[:, 1],
+        weights_ns=table[:, 2],
+        operations=_operations_at(timeline, table[:, 0]),
+    )
+
+
+def _rows(process: Process) -> Iterator[Any]:
+    """One by one: an hour's file has some 10 MB."""
+    path = process.directory / layout.STACKS
+    try:
+        regular_size(path)
+        with path.open(errors="replace") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    yield None
+    except OSError as error:
+        process.problems.append(str(error))
+
+
+def _take(
+    row: Any, codes: dict[int, Code], nodes: dict[int, Node], seen: list[tuple[int, int, int]]
+) -> None:
+    kind, *values = row
+    if kind == "code":
+        number, function, file, line = values
+        if number != len(codes):
+            raise ValueError("out of turn")
+        codes[number] = Code(printable(function), printable(file), _whole(line))
+    elif kind == "node":
+        number, caller, code, line = values
+        if number != len(nodes) or code not in codes or not NO_CALLER <= caller < len(nodes):
+            raise ValueError("out of turn")
+        nodes[number] = Node(_whole(caller), _whole(code), -1 if line is None else _whole(line))
+    elif kind == "at":
+        time_ns, leaf, weight_ns = map(_whole, values)
+        if not NO_CALLER <= leaf < len(nodes) or min(time_ns, weight_ns) < 0:
+            raise ValueError("of no node")
+        seen.append((time_ns, leaf, weight_ns))
+    else:
+        raise ValueError("unknown")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not -LARGEST < value < LARGEST:
+        raise TypeError("not a number that can be")
+    return value
+
+
+def _operations_at(timeline: Timeline, times: NDArray[np.int64]) -> list[str]:
+    """What the main thread was in, whoever led."""
+    if not timeline.threads:
+        return [OTHER] * len(times)
+    thread = timeline.threads[0]
+    at = np.searchsorted(thread.stream[0], times, side="right")
+    numbers = np.concatenate([[0], thread.stream[1]])[at]
+    names = [OTHER if s is None else operation_name(timeline, s) for s in thread.states]
+    return [names[number] for number in numbers.tolist()]
+
+
+def stack_of(stacks: Stacks, leaf: int) -> list[Node]:
+    """The nodes of a stack, the outermost first."""
+    found: list[Node] = []
+    while leaf != NO_CALLER:
+        node = stacks.nodes[leaf]
+        found.append(node)
+        leaf = node.caller
+    return found[::-1]
+
+
+def _by_leaf(stacks: Stacks) -> dict[tuple[str, int], tuple[int, int]]:
+    """{(operation, leaf): (ns, samples)}."""
+    found: dict[tuple[str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    rows = zip(stacks.operations, stacks.leaves.tolist(), stacks.weights_ns.tolist(), strict=True)
+    for operation, leaf, ns in rows:
+        before = found[operation, leaf]
+        found[operation, leaf] = before[0] + ns, before[1] + 1
+    return found
+
+
+Spent = dict[tuple[str, Any], list[int]]  # {(operation, what): [own ns, ns with calls, samples]}
+
+
+def _spent(stacks: Stacks, key: Any) -> list[tuple[tuple[str, Any], list[int]]]:
+    """By what `key` makes of a node, the hottest first."""
+    found: Spent = defaultdict(lambda: [0, 0, 0])
+    for (operation, leaf), (ns, samples) in _by_leaf(stacks).items():
+        keys = [key(node) for node in stack_of(stacks, leaf)]
+        for each in set(keys):
+            row = found[operation, each]
+            row[1] += ns
+            row[2] += samples
+        if keys:
+            found[operation, keys[-1]][0] += ns
+    return sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1]))[:MAX_LISTED]
+
+
+def python_functions(process: Process, stacks: Stacks) -> list[PythonFunction]:
+    """Functions by operation, by the time in their own lines."""
+    rows = _spent(stacks, lambda node: node.code)
+    return [
+        PythonFunction(
+            process.name, process.pid, operation, *stacks.codes[code], own / 1e9, whole / 1e9, n
+        )
+        for (operation, code), (own, whole, n) in rows
+    ]
+
+
+def python_lines(process: Process, stacks: Stacks) -> list[PythonLine]:
+    """Lines by operation, by the time in the line itself."""
+    rows = _spent(stacks, lambda node: (node.code, node.line))
+    found: list[PythonLine] = []
+    for (operation, (number, line)), (own, whole, n) in rows:
+        code = stacks.codes[number]
+        times = own / 1e9, whole / 1e9
+        found.append(
+            PythonLine(
+                process.name, process.pid, operation, code.file, line, code.function, *times, n
+            )
+        )
+    return found
+
+
+def flame(stacks: Stacks, smallest: float = 0.002) -> list[FlameNode]:
+    """The boxes of a flame graph: each operation with the functions called in it.
+
+    Args:
+        stacks: of a process.
+        smallest: boxes of a smaller share of the whole are left out.
+    """
+    times: dict[tuple[Any, ...], int] = defaultdict(int)
+    for (operation, leaf), (ns, _) in _by_leaf(stacks).items():
+        path: tuple[Any, ...] = (operation,)
+        times[path] += ns
+        for node in stack_of(stacks, leaf):
+            path = (*path, node.code)
+            times[path] += ns
+    whole = sum(ns for path, ns in times.items() if len(path) == 1)
+    shown = sorted(path for path, ns in times.items() if ns >= smallest * whole and ns > 0)
+    shown.sort(key=len)
+    places = {path: place for place, path in enumerate(shown)}
+    return [
+        FlameNode(
+            places[path[:-1]] if len(path) > 1 else -1,
+            *(stacks.codes[cast(int, path[-1])] if len(path) > 1 else (str(path[0]), "", 0)),
+            times[path] / 1e9,
+        )
+        for path in shown
+    ]

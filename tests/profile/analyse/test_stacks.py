@@ -1,0 +1,227 @@
+"""Functions and lines from stacks made by hand, and from a program of known shares."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline import profile
+from redline.errors import ConfigError
+from redline.profile import layout
+from redline.profile.analyse.stacks import (
+    Code,
+    FlameNode,
+    Node,
+    flame,
+    python_functions,
+    python_lines,
+    read_stacks,
+    stack_of,
+)
+from redline.profile.analyse.summary import summarize
+from redline.profile.analyse.timeline import build_timeline
+from redline.profile.commands import main
+from redline.profile.reader import open_session
+from redline.profile.report.speedscope import write_speedscope
+from redline.profile.report.text import render_text
+from tests.profile import streams
+
+MS = 1_000_000
+
+# main (line 3) calls learn (11), which calls itself (12); main (4) calls act (21).
+ROWS = [
+    ["code", 0, "main", "/p/run.py", 1],
+    ["node", 0, -1, 0, 3],
+    ["code", 1, "learn", "/p/run.py", 10],
+    ["node", 1, 0, 1, 11],
+    ["at", 15, 1, 10 * MS],  # simulation: main:3 > learn:11
+    ["node", 2, 1, 1, 12],
+    ["at", 25, 2, 20 * MS],  # simulation: main:3 > learn:11 > learn:12
+    ["node", 3, -1, 0, 4],
+    ["at", 65, 3, 5 * MS],  # inference: main:4
+    ["code", 2, "act", "/p/agent.py", 20],
+    ["node", 4, 3, 2, 21],
+    ["at", 75, 4, 30 * MS],  # inference: main:4 > act:21
+    ["at", 95, 3, 35 * MS],  # after it, in none
+]
+EVENTS = [
+    (0, layout.CODE_WINDOW_ON),
+    (10, streams.begin(streams.SIMULATION)),
+    (50, streams.end(streams.SIMULATION)),
+    (60, streams.begin(streams.INFERENCE)),
+    (90, streams.end(streams.INFERENCE)),
+]
+
+
+def timeline_with(directory: Path, rows: list[Any]) -> Any:
+    process = streams.process(EVENTS)
+    process.directory = directory
+    (directory / layout.STACKS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return build_timeline(process)
+
+
+def test_own_and_inclusive_time_by_operation(tmp_path: Path) -> None:
+    """Worked by hand: recursion counts once, a line's own time is without the lines it calls."""
+    timeline = timeline_with(tmp_path, ROWS)
+    stacks = read_stacks(timeline)
+    assert stacks is not None
+    functions = {
+        (row.operation, row.function): (row.self_s, row.total_s, row.samples)
+        for row in python_functions(timeline.process, stacks)
+    }
+    assert functions == {
+        ("simulation", "main"): (0, 0.030, 2),
+        ("simulation", "learn"): (0.030, 0.030, 2),
+        ("inference", "main"): (0.005, 0.035, 2),
+        ("inference", "act"): (0.030, 0.030, 1),
+        ("other", "main"): (0.035, 0.035, 1),
+    }
+    lines = {
+        (row.operation, row.function, row.line): (row.self_s, row.total_s)
+        for row in python_lines(timeline.process, stacks)
+    }
+    assert lines == {
+        ("simulation", "main", 3): (0, 0.030),
+        ("simulation", "learn", 11): (0.010, 0.030),
+        ("simulation", "learn", 12): (0.020, 0.020),
+        ("inference", "main", 4): (0.005, 0.035),
+        ("inference", "act", 21): (0.030, 0.030),
+        ("other", "main", 4): (0.035, 0.035),
+    }
+    assert [row.file for row in python_lines(timeline.process, stacks)][-1] == "/p/run.py"
+
+
+def test_the_flame_graph_holds_each_operation_once(tmp_path: Path) -> None:
+    stacks = read_stacks(timeline_with(tmp_path, ROWS))
+    assert stacks is not None
+    boxes = flame(stacks)
+    assert {box for box in boxes if box.parent < 0} == {
+        FlameNode(-1, "simulation", "", 0, 0.030),
+        FlameNode(-1, "inference", "", 0, 0.035),
+        FlameNode(-1, "other", "", 0, 0.035),
+    }
+    learn = [box for box in boxes if box.name == "learn"]
+    assert [(boxes[box.parent].name, box.total_s) for box in learn] == [
+        ("main", 0.030),
+        ("learn", 0.020),
+    ]
+    # Of 100 ms only inference and other, each with main, have 31.
+    assert len(flame(stacks, smallest=0.31)) == 4
+
+
+def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
+    """A caller that comes later would be a circle, a huge number no time."""
+    odd = [
+        7,
+        [],
+        ["what", 1],
+        ["code", 9, "f", "f.py", 1],
+        ["code", 3, 5, "f.py", 1],
+        ["node", 5, 5, 0, 1],
+        ["node", 5, 9, 0, 1],
+        ["node", 5, 0, 9, 1],
+        ["at", 1, 5, 1],
+        ["at", -1, 0, 1],
+        ["at", 1, 0, 1 << 80],
+        ["at", True, 0, 1],
+        ["at", 1, 0],
+    ]
+    timeline = timeline_with(tmp_path, ROWS + odd)
+    with (tmp_path / layout.STACKS).open("a") as file:
+        file.write('["at", 1')
+    stacks = read_stacks(timeline)
+    assert stacks is not None
+    assert len(stacks.times_ns) == 5
+    assert stacks.codes[2] == Code("act", "/p/agent.py", 20)
+    assert stack_of(stacks, 4) == [Node(-1, 0, 4), Node(3, 2, 21)]
+    assert timeline.process.problems == [
+        f"stacks.jsonl: {len(odd) + 1} lines that make no sense, ignored"
+    ]
+
+
+def busy(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += i & 3
+    return total
+
+
+def test_a_program_of_known_shares(tmp_path: Path) -> None:
+    """Three quarters of the time in one function, one in another, told by line and by operation."""
+    taken = {"learning": 0.0, "acting": 0.0}
+
+    def learn() -> None:
+        busy(30_000)
+
+    def act() -> None:
+        time.sleep(0.002)
+
+    with profile.session(tmp_path / "s", mode="sample"):
+        end = time.perf_counter() + 0.8
+        while time.perf_counter() < end:
+            for name, work in (("learning", learn), ("acting", act)):
+                began = time.perf_counter()
+                with profile.operation(name):
+                    work()
+                taken[name] += time.perf_counter() - began
+    session = open_session(tmp_path / "s")
+    summary = summarize(session)
+    seen = {(row.operation, row.function): row for row in summary.python_functions}
+    whole = sum(taken.values())
+    share = seen["learning", "busy"].self_s / whole
+    # Some 80 samples: a standard error of 0.055, and four of them.
+    assert abs(share - taken["learning"] / whole) < 0.22
+    waits = [row for (operation, name), row in seen.items() if name.endswith("act")]
+    assert abs(sum(row.self_s for row in waits) / whole - taken["acting"] / whole) < 0.22
+    hottest = summary.python_lines[0]
+    assert Path(hottest.file).name == "test_stacks.py"
+    assert "Python lines of the main thread" in render_text(summary)
+
+    output = tmp_path / "out.speedscope.json"
+    assert main(["trace", str(session.directory), "--out", str(output)]) == 0
+    content = json.loads(output.read_text())
+    (shown,) = content["profiles"]
+    assert shown["type"] == "sampled"
+    assert len(shown["samples"]) == len(shown["weights"]) > 10
+    frames = content["shared"]["frames"]
+    outermost = {frames[stack[0]]["name"] for stack in shown["samples"]}
+    assert outermost <= {"learning", "acting", "other"}
+    assert {"name", "file", "line"} <= set(frames[shown["samples"][0][-1]])
+
+
+def test_a_session_without_stacks_has_no_speedscope_file(tmp_path: Path) -> None:
+    with profile.session(tmp_path / "s", mode="full", lines=False):
+        busy(10)
+    assert not list((tmp_path / "s").rglob(layout.STACKS))
+    with pytest.raises(ConfigError, match="without --no-lines"):
+        write_speedscope(open_session(tmp_path / "s"), tmp_path / "x.speedscope.json")
+
+
+def test_a_forked_child_has_stacks_of_its_own(profiled: Any) -> None:
+    profiled.run(
+        """
+        import os, time
+
+        def work():
+            end = time.perf_counter() + 0.15
+            while time.perf_counter() < end:
+                pass
+
+        pid = os.fork()
+        work()
+        if pid == 0:
+            raise SystemExit
+        os.waitpid(pid, 0)
+        """,
+        mode="sample",
+    )
+    session = open_session(profiled.session)
+    for process in session.processes:
+        stacks = read_stacks(build_timeline(process))
+        assert stacks is not None
+        assert "work" in {code.function for code in stacks.codes}
+        assert process.problems == []
