@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,10 @@ mujoco.spin(10_000_000)
 """
     )
     summary = summarize(profiled.session)
-    by_pid = {cell.pid: cell.raw_s for cell in summary.cells if cell.level == "simulator"}
+    by_pid: dict[int, float] = defaultdict(float)  # importing it is the simulator's, too
+    for cell in summary.cells:
+        if cell.level == "simulator":
+            by_pid[cell.pid] += cell.raw_s
     root = summary.processes[0]
     assert [p.parent_pid for p in summary.processes[1:]] == [root.pid, root.pid]
     assert all(a >= b for a, b in zip(sorted(by_pid.values()), (0.01, 0.02, 0.04), strict=True))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from redline.profile import layout
 from redline.profile.analyse.cells import operation_name
 from redline.profile.analyse.timeline import OTHER, Timeline
 from redline.profile.reader import LARGEST, Process, printable, regular_size
+
+Key = TypeVar("Key")
 
 MAX_LISTED = 200  # functions, and lines, of each process
 NO_CALLER = -1
@@ -36,6 +38,9 @@ __all__ = [
     "read_stacks",
     "stack_of",
 ]
+
+
+CallPath = tuple[str, tuple[int, ...]]  # an operation, and the codes called in it
 
 
 class Code(NamedTuple):
@@ -212,12 +217,11 @@ def _by_leaf(stacks: Stacks) -> dict[tuple[str, int], tuple[int, int]]:
     return found
 
 
-Spent = dict[tuple[str, Any], list[int]]  # {(operation, what): [own ns, ns with calls, samples]}
-
-
-def _spent(stacks: Stacks, key: Any) -> list[tuple[tuple[str, Any], list[int]]]:
-    """By what `key` makes of a node, the hottest first."""
-    found: Spent = defaultdict(lambda: [0, 0, 0])
+def _spent(
+    stacks: Stacks, key: Callable[[Node], Key]
+) -> list[tuple[str, Key, tuple[int, int, int]]]:
+    """(operation, key, (own ns, ns with calls, samples)) of what `key` makes of nodes."""
+    found: dict[tuple[str, Key], list[int]] = defaultdict(lambda: [0, 0, 0])
     for (operation, leaf), (ns, samples) in _by_leaf(stacks).items():
         keys = [key(node) for node in stack_of(stacks, leaf)]
         for each in set(keys):
@@ -226,30 +230,52 @@ def _spent(stacks: Stacks, key: Any) -> list[tuple[tuple[str, Any], list[int]]]:
             row[2] += samples
         if keys:
             found[operation, keys[-1]][0] += ns
-    return sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1]))[:MAX_LISTED]
+    hottest = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1]))[:MAX_LISTED]
+    return [(*name, (row[0], row[1], row[2])) for name, row in hottest]
+
+
+def _code_of(node: Node) -> int:
+    return node.code
+
+
+def _line_of(node: Node) -> tuple[int, int]:
+    return node.code, node.line
 
 
 def python_functions(process: Process, stacks: Stacks) -> list[PythonFunction]:
     """Functions by operation, by the time in their own lines."""
-    rows = _spent(stacks, lambda node: node.code)
-    return [
-        PythonFunction(
-            process.name, process.pid, operation, *stacks.codes[code], own / 1e9, whole / 1e9, n
+    found: list[PythonFunction] = []
+    for operation, number, (own, whole, samples) in _spent(stacks, _code_of):
+        found.append(
+            PythonFunction(
+                process.name,
+                process.pid,
+                operation,
+                *stacks.codes[number],
+                self_s=own / 1e9,
+                total_s=whole / 1e9,
+                samples=samples,
+            )
         )
-        for (operation, code), (own, whole, n) in rows
-    ]
+    return found
 
 
 def python_lines(process: Process, stacks: Stacks) -> list[PythonLine]:
     """Lines by operation, by the time in the line itself."""
-    rows = _spent(stacks, lambda node: (node.code, node.line))
     found: list[PythonLine] = []
-    for (operation, (number, line)), (own, whole, n) in rows:
+    for operation, (number, line), (own, whole, samples) in _spent(stacks, _line_of):
         code = stacks.codes[number]
-        times = own / 1e9, whole / 1e9
         found.append(
             PythonLine(
-                process.name, process.pid, operation, code.file, line, code.function, *times, n
+                process.name,
+                process.pid,
+                operation,
+                code.file,
+                line,
+                code.function,
+                self_s=own / 1e9,
+                total_s=whole / 1e9,
+                samples=samples,
             )
         )
     return found
@@ -262,22 +288,23 @@ def flame(stacks: Stacks, smallest: float = 0.002) -> list[FlameNode]:
         stacks: of a process.
         smallest: boxes of a smaller share of the whole are left out.
     """
-    times: dict[tuple[Any, ...], int] = defaultdict(int)
+    times: dict[CallPath, int] = defaultdict(int)
     for (operation, leaf), (ns, _) in _by_leaf(stacks).items():
-        path: tuple[Any, ...] = (operation,)
+        path: CallPath = (operation, ())
         times[path] += ns
         for node in stack_of(stacks, leaf):
-            path = (*path, node.code)
+            path = (operation, (*path[1], node.code))
             times[path] += ns
-    whole = sum(ns for path, ns in times.items() if len(path) == 1)
-    shown = sorted(path for path, ns in times.items() if ns >= smallest * whole and ns > 0)
-    shown.sort(key=len)
+    whole = sum(ns for (_, codes), ns in times.items() if not codes)
+    shown = [path for path, ns in times.items() if ns >= smallest * whole and ns > 0]
+    shown.sort(key=lambda path: (len(path[1]), path))
     places = {path: place for place, path in enumerate(shown)}
-    return [
-        FlameNode(
-            places[path[:-1]] if len(path) > 1 else -1,
-            *(stacks.codes[cast(int, path[-1])] if len(path) > 1 else (str(path[0]), "", 0)),
-            times[path] / 1e9,
-        )
-        for path in shown
-    ]
+    boxes: list[FlameNode] = []
+    for path in shown:
+        operation, codes = path
+        if codes:
+            parent, code = places[operation, codes[:-1]], stacks.codes[codes[-1]]
+        else:
+            parent, code = -1, Code(operation, "", 0)
+        boxes.append(FlameNode(parent, *code, total_s=times[path] / 1e9))
+    return boxes

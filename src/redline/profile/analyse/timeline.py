@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from redline.profile import layout, levels
 from redline.profile.analyse.blocked import blocked, still_waiting
 from redline.profile.analyse.decoded import Decoded, State, Stream, decode
+from redline.profile.analyse.gaps import named_gaps
 from redline.profile.analyse.scheduling import read_ticks, scheduled
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process
@@ -57,6 +58,7 @@ def build_timeline(process: Process) -> Timeline:
         threads = [scheduled(thread, ticks[thread.index], seen) for thread in threads]
     else:
         threads = blocked(threads)
+    threads = [named_gaps(process, thread) for thread in threads]
     table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
     streams: list[tuple[Decoded, NDArray[np.uint32], NDArray[np.bool_]]] = []
     for thread in threads:

@@ -30,6 +30,7 @@ typedef struct {
 /* What is known of a Python function worth observing. */
 typedef struct {
     uint16_t id;
+    uint16_t otherwise; /* the operation where the rule does not apply, 0 for none */
     uint8_t level;
     uint8_t kind; /* RL_AUTO: an operation; RL_CALL: a region of this level */
     PyObject *unless; /* a callable that returns true when the rule does not apply */
@@ -195,12 +196,13 @@ static inline CodeRule *rule_of(PyObject *code) {
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *answer = classify_code ? PyObject_CallOneArg(classify_code, code) : NULL;
     if (answer != NULL && answer != Py_None) {
-        int id, level, operation;
+        int id, level, operation, otherwise = 0;
         PyObject *unless;
-        if (PyArg_ParseTuple(answer, "iiiO", &id, &level, &operation, &unless)) {
+        if (PyArg_ParseTuple(answer, "iiiO|i", &id, &level, &operation, &unless, &otherwise)) {
             CodeRule *made = calloc(1, sizeof *made);
             if (made != NULL) {
                 made->id = (uint16_t)id;
+                made->otherwise = (uint16_t)otherwise;
                 made->level = (uint8_t)level;
                 made->kind = operation ? RL_AUTO : RL_CALL;
                 made->unless = unless == Py_None ? NULL : Py_NewRef(unless);
@@ -219,9 +221,10 @@ static inline CodeRule *rule_of(PyObject *code) {
     return rule;
 }
 
-static int applies(const CodeRule *rule) {
+/* The id to begin, 0 for none. */
+static uint16_t id_of(const CodeRule *rule) {
     if (rule->unless == NULL) {
-        return 1;
+        return rule->id;
     }
     PyObject *answer = PyObject_CallNoArgs(rule->unless);
     const int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
@@ -229,7 +232,7 @@ static int applies(const CodeRule *rule) {
     if (truth < 0) {
         rl_hook_failed(rule->unless);
     }
-    return truth == 0;
+    return truth < 0 ? 0 : truth ? rule->otherwise : rule->id;
 }
 
 static inline int top_is(const RlThread *t, const void *key) {
@@ -258,12 +261,15 @@ static inline int python_begin(RlThread *t, PyObject *code, const void *key) {
         return 1;
     }
     if (rule != &plain_code) {
-        const int nested = rule->kind == RL_AUTO ? t->op == rule->id : t->sealed;
-        if (!nested && applies(rule)) {
+        const int nested = rule->kind == RL_AUTO
+                               ? t->op == rule->id || (rule->otherwise && t->op == rule->otherwise)
+                               : t->sealed;
+        const uint16_t id = nested ? 0 : id_of(rule);
+        if (id != 0) {
             if (rule->kind == RL_AUTO) {
                 rl_report_callbacks(t);
             }
-            rl_push(t, rl_now(), rule->id, rule->level, rule->kind, key);
+            rl_push(t, rl_now(), id, rule->level, rule->kind, key);
         }
         return 1;
     }

@@ -18,32 +18,59 @@ from redline.profile import _native, levels
 TOOL_NAME = "redline.profile"
 
 
-def _inference() -> tuple[int, int, int, Any]:
-    """A module called with gradients off; the outermost call counts."""
+Rule = tuple[int, int, int, Any] | tuple[int, int, int, Any, int]
+
+
+def _inference() -> Rule:
+    """A module called with gradients off, or (forward) on; the outermost call counts."""
+    for name in ("learning", "collection", "startup"):  # what `analyse.gaps` calls the rest
+        _native.intern("inferred", name)
     unless = sys.modules["torch"].is_grad_enabled
-    return _native.intern("inferred", "inference"), levels.PYTHON, 1, unless
+    forward = _native.intern("inferred", "forward")
+    return _native.intern("inferred", "inference"), levels.PYTHON, 1, unless, forward
 
 
-def _compiling() -> tuple[int, int, int, Any]:
+def _compiling() -> Rule:
     return _native.intern("inferred", "compile"), levels.PYTHON, 1, None
 
 
-def _compiled_region() -> tuple[int, int, int, Any]:
+def _worker() -> Rule:
+    """A process that steps envs, or loads data, for another."""
+    return _native.intern("inferred", "worker"), levels.PYTHON, 1, None
+
+
+def _compiled_region() -> Rule:
     name = _native.intern("call", "(compiled region)", levels.COMPILED, "torch", sealed=True)
     return name, levels.COMPILED, 0, None
 
 
-def _guards() -> tuple[int, int, int, Any]:
+def _guards() -> Rule:
     name = _native.intern("call", "(guards and cache look-up)", levels.COMPILED, "torch")
     return name, levels.COMPILED, 0, None
 
 
-# Python functions of torch that begin an operation or a region: {name: (file, rule)}.
-CODE_RULES: dict[str, tuple[str, Callable[[], tuple[int, int, int, Any]]]] = {
-    "_wrapped_call_impl": ("torch/nn/modules/module.py", _inference),
-    "_compile": ("torch/_dynamo/convert_frame.py", _compiling),
-    "compile_wrapper": ("torch/_dynamo/eval_frame.py", _guards),
-    "runtime_wrapper": ("torch/_functorch/_aot_autograd/runtime_wrappers.py", _compiled_region),
+# A policy's distribution is part of its forward pass, the checks of its arguments included.
+DISTRIBUTIONS = tuple(
+    (f"torch/distributions/{name}.py", _inference)
+    for name in (
+        *("bernoulli", "beta", "categorical", "independent", "multivariate_normal", "normal"),
+        "transformed_distribution",
+    )
+)
+
+# Python functions that begin an operation or a region: {name: ((end of the file, rule), ...)}.
+CODE_RULES: dict[str, tuple[tuple[str, Callable[[], Rule]], ...]] = {
+    "_wrapped_call_impl": (("torch/nn/modules/module.py", _inference),),
+    **dict.fromkeys(("__init__", "sample", "rsample", "log_prob", "entropy"), DISTRIBUTIONS),
+    "_compile": (("torch/_dynamo/convert_frame.py", _compiling),),
+    "compile_wrapper": (("torch/_dynamo/eval_frame.py", _guards),),
+    "runtime_wrapper": (("torch/_functorch/_aot_autograd/runtime_wrappers.py", _compiled_region),),
+    "_worker": (
+        ("stable_baselines3/common/vec_env/subproc_vec_env.py", _worker),
+        ("gymnasium/vector/async_vector_env.py", _worker),
+    ),
+    "_async_worker": (("gymnasium/vector/async_vector_env.py", _worker),),
+    "_worker_loop": (("torch/utils/data/_utils/worker.py", _worker),),
 }
 
 __all__ = ["Boundary"]
@@ -149,9 +176,9 @@ class Boundary:
     def _classify_type(self, kind: type) -> tuple[int, int] | None:
         return (1, 0) if levels.may_be_native(kind) else None
 
-    def _classify_code(self, code: CodeType) -> tuple[int, int, int, Any] | None:
-        """(id, level, is operation, unless) of a Python function worth observing."""
-        rule = CODE_RULES.get(code.co_name)
-        if rule is None or not code.co_filename.endswith(rule[0]):
-            return None
-        return rule[1]()
+    def _classify_code(self, code: CodeType) -> Rule | None:
+        """(id, level, is operation, unless, id otherwise) of a function worth observing."""
+        for path, rule in CODE_RULES.get(code.co_name, ()):
+            if code.co_filename.endswith(path):
+                return rule()
+        return None

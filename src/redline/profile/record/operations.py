@@ -8,14 +8,18 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 | backpropagation | `backward`, `torch.autograd.grad`, the `step` of optimizers |
 | zero_grad | `zero_grad` of optimizers |
 | replay | adding to and sampling from the replay buffers of SB3, CleanRL and TorchRL |
+| learning, collection | `train` and `collect_rollouts` of SB3 |
+| data loading | the next batch of a `DataLoader` |
+| imports | modules that were not there yet |
 | logging | TensorBoard's writer, the logger of Stable-Baselines3, `log` of W&B runs |
-| inference | outermost module calls with gradients off: see `record.boundary` |
+| inference, forward | outermost module calls with gradients off, and on: see `record.boundary` |
 """
 
 from __future__ import annotations
 
 import _thread
 import functools
+import importlib
 import importlib.machinery
 import sys
 import types
@@ -69,6 +73,14 @@ FRAMEWORK_CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("add_scalar", "add_scalars", "add_histogram", "add_text", "add_video", "flush", "close"),
     ),
     ("logging", "stable_baselines3.common.logger", "Logger", ("dump",)),
+    ("learning", "stable_baselines3.common.base_class", "BaseAlgorithm", ("train",)),
+    (
+        "collection",
+        "stable_baselines3.common.base_class",
+        "BaseAlgorithm",
+        ("collect_rollouts",),
+    ),
+    ("data loading", "torch.utils.data.dataloader", "_BaseDataLoaderIter", ("__next__",)),
     ("logging", "wandb.sdk.wandb_run", "Run", ("log",)),
 )
 
@@ -136,6 +148,7 @@ class Patches:
             self._hooks.add(module, self._family_action(name, methods, number))
         for module, name in FRAMEWORKS:
             self._hooks.add(module, functools.partial(_note_framework, name))
+        self._mark_imports()
         self._hooks.add("torch.autograd", self._mark_backward)
         self._hooks.add("torch.optim.optimizer", self._mark_optimizers)
 
@@ -246,6 +259,13 @@ class Patches:
             if method == "reset" and is_vector:
                 function = _noting_envs(function)
             self._replace(kind, method, _native.Wrapper(function, number, operation=True))
+
+    def _mark_imports(self) -> None:
+        """What is imported anew; modules that are there are found without this function."""
+        number = _native.intern("operation", "imports")
+        find = importlib._bootstrap._find_and_load  # pyright: ignore[reportAttributeAccessIssue]
+        wrapper = _native.Wrapper(find, number, operation=True)
+        self._replace(importlib._bootstrap, "_find_and_load", wrapper)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _mark_backward(self, autograd: types.ModuleType) -> None:
         number = _native.intern("operation", "backpropagation")
