@@ -210,7 +210,8 @@ def test_loading_a_library_counts_to_its_level(summary: Summary) -> None:
     rows = [row for row in summary.functions if row.function == "importlib.load libraries"]
     assert {row.level for row in rows} == {"backend"}
     assert sum(row.total_s for row in rows) > 0.02
-    spent = sum(cell.raw_s for cell in summary.cells if cell.level == "backend")
+    # Other programs may have had the cores meanwhile.
+    spent = sum(cell.raw_s for cell in summary.cells if cell.level in ("backend", "ready"))
     assert spent >= sum(row.total_s for row in rows)
 
 

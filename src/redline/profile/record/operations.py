@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import _thread
 import functools
-import importlib
 import importlib.machinery
 import sys
 import types
@@ -263,9 +262,9 @@ class Patches:
     def _mark_imports(self) -> None:
         """What is imported anew; modules that are there are found without this function."""
         number = _native.intern("operation", "imports")
-        find = importlib._bootstrap._find_and_load  # pyright: ignore[reportAttributeAccessIssue]
-        wrapper = _native.Wrapper(find, number, operation=True)
-        self._replace(importlib._bootstrap, "_find_and_load", wrapper)  # pyright: ignore[reportAttributeAccessIssue]
+        bootstrap: Any = sys.modules["_frozen_importlib"]
+        wrapper = _native.Wrapper(bootstrap._find_and_load, number, operation=True)
+        self._replace(bootstrap, "_find_and_load", wrapper)
 
     def _mark_backward(self, autograd: types.ModuleType) -> None:
         number = _native.intern("operation", "backpropagation")

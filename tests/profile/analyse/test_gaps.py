@@ -1,0 +1,85 @@
+"""The code between operations, named after what follows it; worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redline.profile import layout
+from redline.profile.analyse.cells import compute_cells
+from redline.profile.analyse.timeline import build_timeline
+from redline.profile.reader import Name
+from tests.profile import streams
+
+FORWARD, LEARNING, COLLECTION, STARTUP, BACKWARD, MINE = range(20, 26)
+NAMES = {
+    **streams.NAMES,
+    FORWARD: Name(FORWARD, "inferred", "forward", 0, None),
+    LEARNING: Name(LEARNING, "inferred", "learning", 0, None),
+    COLLECTION: Name(COLLECTION, "inferred", "collection", 0, None),
+    STARTUP: Name(STARTUP, "inferred", "startup", 0, None),
+    BACKWARD: Name(BACKWARD, "operation", "backpropagation", 0, None),
+    MINE: Name(MINE, "operation", "my own", 0, None),
+}
+
+
+def operations(*marks: tuple[int, int, int]) -> dict[str, int]:
+    """Ns by operation of a thread in these (name, begin, end), which ends at 100."""
+    events: list[Any] = [(0, layout.CODE_WINDOW_ON)]
+    for name, begin, end in marks:
+        events += [(begin, streams.begin(name)), (end, streams.end(name))]
+    process = streams.process(events)
+    process.names = NAMES
+    found: dict[str, int] = {}
+    for key, ns in compute_cells(build_timeline(process)).time_ns.items():
+        found[key[1]] = found.get(key[1], 0) + ns
+    assert sum(found.values()) == 100
+    return found
+
+
+def test_a_gap_belongs_to_what_follows() -> None:
+    """To 10 startup, 20-25 before inference, 30-45 and 50-60 before the update, 80- other."""
+    found = operations(
+        (streams.SIMULATION, 10, 20),
+        (streams.INFERRED, 25, 30),
+        (FORWARD, 45, 50),
+        (BACKWARD, 60, 80),
+    )
+    assert found == {
+        "startup": 10,
+        "simulation": 10,
+        "collection": 5,
+        "inference": 5,
+        "learning": 25,
+        "forward": 5,
+        "backpropagation": 20,
+        "other": 20,
+    }
+
+
+def test_a_native_call_in_a_gap_keeps_its_level() -> None:
+    events = [
+        (0, layout.CODE_WINDOW_ON),
+        (10, streams.begin(FORWARD)),
+        (20, streams.end(FORWARD)),
+        (30, streams.begin(streams.TORCH)),
+        (50, streams.end(streams.TORCH)),
+        (60, streams.begin(BACKWARD)),
+        (100, streams.end(BACKWARD)),
+    ]
+    process = streams.process(events)
+    process.names = NAMES
+    found = compute_cells(build_timeline(process)).time_ns
+    assert found["", "learning", "backend", False] == 20
+    assert found["", "learning", "python", False] == 20
+
+
+def test_a_program_with_marks_of_its_own_is_left_alone() -> None:
+    assert operations((FORWARD, 10, 20), (MINE, 40, 60)) == {
+        "other": 70,
+        "forward": 10,
+        "my own": 20,
+    }
+
+
+def test_a_thread_that_calls_no_module_with_gradients_is_left_alone() -> None:
+    assert operations((streams.SIMULATION, 10, 20))["other"] == 90
