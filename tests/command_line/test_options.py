@@ -176,3 +176,25 @@ def test_runs_are_listed_with_state_steps_and_return(
     assert table[1].split() == ["a", "complete", "ppo", "A-v0", "3", "2,000", "2,000", "5.5", "x"]
     assert len(table) == 2
     assert main(["runs", str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--env", "CartPole-v1", "--env", "Pendulum-v1"], "--env is given twice: CartPole-v1 and"),
+        (["--env=CartPole-v1", "--env", "Pendulum-v1"], "CartPole-v1 and Pendulum-v1"),
+        (["--num-envs", "2", "--num_envs", "3"], "--num-envs is given twice: 2 and 3"),
+        (["--quiet", "--no-quiet"], "--quiet is given twice"),
+        (["--cpu-acting", "--no-cpu-acting"], "--cpu-acting is given twice"),
+        (["--preset", "default", "--preset", "cartpole"], "--preset is given twice"),
+    ],
+)
+def test_an_option_is_given_once(words: list[str], said: str) -> None:
+    """Before, the first --env chose the preset and the second was trained on."""
+    with pytest.raises(ConfigError, match=said):
+        parse_train_arguments(["ppo", *words])
+
+
+def test_callbacks_may_be_given_several_times() -> None:
+    words = ["--env", "CartPole-v1", "--callback", "a:B", "--callback", "c:D"]
+    assert parse_train_arguments(["ppo", *words]).run.callbacks == ("a:B", "c:D")

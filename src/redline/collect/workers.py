@@ -42,6 +42,7 @@ from redline.data import Array, Rollout, map_leaves, to_tensor
 from redline.envs.backends.processes import split_evenly
 from redline.envs.cpus import threads_each
 from redline.envs.settings import EnvSettings
+from redline.envs.space_checks import require_same_spaces
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup
 from redline.errors import ConfigError, RedlineError
@@ -116,8 +117,9 @@ class WorkersCollector(Collector):
         ]
         self._group = self._started(jobs, timeout_s, cpus)
         try:
-            spaces = self._group.call("spaces")[0]
-            observation_space, action_space, self.frame_skip = spaces
+            found = self._group.call("spaces")
+            require_same_spaces([each[:2] for each in found], settings.env_id, "worker")
+            observation_space, action_space, self.frame_skip = found[0]
             self._lay_out(
                 RolloutBuffer.create(
                     rollout_length, num_envs, observation_space, action_space, policy.extras_spec

@@ -23,10 +23,14 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
         arguments: the options.
         command: behind `redline` in messages.
         default: values of options that are not given; None: the dataclass's own.
+
+    Raises:
+        ConfigError: if an option is given twice.
     """
     import tyro
     from tyro.conf import OmitArgPrefixes
 
+    refuse_repeated(arguments)
     extra = {} if default is None else {"default": default}
     return tyro.cli(
         kind, args=arguments, prog=f"redline {command}", config=(OmitArgPrefixes,), **extra
@@ -63,6 +67,30 @@ def _split(options: Sequence[str], name: str) -> tuple[list[str], list[str]]:
         else:
             values.append(next(words, ""))
     return values, rest
+
+
+def refuse_repeated(options: Sequence[str], many: Sequence[str] = ()) -> None:
+    """Refuse an option that is given twice, since only one of its values could count.
+
+    Args:
+        options: as they were typed.
+        many: those that may be given several times.
+
+    Raises:
+        ConfigError: naming the option and what it was given.
+    """
+    seen: set[str] = set()
+    for word in options:
+        flag = word.partition("=")[0].replace("_", "-")
+        if not flag.startswith("--") or flag in ("--", *many):
+            continue
+        name = f"--{flag.removeprefix('--').removeprefix('no-')}"
+        if name in seen:
+            said = " and ".join(value for value in values_of(options, flag) if value)
+            raise ConfigError(
+                f"{name} is given twice{f': {said}' if said else ''}. Leave one of them out."
+            )
+        seen.add(name)
 
 
 def as_parsed(options: list[str], kinds: Mapping[str, Any], command: str) -> list[str]:

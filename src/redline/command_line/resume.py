@@ -8,7 +8,7 @@ from typing import Any
 
 from tyro.conf import FlagCreatePairsOff
 
-from redline.command_line.options import as_parsed, parse, values_of, without
+from redline.command_line.options import as_parsed, parse, refuse_repeated, values_of, without
 from redline.errors import ConfigError
 from redline.train.outlines import kinds_of
 
@@ -54,6 +54,7 @@ def resume(arguments: list[str], recording: Any) -> int:
     algorithm = None
     if not arguments[0].startswith("-"):
         algorithm, arguments = arguments[0], arguments[1:]
+    refuse_repeated(arguments, many=("--callback", "--set"))
     changes = _changes(values_of(arguments, "--set"))
     callbacks = tuple(values_of(arguments, "--callback"))
     arguments = without(without(arguments, "--set"), "--callback")

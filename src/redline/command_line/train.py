@@ -9,7 +9,14 @@ from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redline.command_line.options import as_parsed, parse, peek, values_of, without
+from redline.command_line.options import (
+    as_parsed,
+    parse,
+    peek,
+    refuse_repeated,
+    values_of,
+    without,
+)
 from redline.errors import ConfigError
 from redline.train.outlines import kinds_of
 
@@ -142,6 +149,7 @@ def train_request(arguments: list[str], *, for_help: bool = False) -> TrainReque
     algorithm, options = None, list(arguments)
     if options and not options[0].startswith("-"):
         algorithm, options = options[0], options[1:]
+    refuse_repeated(options, many=("--callback",))
     default, complete = _default(algorithm, options, for_help=for_help)
     for name in ("--preset", "--config"):
         options = without(options, name)

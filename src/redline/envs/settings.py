@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -18,8 +18,10 @@ from redline.envs.backends.registry import BACKENDS, choose_backend, find_backen
 from redline.envs.batched import BatchedEnv
 from redline.envs.previous_inputs import PreviousInputs
 from redline.envs.single_env import SingleEnv, find_single, name_of, refuse_atari_settings
+from redline.envs.space_checks import CheckEnv
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
+from redline.free_memory import require_memory
 from redline.previous_inputs import has_previous
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
     from redline.envs.device.vec_env import DeviceVecEnv
 
+_LEAST_BYTES = 1_000  # of an environment with its spaces and generators; CartPole has 2,500
+_LEAST_ON_DEVICE = 100  # of a row of a native game; CartPole has 280
 EnvSource: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | VectorEnv[Any, Any, Any]"
 
 
@@ -59,6 +63,7 @@ class EnvSettings:
     observe_previous: bool = False  # put the action before and its reward beside observations
     env_kwargs: dict[str, Any] = field(default_factory=dict)  # for the environment's constructor
     check: bool = True  # look for NaN and infinity
+    check_env: CheckEnv = "first"  # compare observations with their space: off, first or always
     log_info: tuple[str, ...] = ()  # values in the last info of an episode that are kept
 
     def __post_init__(self) -> None:
@@ -68,6 +73,10 @@ class EnvSettings:
             raise ConfigError(f"num_workers={self.num_workers}; at least one is needed.")
         if not self.worker_timeout_s > 0:
             raise ConfigError(f"worker_timeout_s={self.worker_timeout_s} must be above 0 seconds.")
+        if self.check_env not in get_args(CheckEnv):
+            raise ConfigError(
+                f"check_env={self.check_env!r}: choose one of {', '.join(get_args(CheckEnv))}."
+            )
         chosen = choose_backend(self.env, self.backend)
         if self.log_info and not chosen.reads_info:
             raise ConfigError(
@@ -109,6 +118,21 @@ class EnvSettings:
         """The name in messages and configs."""
         return name_of(self.env)
 
+    def require_fit(self, num_envs: int) -> None:
+        """Refuse more environments than memory holds.
+
+        Raises:
+            ConfigError: with the arithmetic.
+        """
+        if isinstance(self.env, VectorEnv):
+            return  # its environments are there
+        each = _LEAST_ON_DEVICE if self.backend_class.on_device else _LEAST_BYTES
+        require_memory(
+            num_envs * each,
+            f"num_envs={num_envs}: {num_envs:,} environments x {each:,} bytes, and so it",
+            "Use fewer environments.",
+        )
+
     def make(self, num_envs: int, first_env_id: int = 0) -> VecEnv:
         """A batch of environments.
 
@@ -120,6 +144,7 @@ class EnvSettings:
             ConfigError: if the number does not fit.
         """
         _check_numbers(num_envs, first_env_id)
+        self.require_fit(num_envs)
         env = BatchedEnv(
             self.backend_class.make(self, num_envs, first_env_id),
             self.env_id,
@@ -151,6 +176,7 @@ class EnvSettings:
 
         require_device(device)
         _check_numbers(num_envs, first_env_id)
+        self.require_fit(num_envs)
         env = self.backend_class.make_on_device(self, num_envs, first_env_id, device)
         if self.observe_previous and not has_previous(env.observation_space):
             from redline.envs.device.previous_inputs import DevicePreviousInputs
@@ -170,7 +196,7 @@ class EnvSettings:
             )
         protocol = self.atari_protocol if atari.is_atari(self.env) else None
         single = find_single(self.env, protocol, self.env_kwargs)
-        return replace(single, info_names=tuple(self.log_info))
+        return replace(single, info_names=tuple(self.log_info), check_env=self.check_env)
 
 
 def _check_numbers(num_envs: int, first_env_id: int) -> None:
@@ -199,6 +225,7 @@ def make_vec(
     env_kwargs: dict[str, Any] | None = None,
     first_env_id: int = 0,
     check: bool = True,
+    check_env: CheckEnv = "first",
     log_info: Sequence[str] = (),
 ) -> VecEnv:
     """Make B environments of one kind.
@@ -231,6 +258,8 @@ def make_vec(
         first_env_id: index of the first environment where this is a part of a bigger batch:
             environment i is seeded from (seed, first_env_id + i) alone.
         check: look for NaN and infinity in rewards and observations.
+        check_env: compare observations with their space: "off", in each environment's "first"
+            episode and now and then after it, or "always". Of single environments only.
         log_info: names of values in the last info of an episode, which `EpisodeRecord.info` then
             holds.
 
@@ -256,6 +285,7 @@ def make_vec(
         observe_previous=observe_previous,
         env_kwargs=dict(env_kwargs or {}),
         check=check,
+        check_env=check_env,
         log_info=tuple(log_info),
     )
     return settings.make(num_envs, first_env_id)

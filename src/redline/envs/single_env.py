@@ -15,6 +15,7 @@ from gymnasium.wrappers import OrderEnforcing
 
 from redline.envs import atari
 from redline.envs.games import goal_tasks, ids, memory_tasks, minatar
+from redline.envs.space_checks import CheckEnv
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
@@ -33,12 +34,14 @@ class SingleEnv:
         env_id: what to call it in messages and configs.
         frame_skip: simulator frames per step, where the protocol fixes it.
         info_names: of the values in the last info of an episode that are logged.
+        check_env: how often observations are compared with their space; see `space_checks`.
     """
 
     make: Callable[[], gymnasium.Env[Any, Any]]
     env_id: str
     frame_skip: int = 1
     info_names: tuple[str, ...] = ()
+    check_env: CheckEnv = "first"
 
 
 def find_single(

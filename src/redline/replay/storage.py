@@ -26,6 +26,7 @@ from torch import Tensor
 from redline.data import Array
 from redline.devices import exact_device, kind_of
 from redline.errors import ConfigError, DeviceError
+from redline.free_memory import available_memory
 from redline.replay.config import ReplayConfig
 
 # Not in Python's mmap module; the value is that of every Linux that PyTorch runs on.
@@ -257,31 +258,6 @@ class Arena:
         return flat.view(plan.dtype).view(rows, *plan.shape), descriptor
 
 
-def available_memory(root: Path = Path("/")) -> tuple[int, str]:
-    """Bytes this process may still take, and what sets the limit.
-
-    The least of what the machine has free and what each control group above this process
-    (version 1 or 2) leaves; page cache that can be dropped counts as free.
-
-    Args:
-        root: where /proc and /sys are found.
-    """
-    found = [_machine_memory(root)]
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            found += _group_memory(
-                root / "sys/fs/cgroup", path, ("memory.max", "memory.current", "inactive_file")
-            )
-        elif "memory" in controllers.split(","):
-            found += _group_memory(
-                root / "sys/fs/cgroup/memory",
-                path,
-                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-            )
-    return min(found)
-
-
 def available_device_memory(device: torch.device) -> tuple[int, str] | None:
     """Free bytes of a device; None for a kind of device that does not say."""
     if device.type == "cpu":
@@ -407,39 +383,3 @@ def _reserve_disk(descriptor: int, start: int, size: int, name: str) -> None:
             f"the disk cannot hold {size / 1e9:,.2f} GB for the replay array {name!r} ({error}). "
             "Use a smaller capacity, or a storage_dir on a larger disk."
         ) from error
-
-
-def _machine_memory(root: Path) -> tuple[int, str]:
-    for line in _read(root / "proc/meminfo").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024, "MemAvailable of the machine"
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return total, "memory of the machine"
-
-
-def _group_memory(mount: Path, path: str, names: tuple[str, str, str]) -> list[tuple[int, str]]:
-    """What each group from `path` up to the mount leaves, for those with a limit."""
-    limit_name, usage_name, cache_name = names
-    found: list[tuple[int, str]] = []
-    group = mount / path.lstrip("/")
-    for directory in [group, *group.parents]:
-        if not directory.is_relative_to(mount):
-            break
-        limit, usage = _read(directory / limit_name).strip(), _read(directory / usage_name).strip()
-        if not (limit.isdigit() and usage.isdigit()):
-            continue
-        cache = 0
-        for line in _read(directory / "memory.stat").splitlines():
-            name, _, value = line.partition(" ")
-            cache = int(value) if name == cache_name else cache
-        free = max(int(limit) - max(int(usage) - cache, 0), 0)
-        found.append((free, f"{limit_name} of the control group {directory}"))
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # not Linux, not in a group, or not ours to read: no limit known here
-        return ""

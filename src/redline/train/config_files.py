@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from redline.algos.registry import algorithm_label, declaration
 from redline.errors import ConfigError
+from redline.plain_files import CONFIG_LIMIT, read_plain
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.presets import preset_config
 from redline.train.settings import RunConfig
@@ -82,9 +83,12 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
             f"Rename it, or give another one."
         )
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        # The caller names it, so it may be a link; `resolve` says where it leads.
+        text = read_plain(path.resolve(), CONFIG_LIMIT).decode("utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
         raise ConfigError(f"{path} cannot be read ({reason}). Give a file of settings.") from error
     try:
         data = _parsed(text, suffix)
@@ -274,11 +278,11 @@ def _parsed(text: str, suffix: str) -> Any:
     Raises:
         ValueError: with the place where it goes wrong.
     """
-    if suffix == ".json":
-        return json.loads(text)
-    if suffix == ".toml":
-        return tomllib.loads(text)
-    return _from_yaml(text)
+    parse = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _from_yaml)
+    try:
+        return parse(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep for a file of settings") from None
 
 
 def _from_yaml(text: str) -> Any:

@@ -83,6 +83,10 @@ class RunSettings:
     ...), Gymnasium in this process for the others."""
     env_kwargs: str = "{}"
     """Further arguments of the environment, as a JSON object."""
+    check_env: Literal["off", "first", "always"] = "first"
+    """Whether observations of single environments are compared with their space, masks looked at
+    for an allowed action, and spaces for changes.
+    first: in each environment's first episode, and in one step of 1,009 after it."""
     atari_preset: Literal["dqn-2015", "machado-2018"] = "dqn-2015"
     """Evaluation protocol of ALE environments; other environments have none."""
     clip_reward: bool | None = None
@@ -319,6 +323,11 @@ class RunConfig:
     policy: PolicySettings = field(default_factory=PolicySettings)
     algo: Any
 
+    def __post_init__(self) -> None:
+        for part in (self.run, self.policy, self.algo):
+            for each in dataclasses.fields(part):
+                _require_64_bits(each.name, getattr(part, each.name))
+
     def to_json(
         self,
         *,
@@ -517,6 +526,7 @@ def _of_today(run: Any) -> Any:
     if run.get("accelerate") in _OLD_ENGINES:
         run["accelerate"] = _OLD_ENGINES[run["accelerate"]]
     run.setdefault("cpu_acting", True)  # it was no option
+    run.setdefault("check_env", "off")  # likewise
     if "keep_freed_memory" in run:
         run["tune_process"] = run.pop("keep_freed_memory")
     if run.get("num_threads", "auto") is None:
@@ -558,6 +568,16 @@ def _coerce(name: str, value: Any, kind: Any) -> Any:
             return result
     expected = " or ".join(_type_name(option) for option in options)
     raise ConfigError(f"{name}={value!r} has the wrong type or value: expected {expected}.")
+
+
+def _require_64_bits(name: str, value: Any) -> None:
+    """Refuse a whole number that no tensor, file or loop of a run could hold."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(each, int) and each.bit_length() > 63:
+            raise ConfigError(
+                f"{name} is a whole number of {each.bit_length():,} bits, and 63 are the most. "
+                f"Give a smaller one."
+            )
 
 
 def words(text: str) -> tuple[str, ...]:

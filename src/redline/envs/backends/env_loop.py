@@ -18,10 +18,14 @@ from redline.envs.backends.backend import Backend, StepBuffers, logged_values, s
 from redline.envs.plain_data import decode
 from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
+from redline.envs.space_checks import CheckEnv, SpaceWatch, require_same_spaces
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
 from redline.envs.spaces.layout import carried_space, make_writer
 from redline.errors import EnvDataError, EnvError
+from redline.free_memory import require_memory, resident_bytes
 from redline.nested import Array, NestedArray, leaves
+
+_SAMPLE = 256  # environments after which it is known how much memory all of them take
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSettings, EnvSource
@@ -38,6 +42,7 @@ class EnvLoop(Backend):
         first_env_id: index of the first of them in the whole batch.
         frame_skip: simulator frames per step.
         info_names: of the values in the last info of an episode that are logged.
+        check_env: how often observations are compared with their space; see `space_checks`.
     """
 
     name = "gymnasium"
@@ -56,14 +61,21 @@ class EnvLoop(Backend):
         first_env_id: int = 0,
         frame_skip: int = 1,
         info_names: tuple[str, ...] = (),
+        check_env: CheckEnv = "first",
     ) -> None:
         self.frame_skip, self.info_names = frame_skip, info_names
         self._set_attributes: dict[str, Any] = {}
         self._envs: list[gymnasium.Env[Any, Any]] = []
         try:
-            for _ in range(num_envs):
+            for made in range(num_envs):
                 self._envs.append(_checked_env(make_env(), env_id))
-            _require_same_spaces(self._envs, env_id)
+                if made == 0:  # what it imports is not counted
+                    memory_of_one = resident_bytes()
+                elif made == _SAMPLE:
+                    _require_all_fit(num_envs, (resident_bytes() - memory_of_one) // _SAMPLE)
+            require_same_spaces(
+                [(env.observation_space, env.action_space) for env in self._envs], env_id
+            )
             self._own_space = self._envs[0].observation_space
             self._add_action_masks(make_env)
         except BaseException:
@@ -78,6 +90,7 @@ class EnvLoop(Backend):
         self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]
         self._keeps_journals = any(journal is not None for journal in self._journals)
         self._left_over: tuple[Any, ...] | None = None
+        self._watch = SpaceWatch(self._envs, check_env, self.label)
         self._is_known = False  # whether an episode has ended; until then outcomes are looked at
         self.use_buffers(self.buffers)
 
@@ -102,6 +115,7 @@ class EnvLoop(Backend):
             first_env_id=first_env_id,
             frame_skip=single.frame_skip,
             info_names=single.info_names,
+            check_env=single.check_env,
         )
 
     @property
@@ -133,6 +147,7 @@ class EnvLoop(Backend):
         if journal is not None:
             journal.before_reset(seed)
         obs, info = odd_envs.reset(self._envs[i], seed, self.label(i))
+        self._watch.look(i, obs, is_last=False)
         self._write_obs(i, obs)
         self.buffers.lives[i] = info.get("lives", 0)
 
@@ -143,7 +158,8 @@ class EnvLoop(Backend):
             self._record(rows, active)
         flags = None if active is None else active.tolist()
         if flags is None or all(flags):
-            if self._is_known:
+            is_due = self._watch.is_due()
+            if self._is_known and not is_due:
                 return self._write(map(_step, self._envs, rows))
             return self._write(self._checked_steps(rows, range(self.num_envs)))
         self.buffers.clear_flags()
@@ -155,8 +171,12 @@ class EnvLoop(Backend):
     def _checked_steps(self, rows: list[Any], which: Iterable[int]) -> Iterator[tuple[Any, ...]]:
         for i in which:
             outcome = _step(self._envs[i], rows[i])
-            odd_envs.check_outcome(outcome, self.label(i))
+            self._check(i, outcome)
             yield outcome
+
+    def _check(self, i: int, outcome: tuple[Any, ...]) -> None:
+        odd_envs.check_outcome(outcome, self.label(i))
+        self._watch.look(i, outcome[0], is_last=bool(outcome[2] or outcome[3]))
 
     def step_one(self, action: NestedArray) -> float | None:
         """Step the only environment, and write its observation if nothing else happened.
@@ -173,8 +193,8 @@ class EnvLoop(Backend):
         if self._keeps_journals:
             self._record([row], None)
         outcome = _step(self._envs[0], row)
-        if not self._is_known:
-            odd_envs.check_outcome(outcome, self.label(0))
+        if self._watch.is_due() or not self._is_known:
+            self._check(0, outcome)
         obs, reward, terminated, truncated, info = outcome
         if terminated or truncated or "lives" in info or not isinstance(reward, (float, int)):
             self._left_over = outcome
@@ -216,6 +236,7 @@ class EnvLoop(Backend):
                 if self.info_names:
                     buffers.info[i] = logged_values(info, self.info_names, self.label(i))
                 self._write_final_obs(i, obs)
+                self._watch.ended(i)
                 self._reset_one(i, None)
             else:
                 write_obs(i, obs)
@@ -319,16 +340,13 @@ def _step(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, ...]:
         raise odd_envs.left(error, "step", type(env.unwrapped).__name__) from error
 
 
-def _require_same_spaces(envs: list[gymnasium.Env[Any, Any]], env_id: str) -> None:
-    first = envs[0]
-    for i, env in enumerate(envs):
-        for name in ("observation_space", "action_space"):
-            if getattr(env, name) != getattr(first, name):
-                raise EnvError(
-                    f"{env_id}: {name} of environment {i} is {getattr(env, name)}, and that of "
-                    f"environment 0 is {getattr(first, name)}. Make every copy with the same "
-                    f"spaces."
-                )
+def _require_all_fit(num_envs: int, each: int) -> None:
+    require_memory(
+        num_envs * each,
+        f"num_envs={num_envs}: {num_envs:,} environments x {each:,} bytes, as the first {_SAMPLE} "
+        f"took, and so it",
+        "Use fewer environments.",
+    )
 
 
 def _checked_env(env: Any, env_id: str) -> gymnasium.Env[Any, Any]:

@@ -19,6 +19,7 @@ from redline.envs.backends.backend import ConcurrentBackend, StepBuffers
 from redline.envs.backends.env_loop import EnvLoop
 from redline.envs.cpus import usable_cpus
 from redline.envs.single_env import SingleEnv
+from redline.envs.space_checks import require_same_spaces
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError, EnvError
@@ -90,7 +91,9 @@ class ProcessBackend(ConcurrentBackend):
             self._memory.close()
             raise
         try:
-            spaces = cloudpickle.loads(self._group.call("describe")[0])
+            parts = [cloudpickle.loads(part) for part in self._group.call("describe")]
+            require_same_spaces([tuple(part.values()) for part in parts], single.env_id, "worker")
+            spaces = parts[0]
             self.allocate(single.env_id, num_envs, first_env_id, **spaces)
             self._share_buffers()
         except BaseException:

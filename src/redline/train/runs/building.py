@@ -165,6 +165,7 @@ def env_settings(
         worker_timeout_s=run.worker_timeout_s,
         tune_process=run.tune_process,
         log_info=run.log_info,
+        check_env=run.check_env,
     )
 
 

@@ -15,7 +15,14 @@ from redline.train.runs.building import (
     env_settings,
     make_some,
 )
+from redline.train.runs.contradictions import refuse_contradictions, refuse_image_preset
 from redline.train.runs.idle_settings import changed_settings, refuse_idle_settings
+from redline.train.runs.memory_checks import (
+    limited_allocations,
+    require_rollout_fits,
+    require_workers_fit,
+    size_settings,
+)
 from redline.train.runs.start import check_updates
 from redline.train.settings import RunConfig
 
@@ -32,6 +39,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
     Raises:
         RedlineError: as `start_run` would.
     """
+    refuse_contradictions(config)
     check_updates(config)
     given = dataclasses.replace(
         given,
@@ -46,7 +54,12 @@ def check_buildable(config: RunConfig, given: Given) -> None:
             require_writer(name)
     settings = env_settings(config, given, collector)
     kind = algorithm_of(config, given)
+    settings.require_fit(config.algo.num_envs)
+    require_workers_fit(config, collector, settings.backend_class)
     with closing(make_some(settings, 1)) as probe:
         backend = settings.backend_class
         refuse_idle_settings(config, given, kind, collector, backend, probe)
-        build_algorithm(config.replace(device="cpu"), probe, given)
+        refuse_image_preset(config, probe)
+        require_rollout_fits(config, probe)
+        with limited_allocations(size_settings(config, probe)):
+            build_algorithm(config.replace(device="cpu"), probe, given)

@@ -51,9 +51,16 @@ from redline.train.runs.building import (
     resolve_threads,
     said_at_start,
 )
+from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.history import RunHistory
 from redline.train.runs.idle_settings import refuse_idle_settings
+from redline.train.runs.memory_checks import (
+    limited_allocations,
+    require_rollout_fits,
+    require_workers_fit,
+    size_settings,
+)
 from redline.train.runs.run_directory import (
     RunLock,
     recorded_build,
@@ -112,15 +119,21 @@ def execute(
             # settings have proved right.
             closing.enter_context(RunLock(out))
             closing.enter_context(recording(out))
+        backend = settings.backend_class
+        settings.require_fit(ranks.share(config).algo.num_envs)
+        require_workers_fit(config, collector_kind, backend)
         probe = _some_envs(settings, ranks, ranks.share(config), collector_kind)
         closing.callback(probe.close)
-        backend = settings.backend_class
+        require_rollout_fits(ranks.share(config), probe)
         refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
+        if checkpoint is None:
+            refuse_image_preset(config, probe)
         cautions = said_at_start(config, probe, kind, given.changed)
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
-        algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
+        with limited_allocations(size_settings(config, probe)):
+            algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
         closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)

@@ -25,6 +25,7 @@ from redline.train.progress.console import Console
 from redline.train.ranks import ALONE, Ranks, joined_ranks
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.changes import changed_config, differences
+from redline.train.runs.contradictions import refuse_contradictions
 from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
 from redline.train.runs.idle_settings import changed_settings
@@ -160,6 +161,7 @@ def start_run(
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
     """
+    refuse_contradictions(config)
     check_updates(config)
     given = given or Given()
     # Named by the caller, not by a file: their modules may be imported.

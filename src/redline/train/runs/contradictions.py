@@ -1,0 +1,57 @@
+"""Settings of a new run that are right one by one and contradict each other.
+
+A config's own class refuses what can never work (`__post_init__`). Here is what works and is
+hardly meant: runs of before that were begun so keep loading and resuming.
+"""
+
+from __future__ import annotations
+
+from redline.algos.config import OffPolicyConfig
+from redline.envs import VecEnv
+from redline.errors import ConfigError
+from redline.models import image_shape, leaf_spaces
+from redline.train.settings import RunConfig
+
+_IMAGE_PRESETS = ("atari", "minatar")
+
+
+def refuse_contradictions(config: RunConfig) -> None:
+    """Refuse a new run whose settings contradict each other.
+
+    Raises:
+        ConfigError: naming both, and what to change.
+    """
+    algo = config.algo
+    if isinstance(algo, OffPolicyConfig) and algo.replay_size < algo.batch_size:
+        raise ConfigError(
+            f"replay_size={algo.replay_size} is smaller than batch_size={algo.batch_size}, so that "
+            f"every batch would hold transitions twice. Use a replay_size of at least "
+            f"{algo.batch_size}, or a smaller batch_size."
+        )
+    burn_in, length = getattr(algo, "burn_in", 0), getattr(algo, "sequence_length", 0)
+    if burn_in > length:
+        raise ConfigError(
+            f"burn_in={burn_in} is longer than sequence_length={length}: more rows would only "
+            f"warm up the recurrent state than are learned from. Use a burn_in of at most {length}."
+        )
+
+
+def refuse_image_preset(config: RunConfig, env: VecEnv) -> None:
+    """Refuse a preset for images where the policy sees none.
+
+    Args:
+        config: as the caller gave it.
+        env: some of the run's environments.
+
+    Raises:
+        ConfigError: naming the preset and what the environment gives.
+    """
+    preset = config.run.preset
+    if preset not in _IMAGE_PRESETS:
+        return
+    if any(image_shape(leaf) is not None for _, leaf in leaf_spaces(env.observation_space)):
+        return
+    raise ConfigError(
+        f"preset={preset!r} is for environments with images, and {config.run.env} has "
+        f"observations {env.observation_space}. Leave preset out, or use preset='default'."
+    )

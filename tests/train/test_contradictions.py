@@ -1,0 +1,57 @@
+"""Settings that are right one by one and contradict each other are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redline
+from redline.errors import ConfigError
+
+SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": False}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "settings", "said"),
+    [
+        ("dqn", "CartPole-v1", {"replay_size": 16, "batch_size": 64, "preset": "default"},
+         "replay_size=16 is smaller than batch_size=64"),
+        ("sac", "Pendulum-v1", {"replay_size": 16, "batch_size": 17, "preset": "default"},
+         "replay_size of at least 17"),
+        ("sac", "Pendulum-v1", {"alpha": 0.0, "initial_alpha": 5.0, "learning_starts": 8},
+         "initial_alpha=5.0 has no effect"),
+        ("ppo", "CartPole-v1", {"checkpoints": "none", "checkpoint_interval": 5},
+         "checkpoint_interval=5 has no effect"),
+        ("r2d1", "redline/TMaze-v1", {"burn_in": 100, "sequence_length": 10},
+         "burn_in=100 is longer than sequence_length=10"),
+        ("ppo", "CartPole-v1", {"preset": "atari"}, "preset='atari' is for environments with im"),
+        ("dqn", "CartPole-v1", {"preset": "minatar", "learning_starts": 8, "replay_size": 1000,
+         "target_update_interval": 1}, "preset='minatar' is for environments with images"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused_before_work(
+    algorithm: str, env: str, settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        redline.train(algorithm, env=env, out=tmp_path / "run", **SMALL | settings)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_run_that_was_begun_so_goes_on(tmp_path: Path) -> None:
+    """Version 0.1 trained with more samples per batch than replay held; its runs still resume."""
+    from redline.train.config_files import GivenSettings, config_of
+    from redline.train.runs.building import Given
+    from redline.train.runs.start import resume_run, start_run
+
+    settings = {
+        "env": "CartPole-v1", "preset": "default", "num_envs": 1, "rollout_length": 1,
+        "learning_starts": 8, "replay_ratio": 8.0, "target_update_interval": 1, "batch_size": 8,
+        "replay_size": 8, "hidden_sizes": (4,), "out": str(tmp_path / "run"), **SMALL,
+    }  # fmt: skip
+    start_run(config_of(GivenSettings(), algorithm="dqn", **settings), Given())
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"batch_size": 8', '"batch_size": 16'))
+    run = resume_run(tmp_path / "run", total_env_steps=80, quiet=True, accept_changed_config=True)
+    assert run.exit_code == 0
