@@ -6,11 +6,15 @@ of them imports torch before there is work to do.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from redline.command_line import COMMANDS
 from redline.errors import (
@@ -20,7 +24,9 @@ from redline.errors import (
     RedlineError,
     UnknownNameError,
 )
+from redline.plain_text import printable
 
+_STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 USAGE = """usage: redline COMMAND ...
 
 Deep reinforcement learning in PyTorch.
@@ -62,18 +68,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"redline {__version__}\n")
         return 0
     try:
-        return _command(arguments[0])(arguments[1:]) or 0
+        with _signals_raise():
+            return _command(arguments[0])(arguments[1:]) or 0
     except RedlineError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.write(printable(f"{type(error).__name__}: {error}\n"))
         bad_input = (ConfigError, DeviceError, CheckpointError, ImportError, OSError)
         return 2 if isinstance(error, bad_input) else 1
     except BrokenPipeError:
         # Whoever read the output has left, as `redline ... | head` does: nothing to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return 130
+    except KeyboardInterrupt as error:
+        # A run that trains saves on its first signal (`StopSignal`), so this one came before or
+        # after that, or was the second.
+        name = error.args[0] if error.args and error.args[0] in _STOPPING else "SIGINT"
+        sys.stderr.write(f"stopped by {name}; what was not saved before is not saved now\n")
+        return 128 + signal.Signals[name]
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that a command cleans up and says so.
+
+    Those that somebody has given another meaning, or that are ignored, keep it.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    taken: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        taken = [
+            signal.Signals[name]
+            for name in ("SIGTERM", "SIGHUP")
+            if signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
+        ]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _usage() -> str:

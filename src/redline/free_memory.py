@@ -38,7 +38,7 @@ def _size(count: int) -> str:
     """Bytes, and the same in GB where that is easier to read; whole numbers of any length."""
     if count < 10**7:
         return f"{count:,} bytes"
-    return f"{count:,} bytes ({count // 10**7 / 100:,.2f} GB)"
+    return f"{count:,} bytes ({count // 10**9:,}.{count // 10**7 % 100:02} GB)"
 
 
 def available_memory(root: Path = Path("/")) -> tuple[int, str]:

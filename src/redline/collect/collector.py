@@ -331,7 +331,7 @@ class Collector(ABC):
         self.close()
 
 
-WORKER_OPTIONS = ("num_workers", "worker_timeout_s", "cpu_affinity")
+WORKER_OPTIONS = ("num_workers", "worker_timeout_s", "cpu_affinity", "on_worker_failure")
 """The `Collector.options` of those with worker processes."""
 
 

@@ -12,7 +12,7 @@ from tyro.conf import Positional
 
 from redline.command_line.options import parse
 from redline.errors import RunDirectoryError
-from redline.plain_files import printable
+from redline.plain_text import printable
 
 if TYPE_CHECKING:
     from redline.train.runs.summary import RunSummary
@@ -78,9 +78,10 @@ def as_table(runs: list[RunSummary], folder: Path) -> str:
         mean = "" if run.return_mean is None else f"{run.return_mean:,.1f}"
         steps, total = f"{run.env_steps:,}", f"{run.total_env_steps:,}"
         words = (shown, run.state, run.algorithm, run.env, str(run.seed), steps, total, mean)
-        rows.append((*map(printable, words), printable(",".join(run.tags))))
+        rows.append((*words, ",".join(run.tags)))
     if len(rows) == 1:
-        return f"no runs in {folder}\n"
+        return printable(f"no runs in {folder}\n")
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numbers = (4, 5, 6, 7)
     lines = (

@@ -50,6 +50,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "environments": (
         "env_backend",
         "env_kwargs",
+        "check_env",
         "num_envs",
         "observe_previous",
         "reset_mode",
@@ -72,6 +73,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_staleness",
         "cpu_affinity",
         "worker_timeout_s",
+        "on_worker_failure",
+        "max_worker_restarts",
     ),
     "network": (
         "hidden_sizes",

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redline.launch.scores import ScoredRun, ScoreKind, scored_runs
+from redline.plain_text import csv_cell
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.progress.statistics import bootstrap_interval, interquartile_mean
 
@@ -287,4 +288,4 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with atomic_file(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: csv_cell(cell) for key, cell in row.items()} for row in rows)

@@ -17,7 +17,7 @@ _GRACE_S = 60.0  # for the checkpoints of runs that are stopped
 
 
 class StopRequest:
-    """Notes the first SIGINT or SIGTERM; a second one interrupts at once.
+    """Notes the first SIGINT, SIGTERM or SIGHUP; a second one interrupts at once.
 
     Attributes:
         number: of the signal; None before.
@@ -28,7 +28,9 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # as below nohup
             with contextlib.suppress(ValueError):  # not in the main thread: the caller's matter
                 self._before[number] = signal.signal(number, self._note)
         return self
@@ -36,7 +38,7 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.number is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signal.Signals(number).name)
         self.number = number
 
     def __exit__(self, *exc_info: object) -> None:

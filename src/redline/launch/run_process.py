@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from redline.plain_files import open_plain, read_json
+
 ORDER, OUTCOME = "order.json", "outcome.json"
 _TAIL_BYTES = 2**14
 _LOCK = ".process.lock"
@@ -155,7 +157,7 @@ def newest_numbers(run_dir: Path) -> dict[str, float]:
     Reads only the end of the file, so that looking at many runs is quick.
     """
     try:
-        with open(run_dir / "progress.csv", "rb") as file:
+        with open(open_plain(run_dir / "progress.csv"), "rb") as file:
             header = file.readline().decode()
             size = file.seek(0, os.SEEK_END)
             file.seek(max(len(header), size - _TAIL_BYTES))
@@ -180,7 +182,7 @@ def finished_result(run_dir: Path, key: str) -> dict[str, Any] | None:
 def read_outcome(run_dir: Path) -> dict[str, Any]:
     """What the process of a run wrote at its end; {} if it could not."""
     try:
-        found = json.loads((run_dir / OUTCOME).read_text(encoding="utf-8"))
+        found = read_json(run_dir / OUTCOME)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

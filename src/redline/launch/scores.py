@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.launch.state import DATABASE, RUNS, SweepState
+from redline.plain_files import read_json
 from redline.train.progress.curves import load_progress, load_setting
 from redline.train.runs.summary import find_runs
 
@@ -140,7 +140,14 @@ def _runs_in(path: Path) -> list[_Found]:
 
 
 def _seed(run: Path) -> int | None:
-    seed = json.loads((run / "config.json").read_text(encoding="utf-8")).get("run", {}).get("seed")
+    try:
+        config = read_json(run / "config.json")
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(
+            f"{run / 'config.json'} cannot be read ({error}). Leave this run out."
+        ) from error
+    own = config.get("run") if isinstance(config, dict) else None
+    seed = own.get("seed") if isinstance(own, dict) else None
     return seed if isinstance(seed, int) else None
 
 

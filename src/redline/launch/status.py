@@ -9,6 +9,7 @@ from typing import Any
 
 from redline.launch.run_process import newest_numbers
 from redline.launch.state import RUNS, QueuedRun, SweepState, launcher_is_alive
+from redline.plain_text import printable
 
 _SHOWN_RUNS = 40
 
@@ -160,7 +161,8 @@ def table(status: Status) -> Any:
     said = ", ".join(f"{counts[name]} {name}" for name in counts if counts[name])
     left = "" if status.time_left_s is None else f"; about {_duration(status.time_left_s)} left"
     who = "" if status.alive or counts["done"] == total else "; no launcher is at work"
-    shown = Table(title=f"{status.folder}: {total} runs, {said}{left}{who}", title_justify="left")
+    title = printable(f"{status.folder}: {total} runs, {said}{left}{who}")
+    shown = Table(title=title, title_justify="left")
     for name in ("run", "state", "progress", "env_steps", "SPS", "return", "left", "slot"):
         text = name in ("run", "state")
         shown.add_column(name, justify="left" if text else "right", overflow="fold")
@@ -180,12 +182,12 @@ def failures(status: Status) -> str:
         for run in status.runs
         if run.state == "failed"
     ]
-    return "".join(f"{line}\n" for line in lines[:_SHOWN_RUNS])
+    return printable("".join(f"{line}\n" for line in lines[:_SHOWN_RUNS]))
 
 
 def _cells(run: RunStatus) -> list[str]:
     return [
-        run.name,
+        printable(run.name),
         run.state,
         "" if run.progress is None else f"{run.progress:.0%}",
         f"{run.env_steps:,}",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, ProfileError, RedlineError, UnknownNameError
+from redline.plain_text import printable
 from redline.profile.record.options import MODES, Options
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def _print_reports(kind: str, summaries: list[Summary]) -> None:
     else:
         from redline.profile.report.text import render_text
 
-        sys.stdout.write("\n".join(render_text(summary) for summary in summaries))
+        sys.stdout.write(printable("\n".join(render_text(summary) for summary in summaries)))
 
 
 def inspect_main(argv: Sequence[str]) -> int:
@@ -345,11 +346,12 @@ def diff_main(argv: Sequence[str]) -> int:
 
     before, after = open_session(arguments.before), open_session(arguments.after)
     try:
-        sys.stdout.write(render_step_diff(read_per_step(before), read_per_step(after)) + "\n")
+        text = render_step_diff(read_per_step(before), read_per_step(after))
+        sys.stdout.write(printable(f"{text}\n"))
     except ProfileError as error:
         sys.stdout.write(f"not per step: {error}\n\n")
     sys.stdout.write("the whole sessions, all processes\n")
-    sys.stdout.write(render_diff(summarize(before), summarize(after)))
+    sys.stdout.write(printable(render_diff(summarize(before), summarize(after))))
     return 0
 
 
@@ -389,7 +391,7 @@ def advise_main(argv: Sequence[str]) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.dumps(advice_to_json(iteration, found)) + "\n")
     else:
-        sys.stdout.write(render_advice(iteration, found))
+        sys.stdout.write(printable(render_advice(iteration, found)))
     return 0
 
 

@@ -51,6 +51,7 @@ class RunSettings:
         "eval_device": (OnlyIf("eval_interval", never=(0,)),),
         "eval_episodes": (OnlyIf("eval_interval", never=(0,)),),
         "init_parts": (OnlyIf("init_from", never=(None,)),),
+        "max_worker_restarts": (OnlyIf("on_worker_failure", ("restart",)),),
     }
 
     env: str = ""
@@ -131,6 +132,11 @@ class RunSettings:
     """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float = 8.0
     """Seconds without an answer after which a worker counts as hung."""
+    on_worker_failure: Literal["end", "restart"] = "end"
+    """When a worker process dies, raises or hangs: end the run, or restart all workers, which begin
+    fresh episodes. A run that restarted is not repeated to the bit."""
+    max_worker_restarts: int = 3
+    """Restarts in a row, without a rollout between them, after which the run ends all the same."""
     accelerate: Literal["auto", "eager", "cpu", "compile", "cudagraph", "compile+cudagraph"] = (
         "auto"
     )
@@ -214,6 +220,7 @@ class RunSettings:
             max_staleness=self.max_staleness,
             worker_timeout_s=self.worker_timeout_s,
             eval_episodes=self.eval_episodes,
+            max_worker_restarts=self.max_worker_restarts,
         )
         require_not_negative(seed=self.seed, eval_interval=self.eval_interval)
         require_at_most(
@@ -225,6 +232,12 @@ class RunSettings:
             value = getattr(self, name)
             if value not in (None, "auto"):
                 require_positive(**{name: value})
+        if self.on_worker_failure == "restart" and self.deterministic:
+            raise ConfigError(
+                "on_worker_failure='restart' begins fresh episodes at a moment that no seed "
+                "repeats, and deterministic=True asks for the same bits each time. Leave one of "
+                "them out."
+            )
         self.parsed_env_kwargs()
 
     def parsed_env_kwargs(self) -> dict[str, Any]:

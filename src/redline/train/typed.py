@@ -44,6 +44,10 @@ class RunOptions(TypedDict, total=False):
     such form, and the run stops with the operator's name."""
     env_kwargs: str | Mapping[str, Any]
     """Further arguments of the environment, as a JSON object."""
+    check_env: Literal["off", "first", "always"]
+    """Whether observations of single environments are compared with their space, masks looked at
+    for an allowed action, and spaces for changes. first: in each environment's first episode,
+    and in one step of 1,009 after it."""
     atari_preset: Literal["dqn-2015", "machado-2018"]
     """Evaluation protocol of ALE environments; other environments have none."""
     clip_reward: bool | None
@@ -78,6 +82,11 @@ class RunOptions(TypedDict, total=False):
     """Cores that workers are pinned to: none, auto (their share of all), or a list as 0-3,6."""
     worker_timeout_s: float
     """Seconds without an answer after which a worker counts as hung."""
+    on_worker_failure: Literal["end", "restart"]
+    """When a worker process dies, raises or hangs: end the run, or restart all workers, which
+    begin fresh episodes. A run that restarted is not repeated to the bit."""
+    max_worker_restarts: int
+    """Restarts in a row, without a rollout between them, after which the run ends all the same."""
     accelerate: Literal["auto", "eager", "cpu", "compile", "cudagraph", "compile+cudagraph"]
     """How updates run: as they are written (eager), by hand-written kernels for known algorithms
     and networks (cpu), through torch.compile, or as captured CUDA graphs. What an engine

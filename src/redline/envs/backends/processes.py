@@ -50,7 +50,7 @@ class ProcessBackend(ConcurrentBackend):
 
     name = "processes"
     single_envs = True
-    options = ("num_workers", "worker_timeout_s")
+    options = ("num_workers", "worker_timeout_s", "on_worker_failure")
     can_idle = True
     reads_info = True
 

@@ -171,9 +171,10 @@ def main(arguments: list[str]) -> None:
         os.sched_setaffinity(0, start.cpus)
     faulthandler.register(DUMP_SIGNAL, file=start.dump_fd, all_threads=True)
     # Ctrl-C reaches the whole process group; the parent decides what it means.
-    # SIGTERM too, which batch systems send to the whole group. SIGKILL is what ends a worker.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # SIGTERM too, which batch systems send to the whole group, and SIGHUP of a terminal that is
+    # closed. SIGKILL is what ends a worker.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     watcher = threading.Thread(
         target=_exit_with_parent, args=(start.parent_pid, start.life_fd), daemon=True
     )

@@ -231,8 +231,13 @@ class TrainingEnvironments:
             if name not in self._attributes or self._attributes[name] != value:
                 self.set_attr(name, decode(value))
 
-    def set_again(self) -> None:
-        """Set what was set before, in environments that were made anew."""
+    def set_again(self, collector: Collector | None = None) -> None:
+        """Set what was set before, in environments that were made anew.
+
+        Args:
+            collector: steps them; None: the one from before.
+        """
+        self._collector = collector or self._collector
         for name, value in self._attributes.items():
             self._collector.set_env_attr(name, decode(value))
 

@@ -23,7 +23,7 @@ from redline.algos.config import require_finite, require_not_negative
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
 from redline.devices import kind_of
-from redline.errors import CallbackError, ConfigError
+from redline.errors import CallbackError, ConfigError, WorkerError
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.callbacks import RunState, StopAtReturn
@@ -130,7 +130,10 @@ class MetricMeans:
 
 
 class StopSignal:
-    """Remembers Ctrl-C and SIGTERM until the iteration is over; a second one stops at once."""
+    """Remembers Ctrl-C, SIGTERM and SIGHUP until the iteration is over; a second stops at once.
+
+    A SIGHUP that is ignored, as below `nohup`, stays ignored.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -138,8 +141,9 @@ class StopSignal:
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+                    self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -148,7 +152,7 @@ class StopSignal:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.number is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signal.Signals(number).name)
         self.number = number
 
 
@@ -171,11 +175,14 @@ class TrainLoop(ABC):
             first calls them.
         run_files: what a checkpoint says of the files beside it; None: nothing.
         ranks: the processes that learn together.
+        remake_collector: number of restarts so far -> a collector with new workers, whose
+            environments begin fresh episodes; None: a worker that fails ends the run.
 
     Attributes:
         counters: where the run stands.
         environments: what callbacks may do to the training environments.
         stop_reason: why a callback ended the run before its length; None if none did.
+        worker_restarts: how often all workers were restarted, in earlier sessions too.
     """
 
     def __init__(
@@ -194,8 +201,11 @@ class TrainLoop(ABC):
         callbacks: Sequence[Any] = (),
         run_files: Callable[[], Mapping[str, Any]] | None = None,
         ranks: Ranks = ALONE,
+        remake_collector: Callable[[int], Collector] | None = None,
     ) -> None:
         self._ranks = ranks
+        self._remake_collector = remake_collector
+        self.worker_restarts = self._restarts_in_a_row = 0
         self._stop = StopSignal()
         self._agreed_signal: int | None = None
         self._agreed_stop: str | None = None
@@ -351,7 +361,7 @@ class TrainLoop(ABC):
         """One collection, the updates that follow it, and the counting."""
         marks.step()
         with _COLLECTION:
-            rollout = self.collector.collect(self._conditioning())
+            rollout = self._collected()
         self._staleness.append(self.counters.iteration - rollout.version)
         self._say_who_was_replaced()
         collected, self._agreed_signal, episodes = self._ranks.total(
@@ -372,6 +382,43 @@ class TrainLoop(ABC):
             )
         if self._callbacks.wants("on_episode"):
             self._call_on_episodes(episodes)
+
+    def _collected(self) -> Rollout:
+        """A rollout, by restarted workers if the ones before have failed and the run allows it."""
+        while True:
+            try:
+                rollout = self.collector.collect(self._conditioning())
+            except WorkerError as error:
+                self._restart_workers(error)
+            else:
+                self._restarts_in_a_row = 0
+                return rollout
+
+    def _restart_workers(self, error: WorkerError) -> None:
+        """Go on with new workers and fresh episodes, or raise what ended the old ones."""
+        if self._remake_collector is None:
+            raise error
+        most = self.config.run.max_worker_restarts
+        if self._restarts_in_a_row >= most:
+            raise WorkerError(
+                f"workers failed again after {most} restarts in a row (max_worker_restarts). The "
+                f"last failure: {error}"
+            ) from error
+        self._restarts_in_a_row += 1
+        self.worker_restarts += 1
+        self._console.warning(
+            f"{error}\nRestart {self.worker_restarts}: all workers are started anew and begin "
+            f"fresh episodes; from here on the run does not repeat to the bit."
+        )
+        self.collector.close()
+        try:
+            self.collector = self._remake_collector(self.worker_restarts)
+        except WorkerError as again:
+            self._restart_workers(again)
+            return
+        self.collector.update_weights(self.counters.iteration)
+        self._begin_fresh_episodes()
+        self.environments.set_again(self.collector)
 
     def _call_on_episodes(self, episodes: Sequence[EpisodeRecord]) -> None:
         state = self._callbacks.state
@@ -573,6 +620,8 @@ class TrainLoop(ABC):
         }
         known = self._logger.columns
         found = {n: value for n, value in rates.items() if value is not None or n in known}
+        if self.worker_restarts:
+            found["worker_restarts"] = self.worker_restarts
         return found | self._logged.take()
 
     def _say_who_was_replaced(self) -> None:
@@ -671,6 +720,8 @@ class TrainLoop(ABC):
             "learning": self._learning_state(),
             "last_evaluation": dict(self._last_evaluation),
             "staleness": list(self._staleness),
+            # Only where there were any: other states stay as they always were.
+            **({"worker_restarts": self.worker_restarts} if self.worker_restarts else {}),
             "rng": rng_state(),
             "callbacks": {
                 "states": self._callbacks.state_dict(),
@@ -699,6 +750,7 @@ class TrainLoop(ABC):
         self._restore_learning(checkpoint)
         self._last_evaluation = dict(state["last_evaluation"])
         self._staleness = list(state["staleness"])
+        self.worker_restarts = int(state.get("worker_restarts", 0))
         self._restore_callbacks(state.get("callbacks"))
         set_rng_state(state["rng"])
         if began_anew is not None:

@@ -18,6 +18,8 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from redline.plain_text import printable
+
 SHOWN_SHARES = 3  # operations
 _LEAST_WIDTH = 48  # of a terminal for a bar beside speed, return and time left
 _LEAST_BAR = 8
@@ -46,7 +48,7 @@ class Console:
         stream: TextIO | None = None,
     ) -> None:
         self._total = total_env_steps
-        self._title = title
+        self._title = printable(title)
         self._quiet = quiet
         self._stream = sys.stderr if stream is None else stream
         self._rich = RichConsole(file=self._stream, highlight=False)
@@ -168,8 +170,12 @@ class Console:
         return "  ".join(filter(None, (self._mean_return, self._busiest)))
 
     def _line(self, text: str) -> None:
-        # soft_wrap: lines in a file must not be folded at a terminal's width.
-        self._rich.print(text, markup=False, soft_wrap=True)
+        try:
+            # soft_wrap: lines in a file must not be folded at a terminal's width.
+            self._rich.print(printable(text), markup=False, soft_wrap=True)
+        except OSError:
+            # The terminal has been closed: the run is to save and leave, not to fail.
+            self._quiet = True
 
 
 def _columns(width: int, title: str, total: int) -> list[ProgressColumn]:

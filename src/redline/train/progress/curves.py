@@ -224,7 +224,12 @@ def _one_per_seed(
 
 def _seed_of(run_dir: Path) -> int | None:
     """The run's seed; None where its config.json names none."""
-    config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = read_json(run_dir / "config.json")
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(
+            f"{run_dir / 'config.json'} cannot be read ({error}). Give the directory of a run."
+        ) from error
     run = config.get("run") if isinstance(config, Mapping) else None
     return run.get("seed") if isinstance(run, Mapping) else None
 

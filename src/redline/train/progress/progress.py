@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError, RunDirectoryError, UnknownNameError
+from redline.plain_text import csv_cell
 from redline.train.progress.writers import (
     CSV_NAME,
     WRITERS,
@@ -300,7 +301,7 @@ def _columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def require_column_name(name: str) -> None:
     """Raise ConfigError for what cannot name a column of progress.csv."""
-    if not name or not name.isprintable() or "," in name or '"' in name:
+    if not name or not name.isprintable() or "," in name or '"' in name or csv_cell(name) != name:
         raise ConfigError(
             f"the metric {name!r} cannot name a column of progress.csv. Use letters, digits, "
             f"'_' and '/'."

@@ -71,6 +71,7 @@ from redline.train.runs.sealed_files import write_config
 from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
 from redline.train.settings import RunConfig, RunSettings
 
+_RESTART_SEEDS = 1_000_003  # apart, so that no seeds of environments meet
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
@@ -150,6 +151,7 @@ def execute(
             local = ranks.own_seed(local)
         collector = make_collector(collector_kind, local, settings, probe, algorithm.policy)
         closing.callback(collector.close)
+        remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing)
         if recording is None:
             closing.enter_context(RunLock(out))
         if checkpoint is not None:
@@ -182,6 +184,7 @@ def execute(
             callbacks=callbacks,
             run_files=lambda: sealed.entries | logger.run_files(),
             ranks=ranks,
+            remake_collector=remake,
         )
         _announce(console, config, probe.backend, out, cautions)
         reasons = [
@@ -225,6 +228,38 @@ def _some_envs(
     return settings.make(local.algo.num_envs, ranks.first_env_id(local))
 
 
+def _remaker(
+    config: RunConfig,
+    settings: EnvSettings,
+    kind: type[Collector],
+    policy: Policy,
+    ranks: Ranks,
+    closing: ExitStack,
+) -> Callable[[int], Collector] | None:
+    """What starts workers anew, if the run wants that; `closing` ends them with the run.
+
+    Raises:
+        ConfigError: if several ranks learn together: the others would wait for ever.
+    """
+    if config.run.on_worker_failure == "end":
+        return None
+    if ranks.size > 1:
+        raise ConfigError(
+            f"on_worker_failure='restart' is for a run of one process, and {ranks.size} ranks "
+            f"learn together. Leave it out."
+        )
+
+    def remake(restarts: int) -> Collector:
+        # Other episodes than those that the run began with, which may be why a worker failed.
+        seed = (config.run.seed + _RESTART_SEEDS * restarts) % 2**63
+        env = _some_envs(settings, ranks, config, kind)
+        made = make_collector(kind, config.replace(seed=seed), settings, env, policy)
+        closing.callback(made.close)
+        return made
+
+    return remake
+
+
 def _train(loop: TrainLoop, history: RunHistory) -> int | None:
     """Train, and note in the run's history how it ended; the number of a signal that stopped it."""
     try:
@@ -234,7 +269,9 @@ def _train(loop: TrainLoop, history: RunHistory) -> int | None:
     state = "complete" if loop.stop_reason is None else "stopped"
     if stopped_by is not None:
         state = "interrupted"
-    history.ended(state, loop.counters.env_steps, loop.stop_reason)
+    history.ended(
+        state, loop.counters.env_steps, loop.stop_reason, worker_restarts=loop.worker_restarts
+    )
     return stopped_by
 
 

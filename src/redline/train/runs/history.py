@@ -39,15 +39,20 @@ class RunHistory:
         self._end: dict[str, Any] = {"state": "failed"}
         self.env_steps = env_steps
 
-    def ended(self, state: str, env_steps: int, reason: str | None = None) -> None:
+    def ended(
+        self, state: str, env_steps: int, reason: str | None = None, *, worker_restarts: int = 0
+    ) -> None:
         """Note how the session ended.
 
         Args:
             state: "complete", "stopped" or "interrupted".
             env_steps: where.
             reason: in words, if there is one.
+            worker_restarts: how often all workers were started anew.
         """
         self._end = {"state": state, **({} if reason is None else {"reason": reason})}
+        if worker_restarts:
+            self._end["worker_restarts"] = worker_restarts
         self.env_steps = env_steps
 
     def __enter__(self) -> RunHistory:

@@ -1,0 +1,1 @@
+"""Attacks on runs, sessions and the command line; see `__main__`."""

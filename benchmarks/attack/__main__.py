@@ -1,0 +1,204 @@
+"""Attack runs, sessions and the command line, and record the verdict on each attempt.
+
+    python -m benchmarks.attack --seed 7 --rounds 1000
+    python -m benchmarks.attack --seed 7 --rounds 1000 --only corruptions inputs
+    python -m benchmarks.attack --seed 7 --replay corruptions 4711     # one attempt again
+
+| kind | an attempt | good verdicts |
+|---|---|---|
+| kills | a run, killed with -9 at random moments and resumed each time | identical |
+| corruptions | random damage to a run directory, which is then resumed | refused, fell back, harmless |
+| sessions | random damage to a profile session, which is then reported | refused, named, harmless |
+| directories | links, fifos, sockets and huge files in runs and sessions | refused, harmless |
+| inputs | a random command line | refused, ran |
+| envs | a random environment that breaks its contract | refused, ran |
+
+Each kind runs in a process of its own that is started anew now and then, and after a crash, which
+is a fault of the attempt under way. The log (JSON lines, `--log`) is whole after each attempt: a
+series that was killed goes on where it stopped when the same command is given again. A summary is
+written to benchmarks/results/attack.md with `--record`; faults are printed as they come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.attack.series import FAULT, Attack, note, run_series
+from benchmarks.machine import as_markdown
+
+KINDS = ("kills", "corruptions", "inputs", "directories", "envs", "sessions")
+RESULTS = Path(__file__).parents[1] / "results"
+PER_PROCESS = 250  # attempts of one process
+SILENCE_LIMIT_S = 900.0  # without a line in the log; attempts have limits of their own
+
+
+def attack_of(kind: str) -> Attack:
+    """The attack of a kind; its modules are imported only where it takes place."""
+    if kind == "kills":
+        from benchmarks.attack.kills import Kills
+
+        return Kills()
+    if kind == "corruptions":
+        from benchmarks.attack.corruptions import Corruptions
+
+        return Corruptions()
+    if kind == "inputs":
+        from benchmarks.attack.inputs import Inputs
+
+        return Inputs()
+    if kind == "directories":
+        from benchmarks.attack.directories import Directories
+
+        return Directories()
+    if kind == "envs":
+        from benchmarks.attack.odd_envs import OddEnvs
+
+        return OddEnvs()
+    from benchmarks.attack.sessions import Sessions
+
+    return Sessions()
+
+
+def entries(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log; one that was being written when the series was killed is left out."""
+    if not log.exists():
+        return
+    with log.open() as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def verdicts(log: Path, kind: str) -> list[dict[str, Any]]:
+    """The verdicts on a kind, in the order of the attempts."""
+    found = [e for e in entries(log) if e["kind"] == kind and "verdict" in e]
+    return sorted(found, key=lambda entry: entry["number"])
+
+
+def attack(kind: str, seed: int, rounds: int, log: Path) -> None:
+    """Make all attempts of a kind that the log does not hold yet."""
+    while True:
+        done = {entry["number"] for entry in verdicts(log, kind)}
+        first = next((number for number in range(rounds) if number not in done), rounds)
+        if sum(e["count"] for e in verdicts(log, kind)) >= rounds or first >= rounds:
+            return
+        last = min(rounds, first + PER_PROCESS)
+        words = [kind, str(seed), str(first), str(last), str(log)]
+        command = [sys.executable, "-m", "benchmarks.attack", "--child", *words]
+        process = subprocess.Popen(command, stdout=sys.stderr)
+        status = _watched(process, log)
+        if status != 0:
+            _note_crash(kind, first, status, log)
+
+
+def _watched(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Wait for a child as long as its log grows; its exit status."""
+    size, since = -1, time.monotonic()
+    while True:
+        try:
+            return process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            now = log.stat().st_size if log.exists() else 0
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > SILENCE_LIMIT_S:
+                process.kill()
+                process.wait()
+                return -signal.SIGKILL
+
+
+def _note_crash(kind: str, first: int, status: int, log: Path) -> None:
+    """Blame the attempt that was under way."""
+    begun = [e["begin"] for e in entries(log) if e["kind"] == kind and "begin" in e]
+    done = {entry["number"] for entry in verdicts(log, kind)}
+    under_way = [number for number in begun if number not in done]
+    if not under_way:
+        raise SystemExit(f"{kind}: nothing could be prepared; the process ended with {status}")
+    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    note(log, {"kind": kind, "number": under_way[-1], "what": "", "verdict": FAULT, "count": 1,
+               "detail": f"the process ended by {how}", "group": ""})  # fmt: skip
+    del first
+
+
+def summary(log: Path, kinds: list[str], seed: int) -> str:
+    """Counts by kind and group, as Markdown."""
+    lines = ""
+    for kind in kinds:
+        groups: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for entry in verdicts(log, kind):
+            groups[entry["group"]][entry["verdict"]] += entry["count"]
+        for group, counts in sorted(groups.items()):
+            said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+            lines += f"| {kind} | {group} | {sum(counts.values())} | {said} |\n"
+    faults = sum(e["verdict"] == FAULT for kind in kinds for e in verdicts(log, kind))
+    return (
+        f"# Attacks\n\n```bash\npython -m benchmarks.attack --seed {seed} --rounds N\n```\n\n"
+        f"{faults} faults. What the verdicts mean is in `benchmarks/attack/__main__.py`; kills are "
+        f"counted one by one, everything else by attempt.\n\n"
+        f"| kind | of | count | verdicts |\n|---|---|---|---|\n{lines}\n{as_markdown()}"
+    )
+
+
+def child(kind: str, seed: int, first: int, last: int, log: Path) -> None:
+    """Make some attempts in this process."""
+    done = {entry["number"] for entry in verdicts(log, kind)}
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        numbers = range(first, last)
+        if done & set(numbers):
+            numbers = range(first, next(n for n in (*numbers, last) if n in done or n == last))
+        run_series(attack_of(kind), seed, numbers, Path(folder), log)
+
+
+def main() -> int:
+    """Attack; 0 if there is no fault."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, help="of everything; fresh and printed if left out")
+    parser.add_argument("--rounds", type=int, default=100, help="of each kind")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--log", type=Path, help="JSON lines; the same log goes on")
+    parser.add_argument("--record", type=Path, nargs="?", const=RESULTS / "attack.md")
+    parser.add_argument("--replay", nargs=2, metavar=("KIND", "NUMBER"), help="one attempt again")
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        kind, seed, first, last, log = options.child
+        child(kind, int(seed), int(first), int(last), Path(log))
+        return 0
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    log = options.log or Path(tempfile.gettempdir()) / f"redline-attack-{seed}.jsonl"
+    if options.replay:
+        kind, number = options.replay
+        log = Path(tempfile.mkdtemp()) / "log"
+        child(kind, seed, int(number), int(number) + 1, log)
+        print(json.dumps(verdicts(log, kind), indent=1))
+        return 0
+    for kind in options.only:
+        attack(kind, seed, options.rounds, log)
+        found = [e for e in verdicts(log, kind) if e["verdict"] == FAULT]
+        for entry in found:
+            print(f"FAULT: {kind} {entry['number']}: {entry['what']}\n{entry['detail']}")
+        total = sum(e["count"] for e in verdicts(log, kind))
+        print(f"{kind}: {total}, {len(found)} faults", flush=True)
+    if options.record is not None:
+        options.record.write_text(summary(log, options.only, seed))
+    return 1 if any(e.get("verdict") == FAULT for e in entries(log)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Text from files and names that a stranger may have written, made safe to show.
+
+A name that holds an escape sequence could clear a terminal or rewrite its title; a cell that
+begins with `=` is run as a formula by spreadsheets.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+_KEPT = "\n\t"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # OWASP's list for CSV injection
+
+
+def printable(text: str) -> str:
+    """The text with each control character as its escape; lines and tabs stay.
+
+    So are characters that turn the writing direction around, which could hide a name's end.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        each if each in _KEPT or _is_harmless(each) else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _is_harmless(character: str) -> bool:
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs") or character == "\u200d"
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: words that begin so get a `'` before them.
+
+    Numbers stay as they are, also as text.
+    """
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

@@ -1,0 +1,93 @@
+"""Signals: a run saves on Ctrl-C, SIGTERM and SIGHUP; before that, a message says what was lost."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import redline
+from redline import cli
+from redline.train.callbacks import RunState
+from redline.train.loops.loop import StopSignal
+from redline.train.progress.console import Console
+
+
+@pytest.fixture(autouse=True)
+def _handlers_stay() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    after = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before
+
+
+class HangsUp:
+    """Closes the terminal in the second iteration."""
+
+    def on_iteration(self, state: RunState) -> None:
+        if state.iteration == 2:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_a_run_saves_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    """Before, SIGHUP ended it at once, with everything since the last checkpoint."""
+    small = {"num_envs": 1, "rollout_length": 8, "num_minibatches": 1, "hidden_sizes": (4,)}
+    run = redline.train(
+        "ppo", env="CartPole-v1", out=tmp_path / "run", callbacks=[HangsUp()], quiet=True,
+        total_env_steps=800, tensorboard=False, preset="default", **small,
+    )  # fmt: skip
+    assert run.exit_code == 128 + signal.SIGHUP
+    assert [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()] == [
+        "step_000000000016"
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_is_noted_and_a_second_one_stops(number: signal.Signals) -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), number)
+        assert stop.number == number
+        with pytest.raises(KeyboardInterrupt, match=number.name):
+            os.kill(os.getpid(), number)
+
+
+def test_nohup_stays_in_force() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.number is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_before_the_handlers_stand_leaves_a_message(
+    number: signal.Signals,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """While torch is imported, say; before, SIGTERM ended the program without a word."""
+    monkeypatch.setattr(cli, "_command", lambda _: lambda _: os.kill(os.getpid(), number))
+    assert cli.main(["train"]) == status
+    assert capsys.readouterr().err.startswith(f"stopped by {number.name}; what was not saved")
+
+
+def test_a_terminal_that_is_gone_ends_no_run() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    console = Console(100, stream=Gone())
+    console.message("one")
+    console.message("two")

@@ -1,0 +1,111 @@
+"""`--on-worker-failure restart`: a run outlives its workers, and does not do it for ever."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import redline
+from redline.errors import ConfigError, WorkerError
+
+SMALL: dict[str, Any] = {
+    "total_env_steps": 96, "num_envs": 2, "rollout_length": 8, "num_workers": 1,
+    "hidden_sizes": (8,), "log_interval": 16, "checkpoint_interval": 32, "preset": "default",
+    "num_minibatches": 2, "num_epochs": 1, "quiet": True, "tensorboard": False,
+}  # fmt: skip
+
+
+class Deadly(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole whose process is killed in its 20th step, as often as there are files to take."""
+
+    def __init__(self, lives: Path) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+        self.lives, self.count = lives, 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        left = sorted(self.lives.iterdir())
+        if self.count == 20 and left:
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.env.step(action)
+
+
+def deaths(folder: Path, number: int) -> Path:
+    folder.mkdir()
+    for each in range(number):
+        (folder / str(each)).touch()
+    return folder
+
+
+@pytest.mark.parametrize("collector", ["workers", "central"])
+def test_a_run_goes_on_after_its_worker_was_killed(
+    collector: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lives = deaths(tmp_path / "lives", 1)
+    run = redline.train(
+        "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", collector=collector,
+        on_worker_failure="restart", **SMALL,
+    )  # fmt: skip
+    assert run.exit_code == 0
+    said = capfd.readouterr().err
+    assert "was killed by SIGKILL" in said
+    assert "Restart 1: all workers are started anew and begin fresh episodes" in said
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[-1]["env_steps"] == "96"
+    assert [row["worker_restarts"] for row in rows].count("1") >= 3
+    ended = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
+    assert (ended["state"], ended["worker_restarts"]) == ("complete", 1)
+    # The count is a part of what is saved.
+    resumed = redline.train(
+        resume=tmp_path / "run", env=lambda: Deadly(lives), total_env_steps=112, quiet=True
+    )
+    assert resumed.exit_code == 0
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        assert list(csv.DictReader(file))[-1]["worker_restarts"] == "1"
+
+
+def test_restarts_in_a_row_are_limited(tmp_path: Path) -> None:
+    """Rollouts of 32 steps, each of which meets the 20th step: none is ever completed."""
+    lives = deaths(tmp_path / "lives", 9)
+    settings = SMALL | {"rollout_length": 32, "max_worker_restarts": 2}
+    with pytest.raises(WorkerError, match="failed again after 2 restarts in a row"):
+        redline.train(
+            "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", collector="central",
+            on_worker_failure="restart", **settings,
+        )  # fmt: skip
+    assert len(list(lives.iterdir())) == 9 - 3  # the first workers, and two restarts
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"collector": "central", "deterministic": True}, "deterministic=True asks for the same"),
+        ({"collector": "serial", "num_workers": 2}, "on_worker_failure='restart' has no effect"),
+        ({"collector": "central", "max_worker_restarts": 0}, "max_worker_restarts=0 must be above"),
+    ],
+)
+def test_where_it_cannot_be_it_is_refused(
+    settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        redline.train(
+            "ppo", env="CartPole-v1", out=tmp_path / "run",
+            **SMALL | {"on_worker_failure": "restart"} | settings,
+        )  # fmt: skip
+
+
+def test_an_unused_limit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="it belongs to on_worker_failure='restart'"):
+        redline.train(
+            "ppo", env="CartPole-v1", out=tmp_path / "run", collector="central",
+            max_worker_restarts=5, **SMALL,
+        )  # fmt: skip
