@@ -7,7 +7,7 @@
 | kind | an attempt | good verdicts |
 |---|---|---|
 | kills | a run, killed with -9 at random moments and resumed each time | identical |
-| corruptions | random damage to a run directory, which is then resumed | refused, fell back, harmless |
+| corruptions | random damage to a run, which is then resumed | refused, fell back, harmless |
 | sessions | random damage to a profile session, which is then reported | refused, named, harmless |
 | directories | links, fifos, sockets and huge files in runs and sessions | refused, harmless |
 | inputs | a random command line | refused, ran |

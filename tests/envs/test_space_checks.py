@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import gymnasium
@@ -12,8 +11,8 @@ from gymnasium import spaces
 
 import redline.envs.space_checks as space_checks
 from redline.envs import make_vec
-from redline.envs.space_checks import LONGEST_LOOK, SpaceWatch, outside_of
-from redline.errors import ConfigError, EnvDataError, EnvError, RedlineError
+from redline.envs.space_checks import LONGEST_LOOK, SpaceWatch, outside_of, require_same_spaces
+from redline.errors import ConfigError, EnvDataError, EnvError
 
 INSIDE = np.zeros(3, np.float32)
 OUTSIDE = np.array([0.0, 5.0, 0.0], np.float32)
@@ -85,14 +84,6 @@ class ChangingActions(Scripted):
         if self.is_bad():
             self.action_space = spaces.Discrete(7)
         return INSIDE
-
-
-class OtherInEachProcess(Scripted):
-    """Its space depends on the process that makes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = spaces.Box(-1, 1 + os.getpid(), (3,), np.float32)
 
 
 def steps(kind: type[Scripted], number: int, *, num_envs: int = 2, **settings: Any) -> None:
@@ -205,5 +196,9 @@ def test_spaces_that_nothing_can_leave_are_not_looked_at(space: Any) -> None:
 
 
 def test_workers_whose_spaces_differ_are_refused() -> None:
-    with pytest.raises(RedlineError, match="observation_space of worker 1 is"):
-        make_vec(OtherInEachProcess, 2, backend="processes", num_workers=2)
+    def copy(high: float) -> Any:
+        return spaces.Box(-1, high, (3,), np.float32), spaces.Discrete(2)
+
+    require_same_spaces([copy(1), copy(1)], "Odd", "worker")
+    with pytest.raises(EnvError, match=r"Odd: observation_space of worker 1 is Box\(-1.0, 2.0"):
+        require_same_spaces([copy(1), copy(2)], "Odd", "worker")

@@ -45,13 +45,12 @@ def deaths(folder: Path, number: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("collector", ["workers", "central"])
 def test_a_run_goes_on_after_its_worker_was_killed(
-    collector: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lives = deaths(tmp_path / "lives", 1)
     run = redline.train(
-        "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", collector=collector,
+        "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", collector="central",
         on_worker_failure="restart", **SMALL,
     )  # fmt: skip
     assert run.exit_code == 0

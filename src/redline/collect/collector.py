@@ -115,6 +115,7 @@ class Collector(ABC):
         "num_groups",
         "overlap_groups",
         "max_staleness",
+        "on_worker_failure",
     )
     num_envs: int
     rollout_length: int

@@ -1,0 +1,156 @@
+"""Kills with SIGKILL at random moments, over all algorithms, placements and kinds of checkpoints.
+
+An attempt trains one configuration, kills it at a random moment of its training, resumes it, kills
+it again, and so on until it is complete. It must end like one that was never stopped: the same
+`params_sha256` and the same progress.csv but for the columns of time. Each run is a fork of this
+process, which has torch loaded already, so that a kill takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import redline
+from benchmarks.attack.series import FAULT, Verdict
+
+TIME_COLUMNS = ("wall_time_s", "sps")
+KILLS = 6  # of an attempt, at most
+_BASE: dict[str, Any] = {
+    "num_envs": 2, "rollout_length": 16, "hidden_sizes": (8,), "log_interval": 64,
+    "checkpoint_interval": 64, "total_env_steps": 768, "preset": "default", "quiet": True,
+    "tensorboard": False, "num_threads": 1, "tune_process": False,
+}  # fmt: skip
+_REPLAY: dict[str, Any] = {
+    "rollout_length": 4, "replay_size": 400, "batch_size": 8, "replay_ratio": 1.0,
+    "learning_starts": 32,
+}  # fmt: skip
+_Q: dict[str, Any] = _REPLAY | {"target_update_interval": 4}
+_WORKERS = {"num_workers": 2, "total_env_steps": 384}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ppo": ("ppo", "CartPole-v1", {"num_minibatches": 2}),
+    "ppo recurrent": ("ppo", "redline/TMaze-v1", {"core": "gru", "core_size": 8,
+                      "num_minibatches": 2}),
+    "ppo, every checkpoint": ("ppo", "CartPole-v1", {"checkpoints": "every"}),
+    "ppo, checkpoints apart": ("ppo", "CartPole-v1", {"checkpoints": "last+gap",
+                               "checkpoint_gap": 200}),
+    "ppo, best checkpoint": ("ppo", "CartPole-v1", {"checkpoints": "best"}),
+    "a2c": ("a2c", "CartPole-v1", {}),
+    "reinforce": ("reinforce", "CartPole-v1", {"rollout_length": 64}),
+    "impala": ("impala", "CartPole-v1", {}),
+    "appo": ("appo", "CartPole-v1", {"num_minibatches": 2}),
+    "dqn": ("dqn", "CartPole-v1", _Q),
+    "dqn, prioritized, n-step": ("dqn", "CartPole-v1", _Q | {"prioritized": True, "n_step": 3}),
+    "dqn, replay in a file": ("dqn", "CartPole-v1", _Q | {"replay_storage": "memmap"}),
+    "r2d1": ("r2d1", "redline/TMaze-v1", _Q | {"sequence_length": 4, "state_interval": 4,
+             "burn_in": 4, "core_size": 8}),
+    "sac": ("sac", "Pendulum-v1", _REPLAY),
+    "tqc": ("tqc", "Pendulum-v1", _REPLAY),
+    "td3": ("td3", "Pendulum-v1", _REPLAY),
+    "ddpg": ("ddpg", "Pendulum-v1", _REPLAY),
+    "diayn": ("diayn", "Pendulum-v1", _REPLAY),
+    "ppo, central": ("ppo", "CartPole-v1", _WORKERS | {"collector": "central",
+                     "num_minibatches": 2}),
+    "sac, alternating": ("sac", "Pendulum-v1", _REPLAY | _WORKERS | {"collector": "alternating"}),
+    "ppo, workers": ("ppo", "CartPole-v1", _WORKERS | {"collector": "workers",
+                     "num_minibatches": 2}),
+    "dqn, processes": ("dqn", "CartPole-v1", _Q | _WORKERS | {"env_backend": "processes"}),
+}  # fmt: skip
+_IN_A_ROW = 100  # attempts to finish a run, of which only the last ones are not killed
+
+
+class Kills:
+    """Runs that are killed and resumed."""
+
+    kind = "kills"
+
+    def prepare(self, folder: Path) -> None:
+        """Load what the forks need, without starting a thread."""
+        torch.set_num_threads(1)
+        self._folder = folder
+        self._whole: dict[str, tuple[Any, float]] = {}
+
+    def attempt(self, number: int, rng: random.Random, folder: Path) -> Verdict:
+        """One run of the next configuration."""
+        name = list(CASES)[number % len(CASES)]
+        expected, took_s = self._reference(name)
+        run, kills = folder / "run", 0
+        for _ in range(_IN_A_ROW):
+            patience_s = rng.uniform(0.0, 1.3 * took_s) if kills < KILLS else 600.0
+            status = _train_in_a_fork(name, run, patience_s)
+            if status == 0:
+                break
+            if status != -9:
+                said = (folder / "run.err").read_text()[-1500:]
+                return Verdict(self.kind, number, name, FAULT, f"ended with {status}\n{said}", name)
+            kills += 1
+        actual = outcome(run)
+        if actual != expected:
+            what = "parameters" if actual[0] != expected[0] else "progress.csv"
+            return Verdict(
+                self.kind, number, name, FAULT, f"other {what} after {kills} kills", name
+            )
+        return Verdict(self.kind, number, name, "identical", f"{kills} kills", name, count=kills)
+
+    def _reference(self, name: str) -> tuple[Any, float]:
+        if name not in self._whole:
+            run = self._folder / f"whole-{len(self._whole)}"
+            began = time.monotonic()
+            status = _train_in_a_fork(name, run, 600.0)
+            if status != 0:
+                said = Path(f"{run}.err").read_text()[-1500:]
+                raise RuntimeError(f"{name} alone ended with {status}\n{said}")
+            self._whole[name] = outcome(run), time.monotonic() - began
+        return self._whole[name]
+
+
+def outcome(run: Path) -> tuple[str, list[dict[str, str]]]:
+    """The parameters' hash, and progress.csv without the columns of time."""
+    sha = str(redline.load(run).inspect()["params_sha256"])
+    with (run / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return sha, [{k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in rows]
+
+
+def _train_in_a_fork(name: str, run: Path, patience_s: float) -> int:
+    """Begin the run or go on with it, killed after so long; exit status, or -9."""
+    pid = os.fork()
+    if pid == 0:
+        _child(name, run)
+    end = time.monotonic() + patience_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= end:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            return -9
+        time.sleep(0.001)
+
+
+def _child(name: str, run: Path) -> None:
+    """Train; never returns."""
+    status = 1
+    try:
+        os.dup2(os.open(f"{run}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        algorithm, env, settings = CASES[name]
+        if (run / "config.json").exists():
+            json.loads((run / "config.json").read_text())  # whole, however early it was killed
+            redline.train(resume=run, quiet=True)
+        else:
+            redline.train(algorithm, env=env, out=run, **_BASE | settings)
+        status = 0
+    except BaseException:  # noqa: BLE001 (this is the end of the process)
+        import traceback
+
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(status)
