@@ -1,29 +1,33 @@
 """Random damage to run directories: noticed, or without any effect, or the run fell back.
 
-A run repeats to the bit from either of its two checkpoints. So whatever was damaged, a run that
-goes on must end with the parameters of the undamaged one; anything else is an undetected change.
+Each run was killed after two checkpoints, and repeats to the bit from either. So whatever was
+damaged, a run that goes on must end with the parameters of the undamaged one; anything else is an
+undetected change.
 Every fourth time the damaged checkpoint is signed again, as a stranger can: then other parameters
 are the stranger's right, but nothing may crash.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 import redline
+from benchmarks.attack.damage import STRANGE, damage
 from benchmarks.attack.series import FAULT, Verdict, quiet, refusal
 from redline.errors import RedlineError
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 
-STEPS, TOTAL = 64, 96
+TOTAL, INTERVAL = 96, 32
 _TINY: dict[str, Any] = {
     "num_envs": 2, "rollout_length": 8, "hidden_sizes": (4,), "log_interval": 16,
-    "checkpoint_interval": 32, "total_env_steps": STEPS, "preset": "default", "quiet": True,
-    "tensorboard": False, "num_threads": 1,
+    "checkpoint_interval": INTERVAL, "checkpoints": "every", "total_env_steps": TOTAL,
+    "preset": "default", "quiet": True, "tensorboard": False, "num_threads": 1,
 }  # fmt: skip
 _REPLAY: dict[str, Any] = {
     "rollout_length": 2, "replay_size": 64, "batch_size": 4, "replay_ratio": 2.0,
@@ -37,7 +41,6 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "sac": ("sac", "Pendulum-v1", _TINY | _REPLAY),
 }  # fmt: skip
-LEFT_OUT = ("lock", ".lock")
 
 
 class Corruptions:
@@ -49,10 +52,11 @@ class Corruptions:
         """Train each run once, and find how it ends when nothing is damaged."""
         self._folder = folder
         self._ends: dict[str, str] = {}
-        for name, (algorithm, env, settings) in RUNS.items():
-            redline.train(algorithm, env=env, out=folder / name, **settings)
-            whole = shutil.copytree(folder / name, folder / f"{name}-whole")
-            self._ends[name] = self._end_of(whole)
+        for name in RUNS:
+            self._ends[name] = train_and_lose_the_end(name, folder / name)
+            whole = Path(shutil.copytree(folder / name, folder / f"{name}-whole"))
+            if self._end_of(whole) != self._ends[name]:
+                raise RuntimeError(f"{name} does not repeat even without damage")
 
     def attempt(self, number: int, rng: random.Random, folder: Path) -> Verdict:
         """Damage a copy, go on, and compare the end."""
@@ -75,7 +79,7 @@ class Corruptions:
         except SystemExit as error:
             return Verdict(self.kind, number, said, FAULT, f"exited with {error.code}", group)
         if end == self._ends[name]:
-            warned = "warning" in err.getvalue()
+            warned = "Falling back" in err.getvalue()
             return Verdict(self.kind, number, said, "fell back" if warned else "harmless",
                            err.getvalue()[:300], group)  # fmt: skip
         if resigned:
@@ -84,129 +88,53 @@ class Corruptions:
 
     @staticmethod
     def _end_of(run: Path) -> str:
-        done = redline.train(resume=run, total_env_steps=TOTAL, quiet=True)
-        return str(done.inspect()["params_sha256"])
+        return str(redline.train(resume=run, quiet=True).inspect()["params_sha256"])
 
 
-def damage(root: Path, rng: random.Random) -> str:
-    """Do something to one file or name; what it was."""
-    files = sorted(p for p in root.rglob("*") if p.is_file() and p.name not in LEFT_OUT)
-    if not files:
-        return "nothing left"
-    path = rng.choice(files)
-    shown = path.relative_to(root)
-    how = rng.choice(_DAMAGES)
-    if how == "value" and path.suffix in (".json", ".jsonl"):
-        return f"{shown}: {_other_value(path, rng)}"
-    if how == "delete":
-        path.unlink()
-    elif how == "swap":
-        other = rng.choice(files)
-        data = path.read_bytes()
-        path.write_bytes(other.read_bytes())
-        other.write_bytes(data)
-        return f"{shown} swapped with {other.relative_to(root)}"
-    elif how == "folder":
-        path.unlink()
-        path.mkdir()
-    elif how == "rename":
-        path.rename(path.with_name(rng.choice(("x", "state.json", "a" * 200, ".tmp-1"))))
-    elif how == "remove parent" and path.parent != root:
-        shutil.rmtree(path.parent)
+def train_and_lose_the_end(name: str, out: Path) -> str:
+    """Train a run of `RUNS` and leave it as a kill after its second checkpoint does.
+
+    Returns:
+        The parameters' hash at its end.
+    """
+    algorithm, env, settings = RUNS[name]
+    run = redline.train(algorithm, env=env, out=out, **settings)
+    end = str(run.inspect()["params_sha256"])
+    shutil.rmtree(out / "checkpoints" / f"step_{TOTAL:012}")
+    return end
+
+
+def _walk(state: Any, rng: random.Random) -> tuple[Any, Any, str]:
+    """A place in nested data, each branch as likely as its neighbors."""
+    trail = ""
+    while True:
+        key = rng.choice(list(state) if isinstance(state, dict) else range(len(state)))
+        trail += f".{key}"
+        inner = state[key]
+        if not (isinstance(inner, (dict, list)) and inner) or rng.random() < 0.05:
+            return state, key, trail
+        state = inner
+
+
+def _other_tensor(old: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    made = [torch.full_like(old, 0), old.double(), old.flatten()[:1], torch.zeros(3, 3, 3)]
+    if old.is_floating_point():
+        made += [torch.full_like(old, float("nan")), torch.full_like(old, 1e30)]
     else:
-        data = bytearray(path.read_bytes())
-        how = _spoil(data, rng)
-        path.write_bytes(data)
-    return f"{shown}: {how}"
-
-
-_DAMAGES = (
-    "bytes", "bytes", "bytes", "bytes", "value", "value", "delete", "swap", "folder", "rename",
-    "remove parent",
-)  # fmt: skip
-
-
-def _spoil(data: bytearray, rng: random.Random) -> str:
-    """Change bytes in place; how."""
-    at = rng.randrange(len(data)) if data else 0
-    how = rng.choice(("bit", "bit", "byte", "cut", "append", "zeros", "twice", "empty"))
-    if how == "bit" and data:
-        data[at] ^= 1 << rng.randrange(8)
-        return f"bit of byte {at} flipped"
-    if how == "byte" and data:
-        data[at] = rng.randrange(256)
-    elif how == "cut":
-        del data[at:]
-    elif how == "append":
-        data += rng.randbytes(rng.randint(1, 50))
-    elif how == "zeros":
-        data[at : at + 64] = bytes(len(data[at : at + 64]))
-    elif how == "twice":
-        data += data
-    else:
-        data.clear()
-    return f"{how} at {at}"
-
-
-STRANGE: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, -(2**63), 1e308, -1e-308, "", "x", "../../x",
-    "/etc/passwd", "\0", "\x1b[2J", [], {}, [[[[]]]], "9" * 5000, [1] * 100,
-)  # fmt: skip
-
-
-def _other_value(path: Path, rng: random.Random) -> str:
-    """Give one value inside a JSON file another one; which."""
-    lines = path.suffix == ".jsonl"
-    try:
-        text = path.read_text()
-        data = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
-    except ValueError:
-        return "left as it is"
-    places = list(_places(data))
-    if not places:
-        return "left as it is"
-    holder, key, trail = rng.choice(places)
-    value = rng.choice(STRANGE)
-    if rng.random() < 0.1:
-        del holder[key]
-        said = f"{trail} removed"
-    else:
-        holder[key] = value
-        said = f"{trail} = {value!r:.40}"
-    path.write_text(
-        "".join(json.dumps(each) + "\n" for each in data) if lines else json.dumps(data)
-    )
-    return said
-
-
-def _places(data: Any, trail: str = "") -> list[tuple[Any, Any, str]]:
-    """Every place in nested data: (holder, key or index, how it is reached)."""
-    found: list[tuple[Any, Any, str]] = []
-    pairs: Any = ()
-    if isinstance(data, dict):
-        pairs = list(data.items())
-    elif isinstance(data, list):
-        pairs = list(enumerate(data))
-    for key, value in pairs:
-        found.append((data, key, f"{trail}.{key}"))
-        found += _places(value, f"{trail}.{key}")
-    return found
+        made += [old + 1, old.clone().fill_(-1) if old.dtype != torch.bool else ~old]
+    return rng.choice(made).contiguous()
 
 
 def _sign_again(run: Path, rng: random.Random) -> str:
     """Change a value of the newest checkpoint's state, with a manifest that agrees."""
-    import torch
-
     path = sorted((run / "checkpoints").iterdir())[-1]
     found = load_checkpoint(path)
-    places = _places(found.state)
-    holder, key, trail = rng.choice(places)
+    holder, key, trail = _walk(found.state, rng)
     old = holder[key]
+    if isinstance(old, np.ndarray):
+        old = torch.from_numpy(old)
     if isinstance(old, torch.Tensor):
-        made = [torch.full_like(old, 0), old.double(), old.flatten()[:1], torch.zeros(3, 3, 3)]
-        if old.is_floating_point():
-            made += [torch.full_like(old, float("nan")), torch.full_like(old, 1e30)]
-        value: Any = rng.choice(made)
+        value: Any = _other_tensor(old, rng)
         said = f"tensor {tuple(value.shape)} {value.dtype}"
     else:
         value = rng.choice([each for each in STRANGE if each != old])

@@ -17,8 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import redline
-from benchmarks.attack.corruptions import RUNS
+from benchmarks.attack.corruptions import train_and_lose_the_end
 from benchmarks.attack.series import FAULT, Verdict, quiet
 from benchmarks.attack.sessions import SESSIONS
 from redline.cli import main
@@ -28,7 +27,7 @@ _NAMES = (
     "replay", "wandb", "profile", "lock", "best", ".tmp-x", "latest", "metadata.json",
 )  # fmt: skip
 _COMMANDS = (
-    ["train", "--resume", "{}", "--total-env-steps", "96", "--quiet"],
+    ["train", "--resume", "{}", "--quiet"],
     ["eval", "{}", "--episodes", "1"],
     ["inspect", "{}"],
     ["plot", "{}", "--out", "curve.png"],
@@ -49,8 +48,7 @@ class Directories:
 
     def prepare(self, folder: Path) -> None:
         """Train a small run to make hostile copies of."""
-        algorithm, env, settings = RUNS["ppo"]
-        redline.train(algorithm, env=env, out=folder / "run", **settings)
+        train_and_lose_the_end("ppo", folder / "run")
         self._folder = folder
 
     def attempt(self, number: int, rng: random.Random, folder: Path) -> Verdict:

@@ -156,7 +156,8 @@ def _problem(status: Any, said: str, folder: Path, given: dict[str, str]) -> str
         names = {kind.__name__ for kind in _tree(RedlineError)}
         is_told = said.partition(":")[0].strip().splitlines()[-1:] or [""]
         known = any(f"{name}:" in said for name in names)
-        usage = "usage" in said.lower() or "error" in said.lower() or "option" in said.lower()
+        told = said.lower()
+        usage = any(word in told for word in ("usage", "error", "option", "full helptext"))
         return None if known or usage else f"status {status} without a reason: {is_told}"
     return _not_taken_over(folder / "run" / "config.json", given)
 

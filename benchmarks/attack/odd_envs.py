@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections.abc import Callable
@@ -116,7 +117,12 @@ class OddEnvs:
     kind = "envs"
 
     def prepare(self, folder: Path) -> None:
-        """Nothing is needed."""
+        """Train on an environment that is not odd, which loads what later attempts need."""
+        for algorithm in ("ppo", "dqn", "sac"):
+            settings = _SMALL | ({} if algorithm == "ppo" else _OFF_POLICY)
+            env = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+            with contextlib.suppress(RedlineError):
+                redline.train(algorithm, env=env, out=folder / algorithm, **settings)
 
     def attempt(self, number: int, rng: random.Random, folder: Path) -> Verdict:
         """Make one up, and train on it."""

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attack.corruptions import damage
+from benchmarks.attack.damage import damage
 from benchmarks.attack.series import FAULT, Verdict, refusal
 from redline.errors import RedlineError
 from redline.profile.analyse.shares import with_shares

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from redline.algos.sac import SAC, SACConfig
 from redline.algos.td3 import TD3, TD3Config
 from redline.collect.noise import DeviceNoise, HostNoise, colored, spectrum_scale
-from redline.errors import ConfigError
+from redline.errors import ConfigError, CorruptCheckpointError
 from redline.policies import Policy, SkillPolicy
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -144,3 +144,16 @@ def test_colors_that_there_are_not_are_refused() -> None:
         SACConfig(noise_color=2.5)
     with pytest.raises(ConfigError, match="is for Box actions"):
         SAC.make_policy(OBS, spaces.Discrete(3), SACConfig(noise_color=1.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("noise_rows", 10**12), ("noise_rows", -1), ("noise_rows", "7"), ("noise_used", 10**9),
+     ("noise_used", -3), ("noise_used", True)],
+)  # fmt: skip
+def test_a_saved_count_that_no_run_has_is_refused(name: str, value: Any) -> None:
+    """A stranger's 10**12 rows would have been drawn, in terabytes."""
+    noise = HostNoise(policy(0.0), 2, 8, seed=1, first_env_id=0)
+    noise.draw()
+    with pytest.raises(CorruptCheckpointError, match=name):
+        noise.load_state_dict({**noise.state_dict(), name: value})

@@ -25,7 +25,7 @@ from redline.envs.games.randomness import (
     stream_keys,
     word_offsets,
 )
-from redline.errors import EnvError
+from redline.errors import CorruptCheckpointError, EnvError
 from redline.generator_states import set_numpy_state
 from redline.policies.policy import Policy
 
@@ -35,6 +35,7 @@ other collectors, drawn on the CPU and copied once per rollout."""
 _STREAM = 1  # keeps the action noise apart from the environments' own seeds
 _MIN_ROWS = 64  # rows of noise drawn at once where rollouts are shorter
 _COLORED_ROWS = 1_024  # the same of colored noise: the longest period that it has
+_MOST_ROWS = 16_384  # of a saved state whose run had longer rollouts
 
 
 def spectrum_scale(rows: int, color: float) -> Array:
@@ -136,6 +137,7 @@ class HostNoise:
 
         Raises:
             EnvError: if the saved noise was drawn on a device.
+            CorruptCheckpointError: if it says that more was drawn than any run draws at once.
         """
         generators = state["noise"]
         if isinstance(generators, dict):
@@ -144,8 +146,12 @@ class HostNoise:
         for rng, saved in zip(self._rngs, generators, strict=True):
             set_numpy_state(rng, saved)
         if "noise_rows" in state:
-            self._draw_rows(state["noise_rows"])
-            self._used = state["noise_used"]
+            rows, used = state["noise_rows"], state["noise_used"]
+            most = rows_at_once(self._length, self._policy.noise_color)
+            _require_within("noise_rows", rows, max(most, _MOST_ROWS))
+            _require_within("noise_used", used, rows)
+            self._draw_rows(rows)
+            self._used = used
         else:
             self._before_draw = generators
             self._drawn, self._used = self._drawn[:0], 0
@@ -224,8 +230,18 @@ class DeviceNoise:
         self._position = saved["position"].to(self._key.device)
         self._drawn, self._used = self._drawn[:0], 0
         if saved.get("used"):
+            _require_within("used", saved["used"], self._rows)
             self._draw_rows()
             self._used = saved["used"]
+
+
+def _require_within(name: str, value: Any, most: int) -> None:
+    """Refuse a saved count that no run could have: it says how much is drawn and skipped."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise CorruptCheckpointError(
+            f"the saved action noise has {name}={value!r}, which must be from 0 to {most:,}: the "
+            f"state was altered. Use an earlier checkpoint."
+        )
 
 
 def _require_source(saved: str | None, mine: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from redline.envs.accounting import EpisodeBook
 from redline.envs.backends.backend import Backend
 from redline.envs.checks import DataChecker
+from redline.envs.spaces.layout import labels
 from redline.envs.vec_env import EnvStep, VecEnv, refuse_other_state
 from redline.errors import ConfigError, EnvError
 from redline.nested import Array, NestedArray
@@ -52,7 +53,8 @@ class BatchedEnv(VecEnv):
         self.action_space = backend.codec.space
         self.frame_skip, self.can_idle = backend.frame_skip, backend.can_idle
         self.first_env_id, self.clips_reward = backend.first_env_id, clip_reward
-        self._checker = DataChecker(backend.buffers, self._label) if check else None
+        label = labels(env_id, backend.first_env_id)
+        self._checker = DataChecker(backend.buffers, label) if check else None
         self._book = EpisodeBook(
             backend.num_envs,
             backend.first_env_id,
@@ -201,6 +203,3 @@ class BatchedEnv(VecEnv):
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise EnvError(f"this {self.env_id} batch is closed; make a new one with make_vec.")
-
-    def _label(self, index: int) -> str:
-        return f"{self.env_id}, environment {self.first_env_id + index}"

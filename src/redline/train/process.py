@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 from redline.plain_files import read_json
@@ -93,13 +94,19 @@ def keep_freed_memory() -> bool:
     chosen = any(n in os.environ for n in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
     if chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or not _is_glibc():
         return False
-    library = ctypes.CDLL(None)
+    library = _c_library()
     # In this order: setting either threshold ends glibc's own adaptation of the other, so a
     # refused first one must leave the second alone.
     return bool(
         library.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         and library.mallopt(_TRIM_THRESHOLD, _NEVER)
     )
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    # Kept: each one made is a cycle of Python objects.
+    return ctypes.CDLL(None)
 
 
 def _is_glibc() -> bool:

@@ -19,6 +19,7 @@ from gymnasium.vector import VectorEnv
 
 from redline.envs.games.ids import ORIGINALS, is_native
 from redline.envs.spaces.actions import ActionCodec, make_codec
+from redline.envs.spaces.layout import labels
 from redline.envs.vec_env import zeros_like_space
 from redline.errors import ConfigError, EnvDataError, EnvError
 from redline.nested import Array, NestedArray, copy_rows, leaves, map_leaves
@@ -291,7 +292,7 @@ class Backend(ABC):
         """
         self.env_id, self.num_envs, self.first_env_id = env_id, num_envs, first_env_id
         self.observation_space = observation_space
-        self.codec = make_codec(action_space, num_envs, self.label)
+        self.codec = make_codec(action_space, num_envs, labels(env_id, first_env_id))
         self.buffers = StepBuffers.allocate(observation_space, num_envs, len(self.info_names))
 
     def label(self, index: int) -> str:

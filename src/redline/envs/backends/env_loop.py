@@ -20,7 +20,7 @@ from redline.envs.seeding import env_seed
 from redline.envs.snapshot import Snapshotter
 from redline.envs.space_checks import CheckEnv, SpaceWatch, require_same_spaces
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
-from redline.envs.spaces.layout import carried_space, make_writer
+from redline.envs.spaces.layout import carried_space, labels, make_writer
 from redline.errors import EnvDataError, EnvError
 from redline.free_memory import require_memory, resident_bytes
 from redline.nested import Array, NestedArray, leaves
@@ -90,7 +90,7 @@ class EnvLoop(Backend):
         self._journals = [snap if snap.keeps_journal else None for snap in self._snapshots]
         self._keeps_journals = any(journal is not None for journal in self._journals)
         self._left_over: tuple[Any, ...] | None = None
-        self._watch = SpaceWatch(self._envs, check_env, self.label)
+        self._watch = SpaceWatch(self._envs, check_env, labels(env_id, first_env_id))
         self._is_known = False  # whether an episode has ended; until then outcomes are looked at
         self.use_buffers(self.buffers)
 
@@ -131,8 +131,9 @@ class EnvLoop(Backend):
     def use_buffers(self, buffers: StepBuffers) -> None:
         """Write into `buffers` from now on, which may be shared memory."""
         self.buffers = buffers
-        self._write_obs = make_writer(self._native_space, buffers.obs, self.label)
-        self._write_final_obs = make_writer(self._native_space, buffers.final_obs, self.label)
+        label = labels(self.env_id, self.first_env_id)
+        self._write_obs = make_writer(self._native_space, buffers.obs, label)
+        self._write_final_obs = make_writer(self._native_space, buffers.final_obs, label)
 
     def reset(self, seed: int | None) -> None:
         """Start new episodes everywhere; environment i is seeded from (seed, i) alone."""

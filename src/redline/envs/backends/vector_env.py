@@ -22,7 +22,7 @@ from redline.envs.backends.backend import Backend, FillerRows
 from redline.envs.seeding import env_seed
 from redline.envs.single_env import name_of
 from redline.envs.spaces.action_mask import KEY, flat_mask, mask_space
-from redline.envs.spaces.layout import batch_to_carried, carried_space, make_writer
+from redline.envs.spaces.layout import batch_to_carried, carried_space, labels, make_writer
 from redline.errors import ConfigError, EnvDataError
 from redline.nested import Array, NestedArray, copy_rows, leaves
 
@@ -72,7 +72,9 @@ class VectorBackend(Backend):
         self.allocate(name_of(env), num_envs, first_env_id, obs_space, self._native_action_space)
         self._fillers = FillerRows(self.buffers)
         final = _part(self.buffers.final_obs, "obs") if self._has_mask else self.buffers.final_obs
-        self._write_final = make_writer(self._native_space, final, self.label)
+        self._write_final = make_writer(
+            self._native_space, final, labels(self.env_id, self.first_env_id)
+        )
 
     @classmethod
     def serves(cls, env: EnvSource) -> bool:

@@ -59,6 +59,15 @@ def _as_float32(space: spaces.Box) -> spaces.Box:
     return spaces.Box(low, high, dtype=np.float32)
 
 
+def labels(env_id: str, first_env_id: int) -> Label:
+    """What to call environment i of a batch in messages.
+
+    A function of its own: a method of whoever keeps it would be a cycle, which holds environments
+    and memory until the garbage collector comes by.
+    """
+    return lambda index: f"{env_id}, environment {first_env_id + index}"
+
+
 def offset_of(space: Space[Any]) -> Any:
     """What a space's own values have more than the carried ones: `start`, else 0."""
     if isinstance(space, spaces.Discrete):

@@ -275,6 +275,13 @@ class TrainLoop(ABC):
         is_complete = self.counters.env_steps >= total or self.stop_reason is not None
         return None if is_complete else self._signal
 
+    def release(self) -> None:
+        """Let the loop and all it holds be freed as soon as nobody uses them any more.
+
+        What callbacks are given knows the loop, which knows the callbacks: a cycle.
+        """
+        del self._callbacks
+
     @property
     def _signal(self) -> int | None:
         """The signal that asks to stop; of several ranks all must know before one does."""

@@ -186,6 +186,7 @@ def execute(
             ranks=ranks,
             remake_collector=remake,
         )
+        closing.callback(loop.release)
         _announce(console, config, probe.backend, out, cautions)
         reasons = [
             *taken,

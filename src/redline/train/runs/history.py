@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from redline.errors import RunDirectoryError
 from redline.plain_files import read_plain
 from redline.train.runs.files import HISTORY_FILE, LARGEST_HISTORY
 
@@ -75,8 +76,14 @@ class RunHistory:
     def _write(self, event: str, env_steps: int, details: dict[str, Any]) -> None:
         time = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"event": event, "time": time, "env_steps": env_steps, **details})
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self._path} cannot be written ({error.strerror or error}). Make room, or remove "
+                f"what is in its place."
+            ) from error
 
 
 def read_history(out: Path) -> list[dict[str, Any]]:
