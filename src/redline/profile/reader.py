@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from redline.errors import SessionError
 from redline.profile import layout, levels
+from redline.profile.seal import broken_seals
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
 ROW_BYTES = 6  # uint32 and uint16
@@ -439,4 +440,5 @@ def open_session(directory: str | Path) -> Session:
     processes = sorted((p for p in found.values() if p is not None), key=lambda p: p.base_ns)
     _tell_apart(processes)
     problems = [f"{name}: nothing says what it is" for name, p in found.items() if p is None]
+    problems += broken_seals(path, manifest)
     return Session(path, manifest, processes, problems)

@@ -15,6 +15,7 @@ from typing import IO, Any, TypeGuard, cast
 
 from redline.errors import SessionError
 from redline.profile import layout
+from redline.profile.seal import seal
 
 __all__ = ["ProcessFiles", "SessionLock", "create_session"]
 
@@ -26,7 +27,8 @@ class SessionLock:
         self._file, self._directory = file, directory
 
     def release(self) -> None:
-        """The session is complete."""
+        """The session is complete: from here on a change of its files is found."""
+        seal(self._directory)
         self._file.close()
 
     def discard(self) -> None:
