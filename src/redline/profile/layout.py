@@ -2,7 +2,7 @@
 
 ```
 DIR/
-  session.json                 format, version, mode, command, machine
+  session.json                 format, version, mode, command, machine; hashes of all files
   lock                         held while the process that made the session lives
   processes/<pid>-<start>/
     process.jsonl              one JSON object per line: start, name, metadata, end, ...
@@ -20,8 +20,9 @@ DIR/
 Rows of a shard are in time order. A code of 16 and more is `2 * id + is_end` for the name `id`;
 lower codes are the `CODE_*` below. `delta_ns` counts from the row before; a number that does not
 fit comes as two rows, `CODE_HIGH` with the high bits first. Each batch begins with `CODE_ANCHOR`,
-the absolute time in ns since the process's `base_ns`. Everything is appended, nothing rewritten:
-what a killed process leaves is readable up to its last batch.
+the absolute time in ns since the process's `base_ns`. Everything is appended; only
+`session.json` is rewritten, once, when the recording ends (`seal.py`). What a killed process leaves
+is readable up to its last batch.
 """
 
 from __future__ import annotations
