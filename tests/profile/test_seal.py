@@ -36,7 +36,8 @@ def problems(session: Path) -> list[str]:
 def test_what_was_not_changed_is_not_named(session: Path) -> None:
     assert problems(session) == []
     (session / "report.html").write_text("a report may be written beside it")
-    (next((session / "processes").iterdir()) / "process.jsonl").open("a").write("{}\n")
+    with (next((session / "processes").iterdir()) / "process.jsonl").open("a") as file:
+        file.write("{}\n")  # a process that outlives the recording
     assert problems(session) == []
 
 
