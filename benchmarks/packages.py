@@ -8,7 +8,8 @@ that nothing but the archive counts. Each case gets an environment of its own: w
 with and without a compiler, Python 3.11 to 3.13, numpy 1.26 and 2. There `scripts/check_wheel.sh`
 trains, evaluates, resumes, plots and profiles. Where the package index has torch for CUDA only, its
 gigabytes are not taken: the parts that need no torch are tried, and the table says so. It goes to
-benchmarks/results/packages.md.
+benchmarks/results/packages.md, made of packages.json, where a run of one Python takes the place of
+the one before.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.machine import processor
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "packages.md"
+RESULTS = ROOT / "benchmarks" / "results"
 PYTHONS = ("3.11", "3.12", "3.13")
 NUMPYS = ("numpy==1.26.*", "numpy>=2")
 EXTENSIONS = (
@@ -81,6 +82,7 @@ class Outcome:
     extensions: int
     seconds: float
     failed: str
+    date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
 
     def row(self) -> str:
         """A line of the table."""
@@ -242,12 +244,25 @@ def cases(python: str) -> list[Case]:
     ]
 
 
+def recorded(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Put outcomes into packages.json; all that it then holds."""
+    path = RESULTS / "packages.json"
+    before = json.loads(path.read_text()) if path.exists() else []
+    kept = [Outcome(**{**each, "case": Case(**each["case"])}) for each in before]
+    new = {each.case.python for each in outcomes}
+    together = [*(each for each in kept if each.case.python not in new), *outcomes]
+    together.sort(key=lambda each: PYTHONS.index(each.case.python))  # stable: cases stay in order
+    path.write_text(json.dumps([asdict(each) for each in together], indent=1) + "\n")
+    return together
+
+
 def page(outcomes: Sequence[Outcome]) -> str:
     """The results as Markdown."""
     rows = "\n".join(outcome.row() for outcome in outcomes)
+    dates = " to ".join(sorted({outcome.date for outcome in outcomes}))
     return f"""# The packages in clean environments
 
-`python -m benchmarks.packages`, {time.strftime("%Y-%m-%d")}, on one core of {processor()}.
+`python -m benchmarks.packages`, {dates}, on one core of {processor()}.
 
 Each line is a new environment, in which the package was installed by pip and used outside the
 tree. A wheel is built of the source archive. Seconds include downloading, installing and the check.
@@ -265,7 +280,9 @@ three.
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all cases; 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--python", action="append", help="version, such as 3.12; several are fine")
+    parser.add_argument(
+        "--python", action="append", choices=PYTHONS, help="version, such as 3.12; several are fine"
+    )
     parser.add_argument("--keep", type=Path, help="folder to work in, which is then kept")
     chosen = parser.parse_args(argv)
     work = Path(tempfile.mkdtemp()) if chosen.keep is None else chosen.keep.resolve()
@@ -289,8 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if chosen.keep is None:
             shutil.rmtree(work, ignore_errors=True)
-    if not chosen.python:
-        RESULTS.write_text(page(outcomes))
+    if outcomes:
+        (RESULTS / "packages.md").write_text(page(recorded(outcomes)))
     return int(any(outcome.failed for outcome in outcomes) or not outcomes)
 
 
