@@ -27,7 +27,8 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["train", "ppo"], ["train", "a2c"], ["eval"], ["inspect"], ["plot"], ["export"]]
+    "command",
+    [["train", "ppo"], ["train", "a2c"], ["eval"], ["inspect"], ["plot"], ["export"], ["watch"]],
 )
 def test_help_of_every_command_imports_no_torch(command: list[str]) -> None:
     program = (
