@@ -8,8 +8,7 @@ that nothing but the archive counts. Each case gets an environment of its own: w
 with and without a compiler, Python 3.11 to 3.13, numpy 1.26 and 2. There `scripts/check_wheel.sh`
 trains, evaluates, resumes, plots and profiles. Where the package index has torch for CUDA only, its
 gigabytes are not taken: the parts that need no torch are tried, and the table says so. It goes to
-benchmarks/results/packages.md, made of packages.json, where a run of one Python takes the place of
-the one before.
+benchmarks/results/packages.md, made of packages.json, where a case takes the place of the one before.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import processor
 
@@ -244,16 +244,19 @@ def cases(python: str) -> list[Case]:
     ]
 
 
-def recorded(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Put outcomes into packages.json; all that it then holds."""
+def recorded(outcome: Outcome) -> list[Outcome]:
+    """Put an outcome into packages.json, in place of the one before; all that it then holds."""
     path = RESULTS / "packages.json"
     before = json.loads(path.read_text()) if path.exists() else []
-    kept = [Outcome(**{**each, "case": Case(**each["case"])}) for each in before]
-    new = {each.case.python for each in outcomes}
-    together = [*(each for each in kept if each.case.python not in new), *outcomes]
-    together.sort(key=lambda each: PYTHONS.index(each.case.python))  # stable: cases stay in order
+    kept = {each.case: each for each in map(_read, before)} | {outcome.case: outcome}
+    order = [case for python in PYTHONS for case in cases(python)]
+    together = sorted(kept.values(), key=lambda each: order.index(each.case))
     path.write_text(json.dumps([asdict(each) for each in together], indent=1) + "\n")
     return together
+
+
+def _read(entry: dict[str, Any]) -> Outcome:
+    return Outcome(**{**entry, "case": Case(**entry["case"])})
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
@@ -303,11 +306,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for case in cases(wanted):
                 outcomes.append(tried(case, python, archives, work))
                 print(outcomes[-1].row(), outcomes[-1].failed, flush=True)
+                (RESULTS / "packages.md").write_text(page(recorded(outcomes[-1])))
     finally:
         if chosen.keep is None:
             shutil.rmtree(work, ignore_errors=True)
-    if outcomes:
-        (RESULTS / "packages.md").write_text(page(recorded(outcomes)))
     return int(any(outcome.failed for outcome in outcomes) or not outcomes)
 
 
