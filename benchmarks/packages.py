@@ -7,8 +7,10 @@ A source archive is made of the tree, and for each Python that is found a wheel 
 that nothing but the archive counts. Each case gets an environment of its own: wheel or archive,
 with and without a compiler, Python 3.11 to 3.13, numpy 1.26 and 2. There `scripts/check_wheel.sh`
 trains, evaluates, resumes, plots and profiles. Where the package index has torch for CUDA only, its
-gigabytes are not taken: the parts that need no torch are tried, and the table says so. It goes to
-benchmarks/results/packages.md, made of packages.json, where a case takes the place of the one before.
+gigabytes are not taken: the parts that need no torch are tried, and the table says so.
+
+The table goes to benchmarks/results/packages.md. It is made of packages.json beside it, where a case
+takes the place of the one before.
 """
 
 from __future__ import annotations
