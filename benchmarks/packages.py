@@ -9,8 +9,8 @@ with and without a compiler, Python 3.11 to 3.13, numpy 1.26 and 2. There `scrip
 trains, evaluates, resumes, plots and profiles. Where the package index has torch for CUDA only, its
 gigabytes are not taken: the parts that need no torch are tried, and the table says so.
 
-The table goes to benchmarks/results/packages.md. It is made of packages.json beside it, where a case
-takes the place of the one before.
+The table goes to benchmarks/results/packages.md. It is made of packages.json beside it, where a
+case takes the place of the one before.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def pip(environment: Path, *arguments: str, env: Mapping[str, str] | None = None
     """Call the pip of an environment, held to the tree's constraints."""
     python = str(environment / "bin" / "python")
     options = ("--quiet", "--disable-pip-version-check")
-    command = [python, "-m", "pip", arguments[0], *options, *arguments[1:]]
+    held = ("--constraint", str(ROOT / "constraints.txt"))
+    command = [python, "-m", "pip", arguments[0], *options, *held, *arguments[1:]]
     return run(command, cwd=environment, env=env)
 
 
