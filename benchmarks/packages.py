@@ -289,6 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--python", action="append", choices=PYTHONS, help="version, such as 3.12; several are fine"
     )
+    parser.add_argument("--numpy", choices=NUMPYS, help="only the cases with this one")
     parser.add_argument("--keep", type=Path, help="folder to work in, which is then kept")
     chosen = parser.parse_args(argv)
     work = Path(tempfile.mkdtemp()) if chosen.keep is None else chosen.keep.resolve()
@@ -307,6 +308,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             pip(builder, "wheel", "--no-deps", "-w", str(wheels), str(archive), env=required)
             archives = {"wheel": next(wheels.glob("*.whl")), "archive": archive}
             for case in cases(wanted):
+                if chosen.numpy not in (None, case.numpy):
+                    continue
                 outcomes.append(tried(case, python, archives, work))
                 print(outcomes[-1].row(), outcomes[-1].failed, flush=True)
                 (RESULTS / "packages.md").write_text(page(recorded(outcomes[-1])))

@@ -154,3 +154,16 @@ def test_the_report_names_every_file_that_it_refused(tmp_path: Path) -> None:
     named = " ".join(report(tmp_path).problems)
     assert f"{layout.SCHEDULER_SHARD} is a special file" in named
     assert f"{layout.SAMPLES_SHARD} is a special file" in named
+
+
+def test_a_pyarrow_that_does_not_fit_numpy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow 26 beside numpy 1.26 installs, and raises when it is imported."""
+
+    def no_pyarrow(name: str) -> None:
+        raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")
+
+    monkeypatch.setattr("redline.profile.reader.import_module", no_pyarrow)
+    with pytest.raises(SessionError, match=r"found 1\.26\.4\)\. Install one that fits: pip"):
+        read_rows(tmp_path / "thread-1.arrows")

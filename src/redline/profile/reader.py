@@ -184,7 +184,7 @@ def read_rows(path: Path) -> Shard:
     Only what recordings consist of: a regular file, uncompressed, so that no file unpacks into more
     than its own size.
     """
-    pa: Any = import_module("pyarrow")  # which has no types
+    pa = _pyarrow()
     deltas: list[NDArray[np.uint32]] = [np.empty(0, np.uint32)]
     codes: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)]
     problem = None
@@ -199,8 +199,23 @@ def read_rows(path: Path) -> Shard:
     return Shard(path, np.concatenate(deltas), np.concatenate(codes), problem)
 
 
+def _pyarrow() -> Any:
+    """The package, which has no types.
+
+    Raises:
+        SessionError: if it cannot be imported: pyarrow 26 needs numpy 2, and pip does not know.
+    """
+    try:
+        return import_module("pyarrow")
+    except ImportError as error:
+        raise SessionError(
+            f"sessions are read by pyarrow, which cannot be imported here ({error}). Install one "
+            f"that fits: pip install 'pyarrow>=16,<26' for numpy 1.26, or pip install 'numpy>=2'"
+        ) from error
+
+
 def _batches(path: Path) -> Iterator[Any]:
-    pa: Any = import_module("pyarrow")
+    pa = _pyarrow()
     ipc: Any = import_module("pyarrow.ipc")
     size = regular_size(path)
     with pa.memory_map(str(path)) as source:
