@@ -39,6 +39,7 @@ commands:
   watch RUN|FOLDER           follow a run, or a folder of runs, in the terminal
   presets ALGORITHM          named hyperparameters, and what each sets
   eval RUN_DIR...            run whole episodes with trained agents
+  collect RUN_DIR --out F    record episodes of a trained agent, to learn from
   inspect RUN_DIR            what the newest checkpoint holds
   plot RUN_DIR... --out F    learning curves as .png, .pdf or .svg
   export RUN_DIR --out F     the policy as ONNX or torch.export program

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import redline
+from redline.cli import main
 from redline.errors import ConfigError, UnknownNameError
 from redline.train.runs.run import load_run
 
@@ -29,7 +30,14 @@ def algorithm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def trained(algorithm: Any, out: Path, **settings: Any) -> Any:
     return redline.train(
-        algorithm, env="CartPole-v1", out=out, seed=1, tensorboard=False, quiet=True, **settings
+        algorithm,
+        env="CartPole-v1",
+        out=out,
+        seed=1,
+        tensorboard=False,
+        quiet=True,
+        num_threads=1,
+        **settings,
     )
 
 
@@ -53,11 +61,11 @@ def test_loss_by_hand() -> None:
 
 def test_it_is_trained_saved_resumed_and_evaluated(algorithm: Any, tmp_path: Path) -> None:
     """Stopped half way and resumed, it ends with the parameters of an undisturbed run."""
-    whole = trained(algorithm, tmp_path / "whole", total_env_steps=4096, num_epochs=2)
-    trained(algorithm, tmp_path / "half", total_env_steps=2048, num_epochs=2)
-    again = redline.train(algorithm, resume=tmp_path / "half", total_env_steps=4096, quiet=True)
+    whole = trained(algorithm, tmp_path / "whole", total_env_steps=1024, num_epochs=2)
+    trained(algorithm, tmp_path / "half", total_env_steps=512, num_epochs=2)
+    again = redline.train(algorithm, resume=tmp_path / "half", total_env_steps=1024, quiet=True)
     assert again.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
-    assert whole.inspect()["optimizer_steps"] == 2 * 4096 // 512
+    assert whole.inspect()["optimizer_steps"] == 2 * 1024 // 512
     assert whole.evaluate(episodes=2).episodes == 2
 
 
@@ -79,29 +87,26 @@ def test_a_run_directory_alone_imports_nothing(algorithm: Any, tmp_path: Path) -
     assert load_run(tmp_path / "run", algorithm="own_algorithm:KLPenaltyPPO").inspect()
 
 
-def test_the_command_line_takes_it_by_module_and_name(tmp_path: Path) -> None:
+def test_the_command_line_takes_it_by_module_and_name(
+    algorithm: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first command in a process of its own: there the module is found in the folder."""
     name, out = "own_algorithm:KLPenaltyPPO", str(tmp_path / "run")
-
-    def redline_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "redline", *arguments],
-            cwd=EXAMPLES, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    begun = redline_command(
-        "train", name, "--env", "CartPole-v1", "--total-env-steps", "1024", "--out", out,
-        "--num-epochs", "1", "--quiet", "--no-tensorboard",
-    )  # fmt: skip
+    command = [
+        sys.executable, "-m", "redline", "train", name, "--env", "CartPole-v1",
+        "--total-env-steps", "512", "--out", out, "--num-epochs", "1", "--quiet",
+        "--no-tensorboard", "--num-threads", "1",
+    ]  # fmt: skip
+    begun = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=False)
     assert begun.returncode == 0, begun.stderr
-    resumed = redline_command("train", name, "--resume", out, "--total-env-steps", "2048")
-    assert resumed.returncode == 0, resumed.stderr
-    shown = redline_command("inspect", out, "--algorithm", name)
-    assert json.loads(shown.stdout)["env_steps"] == 2048, shown.stderr
-    help_text = redline_command("train", name, "--help").stdout
-    assert "--target-kl" in help_text
-    unknown = redline_command("train", "own_algorithm:Nothing", "--env", "CartPole-v1")
-    assert unknown.returncode == 2
-    assert "has no class 'Nothing'" in unknown.stderr
+    assert main(["train", name, "--resume", out, "--total-env-steps", "1024"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", out, "--algorithm", name]) == 0
+    assert json.loads(capsys.readouterr().out)["env_steps"] == 1024
+    assert main(["train", name, "--help"]) == 0
+    assert "--target-kl" in capsys.readouterr().out
+    assert main(["train", "own_algorithm:Nothing", "--env", "CartPole-v1"]) == 2
+    assert "has no class 'Nothing'" in capsys.readouterr().err
 
 
 def test_what_is_no_algorithm_is_refused() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 import redline
+from redline.cli import main
 from redline.envs import EnvSettings, make_device_vec, make_vec
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.train.runs.run import load_run
@@ -120,28 +119,19 @@ def test_a_class_that_no_module_gives_back_is_wanted_again(backend: Any, tmp_pat
     assert again.inspect()["env_steps"] == 256
 
 
-def test_the_command_line_takes_it_by_module_and_name(tmp_path: Path) -> None:
+def test_the_command_line_takes_it_by_module_and_name(
+    backend: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "run")
-
-    def redline_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "redline", *arguments],
-            cwd=EXAMPLES, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    begun = redline_command(
-        "train", "ppo", "--env", ENV, "--env-backend", NAME, "--total-env-steps", "2048",
-        "--out", out, "--quiet", "--no-tensorboard",
-    )  # fmt: skip
-    assert begun.returncode == 0, begun.stderr
-    refused = redline_command("train", "--resume", out, "--total-env-steps", "4096")
-    assert f"name it again: --env-backend {NAME}" in refused.stderr
-    resumed = redline_command(
-        "train", "--resume", out, "--total-env-steps", "4096", "--env-backend", NAME
-    )
-    assert resumed.returncode == 0, resumed.stderr
-    shown = redline_command("eval", out, "--episodes", "1", "--env-backend", NAME)
-    assert json.loads(shown.stdout.splitlines()[-1])["episodes"] == 1, shown.stderr
+    options = ["--env", ENV, "--env-backend", NAME, "--total-env-steps", "1024", "--out", out]
+    assert main(["train", "ppo", *options, "--quiet", "--no-tensorboard"]) == 0
+    again = ["train", "--resume", out, "--total-env-steps", "2048"]
+    assert main(again) == 2
+    assert f"name it again: --env-backend {NAME}" in capsys.readouterr().err
+    assert main([*again, "--env-backend", NAME]) == 0
+    capsys.readouterr()
+    assert main(["eval", out, "--episodes", "1", "--env-backend", NAME]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["episodes"] == 1
 
 
 def test_what_it_does_not_step_is_refused(backend: Any) -> None:

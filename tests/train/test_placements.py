@@ -93,7 +93,8 @@ def test_every_algorithm_trains(
 
 
 def test_every_algorithm_has_a_case() -> None:
-    assert {case[0] for case in CASES} >= set(BUILT_IN)
+    collecting = set(BUILT_IN) - {"bc"}  # which steps no environments
+    assert {case[0] for case in CASES} >= collecting
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,24 @@
 """Videos: frames in, the same pictures out."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+import redline
+from redline.cli import main
 from redline.errors import ConfigError, MissingExtraError
-from redline.train.runs.video import write_video
+from redline.train.loops.evaluate import evaluate
+from redline.train.runs.building import Given, env_settings
+from redline.train.runs.run import Run
+from redline.train.runs.video import EpisodeFrames, write_video
 
 
 def frames(count: int, height: int, width: int) -> Iterator[np.ndarray]:
@@ -82,3 +90,125 @@ def test_missing_packages_name_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'redline\[video\]'"):
         write_video(frames(1, 4, 4), tmp_path / f"run{suffix}")
+
+
+class Dice(gymnasium.Env[Any, Any]):
+    """An episode's return is a number thrown at its reset; pictures show it as brightness."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array", "human"], "render_fps": 5}
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    shown: ClassVar[list[float]] = []
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._thrown = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._thrown = int(self.np_random.integers(250))
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.render_mode == "human":
+            self.shown.append(self._thrown)
+        return np.zeros(1, np.float32), float(self._thrown), True, False, {}
+
+    def render(self) -> Any:
+        return np.full((16, 16, 3), self._thrown, np.uint8)
+
+
+class NoWindow(Dice):
+    """Draws pictures only."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+
+class NoDisplay(Dice):
+    """Fails as a graphics library does without a display."""
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        if self.render_mode == "human":
+            raise RuntimeError("No available video device")
+        return super().reset(**given)
+
+
+for kind in (Dice, NoWindow, NoDisplay):
+    gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)
+
+
+def dicing(out: Path, env: str = "Dice-v0") -> Run:
+    return redline.train(
+        "ppo",
+        env=env,
+        out=out,
+        total_env_steps=8,
+        num_envs=1,
+        rollout_length=8,
+        num_minibatches=1,
+        tensorboard=False,
+        num_threads=1,
+        quiet=True,
+    )
+
+
+def test_frames_of_any_episode_of_an_evaluation(tmp_path: Path) -> None:
+    """Five episodes on two environments: each is drawn again, and its brightness is its return."""
+    run = dicing(tmp_path / "run")
+    records: list[Any] = []
+    settings = env_settings(run.config, Given())
+    policy = run.policy()
+    evaluate(settings.make, policy, episodes=5, seed=3, num_envs=2, on_step=records.extend)
+    assert len(records) == 5
+    assert len({record.return_ for record in records}) > 2
+    for record in records:
+        frames = EpisodeFrames(
+            settings, policy, seed=3, env_id=record.env_id, episode_id=record.episode_id
+        )
+        assert [int(frame[0, 0, 0]) for frame in frames] == [int(record.return_)]
+        assert frames.record is not None
+        assert frames.record.return_ == record.return_
+
+
+def test_eval_writes_the_best_and_the_worst_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    iio = pytest.importorskip("imageio.v3")
+    pytest.importorskip("imageio_ffmpeg")
+    dicing(tmp_path / "run")
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "4", "--seed", "5", "--video"]) == 0
+    said = capsys.readouterr()
+    assert "warning" not in said.err
+    result = json.loads(said.out.splitlines()[-1])
+    names = {path.stem.rpartition("_")[2]: path for path in (tmp_path / "run/videos").iterdir()}
+    assert sorted(names) == ["best", "worst"]
+    for name, expected in (("best", result["return_max"]), ("worst", result["return_min"])):
+        assert abs(float(iio.imread(names[name]).mean()) - expected) < 4  # it is compressed
+        assert str(names[name]) in said.out
+
+
+def test_eval_in_a_window_shows_every_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dicing(tmp_path / "run")
+    Dice.shown.clear()
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "3", "--render", "human"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert Dice.shown == result["returns"]
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("NoWindow-v0", "shows no window: its render modes are rgb_array"),
+        ("NoDisplay-v0", r"could not open a window .*No available video device.*no display"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: str, said: str
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    run = dicing(tmp_path / "run", env)
+    with pytest.raises(ConfigError, match=said):
+        run.evaluate(1, render="human")

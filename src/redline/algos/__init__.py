@@ -15,6 +15,7 @@ An algorithm sees a policy and a batch, never environments, collectors or replay
 | `td3` | `algos/td3.py` | `TD3Config` |
 | `sac` | `algos/sac.py` | `SACConfig` |
 | `diayn` | `algos/diayn.py` | `DIAYNConfig` |
+| `bc` | `algos/bc.py` | `BCConfig` |
 
 What the Q-learners share is in `q_learning.py`, what the actor-critics share in `critics.py` and
 `actor_critic_learner.py`. `algorithm.py` says what an algorithm is, `registry.py` finds one by its

@@ -59,6 +59,8 @@ class Algorithm(ABC):
         variant_presets: (variant, family) -> what the variant needs there besides.
         saved_parameters: the entries of `state_dict` that gradients change.
         waits_for_episodes: whether environments wait after an episode until all have ended.
+        learns_from_data: whether its rollouts are drawn from recorded episodes, the run's `data`,
+            instead of stepping environments. Its config says by `num_envs` how many steps each.
         inner: the attribute that holds another algorithm, whose `update` this one's calls, and
             which an engine runs; "": none.
         policy: what acts, and learns.
@@ -74,6 +76,7 @@ class Algorithm(ABC):
     variant_presets: ClassVar[Mapping[tuple[str, str], Settings]] = {}
     saved_parameters: ClassVar[tuple[str, ...]] = ("policy",)
     waits_for_episodes: ClassVar[bool] = False
+    learns_from_data: ClassVar[bool] = False
     inner: ClassVar[str] = ""
 
     policy: Any

@@ -20,6 +20,9 @@ Presets = dict[str, Settings]
 WIDE: Settings = {"hidden_sizes": (256, 256), "activation": "relu"}
 """The networks of DDPG, TD3 and SAC."""
 
+BC: Settings = {**WIDE, "eval_interval": 100_000}
+"""SAC's networks, so that it can go on; without evaluations a run would show no return."""
+
 _PPO_MUJOCO: dict[str, Any] = {
     "total_env_steps": 1_000_000,
     "num_envs": 16,

@@ -36,6 +36,7 @@ BUILT_IN: dict[str, str] = {
     "sac": "redline.algos.sac:SAC",
     "tqc": "redline.algos.tqc:TQC",
     "diayn": "redline.algos.diayn:DIAYN",
+    "bc": "redline.algos.bc:BC",
 }
 """Name -> where the class stands. What an algorithm is stands in its own file alone."""
 

@@ -8,6 +8,7 @@ COMMANDS: dict[str, str] = {
     "watch": "redline.command_line.watch:watch",
     "presets": "redline.command_line.preset_list:list_presets",
     "eval": "redline.command_line.runs:eval_runs",
+    "collect": "redline.command_line.runs:collect",
     "inspect": "redline.command_line.runs:inspect_run",
     "plot": "redline.command_line.runs:plot",
     "export": "redline.command_line.runs:export",

@@ -1,4 +1,4 @@
-"""Commands about runs that exist: eval, inspect, plot, export."""
+"""Commands about runs that exist: eval, collect, inspect, plot, export."""
 
 from __future__ import annotations
 
@@ -55,7 +55,40 @@ class EvalArguments:
     stochastic: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False
     """Sample actions as in training, instead of taking the mode."""
     video: FlagCreatePairsOff[bool] = False
-    """Write a video of one episode into RUN_DIR/videos (extra: video)."""
+    """Write videos of the best and the worst of these episodes into RUN_DIR/videos (extra:
+    video)."""
+    render: Literal["human"] | None = None
+    """human: show the episodes in a window, one after another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectArguments:
+    """Record whole episodes of a trained agent; the last line printed is one JSON object."""
+
+    run_dir: Positional[Path]
+    """Run directory."""
+    out: Path
+    """What to write: a name that ends in .npz is such a file, any other the folder of a Minari
+    dataset (extra: minari)."""
+    episodes: int = 10
+    """Number of episodes, exactly."""
+    which: Literal["latest", "best"] = "latest"
+    """Which checkpoint."""
+    seed: int | None = None
+    """Seed of environments and action noise.
+    None: one derived from the run's seed, which no training environment has."""
+    stochastic: FlagCreatePairsOff[bool] = False
+    """Sample actions as in training, instead of taking the mode of their distribution."""
+    algorithm: str | None = None
+    """The run's algorithm again, where it is `module:Name` of your own."""
+    env: str | None = None
+    """The run's environment again, where it is `module:Id`, so that the module is imported."""
+    env_backend: str | None = None
+    """Likewise the back end that steps it, where it is `module:Name`."""
+    env_kwargs: str | None = None
+    """Likewise its arguments, as JSON, where they name files."""
+    accept_changed_config: FlagCreatePairsOff[bool] = False
+    """Take config.json although it was changed since Redline wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +183,7 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         accept_changed_config=parsed.accept_changed_config,
     )
     greedy = not parsed.stochastic
+    records: list[Any] = []
     result = run.evaluate(
         parsed.episodes,
         seed=parsed.seed,
@@ -158,14 +192,55 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         max_episode_steps=parsed.max_episode_steps,
         max_env_steps=parsed.max_env_steps,
         log_info=parsed.log_info,
+        render=parsed.render,
+        on_episodes=records.extend,
     )
     note = explain_greedy(result, *run.last_training_return()) if greedy else None
     if note is not None:
         sys.stderr.write(f"note: {note}\n")
     if parsed.video:
-        path = run.record_video(seed=parsed.seed, greedy=greedy, which=parsed.which)
-        sys.stdout.write(f"video: {path}\n")
+        written = run.record_best_and_worst(
+            records,
+            seed=parsed.seed,
+            greedy=greedy,
+            which=parsed.which,
+            max_episode_steps=parsed.max_episode_steps,
+        )
+        for path in written.values():
+            sys.stdout.write(f"video: {path}\n")
     return result
+
+
+def collect(arguments: list[str]) -> None:
+    """Record episodes of a trained agent into a file or folder."""
+    parsed = parse(CollectArguments, arguments, "collect")
+    from redline.train.runs.run import load_run
+
+    run = load_run(
+        parsed.run_dir,
+        algorithm=parsed.algorithm,
+        env=parsed.env,
+        env_backend=parsed.env_backend,
+        env_kwargs=parsed.env_kwargs,
+        accept_changed_config=parsed.accept_changed_config,
+    )
+    episodes = run.collect(
+        parsed.episodes,
+        parsed.out,
+        seed=parsed.seed,
+        greedy=not parsed.stochastic,
+        which=parsed.which,
+    )
+    returns = episodes.returns
+    _print_json(
+        {
+            "out": str(parsed.out),
+            "episodes": episodes.num_episodes,
+            "steps": episodes.num_steps,
+            "return_mean": float(returns.mean()),
+            "return_std": float(returns.std()),
+        }
+    )
 
 
 def inspect_run(arguments: list[str]) -> None:

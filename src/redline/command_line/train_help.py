@@ -15,6 +15,7 @@ from redline.train.settings import RunConfig
 
 OFTEN_USED = (
     "env",
+    "data",
     "total_env_steps",
     "seed",
     "out",
@@ -113,6 +114,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "init_from",
         "init_parts",
     ),
+    "recorded episodes": ("data",),
 }
 """Group of --help-all -> its settings. What stands in none belongs to the algorithm or replay."""
 

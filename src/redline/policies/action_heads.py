@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from redline.data import Array
 from redline.errors import SpaceError, UnknownNameError
 from redline.policies.distributions import (
+    LARGEST_TANH,
     Bernoulli,
     Categorical,
     Distribution,
@@ -76,6 +77,10 @@ class ActionHead(nn.Module, ABC):
 
     def env_action(self, action: Any) -> Any:
         """What the environment receives for the stored `action`, numpy or tensor."""
+        return action
+
+    def stored_action(self, action: Any) -> Any:
+        """The inverse of `env_action`, for numpy arrays; see `Policy.stored_action`."""
         return action
 
     def draw_noise(self, rng: np.random.Generator, length: int) -> Array:
@@ -277,6 +282,11 @@ class SquashedGaussianHead(GaussianHead):
             squashed = self._center_array + self._half_width_array * np.tanh(action)
         return super().env_action(squashed)
 
+    def stored_action(self, action: Any) -> Any:
+        """u, of which `action` is the scaled tanh; of a bound, that of a place just inside it."""
+        inside = (np.asarray(action, np.float64) - self._center_array) / self._half_width_array
+        return np.arctanh(np.clip(inside, -LARGEST_TANH, LARGEST_TANH)).astype(np.float32)
+
 
 class JointHead(ActionHead):
     """Dict or Tuple of spaces; a Tuple's names are "0", "1", ..."""
@@ -320,6 +330,11 @@ class JointHead(ActionHead):
     def env_action(self, action: Any) -> dict[str, Any]:
         """Each part's."""
         return {name: head.env_action(action[name]) for name, head in self.named_parts().items()}
+
+    def stored_action(self, action: Any) -> dict[str, Any]:
+        """Each part's."""
+        parts = self.named_parts().items()
+        return {name: head.stored_action(action[name]) for name, head in parts}
 
 
 def make_action_head(

@@ -123,6 +123,10 @@ class ActorCritic(Policy):
         """Clip or squash what `act` gave to the bounds of the action space."""
         return self.action_head.env_action(action)
 
+    def stored_action(self, action: Any) -> Any:
+        """See `Policy.stored_action`."""
+        return self.action_head.stored_action(action)
+
     def evaluate(self, obs: NestedTensor, state: State) -> NetworkOutput:
         """One step of the network, with gradient.
 

@@ -31,6 +31,7 @@ from redline.policies.action_heads import ActionHead, CategoricalHead, GaussianH
 from redline.policies.alternatives import algorithms_for
 from redline.policies.distributions import (
     HALF_LOG_TWO_PI,
+    LARGEST_TANH,
     Categorical,
     Gaussian,
     log_tanh_slope,
@@ -38,7 +39,14 @@ from redline.policies.distributions import (
 from redline.policies.export import GreedyPolicy
 from redline.policies.masks import MASK_KEY, check_mask_space, without_mask
 from redline.policies.normalizer import ObservationNormalizer
-from redline.policies.policy import ActOutput, Conditioning, Policy, State, require_tensors
+from redline.policies.policy import (
+    ActionEvaluation,
+    ActOutput,
+    Conditioning,
+    Policy,
+    State,
+    require_tensors,
+)
 
 LOG_STD_RANGE = (-20.0, 2.0)
 _ROOT_HALF = 0.5**0.5
@@ -240,6 +248,21 @@ class CategoricalActor(Actor):
         """Over [N] int64; with gradient."""
         return Categorical(self.outputs(obs), self.action_mask(obs))
 
+    def evaluate_actions(self, obs: NestedTensor, action: Tensor) -> ActionEvaluation:
+        """What the network says of actions that others took, with gradient.
+
+        Args:
+            obs: [N, ...] observations, not yet normalized.
+            action: [N] int64.
+
+        Returns:
+            log_prob and entropy [N]; a value there is not, it is 0.
+        """
+        obs = obs if self.normalizer is None else self.normalizer(obs)
+        distribution = self.distribution(obs)
+        log_prob = distribution.log_prob(action)
+        return ActionEvaluation(log_prob, distribution.entropy(), torch.zeros_like(log_prob), {})
+
     def _greedy(self, obs: NestedTensor) -> Tensor:
         return self.distribution(obs).mode()
 
@@ -293,6 +316,10 @@ class BoxActor(Actor):
     def env_action(self, action: Any) -> Any:
         """Scaled from [-1, 1] to the bounds, in the space's dtype, never outside them."""
         return self.bounds.scaled(action)
+
+    def stored_action(self, action: Any) -> Any:
+        """Scaled from the bounds to [-1, 1], in float32."""
+        return self.bounds.unscaled(action)
 
     def _shaped(self, flat: Tensor) -> Tensor:
         """[N, k] as [N, *shape]."""
@@ -360,6 +387,25 @@ class SquashedGaussianActor(BoxActor):
         u = distribution.sample(noise)
         log_prob = squashed_log_prob(noise, distribution.log_std, u)
         return self._shaped(torch.tanh(u)), log_prob
+
+    def evaluate_actions(self, obs: NestedTensor, action: Tensor) -> ActionEvaluation:
+        """What the network says of actions that others took, with gradient.
+
+        Actions at the bounds, which no u reaches, count as `LARGEST_TANH` of the way there.
+
+        Args:
+            obs: [N, ...] observations, not yet normalized.
+            action: [N, *shape] in [-1, 1].
+
+        Returns:
+            log_prob [N], the log-density in [-1, 1]^k; entropy [N] of u, before tanh; a value
+            there is not, it is 0.
+        """
+        obs = obs if self.normalizer is None else self.normalizer(obs)
+        distribution = self.distribution(obs)
+        u = torch.atanh(action.flatten(1).clamp(-LARGEST_TANH, LARGEST_TANH))
+        log_prob = distribution.log_prob(u) - log_tanh_slope(u).sum(dim=1)
+        return ActionEvaluation(log_prob, distribution.entropy(), torch.zeros_like(log_prob), {})
 
     def _greedy(self, obs: NestedTensor) -> Tensor:
         mean, _ = self.outputs(obs).chunk(2, dim=1)
@@ -493,6 +539,19 @@ class BoxBounds(nn.Module):
         np.minimum(scaled, self._high_array, out=scaled)
         # Rounding to the space's dtype cannot pass its bounds, which are of that dtype.
         return scaled.astype(self.space.dtype, copy=False)
+
+    def unscaled(self, action: Any) -> Any:
+        """From the bounds to [-1, 1]; 0 in a dimension whose bounds are equal.
+
+        Args:
+            action: [..., *shape] numpy array within the bounds.
+
+        Returns:
+            [..., *shape] float32.
+        """
+        width = np.where(self._half_width_array > 0, self._half_width_array, 1.0)
+        inside = (np.asarray(action, np.float64) - self._center_array) / width
+        return np.clip(inside, -1.0, 1.0).astype(np.float32)
 
 
 def _checked(space: spaces.Space[Any]) -> spaces.Box:

@@ -26,6 +26,9 @@ from torch import Tensor
 
 _LOG_TWO = math.log(2.0)
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+LARGEST_TANH = 0.999
+"""Of an action that others took, the largest magnitude that a tanh is asked to explain: no number
+has the tanh 1, and the closer to it, the more a single action at its bound would count."""
 
 
 class Distribution(Protocol):

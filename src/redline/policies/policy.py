@@ -197,6 +197,20 @@ class Policy(nn.Module, ABC):
         """
         return action
 
+    def stored_action(self, action: Any) -> Any:
+        """What the rollout keeps for an `action` that the environment received.
+
+        The inverse of `env_action`, for actions that someone else took. The default is the action
+        itself.
+
+        Args:
+            action: [..., *shape] numpy arrays in the action space's structure.
+
+        Returns:
+            The same structure, as `act` gives it.
+        """
+        return action
+
     def value(
         self, obs: NestedTensor, state: State, conditioning: Conditioning | None = None
     ) -> Tensor:
@@ -293,6 +307,10 @@ class PolicyWrapper(Policy):
     def env_action(self, action: Any) -> Any:
         """That of the policy inside."""
         return self.policy.env_action(action)
+
+    def stored_action(self, action: Any) -> Any:
+        """That of the policy inside."""
+        return self.policy.stored_action(action)
 
     def evaluate_rollout(self, rollout: Rollout) -> ActionEvaluation:
         """That of the policy inside."""

@@ -172,6 +172,9 @@ class RunSettings:
     """Run directory to begin with: its newest weights are taken where names and shapes fit."""
     init_parts: tuple[str, ...] = ("weights", "normalizer")
     """What is taken from there: weights, normalizer (statistics of observations), replay."""
+    data: str | None = None
+    """Recorded episodes: an .npz file, the folder of a Minari dataset, or the name of one that
+    Minari has on this machine. bc learns from nothing else; replay begins with them."""
     preset: str = "auto"
     """Named hyperparameters to start from.
     auto: chosen by the environment; default: the plain defaults."""
@@ -461,6 +464,8 @@ class RunConfig:
 
 
 NAMES_ELSEWHERE: dict[str, str] = {
+    "dataset": "data",
+    "replay_from": "data",
     "lr": "learning_rate",
     "env_id": "env",
     "environment": "env",

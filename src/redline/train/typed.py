@@ -917,6 +917,25 @@ class DIAYNOptions(RunOptions, total=False):
     """Adam's step size for the discriminator. None: learning_rate."""
 
 
+class BCOptions(RunOptions, total=False):
+    """Settings of a run of bc."""
+
+    batch_size: int
+    """N, recorded steps per update."""
+    policy_of: Literal["auto", "sac", "ppo"]
+    """Whose policy learns, so that a run of that algorithm can begin with it (init_from). auto:
+    that of sac for Discrete and for bounded Box actions, that of ppo for others."""
+    entropy_coef: float
+    """Weight of the entropy bonus, which keeps a policy that explains its data from ruling out
+    everything else."""
+    learning_rate: float
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"]
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
+    max_grad_norm: float
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
+
+
 class AnyOptions(RunOptions, total=False):
     """Settings of any built-in algorithm."""
 
@@ -944,18 +963,17 @@ class AnyOptions(RunOptions, total=False):
     value_coef: float
     """Weight of the value loss."""
     entropy_coef: float
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus, which keeps a policy that explains its data from ruling out
+    everything else."""
     learning_rate: float
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"]
-    """How learning_rate, and in proportion the three below, changes with env_steps; linear
-    reaches 0 at total_env_steps."""
+    """How learning_rate changes with env_steps; linear reaches 0 at total_env_steps."""
     adam_eps: float
     """Adam's epsilon. R2D2's is 1e-3 for a loss that is summed over a sequence; of the mean it
     is 1e-3 / sequence_length."""
     max_grad_norm: float
-    """Gradients are scaled down to this L2 norm; 0 switches clipping off. R2D2's is 40 for a
-    loss that is summed over a sequence; of the mean it is 40 / sequence_length."""
+    """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     target_kl: float | None
     """Skip the rest of an iteration's steps once the KL estimate passes this, in nats. None:
     never."""
@@ -970,7 +988,7 @@ class AnyOptions(RunOptions, total=False):
     c_bar: float
     """Largest importance ratio in how far back a difference reaches; at most rho_bar."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """N, recorded steps per update."""
     n_step: int
     """Rewards summed before bootstrapping."""
     replay_size: int
@@ -1107,6 +1125,9 @@ class AnyOptions(RunOptions, total=False):
     """env_steps per environment for which it keeps its skill, rounded up to whole rollouts."""
     discriminator_learning_rate: float | None
     """Adam's step size for the discriminator. None: learning_rate."""
+    policy_of: Literal["auto", "sac", "ppo"]
+    """Whose policy learns, so that a run of that algorithm can begin with it (init_from). auto:
+    that of sac for Discrete and for bounded Box actions, that of ppo for others."""
 
 
 @overload
@@ -1115,6 +1136,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1132,6 +1154,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1149,6 +1172,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1166,6 +1190,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1183,6 +1208,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1200,6 +1226,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1217,6 +1244,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1234,6 +1262,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1251,6 +1280,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1268,6 +1298,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1285,6 +1316,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1302,6 +1334,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1315,10 +1348,29 @@ def train(
 
 @overload
 def train(
+    algorithm: Literal["bc"],
+    *,
+    env: EnvArgument | None = None,
+    network: NetworkFactory | None = None,
+    data: Any = None,
+    env_backend: str | type[Backend] | None = None,
+    collector: str | type[Collector] | None = None,
+    callbacks: Sequence[Any] = (),
+    config: str | Path | RunConfig | Mapping[str, Any] | None = None,
+    resume: str | Path | None = None,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    **settings: Unpack[BCOptions],
+) -> Run: ...
+
+
+@overload
+def train(
     algorithm: str,
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1336,6 +1388,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -1353,6 +1406,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),

@@ -25,7 +25,7 @@ from redline.train.outlines import kinds_of, setting_docs
 from redline.train.settings import PolicySettings, RunSettings
 
 TARGET = Path(__file__).with_name("typed.py")
-_NAMED = ("env", "env_backend", "collector", "callbacks", "preset")
+_NAMED = ("env", "data", "env_backend", "collector", "callbacks", "preset")
 """Settings that are arguments of `redline.train` by themselves."""
 _HEAD = '''"""What type checkers know of `redline.train`. Nothing imports it at run time.
 
@@ -55,6 +55,7 @@ _WIDER = {
 """What `redline.train` takes beside what a config holds."""
 _ARGUMENTS = """    env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),

@@ -55,6 +55,8 @@ class Given:
         algorithm: class, or module:Name of one.
         env: id, callable or `VectorEnv`; None: as the config says.
         network: in place of the built-in encoders.
+        data: recorded episodes: arrays by their names, or a `minari.MinariDataset`; None: those
+            that the config names, if it names any.
         env_backend: what steps the environments: a name, class or module:Name of one; None: as
             the config says.
         collector: likewise, what collects.
@@ -68,6 +70,7 @@ class Given:
     algorithm: str | type[Algorithm] | None = None
     env: EnvArgument | None = None
     network: NetworkFactory | None = None
+    data: Any = None
     env_backend: str | type[Backend] | None = None
     collector: str | type[Collector] | None = None
     callbacks: tuple[Any, ...] = ()

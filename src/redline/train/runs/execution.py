@@ -45,6 +45,7 @@ from redline.train.runs.building import (
     make_collector,
     make_evaluator,
     make_logger,
+    make_some,
     make_store,
     resolve,
     resolve_devices,
@@ -61,6 +62,7 @@ from redline.train.runs.memory_checks import (
     require_workers_fit,
     size_settings,
 )
+from redline.train.runs.recorded_data import RunData
 from redline.train.runs.run_directory import (
     RunLock,
     recorded_build,
@@ -113,6 +115,7 @@ def execute(
     settings = env_settings(config, given, collector_kind)
     kind = algorithm_of(config, given)
     began_with = _source(config.run, kind) if checkpoint is None else None
+    data = RunData(config, given.data, kind, resumed=checkpoint is not None)
     with ExitStack() as closing:
         if recording is not None:
             # Around everything, so that worker processes are recorded from their start to their
@@ -123,7 +126,8 @@ def execute(
         backend = settings.backend_class
         settings.require_fit(ranks.share(config).algo.num_envs)
         require_workers_fit(config, collector_kind, backend)
-        probe = _some_envs(settings, ranks, ranks.share(config), collector_kind)
+        looks_only = data.learns or collector_kind.workers != "none"
+        probe = _some_envs(settings, ranks, ranks.share(config), looks_only=looks_only)
         closing.callback(probe.close)
         require_rollout_fits(ranks.share(config), probe)
         refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
@@ -147,9 +151,13 @@ def execute(
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(local, probe, algorithm.policy, out, settings)
             _take_replay(learning["replay"], began_with, config.run)
+            taken += data.fill(learning["replay"], probe, algorithm.policy)
         if collector_kind.workers != "none":  # numbers its environments from 0 on each rank
             local = ranks.own_seed(local)
-        collector = make_collector(collector_kind, local, settings, probe, algorithm.policy)
+        if data.learns:
+            collector: Collector = data.collector(probe, algorithm.policy)
+        else:
+            collector = make_collector(collector_kind, local, settings, probe, algorithm.policy)
         closing.callback(collector.close)
         remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing)
         if recording is None:
@@ -190,6 +198,7 @@ def execute(
         _announce(console, config, probe.backend, out, cautions)
         reasons = [
             *taken,
+            *data.describe(),
             *devices_said,
             f"updates: {engine.name} ({engine.reason})",
             f"acting: {_acting(local, collector_kind, algorithm)}",
@@ -212,15 +221,15 @@ def execute(
 
 
 def _some_envs(
-    settings: EnvSettings, ranks: Ranks, local: RunConfig, collector: type[Collector]
+    settings: EnvSettings, ranks: Ranks, local: RunConfig, *, looks_only: bool
 ) -> VecEnv:
-    """The environments of this rank, or one to look at where the collector makes its own.
+    """The environments of this rank, or one to look at where nothing here steps them.
 
     Raises:
         ConfigError: if a ready VectorEnv is to be split over ranks.
     """
-    if collector.workers != "none":
-        return settings.make(1)
+    if looks_only:
+        return make_some(settings, 1)
     if ranks.size > 1 and isinstance(settings.env, gymnasium.vector.VectorEnv):
         raise ConfigError(
             f"a VectorEnv object cannot be split over {ranks.size} ranks. Give an id, or a "

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import gymnasium
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import require_not_negative
+from redline.data import EpisodeRecord
+from redline.envs import VecEnv
 from redline.envs.backends.backend import Backend
 from redline.errors import (
     CheckpointError,
     IncompatibleCheckpointError,
     RunDirectoryError,
 )
+from redline.offline import CarriedSpaces, RecordedEpisodes, write_episodes
+from redline.offline.files import require_writable
 from redline.policies import Policy
 from redline.serving import serve
+from redline.train.checkpoint.atomic_files import atomic_directory, atomic_file
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.checkpoint.store import CheckpointStore
@@ -39,10 +46,12 @@ from redline.train.runs.building import (
 )
 from redline.train.runs.export import export_policy
 from redline.train.runs.history import read_history
+from redline.train.runs.recording import RecordingEnv
 from redline.train.runs.run_directory import read_config
 from redline.train.runs.sealed_files import require_same_config
 from redline.train.runs.summary import last_return_row, summarize_run
-from redline.train.runs.video import EpisodeFrames, write_video
+from redline.train.runs.video import EpisodeFrames, best_and_worst, write_video
+from redline.train.runs.window import explained_window, windowed
 from redline.train.settings import RunConfig
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -159,6 +168,8 @@ class Run:
         max_episode_steps: int | None = None,
         max_env_steps: int | None = None,
         log_info: str | Sequence[str] | None = None,
+        render: Literal["human"] | None = None,
+        on_episodes: Callable[[list[EpisodeRecord]], None] | None = None,
     ) -> Evaluation:
         """Run exactly `episodes` episodes, on environments of their own.
 
@@ -172,21 +183,88 @@ class Run:
                 ended are left out; fewer than `episodes` may be left.
             log_info: names of values in the last info of each episode, whose means
                 `Evaluation.info` then holds; None: those that training logged.
+            render: "human" shows the episodes in a window, one after another.
+            on_episodes: called after every step with the records of the episodes that ended in it.
+
+        Raises:
+            ConfigError: if a setting is wrong, or the environment shows no window.
         """
         limits = Limits(max_episode_steps=max_episode_steps, max_env_steps=max_env_steps)
         config = self.config if log_info is None else self.config.replace(log_info=log_info)
         settings = env_settings(config, self._given)
         env = self._given.env
         ready = env if isinstance(env, gymnasium.vector.VectorEnv) else None
-        return evaluate(
-            lambda num_envs: make_some(settings, num_envs),
-            self.policy(which),
-            episodes=episodes,
-            seed=self._seed(seed),
-            greedy=greedy,
-            num_envs=None if ready is None else ready.num_envs,
-            limits=limits,
+        num_envs = None if ready is None else ready.num_envs
+        make_env: Callable[[int], VecEnv] = partial(make_some, settings)
+        if render is not None:
+            make_env, num_envs = partial(windowed, settings), 1
+        with explained_window(render):
+            return evaluate(
+                make_env,
+                self.policy(which),
+                episodes=episodes,
+                seed=self._seed(seed),
+                greedy=greedy,
+                num_envs=num_envs,
+                limits=limits,
+                on_step=on_episodes,
+            )
+
+    def collect(
+        self,
+        episodes: int,
+        out: str | Path | None = None,
+        *,
+        seed: int | None = None,
+        greedy: bool = True,
+        which: str = "latest",
+    ) -> RecordedEpisodes:
+        """Record whole episodes of the agent, for `redline.train(data=...)` or others.
+
+        Args:
+            episodes: how many, exactly.
+            out: where to write them: a name that ends in .npz is such a file, any other the folder
+                of a Minari dataset; None: nowhere.
+            seed: of environments and action noise; None: one that training never uses.
+            greedy: act with the mode of the action distribution.
+            which: "latest" or "best" checkpoint.
+
+        Returns:
+            The episodes, as the environment has them.
+
+        Raises:
+            ConfigError: if `out` exists, or no data can be recorded in this environment.
+            MissingExtraError: if it takes Minari to write them, and it is not installed.
+        """
+        if out is not None:
+            require_writable(Path(out))
+        settings = env_settings(self.config, self._given)
+        recording: list[RecordingEnv] = []
+
+        def make_env(num_envs: int) -> VecEnv:
+            env = make_some(settings, num_envs)
+            recording.append(RecordingEnv(env, episodes))
+            return recording[0]
+
+        evaluate(
+            make_env, self.policy(which), episodes=episodes, seed=self._seed(seed), greedy=greedy
         )
+        spaces = CarriedSpaces.of(recording[0])
+        recorded = spaces.native(recording[0].recorded())
+        if out is not None:
+            self._write_episodes(recorded, Path(out), spaces)
+        return recorded
+
+    def _write_episodes(self, episodes: RecordedEpisodes, out: Path, spaces: CarriedSpaces) -> None:
+        """Write them so that they appear whole or not at all."""
+        about = {
+            "dataset_id": f"redline/{re.sub(r'[^A-Za-z0-9_]+', '-', out.stem).strip('-')}-v0",
+            "algorithm_name": self.config.algorithm,
+            "description": f"recorded by Redline on {self.config.run.env}",
+        }
+        appears = atomic_file if out.suffix == ".npz" else atomic_directory
+        with appears(out) as temporary:
+            write_episodes(episodes, temporary, *spaces.written, about)
 
     def _seed(self, seed: int | None) -> int:
         """The seed given, or one that training never uses."""
@@ -228,16 +306,64 @@ class Run:
         Returns:
             Where the video lies.
         """
-        step = self.checkpoint(which).step
-        path = Path(out) if out else self.out / "videos" / f"step_{step:012d}.mp4"
+        path = Path(out) if out else self._video_path(which)
         path.parent.mkdir(parents=True, exist_ok=True)
-        frames = EpisodeFrames(
-            env_settings(self.config, self._given),
-            self.policy(which),
-            seed=self._seed(seed),
-            greedy=greedy,
-        )
+        frames = self._frames(which, seed=self._seed(seed), greedy=greedy)
         return write_video(frames, path, fps=frames.fps)
+
+    def record_best_and_worst(
+        self,
+        records: Sequence[EpisodeRecord],
+        *,
+        seed: int | None = None,
+        greedy: bool = True,
+        which: str = "latest",
+        max_episode_steps: int | None = None,
+    ) -> dict[str, Path]:
+        """Write videos of the best and of the worst episode that `evaluate` has run.
+
+        Each is run again from its seed. Where an environment does not repeat itself, the episode
+        drawn is another one; a warning says so.
+
+        Args:
+            records: as `evaluate(on_episodes=...)` gave them.
+            seed: as given to `evaluate`.
+            greedy: likewise.
+            which: likewise.
+            max_episode_steps: likewise.
+
+        Returns:
+            "best" and, of more than one episode, "worst" -> where the video lies:
+            videos/step_<env_steps>_best.mp4 in the run directory.
+        """
+        written: dict[str, Path] = {}
+        for name, record in best_and_worst(records).items():
+            frames = self._frames(
+                which,
+                seed=self._seed(seed),
+                greedy=greedy,
+                env_id=record.env_id,
+                episode_id=record.episode_id,
+                max_steps=max_episode_steps,
+            )
+            path = self._video_path(which, f"_{name}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            written[name] = write_video(frames, path, fps=frames.fps)
+            drawn = frames.record
+            if drawn is not None and drawn.return_ != record.return_:
+                _warn(
+                    f"{path.name} shows an episode of return {drawn.return_:,.1f}: the {name} one, "
+                    f"of {record.return_:,.1f}, could not be repeated in an environment that draws."
+                )
+        return written
+
+    def _video_path(self, which: str, suffix: str = "") -> Path:
+        step = self.checkpoint(which).step
+        return self.out / "videos" / f"step_{step:012d}{suffix}.mp4"
+
+    def _frames(self, which: str, **episode: Any) -> EpisodeFrames:
+        settings = env_settings(self.config, self._given)
+        return EpisodeFrames(settings, self.policy(which), **episode)
 
     def export(self, out: str | Path, *, format: str = "onnx", which: str = "latest") -> Path:
         """Write the greedy policy, normalization included, for use without Redline.

@@ -30,6 +30,7 @@ from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
+from redline.train.runs.recorded_data import data_label
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     read_config,
@@ -47,6 +48,7 @@ def train(
     *,
     env: EnvArgument | None = None,
     network: NetworkFactory | None = None,
+    data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
     callbacks: Sequence[Any] = (),
@@ -65,6 +67,10 @@ def train(
             `gymnasium.vector.VectorEnv`.
         network: observation space -> module from observations to features, in place of the
             built-in encoders.
+        data: recorded episodes to learn from, or that replay begins with: a file or folder, the
+            name of a Minari dataset, a mapping of arrays (observations, actions, rewards,
+            terminations, truncations), or a `minari.MinariDataset`. With `resume` only needed for
+            what is no file.
         env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
             one; None is "auto". With `resume` only needed where the run's is your own.
         collector: what collects, likewise; None is "serial".
@@ -90,6 +96,7 @@ def train(
         algorithm=algorithm,
         env=env,
         network=network,
+        data=data,
         env_backend=env_backend,
         collector=collector,
         callbacks=tuple(callbacks),
@@ -117,6 +124,8 @@ def _named_settings(settings: dict[str, Any], given: Given) -> dict[str, Any]:
             settings[name] = str(settings[name])
     if given.env is not None:
         settings["env"] = describe_env(given.env)
+    if given.data is not None:
+        settings["data"] = data_label(given.data)
     if given.env_backend is not None:
         settings["env_backend"] = backend_label(given.env_backend)
     if given.collector is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from redline.data import Array, to_numpy, to_tensor
-from redline.envs import EnvSettings
+from redline.data import Array, EpisodeRecord, to_numpy, to_tensor
+from redline.envs import EnvSettings, VecEnv
 from redline.envs.games.ids import ORIGINALS
 from redline.errors import ConfigError, MissingExtraError
+from redline.nested import NestedArray
 from redline.policies.policy import Policy, reset_state
 from redline.train.checkpoint.atomic_files import atomic_file
 
@@ -110,29 +113,72 @@ def _even(frame: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
+def drawing_settings(settings: EnvSettings, render_mode: str) -> EnvSettings:
+    """How to make an environment that draws itself, in this process.
+
+    What was given as a Python object draws as it was made to.
+
+    Args:
+        settings: how the run makes its environments.
+        render_mode: "rgb_array" for pictures, "human" for a window.
+    """
+    if not isinstance(settings.env, str):
+        return settings
+    # A native game cannot be drawn, but its original plays by the same rules.
+    env = ORIGINALS.get(settings.env, settings.env)
+    drawn = {**settings.env_kwargs, "render_mode": render_mode}
+    return replace(settings, env=env, backend="gymnasium", env_kwargs=drawn)
+
+
+def best_and_worst(records: Sequence[EpisodeRecord]) -> dict[str, EpisodeRecord]:
+    """The episodes of the highest and of the lowest return, the first of equals.
+
+    Args:
+        records: of at least one episode; of a single one, that is "best".
+    """
+    found = {"best": max(records, key=lambda record: record.return_)}
+    if len(records) > 1:
+        found["worst"] = min(records, key=lambda record: record.return_)
+    return found
+
+
 class EpisodeFrames:
     """Runs one whole episode and hands out its frames as they are drawn.
+
+    An environment's episodes follow from the seed, its index and the policy. So an episode that
+    `evaluate` ran can be run again, and drawn: that of environment i which came after k others.
 
     Args:
         settings: how to make the environment; it is stepped in this process.
         policy: acts.
         seed: of the environment and the action noise.
         greedy: act with the mode of the action distribution.
+        env_id: i, whose stream of episodes it is.
+        episode_id: k, episodes that are run before it without being drawn.
+        max_steps: env_steps after which each episode is cut, as `evaluate` cuts them: the
+            environment then begins anew. None: none is.
 
     Attributes:
         fps: frames per second that the environment asks for.
+        record: of the episode, once all frames were handed out.
     """
 
     def __init__(
-        self, settings: EnvSettings, policy: Policy, *, seed: int, greedy: bool = True
+        self,
+        settings: EnvSettings,
+        policy: Policy,
+        *,
+        seed: int,
+        greedy: bool = True,
+        env_id: int = 0,
+        episode_id: int = 0,
+        max_steps: int | None = None,
     ) -> None:
         self._policy, self._seed, self._greedy = policy, seed, greedy
+        self._env_id, self._episode_id, self._max_steps = env_id, episode_id, max_steps
+        self.record: EpisodeRecord | None = None
         self._rendered: list[gymnasium.Env[Any, Any]] = []
-        if isinstance(settings.env, str):
-            drawn = {**settings.env_kwargs, "render_mode": "rgb_array"}
-            # A native game cannot be drawn, but its original plays by the same rules.
-            env = ORIGINALS.get(settings.env, settings.env)
-            settings = replace(settings, env=env, backend="gymnasium", env_kwargs=drawn)
+        settings = drawing_settings(settings, "rgb_array")
         make = settings.single().make
         clips_reward = settings.clips_reward
 
@@ -144,28 +190,46 @@ class EpisodeFrames:
         # What the policy may see of rewards is as in training.
         self._env = EnvSettings(
             env=remember, clip_reward=clips_reward, observe_previous=settings.observe_previous
-        ).make(1)
+        ).make(1, env_id)
         self.fps = float(self._rendered[0].metadata.get("render_fps", 30))
 
     def __iter__(self) -> Iterator[Array]:
         """Step until the episode ends; the environment is closed afterwards."""
-        rng = np.random.default_rng([self._seed, 0])
-        state = self._policy.initial_state(1)
-        conditioning = self._policy.evaluation_conditioning(1)
+        rng = np.random.default_rng([self._seed, self._env_id])
         with self._env as env, torch.inference_mode():
             obs = env.reset(self._seed)
-            while True:
-                yield self._frame()
-                noise = None
-                if not self._greedy:
-                    noise = torch.from_numpy(self._policy.draw_noise(rng, 1))
-                output = self._policy.act(to_tensor(obs), state, noise, conditioning or None)
-                step = env.step(self._policy.env_action(to_numpy(output.action)))
-                if step.episodes:
-                    return
-                obs, state = step.obs, output.state
-                if state and (step.terminated | step.truncated).any():
-                    state = reset_state(state, torch.from_numpy(step.terminated | step.truncated))
+            for _ in range(self._episode_id):
+                obs, _ = deque(self._steps(env, obs, rng), maxlen=1)[0]
+                if self._max_steps is not None:
+                    obs = env.reset(None)
+            yield self._frame()
+            for _, record in self._steps(env, obs, rng):
+                self.record = record
+                if record is None:
+                    yield self._frame()
+
+    def _steps(
+        self, env: VecEnv, obs: NestedArray, rng: np.random.Generator
+    ) -> Iterator[tuple[NestedArray, EpisodeRecord | None]]:
+        """Each step of one episode: what is observed next, and the record once it has ended."""
+        state = self._policy.initial_state(1)
+        conditioning = self._policy.evaluation_conditioning(1)
+        for taken in itertools.count(1):
+            noise = None
+            if not self._greedy:
+                noise = torch.from_numpy(self._policy.draw_noise(rng, 1))
+            output = self._policy.act(to_tensor(obs), state, noise, conditioning or None)
+            step = env.step(self._policy.env_action(to_numpy(output.action)))
+            obs, state = step.obs, output.state
+            if step.episodes:
+                yield obs, step.episodes[0]
+                return
+            if taken == self._max_steps:
+                yield obs, env.running()[0]
+                return
+            yield obs, None
+            if state and (step.terminated | step.truncated).any():
+                state = reset_state(state, torch.from_numpy(step.terminated | step.truncated))
 
     def _frame(self) -> Array:
         frame: Any = self._rendered[0].render()

@@ -1,0 +1,146 @@
+"""What a run does with recorded episodes: replay begins with them, or all is learned from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
+from redline.collect.recorded import RecordedCollector
+from redline.envs import VecEnv
+from redline.errors import ConfigError
+from redline.offline import CarriedSpaces, RecordedEpisodes, as_rollout, read_episodes
+from redline.policies import Policy
+from redline.registry import PYTHON_ONLY
+from redline.replay import Replay
+from redline.train.settings import RunConfig
+
+
+def data_label(data: Any) -> str:
+    """What `config.json` says of the caller's data."""
+    if isinstance(data, (str, Path)):
+        return str(data)
+    return f"{PYTHON_ONLY}{type(data).__module__}.{type(data).__qualname__}"
+
+
+class RunData:
+    """The recorded episodes of a run, read before anything is built.
+
+    Args:
+        config: of the run.
+        given: the caller's data, if they are Python objects; None: as the config says.
+        algorithm: its class.
+        resumed: whether the run goes on from a checkpoint, which holds the replay.
+
+    Raises:
+        ConfigError: if data are missing, cannot be read, or mean nothing to the algorithm.
+        MissingExtraError: if it takes Minari to read them, and it is not installed.
+    """
+
+    def __init__(
+        self, config: RunConfig, given: Any, algorithm: type[Algorithm], *, resumed: bool
+    ) -> None:
+        self._label, self._config = config.run.data, config
+        self.learns = algorithm.learns_from_data
+        self._episodes: RecordedEpisodes | None = None
+        _require_sense(config, algorithm)
+        if self._label is None or (resumed and not self.learns):
+            return
+        if given is None and self._label.startswith(PYTHON_ONLY):
+            raise ConfigError(
+                f"the data of this run were given as a Python object ({self._label}), which no "
+                f"file can hold. Call redline.train(resume=..., data=...) with the same data."
+            )
+        self._episodes = read_episodes(self._label if given is None else given)
+
+    def collector(self, env: VecEnv, policy: Policy) -> RecordedCollector:
+        """What draws the rollouts of an algorithm that learns from data."""
+        return RecordedCollector(
+            self._carried(env),
+            policy,
+            rows=self._config.algo.num_envs,
+            seed=self._config.run.seed,
+        )
+
+    def fill(self, replay: Replay, env: VecEnv, policy: Policy) -> list[str]:
+        """Let the replay begin with the data; what to say of it.
+
+        Raises:
+            ConfigError: if it cannot hold them, or they lack what it stores besides.
+        """
+        if self._episodes is None:
+            return []
+        _require_plain(replay, policy)
+        whole = self._carried(env)
+        episodes = whole.with_successors() if whole.final_known.size else whole
+        left_out = whole.num_steps - episodes.num_steps
+        if not 0 < episodes.num_steps <= replay.config.capacity:
+            raise ConfigError(
+                f"data={self._label!r} hold {episodes.num_steps:,} transitions, and replay_size="
+                f"{replay.config.capacity:,}. Give a larger replay_size, or fewer episodes."
+            )
+        action = policy.stored_action(episodes.action)
+        replay.add(as_rollout(dataclasses.replace(episodes, action=action), replay.num_envs))
+        replay.break_chain()  # what is collected first is no continuation
+        said = f"replay begins with {episodes.num_steps:,} transitions of {self._about(whole)}"
+        if left_out:
+            said += (
+                f"; {left_out:,} steps are left out, which cut their episodes: what came after "
+                f"them is not known"
+            )
+        return [said]
+
+    def describe(self) -> list[str]:
+        """What to say when all is learned from the data."""
+        if self._episodes is None or not self.learns:
+            return []
+        return [f"learns from {self._episodes.num_steps:,} steps of {self._about(self._episodes)}"]
+
+    def _carried(self, env: VecEnv) -> RecordedEpisodes:
+        if self._episodes is None:
+            raise ConfigError("there are no recorded episodes. Give data.")
+        return CarriedSpaces.of(env).carried(self._episodes, self._label or "data")
+
+    def _about(self, episodes: RecordedEpisodes) -> str:
+        returns = episodes.returns
+        return (
+            f"{episodes.num_episodes:,} recorded episodes ({self._label}), whose return is "
+            f"{float(np.mean(returns)):,.1f} +- {float(np.std(returns)):,.1f}"
+        )
+
+
+def _require_sense(config: RunConfig, algorithm: type[Algorithm]) -> None:
+    """Refuse an algorithm without the data that it needs, and data that it has no use for."""
+    run = config.run
+    if algorithm.learns_from_data:
+        if run.data is None:
+            raise ConfigError(
+                f"data is missing: {config.algorithm} learns from recorded episodes. Give an .npz "
+                f"file or a Minari dataset, such as --data DATA; `redline collect RUN --out DATA` "
+                f"writes one."
+            )
+        if run.collector != "serial":
+            raise ConfigError(
+                f"collector={run.collector!r} has nothing to collect: {config.algorithm} learns "
+                f"from recorded episodes. Leave it out."
+            )
+    elif run.data is not None and not issubclass(algorithm, OffPolicyAlgorithm):
+        raise ConfigError(
+            f"data={run.data!r}: {config.algorithm} learns only from what its own policy has just "
+            f"collected. Use bc, or an off-policy algorithm, whose replay begins with the data."
+        )
+
+
+def _require_plain(replay: Replay, policy: Policy) -> None:
+    """Refuse a replay that stores more than an environment gives."""
+    wanted: Mapping[str, Any] = {**replay.spec.extras, **replay.spec.state}
+    if wanted:
+        raise ConfigError(
+            f"this replay stores {', '.join(sorted(wanted))} with each transition, which recorded "
+            f"episodes do not hold. Leave data out, or use an algorithm without a core and without "
+            f"skills, such as sac, td3 or dqn."
+        )

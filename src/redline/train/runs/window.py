@@ -1,0 +1,76 @@
+"""Episodes in a window: `redline eval --render human`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redline.envs import EnvSettings, VecEnv
+from redline.errors import ConfigError
+from redline.train.runs.video import drawing_settings
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "MUJOCO_GL")
+
+
+def windowed(settings: EnvSettings, num_envs: int) -> VecEnv:
+    """One environment that shows itself in a window as it is stepped.
+
+    Args:
+        settings: how the run makes its environments.
+        num_envs: 1.
+
+    Raises:
+        ConfigError: if it does not know the render mode "human".
+    """
+    settings = drawing_settings(settings, "human")
+    _require_human(settings)
+    return settings.make(num_envs)
+
+
+def _require_human(settings: EnvSettings) -> None:
+    """Refuse an environment that would show nothing, before anything is run."""
+    env: Any = settings.single().make()
+    try:
+        modes = env.metadata.get("render_modes", [])
+        if env.render_mode == "human":
+            return
+        reason = f"its render modes are {', '.join(map(str, modes)) or 'none'}"
+        if "human" in modes:
+            reason = "it was given as a Python object and made with another render mode"
+        raise ConfigError(
+            f"{settings.env_id} shows no window: {reason}. Write a video instead, with --video, or "
+            f"give an environment made with render_mode='human'."
+        )
+    finally:
+        env.close()
+
+
+@contextmanager
+def explained_window(render: str | None) -> Iterator[None]:
+    """Say so where an environment fails to open its window because there is no display.
+
+    Args:
+        render: what was asked for; None: nothing is to be explained.
+
+    Raises:
+        ConfigError: in place of the graphics library's error.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        if render is None or not _lacks_display():
+            raise
+        raise ConfigError(
+            f"the environment could not open a window ({error}): this process has no display "
+            f"(neither DISPLAY nor WAYLAND_DISPLAY is set). Run it where there is one, or write a "
+            f"video instead: --video."
+        ) from error
+
+
+def _lacks_display() -> bool:
+    return sys.platform.startswith("linux") and not any(map(os.environ.get, _DISPLAYS))

@@ -1,0 +1,300 @@
+"""Recorded episodes: what they must be, their files, and how replay sees them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from redline.errors import ConfigError
+from redline.nested import leaves
+from redline.offline import (
+    CarriedSpaces,
+    RecordedEpisodes,
+    as_rollout,
+    read_episodes,
+    write_episodes,
+)
+from redline.replay import Replay, ReplayConfig, ReplaySpec
+
+ABOUT = {"dataset_id": "test/episodes-v0"}
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """Five steps: two that terminate, then three that are truncated; observations count."""
+    return {
+        "observations": np.arange(10, dtype=np.float64).reshape(5, 2),
+        "actions": np.array([0, 1, 0, 1, 1]),
+        "rewards": np.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+        "terminations": np.array([0, 1, 0, 0, 0], bool),
+        "truncations": np.array([0, 0, 0, 0, 1], bool),
+    } | changes
+
+
+def test_episodes_are_told_apart_by_their_ends() -> None:
+    episodes = RecordedEpisodes.of_arrays(arrays(), "here")
+    assert episodes.last_steps.tolist() == [1, 4]
+    assert episodes.returns.tolist() == [3.0, 12.0]
+    assert episodes.final_known.tolist() == [False, False]
+
+
+def test_data_that_end_in_the_middle_of_an_episode_are_cut_there() -> None:
+    episodes = RecordedEpisodes.of_arrays(arrays(truncations=np.zeros(5, bool)), "here")
+    assert episodes.truncated.tolist() == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["next_observations", "final_observations"])
+def test_last_observations_come_from_either_array(name: str) -> None:
+    """Of next_observations only rows 1 and 4, the ends of the two episodes, say something new."""
+    following = np.arange(10, 20, dtype=np.float64).reshape(5, 2)
+    value = following if name == "next_observations" else following[[1, 4]]
+    episodes = RecordedEpisodes.of_arrays(arrays(**{name: value}), "here")
+    assert np.array_equal(episodes.final_obs, [[12, 13], [18, 19]])
+    assert episodes.final_known.all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rewards": np.array([])}, "holds no steps"),
+        ({"rewards": np.array([1, 2, np.nan, 4, 5])}, "reward of step 2 is nan"),
+        ({"rewards": np.ones((5, 2))}, "one number"),
+        ({"actions": np.zeros(4, int)}, r"action has shape \(4,\), and 5 rows"),
+        ({"terminations": np.array([0, 2, 0, 0, 0])}, "one truth for each step"),
+        ({"final_observations": np.zeros((3, 2))}, "2 rows were expected"),
+        ({"final_observations": {"a": np.zeros((2, 2))}}, "same parts"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        RecordedEpisodes.of_arrays(arrays(**changes), "here")
+
+
+def test_a_missing_array_is_named() -> None:
+    data = arrays()
+    del data["truncations"]
+    with pytest.raises(ConfigError, match="has no truncations"):
+        RecordedEpisodes.of_arrays(data, "here")
+
+
+def test_a_step_whose_successor_is_unknown_is_left_out() -> None:
+    """The second episode's last step goes; the one before is cut with its observation, (8, 9)."""
+    episodes = RecordedEpisodes.of_arrays(arrays(), "here").with_successors()
+    assert episodes.reward.tolist() == [1, 2, 3, 4]
+    assert episodes.terminated.tolist() == [False, True, False, False]
+    assert episodes.truncated.tolist() == [False, False, False, True]
+    assert np.array_equal(episodes.final_obs[1], [8, 9])
+
+
+def test_an_episode_of_one_such_step_goes_whole() -> None:
+    data = arrays(
+        terminations=np.array([0, 0, 0, 0, 1], bool), truncations=np.array([1, 0, 0, 0, 0], bool)
+    )
+    episodes = RecordedEpisodes.of_arrays(data, "here").with_successors()
+    assert episodes.reward.tolist() == [2, 3, 4, 5]
+    assert episodes.num_episodes == 1
+
+
+# -- spaces -----------------------------------------------------------------------------------
+
+
+def test_values_are_carried_as_redline_carries_them() -> None:
+    """float64 becomes float32, `start` is taken off, a tuple becomes a dict; and back."""
+    data = arrays(
+        observations=(np.arange(5.0)[:, None], np.array([3, 4, 3, 4, 3])),
+        actions=np.array([-1, 0, -1, 1, 0]),
+        final_observations=(np.zeros((2, 1)), np.array([3, 4])),
+    )
+    space = CarriedSpaces(
+        obs=spaces.Tuple([spaces.Box(-9, 9, (1,), np.float64), spaces.Discrete(2, start=3)]),
+        action=spaces.Discrete(3, start=-1),
+    )
+    episodes = RecordedEpisodes.of_arrays(data, "here")
+    carried = space.carried(episodes, "here")
+    obs: Any = carried.obs
+    assert obs["0"].dtype == np.float32
+    assert obs["1"].tolist() == [0, 1, 0, 1, 0]
+    assert np.asarray(carried.action).tolist() == [0, 1, 0, 2, 1]
+    native = space.native(carried)
+    assert np.asarray(native.action).tolist() == [-1, 0, -1, 1, 0]
+    assert dict(leaves(native.obs))["1"].tolist() == [3, 4, 3, 4, 3]
+
+
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("action", "space", "said"),
+    [
+        (np.array([0, 1, 2, 0, 1]), spaces.Discrete(2), "hold 2 in row 2"),
+        (np.zeros((5, 3)), BOX, "shape"),
+        (np.array([[0.0], [1.5], [0], [0], [0]]), BOX, r"outside the bounds"),
+        (np.array([[0.0], [np.nan], [0], [0], [0]]), BOX, "nan"),
+        (np.zeros(5), spaces.Discrete(2), "float64"),
+        ({"a": np.zeros(5, int)}, spaces.Discrete(2), "space is"),
+        (np.zeros(5, int), spaces.Dict({"a": spaces.Discrete(2)}), "has the parts"),
+    ],
+)
+def test_values_outside_the_space_are_refused(action: Any, space: Any, said: str) -> None:
+    episodes = RecordedEpisodes.of_arrays(arrays(actions=action), "here")
+    with pytest.raises(ConfigError, match=said):
+        CarriedSpaces(obs=spaces.Box(-99, 99, (2,)), action=space).carried(episodes, "here")
+
+
+def test_rounding_over_a_bound_is_taken_back() -> None:
+    action = np.array([[0.0], [1.0000001], [0], [0], [-1]])
+    episodes = RecordedEpisodes.of_arrays(arrays(actions=action), "here")
+    space = CarriedSpaces(obs=spaces.Box(-99, 99, (2,)), action=BOX)
+    assert np.asarray(space.carried(episodes, "here").action).max() == 1.0
+
+
+# -- files ------------------------------------------------------------------------------------
+
+OBS = spaces.Dict({"pose": spaces.Box(-9, 9, (2,)), "mode": spaces.Discrete(3)})
+
+
+@st.composite
+def some_episodes(draw: st.DrawFn) -> RecordedEpisodes:
+    """Whole episodes of one to four steps with a Dict observation, terminated or truncated."""
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    steps, last = sum(lengths), np.cumsum(lengths) - 1
+    ends = rng.random(len(lengths)) < 0.5
+    terminated, truncated = np.zeros((2, steps), bool)
+    terminated[last], truncated[last] = ends, ~ends
+
+    def observed(rows: int) -> dict[str, Any]:
+        pose = rng.random((rows, 2), np.float32)
+        return {"pose": pose, "mode": rng.integers(3, size=rows)}
+
+    return RecordedEpisodes(
+        obs=observed(steps),
+        action=rng.integers(2, size=steps),
+        reward=rng.random(steps, np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        final_obs=observed(len(lengths)),
+        final_known=np.ones(len(lengths), bool),
+    )
+
+
+def assert_same(one: RecordedEpisodes, other: RecordedEpisodes) -> None:
+    for name in RecordedEpisodes.__dataclass_fields__:
+        pairs = [dict(leaves(getattr(each, name))) for each in (one, other)]
+        assert pairs[0].keys() == pairs[1].keys()
+        for key, leaf in pairs[0].items():
+            assert np.array_equal(leaf, pairs[1][key]), (name, key)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(episodes=some_episodes())
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, episodes: RecordedEpisodes
+) -> None:
+    path = tmp_path_factory.mktemp("data") / "d.npz"
+    write_episodes(episodes, path, OBS, spaces.Discrete(2), ABOUT)
+    assert_same(read_episodes(path), episodes)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(episodes=some_episodes())
+def test_a_minari_dataset_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, episodes: RecordedEpisodes
+) -> None:
+    minari = pytest.importorskip("minari", reason="extra minari is not installed")
+    path = tmp_path_factory.mktemp("data") / "d"
+    path.mkdir()
+    write_episodes(episodes, path, OBS, spaces.Discrete(2), ABOUT)
+    assert_same(read_episodes(path), episodes)
+    dataset = minari.MinariDataset(path)
+    assert dataset.total_steps == episodes.num_steps
+    assert_same(read_episodes(dataset), episodes)
+
+
+def test_a_minari_dataset_is_written_to_a_relative_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("minari", reason="extra minari is not installed")
+    monkeypatch.chdir(tmp_path)
+    Path("d").mkdir()
+    data = arrays(final_observations=np.zeros((2, 2)))
+    episodes = RecordedEpisodes.of_arrays(data, "here")
+    write_episodes(episodes, Path("d"), spaces.Box(-99, 99, (2,)), spaces.Discrete(2), ABOUT)
+    assert read_episodes("d").returns.tolist() == [3.0, 12.0]
+
+
+def test_a_minari_dataset_cannot_name_an_environment_to_be_made(tmp_path: Path) -> None:
+    """Without spaces Minari would make the environment, and so import what the file says."""
+    pytest.importorskip("minari", reason="extra minari is not installed")
+    about = {"data_format": "arrow", "env_spec": json.dumps({"id": "os:Danger-v0"})}
+    (tmp_path / "metadata.json").write_text(json.dumps(about))
+    with pytest.raises(ConfigError, match="does not say its spaces"):
+        read_episodes(tmp_path)
+
+
+def test_pickled_objects_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, **arrays(actions=np.array([{}] * 5, dtype=object)))
+    with pytest.raises(ConfigError, match="allow_pickle=False"):
+        read_episodes(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", b"no archive at all"])
+def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "d.npz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"cannot be read as an \.npz file"):
+        read_episodes(path)
+
+
+@pytest.mark.parametrize("source", ["nowhere/at-all-v0", "../../etc", "/nowhere", "gone.npz"])
+def test_a_source_that_is_not_there_is_named(source: str) -> None:
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        read_episodes(source)
+
+
+# -- replay -----------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(episodes=some_episodes(), num_envs=st.integers(1, 4))
+def test_replay_holds_every_transition(episodes: RecordedEpisodes, num_envs: int) -> None:
+    """The successor of each step, worked out from the arrays alone, is what replay gives."""
+    rollout = as_rollout(episodes, num_envs)
+    spec = ReplaySpec.from_spaces(OBS, spaces.Discrete(2), num_envs)
+    replay = Replay(ReplayConfig(capacity=64, n_step=1, gamma=0.5), spec)
+    replay.add(rollout)
+    assert len(replay) == episodes.num_steps
+    batch = replay.sample(2048, np.random.default_rng(0))
+
+    rows: Any = {name: leaf.numpy() for name, leaf in batch["next_obs"].items()}
+    found = {
+        (float(o), float(r)): (float(n), int(m), float(d))
+        for o, r, n, m, d in zip(
+            batch["obs"]["pose"][:, 0],
+            batch["reward"],
+            rows["pose"][:, 0],
+            rows["mode"],
+            batch["discount"],
+            strict=True,
+        )
+    }
+    assert len(found) == episodes.num_steps
+    obs, final = dict(leaves(episodes.obs)), dict(leaves(episodes.final_obs))
+    episode = 0
+    for t in range(episodes.num_steps):
+        key = (float(obs["pose"][t, 0]), float(episodes.reward[t]))
+        pose, mode, discount = found[key]
+        ends = episodes.terminated[t] or episodes.truncated[t]
+        source, row = (final, episode) if ends else (obs, t + 1)
+        assert discount == (0.0 if episodes.terminated[t] else 0.5)
+        if not episodes.terminated[t]:
+            assert (pose, mode) == (source["pose"][row, 0], source["mode"][row])
+        episode += ends
