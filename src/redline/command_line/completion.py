@@ -95,14 +95,18 @@ def _presets(before: list[str]) -> list[str]:
 def _train_words(before: list[str]) -> list[str]:
     """Options of an algorithm, or the values that the last of them takes."""
     from redline.algos.registry import BUILT_IN, declaration
+    from redline.command_line.profile_options import ProfileOptions
+    from redline.profile.record.options import MODES
     from redline.train.outlines import choices_of, kinds_of
     from redline.train.settings import PolicySettings, RunSettings
 
     if before[0] not in BUILT_IN:
         return []
     said = declaration(before[0], for_help=True)
-    kinds = kinds_of(RunSettings, PolicySettings, said.Config)
+    kinds = kinds_of(RunSettings, PolicySettings, said.Config, ProfileOptions)
     last = before[-1].removeprefix("--").replace("-", "_")
+    if before[-1] == "--profile":
+        return list(MODES)
     if before[-1] == "--preset":
         return ["auto", "default", *said.presets, *said.variants]
     if before[-1].startswith("--") and last in kinds:
@@ -112,5 +116,5 @@ def _train_words(before: list[str]) -> list[str]:
                 values += map(str, typing.get_args(kind))
         if values or bool not in choices_of(kinds[last]):
             return values
-    own = ["--config", "--preset", "--callback", "--print-config", "--profile", "--help-all"]
+    own = ["--config", "--preset", "--callback", "--print-config", "--help-all"]
     return [*(f"--{name.replace('_', '-')}" for name in kinds), *own, "--help"]

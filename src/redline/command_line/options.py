@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from redline.errors import ConfigError
@@ -93,16 +94,24 @@ def refuse_repeated(options: Sequence[str], many: Sequence[str] = ()) -> None:
         seen.add(name)
 
 
-def as_parsed(options: list[str], kinds: Mapping[str, Any], command: str) -> list[str]:
+def as_parsed(
+    options: list[str],
+    kinds: Mapping[str, Any],
+    command: str,
+    *,
+    alone: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """The options in the words that tyro reads.
 
     Args:
         options: as they were typed.
         kinds: setting -> its type.
         command: whose options they are, in messages.
+        alone: setting -> its value where its option has none.
 
     Raises:
-        ConfigError: if there is no such option; with the one that was probably meant.
+        ConfigError: if there is no such option, with the one that was probably meant; or if a
+            number is none.
     """
     said: list[str] = []
     name = ""
@@ -113,6 +122,8 @@ def as_parsed(options: list[str], kinds: Mapping[str, Any], command: str) -> lis
         option, equals, value = word.partition("=")
         name = option[2:].replace("-", "_")
         following = options[index + 1] if index + 1 < len(options) else ""
+        if not equals and name in alone and (not following or _is_option(following)):
+            equals, value = "=", alone[name]
         said += _option(name, value if equals else None, following, kinds, command)
         name = name.removeprefix("no_") if name not in kinds else name
     return said
@@ -135,6 +146,9 @@ def _option(
         if name == answered or not _is_yes_or_no(kinds.get(answered)):
             raise ConfigError(_unknown(name, kinds, command))
         return [f"--{answered.replace('_', '-')}", "False"] if _is_open(kinds[answered]) else [flag]
+    if value is not None or _is_number(kinds[name]):
+        number = following if value is None and not _is_option(following) else value or ""
+        _require_number(flag, number, kinds[name])
     if value is not None:
         return [flag, *_value(value, kinds[name])]
     if _is_open(kinds[name]) and following not in ("True", "False", "None"):
@@ -147,6 +161,25 @@ def _value(word: str, kind: Any) -> list[str]:
     if typing.get_origin(kind) is tuple:
         return [each for part in word.split(",") for each in _value(part, typing.get_args(kind)[0])]
     return [_whole(word)] if int in choices_of(kind) and float not in choices_of(kind) else [word]
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether values are numbers with a fraction, and nothing else but None."""
+    return float in choices_of(kind) and set(choices_of(kind)) <= {float, type(None)}
+
+
+def _require_number(flag: str, word: str, kind: Any) -> None:
+    """Refuse what is no number.
+
+    Raises:
+        ConfigError: with the word; tyro would print a page.
+    """
+    if not _is_number(kind) or (word == "None" and type(None) in choices_of(kind)):
+        return
+    try:
+        float(word)
+    except ValueError:
+        raise ConfigError(f"{flag} {word} is not a number. Give one") from None
 
 
 def _whole(word: str) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 from tyro.conf import FlagCreatePairsOff
 
 from redline.command_line.options import as_parsed, parse, refuse_repeated, values_of, without
+from redline.command_line.profile_options import ALONE, ProfileOptions
 from redline.errors import ConfigError
 from redline.train.outlines import kinds_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeArguments:
+class ResumeArguments(ProfileOptions):
     """Go on with a run that was stopped."""
 
     resume: Path
@@ -44,12 +45,11 @@ class ResumeArguments:
     """Leave out the progress bar and messages."""
 
 
-def resume(arguments: list[str], recording: Any) -> int:
+def resume(arguments: list[str]) -> int:
     """Go on with the run that the arguments name; its exit code.
 
     Args:
         arguments: the algorithm, where it is the user's own, and options.
-        recording: run directory -> context in which the training takes place; or None.
     """
     algorithm = None
     if not arguments[0].startswith("-"):
@@ -58,8 +58,9 @@ def resume(arguments: list[str], recording: Any) -> int:
     changes = _changes(values_of(arguments, "--set"))
     callbacks = tuple(values_of(arguments, "--callback"))
     arguments = without(without(arguments, "--set"), "--callback")
-    words = as_parsed(arguments, kinds_of(ResumeArguments), "train --resume")
+    words = as_parsed(arguments, kinds_of(ResumeArguments), "train --resume", alone=ALONE)
     parsed = parse(ResumeArguments, words, "train")
+    recording = parsed.recording()
     from redline.train.runs.building import Given
     from redline.train.runs.start import resume_run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redline.command_line.options import (
     as_parsed,
@@ -17,13 +17,13 @@ from redline.command_line.options import (
     values_of,
     without,
 )
+from redline.command_line.profile_options import ALONE, ProfileOptions
 from redline.errors import ConfigError
 from redline.train.outlines import kinds_of
 
 if TYPE_CHECKING:
     from redline.train.settings import RunConfig
 
-PROFILE_OPTIONS = ("sample_hz", "gpu_window_s", "gpu_every_s")  # of --profile; see its Options
 PARTS = ("run", "policy", "algo")
 
 
@@ -43,18 +43,12 @@ def train(arguments: list[str]) -> int:
     # Before the options are parsed: an algorithm's file holds its options, and loads torch.
     if not {"--no-tune-process", "--no-tune_process"} & set(arguments):
         before_torch_loads(peek(arguments, "--resume"))
-    mode, arguments = _take_profile(arguments)
-    options, arguments = _take_profile_options(arguments, mode)
-    recording = None
-    if mode is not None:
-        from redline.recorded_training import recording as recording_of
-
-        recording = recording_of(mode, **options)
     if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
         from redline.command_line.resume import resume
 
-        return resume(arguments, recording)
+        return resume(arguments)
     request = train_request(arguments)
+    recording = request.profiling.recording()
     from redline.train.runs.start import start_run
 
     return start_run(request.config, base=request.base, recording=recording).exit_code
@@ -76,46 +70,6 @@ def _print_config(arguments: list[str]) -> int:
     return 0
 
 
-def _take_profile(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The mode that `--profile` asks for (full, if it stands alone), and the other arguments."""
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name != "--profile":
-            continue
-        before, after = arguments[:index], arguments[index + 1 :]
-        if equals:
-            return value, before + after
-        if after and not after[0].startswith("-"):
-            return after[0], before + after[1:]
-        return "full", before + after
-    return None, arguments
-
-
-def _take_profile_options(
-    arguments: list[str], mode: str | None
-) -> tuple[dict[str, float], list[str]]:
-    """What `--profile-sample-hz X` and the like ask for, and the other arguments.
-
-    Raises:
-        ConfigError: if a value is missing or no number, or nothing is to be profiled.
-    """
-    found: dict[str, float] = {}
-    rest = list(arguments)
-    for option in PROFILE_OPTIONS:
-        name = f"--profile-{option.replace('_', '-')}"
-        text = peek(rest, name)
-        if text is None:
-            continue
-        if mode is None:
-            raise ConfigError(f"{name} is for profiled runs. Give --profile as well")
-        try:
-            found[option] = float(text)
-        except ValueError:
-            raise ConfigError(f"{name} {text} is not a number. Give one") from None
-        rest = without(rest, name)
-    return found, rest
-
-
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
     """What `redline train` is asked for.
@@ -123,10 +77,12 @@ class TrainRequest:
     Attributes:
         config: all settings.
         base: those of a complete file that it began with; None where there was none.
+        profiling: what is to be recorded.
     """
 
     config: RunConfig
     base: RunConfig | None = None
+    profiling: ProfileOptions = field(default_factory=ProfileOptions)
 
 
 def parse_train_arguments(arguments: list[str]) -> RunConfig:
@@ -154,17 +110,18 @@ def train_request(arguments: list[str], *, for_help: bool = False) -> TrainReque
     for name in ("--preset", "--config"):
         options = without(options, name)
     options = _one_list(options, "--callback", "--callbacks")
-    values = {name: getattr(default, name) for name in PARTS}
+    values: dict[str, Any] = {name: getattr(default, name) for name in PARTS}
+    values["profiling"] = ProfileOptions()
     kind = make_dataclass(
         "TrainArguments", [(name, type(part)) for name, part in values.items()], frozen=True
     )
     command = f"train {default.algorithm}"
-    words = as_parsed(options, kinds_of(*values.values()), command)
+    words = as_parsed(options, kinds_of(*values.values()), command, alone=ALONE)
     parsed = parse(kind, words, command, kind(**values)) if words else kind(**values)
     config = RunConfig(
         algorithm=default.algorithm, run=parsed.run, policy=parsed.policy, algo=parsed.algo
     )
-    return TrainRequest(config, default if complete else None)
+    return TrainRequest(config, default if complete else None, parsed.profiling)
 
 
 def _default(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redline.algos.registry import BUILT_IN, algorithm_names
+from redline.command_line.profile_options import ALONE, ProfileOptions
 from redline.train.outlines import choices_of, kinds_of, setting_docs
 from redline.train.settings import RunConfig
 
@@ -122,13 +123,7 @@ _OWN = (
     ("--config FILE", "Settings from a file: .yaml, .toml, .json, or a run's config.json."),
     ("--preset NAME", "Named hyperparameters to start from; `redline presets` lists them."),
     ("--print-config", "Print all settings, as --config reads them, and leave."),
-    ("--profile [MODE]", "Record where the time goes: light, full or sample."),
     ("--help-all", "Every option, by what it is for."),
-)
-_OF_PROFILES = (
-    ("--profile-sample-hz X", "Samples per second, in any mode."),
-    ("--profile-gpu-window-s X", "Seconds of GPU activity that are recorded at a time."),
-    ("--profile-gpu-every-s X", "Seconds from one such window to the next."),
 )
 _COLUMN = 30
 
@@ -172,7 +167,8 @@ def algorithm_help(config: RunConfig, *, everything: bool) -> str:
         shown = dict.fromkeys([*OFTEN_USED, *own])
         lines += [_line(*entries[name]) for name in shown if name in entries]
     lines.append("\nbeside settings:\n")
-    lines += [_line(*own) for own in (*_OWN, *(_OF_PROFILES if everything else ()))]
+    profiling = _profiling()
+    lines += [_line(*own) for own in (*_OWN, *(profiling if everything else profiling[:1]))]
     return "".join(lines)
 
 
@@ -189,6 +185,16 @@ def grouped(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     yield "algorithm", [name for name in left if name not in replay]
     if replay:
         yield "replay", replay
+
+
+def _profiling() -> list[tuple[str, str]]:
+    """The options that record where the time goes, `--profile` first."""
+    kinds, docs = kinds_of(ProfileOptions), setting_docs(ProfileOptions)
+    options: list[tuple[str, str]] = []
+    for name, kind in kinds.items():
+        value = "[MODE]" if name in ALONE else metavar(kind)
+        options.append((f"--{name.replace('_', '-')} {value}", docs[name]))
+    return options
 
 
 def _own_names(config: RunConfig) -> list[str]:
