@@ -92,6 +92,7 @@ class Ranks:
         if self.size == 1:
             return
         for name, wrong, instead in (
+            ("data", config.run.data, "leave it out: every rank would draw the same rows"),
             ("eval_async", config.run.eval_async, "evaluate in turn: leave it out"),
             ("target_kl", getattr(config.algo, "target_kl", None), "leave it out: each rank "
              "would stop at a moment of its own"),

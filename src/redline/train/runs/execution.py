@@ -195,13 +195,14 @@ def execute(
             remake_collector=remake,
         )
         closing.callback(loop.release)
-        _announce(console, config, probe.backend, out, cautions)
+        rollouts = "recorded data" if data.learns else _collecting(config, probe.backend)
+        _announce(console, config, rollouts, out, cautions)
         reasons = [
             *taken,
             *data.describe(),
             *devices_said,
             f"updates: {engine.name} ({engine.reason})",
-            f"acting: {_acting(local, collector_kind, algorithm)}",
+            *([] if data.learns else [f"acting: {_acting(local, collector_kind, algorithm)}"]),
             f"threads: {config.run.num_threads} ({threads_reason})",
         ]
         console.message("\n".join(reasons))
@@ -370,16 +371,18 @@ class SealedRunFiles:
 
 
 def _announce(
-    console: Console, config: RunConfig, backend: str, out: Path, cautions: list[str]
+    console: Console, config: RunConfig, rollouts: str, out: Path, cautions: list[str]
 ) -> None:
     """Say what begins or goes on, and what of it the caller may not expect."""
     run = config.run
-    console.message(
-        f"{config.algorithm} on {run.env} ({backend}, {config.algo.num_envs} environments, "
-        f"{run.collector} collector, preset {run.preset}): {out}"
-    )
+    console.message(f"{config.algorithm} on {run.env} ({rollouts}, preset {run.preset}): {out}")
     for caution in cautions:
         console.warning(caution)
+
+
+def _collecting(config: RunConfig, backend: str) -> str:
+    """Where rollouts come from, in a few words."""
+    return f"{backend}, {config.algo.num_envs} environments, {config.run.collector} collector"
 
 
 def _checked(
