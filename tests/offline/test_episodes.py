@@ -224,7 +224,9 @@ def test_a_minari_dataset_is_written_to_a_relative_folder(
     pytest.importorskip("minari", reason="extra minari is not installed")
     monkeypatch.chdir(tmp_path)
     Path("d").mkdir()
-    data = arrays(final_observations=np.zeros((2, 2)))
+    data = arrays(
+        observations=np.zeros((5, 2), np.float32), final_observations=np.zeros((2, 2), np.float32)
+    )
     episodes = RecordedEpisodes.of_arrays(data, "here")
     write_episodes(episodes, Path("d"), spaces.Box(-99, 99, (2,)), spaces.Discrete(2), ABOUT)
     assert read_episodes("d").returns.tolist() == [3.0, 12.0]

@@ -54,7 +54,7 @@ def as_rollout(episodes: RecordedEpisodes, num_envs: int) -> Rollout:
         "terminated": terminated,
         "truncated": truncated,
         "valid": inside,
-        "episode_id": placed(episode, np.indices(episode.shape)),
+        "episode_id": np.where(inside, episode, 0),
         "env_id": np.broadcast_to(np.arange(num_envs), (length, num_envs)).copy(),
     }
     shape = (length, num_envs)

@@ -113,14 +113,14 @@ def _even(frame: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def drawing_settings(settings: EnvSettings, render_mode: str) -> EnvSettings:
+def drawing_settings(settings: EnvSettings, render_mode: str | None) -> EnvSettings:
     """How to make an environment that draws itself, in this process.
 
     What was given as a Python object draws as it was made to.
 
     Args:
         settings: how the run makes its environments.
-        render_mode: "rgb_array" for pictures, "human" for a window.
+        render_mode: "rgb_array" for pictures, "human" for a window, None for neither.
     """
     if not isinstance(settings.env, str):
         return settings

@@ -23,29 +23,33 @@ def windowed(settings: EnvSettings, num_envs: int) -> VecEnv:
         num_envs: 1.
 
     Raises:
-        ConfigError: if it does not know the render mode "human".
+        ConfigError: if it shows none.
     """
-    settings = drawing_settings(settings, "human")
-    _require_human(settings)
-    return settings.make(num_envs)
+    _require_window(settings)
+    return drawing_settings(settings, "human").make(num_envs)
 
 
-def _require_human(settings: EnvSettings) -> None:
+def _require_window(settings: EnvSettings) -> None:
     """Refuse an environment that would show nothing, before anything is run."""
-    env: Any = settings.single().make()
+    env: Any = drawing_settings(settings, None).single().make()
     try:
-        modes = env.metadata.get("render_modes", [])
-        if env.render_mode == "human":
-            return
-        reason = f"its render modes are {', '.join(map(str, modes)) or 'none'}"
-        if "human" in modes:
-            reason = "it was given as a Python object and made with another render mode"
-        raise ConfigError(
-            f"{settings.env_id} shows no window: {reason}. Write a video instead, with --video, or "
-            f"give an environment made with render_mode='human'."
-        )
+        modes = list(map(str, env.metadata.get("render_modes", [])))
+        mode = env.render_mode
     finally:
         env.close()
+    if isinstance(settings.env, str):
+        # Gymnasium shows the pictures of an environment that has no window of its own.
+        shows, reason = (
+            {"human", "rgb_array"} & set(modes),
+            f"its render modes are {modes or 'none'}",
+        )
+    else:
+        shows, reason = mode == "human", f"it was made with render_mode={mode!r}"
+    if not shows:
+        raise ConfigError(
+            f"{settings.env_id} shows no window: {reason}. Give an environment that draws itself, "
+            f"made with render_mode='human' if it is a Python object."
+        )
 
 
 @contextmanager
