@@ -51,7 +51,7 @@ class Corridor(gymnasium.Env[Any, Any]):
         self._steps += 1
         arrived = self._place == self._length
         info = {"is_success": arrived}
-        return self._observed(), 1.0 if arrived else -0.1, arrived, self._steps == 50, info
+        return self._observed(), 1.0 if arrived else -0.01, arrived, self._steps == 50, info
 
 
 gymnasium.register("Corridor-v0", entry_point=Corridor)

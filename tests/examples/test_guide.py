@@ -32,7 +32,13 @@ def test_the_guides_off_policy_algorithm_trains_resumes_and_acts(tmp_path: Path)
     }
     exec(compile(code, str(GUIDE), "exec"), space)
     settings: dict[str, Any] = {"env": "CartPole-v1", "learning_starts": 50, "batch_size": 8}
-    settings |= {"replay_ratio": 8.0, "num_threads": 1, "quiet": True, "seed": 1}
+    settings |= {
+        "tensorboard": False,
+        "replay_ratio": 8.0,
+        "num_threads": 1,
+        "quiet": True,
+        "seed": 1,
+    }
     mine: Any = space["Mine"]
     whole = redline.train(mine, total_env_steps=200, out=tmp_path / "whole", **settings)
     redline.train(mine, total_env_steps=100, out=tmp_path / "half", **settings)

@@ -123,9 +123,9 @@ def test_the_command_line_takes_it_by_module_and_name(
     backend: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "run")
-    options = ["--env", ENV, "--env-backend", NAME, "--total-env-steps", "1024", "--out", out]
+    options = ["--env", ENV, "--env-backend", NAME, "--total-env-steps", "2048", "--out", out]
     assert main(["train", "ppo", *options, "--quiet", "--no-tensorboard"]) == 0
-    again = ["train", "--resume", out, "--total-env-steps", "2048"]
+    again = ["train", "--resume", out, "--total-env-steps", "4096"]
     assert main(again) == 2
     assert f"name it again: --env-backend {NAME}" in capsys.readouterr().err
     assert main([*again, "--env-backend", NAME]) == 0
