@@ -15,7 +15,6 @@ from own_env import Corridor
 
 import redline
 
-
 AT_RETURN = 0.5  # of at most 1, less a hundredth for each step on the way
 
 
