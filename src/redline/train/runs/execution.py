@@ -126,8 +126,11 @@ def execute(
         backend = settings.backend_class
         settings.require_fit(ranks.share(config).algo.num_envs)
         require_workers_fit(config, collector_kind, backend)
-        looks_only = data.learns or collector_kind.workers != "none"
-        probe = _some_envs(settings, ranks, ranks.share(config), looks_only=looks_only)
+        probe = (
+            make_some(settings, 1)  # to look at: nothing is stepped
+            if data.learns
+            else _some_envs(settings, ranks, ranks.share(config), collector_kind)
+        )
         closing.callback(probe.close)
         require_rollout_fits(ranks.share(config), probe)
         refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
@@ -222,15 +225,15 @@ def execute(
 
 
 def _some_envs(
-    settings: EnvSettings, ranks: Ranks, local: RunConfig, *, looks_only: bool
+    settings: EnvSettings, ranks: Ranks, local: RunConfig, collector: type[Collector]
 ) -> VecEnv:
-    """The environments of this rank, or one to look at where nothing here steps them.
+    """The environments of this rank, or one to look at where the collector makes its own.
 
     Raises:
         ConfigError: if a ready VectorEnv is to be split over ranks.
     """
-    if looks_only:
-        return make_some(settings, 1)
+    if collector.workers != "none":
+        return settings.make(1)
     if ranks.size > 1 and isinstance(settings.env, gymnasium.vector.VectorEnv):
         raise ConfigError(
             f"a VectorEnv object cannot be split over {ranks.size} ranks. Give an id, or a "
