@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from redline.collect import SerialCollector
+from redline.collect.episodes import ResetMode
 from redline.engines.acting import actor_for
 from redline.envs import make_vec
 from redline.envs.backends.env_loop import EnvLoop
@@ -32,7 +33,14 @@ def policy_for(env: VecEnv) -> Policy:
     return make_policy(env.observation_space, env.action_space, hidden_sizes=(8,))
 
 
-def collector(make_env: Any, length: int, *, quietly: bool, **settings: Any) -> SerialCollector:
+def collector(
+    make_env: Any,
+    length: int,
+    *,
+    quietly: bool,
+    reset_mode: ResetMode = "immediate",
+    **settings: Any,
+) -> SerialCollector:
     if settings.get("episodic_life"):
         env: VecEnv = BatchedEnv(EnvLoop(make_env, 1, env_id="Lives"), "Lives", **settings)
     else:
@@ -40,7 +48,9 @@ def collector(make_env: Any, length: int, *, quietly: bool, **settings: Any) -> 
     assert env.can_step_quietly
     env.can_step_quietly = quietly
     policy = policy_for(env)
-    return SerialCollector(env, policy, rollout_length=length, seed=3, actor_for=actor_for)
+    return SerialCollector(
+        env, policy, rollout_length=length, seed=3, reset_mode=reset_mode, actor_for=actor_for
+    )
 
 
 class Whole(Counting):
@@ -66,12 +76,13 @@ ENVS = [
 
 @pytest.mark.parametrize(("make_env", "settings"), ENVS)
 @pytest.mark.parametrize("length", [1, 2, 5, 30])
+@pytest.mark.parametrize("reset_mode", ["immediate", "wait"])
 def test_rollouts_and_state_are_the_same_to_the_bit(
-    make_env: Any, settings: dict[str, Any], length: int
+    make_env: Any, settings: dict[str, Any], length: int, reset_mode: ResetMode
 ) -> None:
     with (
-        collector(make_env, length, quietly=True, **settings) as quiet,
-        collector(make_env, length, quietly=False, **settings) as plain,
+        collector(make_env, length, quietly=True, reset_mode=reset_mode, **settings) as quiet,
+        collector(make_env, length, quietly=False, reset_mode=reset_mode, **settings) as plain,
     ):
         for _ in range(4):
             assert_equal(copied(quiet.collect()), copied(plain.collect()))

@@ -213,7 +213,9 @@ class ActingLoop:
         Args:
             before_each: called before every step; may raise.
         """
-        if self._rowwise is not None and self.episodes.active is None and self.env.can_step_quietly:
+        # A single environment that still has an episode to run is stepped as if none could idle;
+        # `_keep` ends the rollout after the episode that is its last.
+        if self._rowwise is not None and self.env.can_step_quietly:
             while not self.is_over:
                 step = step_quietly(self, self._rowwise, before_each)
                 if step is not None:
