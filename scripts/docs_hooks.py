@@ -20,6 +20,7 @@ from mkdocs.structure.pages import Page
 REPOSITORY = Path(__file__).parents[1]
 DOCS = "docs/"
 PREFIX = "repository/"
+SHORT_CODE = re.compile(r"<code>([^<\n]{1,32})</code>")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -54,6 +55,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         return f"]({posixpath.relpath(_site_uri(target), posixpath.dirname(own))}{anchor})"
 
     return LINK.sub(replaced, markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Mark short pieces of code, so that the style sheet can keep an option on one line."""
+    return SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
 def _targets(path: str, text: str) -> Iterator[str]:

@@ -85,7 +85,14 @@ def commands_of(shell: str) -> Iterator[list[str]]:
                     yield command
                 command = []
             elif command or not re.match(r"\w+=", word):
-                command.append(word)
+                command.append(_without_brackets(word))
+
+
+def _without_brackets(word: str) -> str:
+    """`[--stochastic]` says that an option may be left out: here it is given."""
+    if word.startswith("[--"):
+        word = word[1:]
+    return word[:-1] if word.endswith("]") and "[" not in word else word
 
 
 def _split(line: str) -> list[str]:
