@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from redline.train.loops.loop import MetricMeans
+from redline.train.loops.metric_means import MetricMeans
 from tests.accelerator.stand_in import StandInDevice
 
 

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from redline.algos.ppo import PPOConfig
 from redline.data import Rollout
-from redline.train.loops.loop import MetricMeans
+from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.reward_scaling import RewardScaler
 from redline.train.loops.schedules import are_constant, scheduled, scheduled_hyperparameters
 

@@ -13,7 +13,7 @@ import pytest
 import redline
 from redline import cli
 from redline.train.callbacks import RunState
-from redline.train.loops.loop import StopSignal
+from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
 
 
