@@ -63,9 +63,10 @@ def named_gaps(process: Process, thread: Decoded) -> Decoded:
         return thread
     after[: seen[0]] = into[STARTUP]
     chosen = gap[own] & (after >= 0)
-    states = list(thread.states)
+    states: list[State | None] = list(thread.states)
     for kind in range(3):
-        for number in np.unique(own[chosen & (after == kind)]).tolist():
+        here: list[int] = np.unique(own[chosen & (after == kind)]).tolist()
+        for number in here:
             state = states[number]
             if state is not None:
                 own[chosen & (after == kind) & (thread.stream[1] == number)] = len(states)

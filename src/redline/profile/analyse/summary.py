@@ -30,6 +30,7 @@ from redline.profile.analyse.stacks import (
     python_lines,
     read_stacks,
 )
+from redline.profile.analyse.threads import ThreadRow, blind_share, thread_rows
 from redline.profile.analyse.timeline import Decoded, Timeline, build_timeline, decode
 from redline.profile.analyse.transitions import Transitions, transitions
 from redline.profile.gpu.activity import (
@@ -45,6 +46,7 @@ from redline.profile.gpu.activity import (
 from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.reader import Process, Session, open_session
 
+MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
 Charge = dict[tuple[str, str], tuple[int, str]]  # (phase, operation): callbacks, marked operation
 Costs = dict[tuple[str, str], tuple[float, float]]  # (phase, operation): ns, standard deviation
 
@@ -98,8 +100,10 @@ class FunctionRow:
     pid: int
     level: str
     function: str
-    calls: int
-    total_s: float
+    calls: int  # observed
+    total_s: float  # of the observed ones
+    estimated_calls: float = math.nan  # with those in calibration blocks, which are not observed
+    estimated_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class Summary:
     gpu_launched: list[Launched] = field(default_factory=list)
     gpu_concurrent: list[Concurrent] = field(default_factory=list)
     shares: list[ShareRow] = field(default_factory=list)  # see `shares.with_shares`
+    threads: list[ThreadRow] = field(default_factory=list)  # of processes with several
     python_functions: list[PythonFunction] = field(default_factory=list)  # sampled, main threads
     python_lines: list[PythonLine] = field(default_factory=list)
     too_deep_events: int = 0  # of the dropped ones, those nested too deeply
@@ -215,6 +220,7 @@ def summarize(session: Session | str | Path) -> Summary:
         gpu_devices=[row for t, found in gpu for row in device_busy(t, found)],
         gpu_launched=[row for t, found in gpu for row in launched_by(t, found)],
         gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
+        threads=[row for t in timelines for row in thread_rows(t)],
         python_functions=[row for each in seen for row in python_functions(*each)],
         python_lines=[row for each in seen for row in python_lines(*each)],
         attributed=_attributed(all_cells) if session.mode == "full" else math.nan,
@@ -426,6 +432,7 @@ def _cpu_s(process: Process) -> float:
 def _function_rows(timeline: Timeline) -> list[FunctionRow]:
     process = timeline.process
     calls, total_ns = np.zeros((2, layout.MAX_IDS), np.int64)
+    unseen = min(blind_share(timeline), MOST_BLIND)
     for thread in timeline.threads:
         calls[: len(thread.counts)] += thread.counts
         total_ns[: len(thread.inclusive_ns)] += thread.inclusive_ns
@@ -437,6 +444,8 @@ def _function_rows(timeline: Timeline) -> list[FunctionRow]:
             f"{name.module}.{name.name}" if name.module else name.name,
             int(calls[name.id]),
             int(total_ns[name.id]) / 1e9,
+            int(calls[name.id]) / (1.0 - unseen),
+            int(total_ns[name.id]) / 1e9 / (1.0 - unseen),
         )
         for name in process.names.values()
         if name.kind == "call" and name.level != levels.PYTHON and calls[name.id]

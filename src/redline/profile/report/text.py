@@ -12,6 +12,7 @@ __all__ = ["render_text"]
 
 TOP_FUNCTIONS = 10
 TOP_LINES = 8
+TOP_OF_THREAD, MIN_BUSY_S = 4, 0.01
 UNKNOWN_LEVELS = ("python", "backend", "simulator")  # where native calls are not observed
 
 
@@ -54,8 +55,23 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
             lines.append(
                 f"    {row.total_s:10.3f} s {row.calls:10d} calls  {row.level:9s} {row.function}"
             )
+    lines += _threads(process, summary)
     lines += _python(process, summary)
     return lines
+
+
+def _threads(process: ProcessRow, summary: Summary) -> list[str]:
+    """Where each thread's time went that did something but wait."""
+    rows = [row for row in summary.threads if row.pid == process.pid]
+    lines: list[str] = []
+    for number in dict.fromkeys(row.thread for row in rows):
+        own = [row for row in rows if row.thread == number]
+        busy = [row for row in own if row.level not in ("waiting", "ready")]
+        if sum(row.raw_s for row in busy) < MIN_BUSY_S:
+            continue
+        parts = [f"{row.operation} {row.level} {row.raw_s:.3f} s" for row in own[:TOP_OF_THREAD]]
+        lines.append(f"    thread {number:3d}: {', '.join(parts)}")
+    return ["  threads, each by itself:", *lines] if len(lines) > 1 else []
 
 
 def _python(process: ProcessRow, summary: Summary) -> list[str]:
