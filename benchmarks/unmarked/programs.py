@@ -261,15 +261,15 @@ def sb3_ppo_processes(env_steps: int) -> None:
     _sb3("PPO", envs, env_steps, n_steps=256)  # pyright: ignore[reportArgumentType]
 
 
-# Each takes some five seconds.
+# Each takes some three seconds.
 PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
-    "ppo in one file": (ppo, 12_288),
-    "sac in one file": (sac, 700),
-    "dqn in one file": (dqn, 8_000),
-    "data loader": (data_loader, 4_000),
-    "sb3 ppo": (sb3_ppo, 6_144),
-    "sb3 sac": (sb3_sac, 450),
-    "sb3 ppo, 2 processes": (sb3_ppo_processes, 8_192),
+    "ppo in one file": (ppo, 6_144),
+    "sac in one file": (sac, 400),
+    "dqn in one file": (dqn, 5_000),
+    "data loader": (data_loader, 2_000),
+    "sb3 ppo": (sb3_ppo, 3_072),
+    "sb3 sac": (sb3_sac, 300),
+    "sb3 ppo, 2 processes": (sb3_ppo_processes, 4_096),
 }
 
 

@@ -244,6 +244,62 @@ static PyObject *step(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* ------------------------------------------------------------------ marks of suspended tasks */
+
+static PyObject *depth(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    const RlThread *t = rl_active ? rl_thread() : NULL;
+    return PyLong_FromUnsignedLong(t != NULL ? t->depth : 0);
+}
+
+/* End the marks above a depth; their ids, the outermost first, each as often as it was begun. */
+static PyObject *end_marks(PyObject *module, PyObject *arg) {
+    (void)module;
+    const unsigned long above = PyLong_AsUnsignedLong(arg);
+    RlThread *t = rl_active && !PyErr_Occurred() ? rl_thread() : NULL;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *ids = PyList_New(0);
+    for (unsigned long i = above; ids != NULL && t != NULL && i < t->depth; i++) {
+        for (int times = t->stack[i].kind == RL_MARK ? 1 + t->stack[i].repeat : 0; times-- > 0;) {
+            PyObject *id = PyLong_FromLong(t->stack[i].id);
+            if (id == NULL || PyList_Append(ids, id) < 0) {
+                Py_CLEAR(ids);
+            }
+            Py_XDECREF(id);
+            if (ids == NULL) {
+                return NULL;
+            }
+        }
+    }
+    const Py_ssize_t count = ids != NULL ? PyList_GET_SIZE(ids) : 0;
+    for (Py_ssize_t i = count; i-- > 0;) {
+        rl_report_callbacks(t);
+        rl_pop_operation(t, rl_now(), (uint16_t)PyLong_AsLong(PyList_GET_ITEM(ids, i)), RL_MARK);
+    }
+    PyObject *found = ids != NULL ? PyList_AsTuple(ids) : NULL;
+    Py_XDECREF(ids);
+    return found;
+}
+
+static PyObject *begin_marks(PyObject *module, PyObject *ids) {
+    (void)module;
+    if (!PyTuple_Check(ids)) {
+        PyErr_SetString(PyExc_TypeError, "begin_marks takes what end_marks returned");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ids) && (rl_active & RL_ACTIVE_MARKS); i++) {
+        const long id = PyLong_AsLong(PyTuple_GET_ITEM(ids, i));
+        if (id < RL_FIRST_ID || id > RL_MAX_ID) {
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "no id: %ld", id);
+        }
+        begin((uint16_t)id, RL_MARK);
+    }
+    Py_RETURN_NONE;
+}
+
 static int as_id(PyObject *arg) {
     const long id = PyLong_AsLong(arg);
     if (id < RL_FIRST_ID || id > RL_MAX_ID) {
@@ -361,6 +417,9 @@ PyMethodDef rl_mark_methods[] = {
     {"step", step, METH_NOARGS, "Count one step of the program."},
     {"begin", begin_operation, METH_O, "begin(id): begin an automatic operation."},
     {"end", end_operation, METH_O, "end(id): end the innermost one of this id."},
+    {"depth", depth, METH_NOARGS, "How many entries this thread's stack has."},
+    {"end_marks", end_marks, METH_O, "end_marks(depth) -> ids of the marks above it, which end."},
+    {"begin_marks", begin_marks, METH_O, "begin_marks(ids): begin them again."},
     {"intern", (PyCFunction)(void (*)(void))intern, METH_VARARGS | METH_KEYWORDS,
      "intern(kind, name, level=0, module=None, sealed=False) -> id."},
     {"names", get_names, METH_NOARGS, "All interned (id, kind, name, level, module, sealed)."},

@@ -28,6 +28,7 @@ from typing import Any, cast
 from redline.errors import ProfileError
 from redline.profile import _native, levels, marks
 from redline.profile.record.imports import PostImport
+from redline.profile.record.tasks import separating
 
 # Base classes of envs: (module, class, methods). Subclasses are followed as they are defined.
 ENV_CLASSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -148,6 +149,7 @@ class Patches:
         for module, name in FRAMEWORKS:
             self._hooks.add(module, functools.partial(_note_framework, name))
         self._mark_imports()
+        self._hooks.add("asyncio.events", self._separate_tasks)
         self._hooks.add("torch.autograd", self._mark_backward)
         self._hooks.add("torch.optim.optimizer", self._mark_optimizers)
 
@@ -258,6 +260,9 @@ class Patches:
             if method == "reset" and is_vector:
                 function = _noting_envs(function)
             self._replace(kind, method, _native.Wrapper(function, number, operation=True))
+
+    def _separate_tasks(self, events: Any) -> None:
+        self._replace(events.Handle, "_run", separating(events.Handle._run))
 
     def _mark_imports(self) -> None:
         """What is imported anew; modules that are there are found without this function."""
