@@ -347,6 +347,8 @@ def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             found |= {"start": note, "name": note.get("name")}
         elif event == "end" and seconds and _has(note, "time_ns", "dropped"):
             found["end"] = note
+        elif event == "lines" and "absent" in note:
+            problems.append(printable(str(note["absent"])))
         elif event == "name":
             found["name"] = note.get("name")
         elif event == "metadata" and isinstance(note.get("values"), dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,17 @@ def test_a_forked_child_has_stacks_of_its_own(profiled: Any) -> None:
         assert stacks is not None
         assert "work" in {code.function for code in stacks.codes}
         assert process.problems == []
+
+
+def test_a_missing_extension_is_named_and_the_rest_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redline import profile as package
+
+    monkeypatch.delattr(package, "_stacks", raising=False)
+    monkeypatch.setitem(sys.modules, "redline.profile._stacks", None)
+    with profile.session(tmp_path / "s", mode="full"), profile.operation("learning"):
+        busy(10)
+    summary = summarize(tmp_path / "s")
+    assert any("_stacks was not built" in problem for problem in summary.problems)
+    assert "learning" in {cell.operation for cell in summary.cells}

@@ -31,6 +31,7 @@ class Companions:
         self._directory = Path()
         self._sampler: Sampler | None = None
         self._lines: Lines | None = None
+        self._absent: dict[str, dict[str, Any]] = {}
         self._gpu: GpuWindows | None = None
         self._in_window = False
 
@@ -58,9 +59,17 @@ class Companions:
         elif self._options.mode == "sample":
             self._sampler = Sampler(directory, base_ns, DEFAULT_HZ, DEFAULT_COST_PART)
         if self._options.lines and self._options.mode != "light":
-            from redline.profile.record.lines import Lines
+            self._open_lines(directory, base_ns)
 
+    def _open_lines(self, directory: Path, base_ns: int) -> None:
+        from redline.profile.record.lines import Lines
+
+        try:
             self._lines = Lines(directory, base_ns)
+        except ImportError as error:
+            self._absent["lines"] = {
+                "absent": f"no Python lines: the C extension _stacks was not built ({error})"
+            }
 
     def begin(self) -> None:
         """The window begins."""
@@ -128,4 +137,5 @@ class Companions:
             self._gpu = None
         watching = {"sampler": self._sampler, "lines": self._lines}
         self._sampler = self._lines = None
-        return {name: each.stop() for name, each in watching.items() if each is not None}
+        found = {name: each.stop() for name, each in watching.items() if each is not None}
+        return found | self._absent

@@ -26,11 +26,14 @@ class Lines:
         hz: how often to look, on average.
 
     Raises:
-        ProfileError: if the file cannot be written, or the C extension was not built.
+        ProfileError: if the file cannot be written.
+        ImportError: if the C extension was not built.
     """
 
     def __init__(self, directory: Path, base_ns: int, hz: float = LINES_HZ) -> None:
-        self._native = _extension()
+        from redline.profile import _stacks
+
+        self._native: Any = _stacks
         try:
             self._native.start(str(directory / layout.STACKS), base_ns, round(1e9 / hz))
         except OSError as error:
@@ -53,15 +56,3 @@ class Lines:
     def stop(self) -> dict[str, Any]:
         """End; how often it looked, and how many lines, told apart by their callers, it saw."""
         return self._native.stop() or {}
-
-
-def _extension() -> Any:
-    try:
-        from redline.profile import _stacks
-    except ImportError as error:
-        raise ProfileError(
-            "the C extension redline.profile._stacks was not built, so no Python lines can be "
-            "recorded. Install a C compiler and run `pip install --force-reinstall redline`, or "
-            "profile with --no-lines"
-        ) from error
-    return _stacks

@@ -302,9 +302,9 @@
   }
 
   function showPython() {
-    byId("python").hidden = data.flames.every((boxes) => boxes.length === 0);
-    if (byId("python").hidden) return;
     const row = flameRow();
+    byId("python").hidden = row < 0 || data.flames[row].length === 0;
+    if (byId("python").hidden) return;
     const process = summary.processes[row];
     const boxes = data.flames[row];
     const all = sum(boxes.filter((box) => box[0] < 0).map((box) => box[4]));
