@@ -31,6 +31,7 @@ SOLVED = 475.0
 RETURN = re.compile(r"mean return over 20 evaluation episodes: ([\d.]+)")
 HELP = {"redline --help": 0.2, "redline train ppo --help": 0.4}
 """Command -> seconds that it may take."""
+NOT_A_NEWCOMERS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "MAKEFLAGS", "VIRTUAL_ENV")
 AT_MOST_S = 60.0  # from the clone to a solved CartPole
 
 
@@ -55,7 +56,7 @@ def timed(command: Sequence[str], cwd: Path) -> tuple[float, str]:
     Raises:
         SystemExit: if it fails.
     """
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    clean = {name: value for name, value in os.environ.items() if name not in NOT_A_NEWCOMERS}
     began_s = time.perf_counter()
     done = subprocess.run(
         command, cwd=cwd, env=clean, check=False, text=True,

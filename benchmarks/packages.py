@@ -42,6 +42,7 @@ EXTENSIONS = (
 )
 # What the check calls, when there is no compiler to be found beside it.
 TOOLS = ("bash", "sh", "mktemp", "cat", "env", "uname", "rm", "mkdir")
+NOT_A_USERS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")
 NEEDS_TORCH = ("torch", "tensordict")
 CUDA = re.compile(r"^(nvidia|cuda|triton)")
 WITHOUT_TORCH = (
@@ -109,7 +110,7 @@ class CommandError(Exception):
 
 def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None) -> str:
     """Run a command outside the tree; its output."""
-    clean = {n: v for n, v in (env or os.environ).items() if n not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean = {name: v for name, v in (env or os.environ).items() if name not in NOT_A_USERS}
     done = subprocess.run(
         command, cwd=cwd, env=clean, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
