@@ -314,8 +314,12 @@ def test_an_own_network_is_the_reason_and_not_that_it_is_shared() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x)
 
-    policy = make_policy(OBS, spaces.Discrete(2), encoder=lambda _: Mine())
-    update, reason = update_for(PPO(policy, PPOConfig()))
-    assert update is None
-    assert "Mine" in reason
-    assert "shares" not in reason
+    for own, said in (
+        (Mine(), "policy.torso is Mine"),
+        (nn.Sequential(nn.Linear(4, 8), nn.Tanh()), "policy.torso is a network of your own"),
+    ):
+        policy = make_policy(OBS, spaces.Discrete(2), encoder=lambda _, own=own: own)
+        update, reason = update_for(PPO(policy, PPOConfig()))
+        assert update is None
+        assert said in reason
+        assert "shares" not in reason

@@ -326,6 +326,11 @@ def _dense_network(
     encoder, body = torso, []
     if type(torso) is nn.Sequential and len(torso):
         encoder, *body = torso
+    if not isinstance(encoder, ObservationEncoder):
+        raise NotServedError(
+            f"{path} is a network of your own, which begins with {type(encoder).__name__}: it has "
+            f"no kernel"
+        )
     require_type(encoder, ObservationEncoder, f"the first part of {path}")
     is_vector = _is_vector(encoder, policy.observation_space)
     is_identity = is_vector and policy.observation_space.dtype == np.float32
