@@ -95,6 +95,9 @@ def learning(folder: Path, seeds: int, env_steps: int) -> dict[str, Any]:
             options = ("--collector", name, "--seed", str(seed))
             finished(train(out, *options, "--total-env-steps", str(env_steps)))
             every.append(evaluated(out))
+            print(name, seed, every[-1], flush=True)
+        # A long part: what there is counts.
+        merged(RESULTS, {"learning": {"env_steps": env_steps, "returns": returns}})
     return {"env_steps": env_steps, "returns": returns}
 
 
@@ -247,7 +250,7 @@ def main() -> int:
     parser.add_argument("--part", nargs="+", default=every, choices=every)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--env-steps", type=int, default=100_000, help="of the learning runs")
+    parser.add_argument("--env-steps", type=int, default=80_000, help="of the learning runs")
     options = parser.parse_args()
     measure: dict[str, Callable[[Path], dict[str, Any]]] = {
         "speed": lambda folder: speed(folder, options.rounds),

@@ -152,7 +152,7 @@ def main() -> int:
     """Search, compare, record; 0 if the best settings beat the defaults."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--env-steps", type=int, default=20_000, help="of each trial")
+    parser.add_argument("--env-steps", type=int, default=12_000, help="of each trial")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -18,6 +18,7 @@ from redline.launch.comparison import (
     probability_above,
     summarize,
 )
+from redline.launch.comparison_figures import _curves
 from redline.launch.scores import ScoredRun, score_of, scored_runs
 
 
@@ -147,3 +148,20 @@ def test_files_and_json(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(ConfigError, match="no format 'jpg'"):
         compare(runs, out, formats=["jpg"])
     assert redline.compare is compare
+
+
+def test_a_group_is_in_the_legend_once_and_one_run_has_no_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group with 2 runs in one environment and 3 in another is one line of the legend."""
+    for env, seeds in (("CartPole-v1", (1, 2)), ("Acrobot-v1", (1, 2, 3))):
+        for seed in seeds:
+            _run(tmp_path, "ppo", env, 0.1, seed, 200.0 + seed)
+    _run(tmp_path, "a2c", "Acrobot-v1", 0.1, 1, 150.0)
+    compared = compare(tmp_path, formats=["svg"])
+    legend = _curves(compared, "env_steps", 1).legends[0]
+    assert sorted(text.get_text() for text in legend.get_texts()) == ["a2c", "ppo (2 to 3 runs)"]
+    assert legend.get_title().get_text() == "mean, 95% bootstrap interval"
+    assert main(["compare", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    line = next(row for row in capsys.readouterr().out.splitlines() if "a2c" in row)
+    assert "[" not in line
