@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.ray_runs import evaluated, sps, wait_until
+from benchmarks.ray_runs import evaluated, hashed, sps, wait_until
 from benchmarks.records import merged
 
 RESULTS = Path(__file__).parent / "results" / "ranks.json"
@@ -85,21 +85,10 @@ def processes(run: Path) -> dict[int, list[str]]:
     return found
 
 
-def hashed(run: Path) -> str:
-    """params_sha256."""
-    printed = subprocess.run(
-        [sys.executable, "-m", "redline", "inspect", str(run)],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    return str(json.loads(printed.strip().splitlines()[-1])["params_sha256"])
-
-
 def learning(folder: Path, seeds: int) -> dict[str, Any]:
     """Mean return of 20 evaluation episodes of each seed."""
     found: dict[str, Any] = {}
-    cases = (("ppo-cartpole", PPO, 60_000, seeds), ("sac-pendulum", SAC, 6_000, 2))
+    cases = (("ppo-cartpole", PPO, 40_000, seeds), ("sac-pendulum", SAC, 6_000, 2))
     for name, arguments, env_steps, count in cases:
         returns = []
         for seed in range(1, count + 1):
@@ -175,10 +164,10 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
     if len(cores) < 2:
         raise SystemExit("two ranks need two cores to show what they are worth.")
     cases = {
-        "ppo-cartpole": (*PPO, "--num-envs", "16", "--total-env-steps", "60000"),
+        "ppo-cartpole": (*PPO, "--num-envs", "16", "--total-env-steps", "40000"),
         "ppo-halfcheetah": (
             *("ppo", "--env", "HalfCheetah-v5", *QUIET),
-            *("--num-envs", "8", "--total-env-steps", "40960"),
+            *("--num-envs", "8", "--total-env-steps", "24576"),
         ),
     }
     found: dict[str, Any] = {"rounds": rounds}

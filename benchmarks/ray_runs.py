@@ -6,7 +6,7 @@
 | part | shows |
 |---|---|
 | speed | env_steps per second of `workers`, `async` and `ray` with 2 workers, alternating |
-| learning | APPO on CartPole with `async` and `ray`, five seeds each, evaluated over 20 episodes |
+| learning | APPO on CartPole, five seeds, evaluated over 20 episodes; one seed beside `async` |
 | kill | an actor is killed with -9 in the middle of a run |
 | nodes | a sweep on three simulated nodes, of which one is removed in the middle |
 
@@ -87,29 +87,42 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def learning(folder: Path, seeds: int, env_steps: int) -> dict[str, Any]:
-    """Mean return of 20 evaluation episodes of each seed."""
-    returns: dict[str, list[float]] = {"async": [], "ray": []}
+    """Mean return of 20 evaluation episodes of each seed; and one seed with `async` beside it.
+
+    The same seed makes the same rollouts in both, so they must end with the same parameters.
+    """
+    steps = ("--total-env-steps", str(env_steps))
+    returns: list[float] = []
     for seed in range(1, seeds + 1):
-        for name, every in returns.items():
-            out = folder / f"{name}-{seed}"
-            options = ("--collector", name, "--seed", str(seed))
-            finished(train(out, *options, "--total-env-steps", str(env_steps)))
-            every.append(evaluated(out))
-            print(name, seed, every[-1], flush=True)
-        # A long part: what there is counts.
-        merged(RESULTS, {"learning": {"env_steps": env_steps, "returns": returns}})
-    return {"env_steps": env_steps, "returns": returns}
+        out = folder / f"ray-{seed}"
+        finished(train(out, "--collector", "ray", "--seed", str(seed), *steps))
+        returns.append(evaluated(out))
+        print("ray", seed, returns[-1], flush=True)
+    finished(train(folder / "async", "--collector", "async", "--seed", "1", *steps))
+    return {
+        "env_steps": env_steps,
+        "returns": returns,
+        "async_return": evaluated(folder / "async"),
+        "params_equal_async": hashed(folder / "async") == hashed(folder / "ray-1"),
+    }
+
+
+def hashed(run: Path) -> str:
+    """params_sha256."""
+    return str(printed("inspect", str(run))["params_sha256"])
 
 
 def evaluated(run: Path) -> float:
     """Mean return of 20 episodes."""
-    printed = subprocess.run(
-        [sys.executable, "-m", "redline", "eval", str(run), "--episodes", "20"],
-        check=True,
-        capture_output=True,
-        text=True,
+    return float(printed("eval", str(run), "--episodes", "20")["return_mean"])
+
+
+def printed(*arguments: str) -> dict[str, Any]:
+    """What a command of redline prints last."""
+    text = subprocess.run(
+        [sys.executable, "-m", "redline", *arguments], check=True, capture_output=True, text=True
     ).stdout
-    return float(json.loads(printed.strip().splitlines()[-1])["return_mean"])
+    return dict(json.loads(text.strip().splitlines()[-1]))
 
 
 def actors() -> list[int]:
@@ -220,10 +233,13 @@ def page(found: dict[str, Any]) -> str:
         ]
     if "learning" in found:
         part = found["learning"]
-        lines += [f"Returns after {part['env_steps']:,} env_steps, 20 episodes per seed:", ""]
-        for name, each in part["returns"].items():
-            lines.append(f"- `{name}`: {', '.join(f'{value:.0f}' for value in each)}")
-        lines.append("")
+        returns = ", ".join(f"{value:.0f}" for value in part["returns"])
+        equal = "equal to" if part["params_equal_async"] else "other than"
+        lines += [
+            f"`ray` after {part['env_steps']:,} env_steps, one return per seed: {returns}. `async` "
+            f"with the first seed: {part['async_return']:.0f}, with parameters {equal} `ray`'s.",
+            "",
+        ]
     if "kill" in found:
         part = found["kill"]
         lines += [
