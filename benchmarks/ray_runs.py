@@ -34,7 +34,10 @@ from benchmarks.machine import describe
 from benchmarks.records import merged
 
 RESULTS = Path(__file__).parent / "results" / "ray.json"
-RUN = ("appo", "--env", "CartPole-v1", "--num-workers", "2", "--no-tensorboard", "--quiet")
+RUN = (
+    *("appo", "--env", "CartPole-v1", "--num-workers", "2"),
+    *("--num-threads", "1", "--no-tensorboard", "--quiet"),
+)
 COLLECTORS = ("workers", "async", "ray")
 
 
