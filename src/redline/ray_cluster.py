@@ -13,7 +13,7 @@ from typing import Any
 
 from redline.errors import ClusterError, ConfigError, MissingExtraError
 
-_PORT_S, _CONNECT_S = 2.0, 7.0
+_PORT_S, _CONNECT_S = 2.0, 5.0
 _LEAST_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB
 
 
