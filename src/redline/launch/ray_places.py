@@ -7,6 +7,7 @@ from its last checkpoint, so the sweep's folder must lie where every node can wr
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -130,9 +131,14 @@ class RayPlaces:
 
 def _run(run_dir: str, environment: dict[str, str], threads: int) -> int:
     """On a node: a run in a process of its own; its exit code, negative for a signal."""
+    import ray
+
     reading, writing = os.pipe()
     number = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     with open(Path(run_dir) / LOG, "ab") as log:
+        node = ray.get_runtime_context().get_node_id()
+        log.write(f"on {socket.gethostname()}, node {node} of the Ray cluster\n".encode())
+        log.flush()
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "redline.launch.run_process", run_dir),
