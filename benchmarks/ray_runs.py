@@ -26,12 +26,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.records import merged
+from benchmarks.records import merged, recorded
 
 RESULTS = Path(__file__).parent / "results" / "ray.json"
 RUN = (
@@ -89,25 +89,28 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def learning(folder: Path, seeds: int, env_steps: int) -> dict[str, Any]:
-    """Mean return of 20 evaluation episodes of each seed; and one seed with `async` beside it.
+def learning(folder: Path, seeds: Sequence[int], env_steps: int) -> dict[str, Any]:
+    """Mean return of 20 evaluation episodes of each seed; and the first with `async` beside it.
 
     The same seed makes the same rollouts in both, so they must end with the same parameters.
+    Each seed is recorded as soon as it is there, beside those of earlier calls.
     """
     steps = ("--total-env-steps", str(env_steps))
-    returns: list[float] = []
-    for seed in range(1, seeds + 1):
+    found = recorded(RESULTS).get("learning", {})
+    if found.get("env_steps") != env_steps:
+        found = {"env_steps": env_steps, "returns": {}}
+    for seed in seeds:
         out = folder / f"ray-{seed}"
         finished(train(out, "--collector", "ray", "--seed", str(seed), *steps))
-        returns.append(evaluated(out))
-        print("ray", seed, returns[-1], flush=True)
-    finished(train(folder / "async", "--collector", "async", "--seed", "1", *steps))
-    return {
-        "env_steps": env_steps,
-        "returns": returns,
-        "async_return": evaluated(folder / "async"),
-        "params_equal_async": hashed(folder / "async") == hashed(folder / "ray-1"),
-    }
+        found["returns"][str(seed)] = evaluated(out)
+        print("ray", seed, found["returns"][str(seed)], flush=True)
+        if seed == 1:
+            beside = folder / "async"
+            finished(train(beside, "--collector", "async", "--seed", "1", *steps))
+            found["async_return"] = evaluated(beside)
+            found["params_equal_async"] = hashed(beside) == hashed(out)
+        merged(RESULTS, {"learning": found})
+    return dict(found)
 
 
 def hashed(run: Path) -> str:
@@ -236,7 +239,7 @@ def page(found: dict[str, Any]) -> str:
         ]
     if "learning" in found:
         part = found["learning"]
-        returns = ", ".join(f"{value:.0f}" for value in part["returns"])
+        returns = ", ".join(f"{value:.0f}" for value in part["returns"].values())
         equal = "equal to" if part["params_equal_async"] else "other than"
         lines += [
             f"`ray` after {part['env_steps']:,} env_steps, one return per seed: {returns}. `async` "
@@ -268,8 +271,8 @@ def main() -> int:
     every = ("speed", "learning", "kill", "nodes")
     parser.add_argument("--part", nargs="+", default=every, choices=every)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--env-steps", type=int, default=80_000, help="of the learning runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--env-steps", type=int, default=60_000, help="of the learning runs")
     options = parser.parse_args()
     measure: dict[str, Callable[[Path], dict[str, Any]]] = {
         "speed": lambda folder: speed(folder, options.rounds),

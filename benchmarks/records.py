@@ -10,7 +10,11 @@ from typing import Any
 
 def merged(path: Path, new: Mapping[str, Any]) -> dict[str, Any]:
     """Write `new` over what a JSON file holds, and give all of it."""
-    before = json.loads(path.read_text()) if path.exists() else {}
-    found = {**before, **new}
+    found = {**recorded(path), **new}
     path.write_text(json.dumps(found, indent=2) + "\n")
     return found
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """What a JSON file holds; {} before there is one."""
+    return dict(json.loads(path.read_text())) if path.exists() else {}
