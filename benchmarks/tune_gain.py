@@ -11,7 +11,9 @@ compared by the area under the curve. Writes benchmarks/results/tune_gain.json a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -19,7 +21,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import optuna
 import yaml
 
 import redline
@@ -54,22 +55,21 @@ def begin(*arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
+def states(folder: Path) -> list[str]:
+    """The state of each trial; none before the study exists. Reads only, beside the searchers."""
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{folder / 'study.sqlite'}?mode=ro", uri=True)
+        ) as database:
+            rows = database.execute("SELECT state FROM trials ORDER BY number").fetchall()
+    except sqlite3.OperationalError:
+        return []
+    return [str(state).lower() for (state,) in rows]
+
+
 def ended(folder: Path) -> int:
     """Trials that have ended, whichever way."""
-    return sum(trial.state.is_finished() for trial in trials_of(folder))
-
-
-def trials_of(folder: Path) -> list[Any]:
-    """The study's trials; none before it exists."""
-    if not (folder / "study.sqlite").exists():
-        return []
-    try:
-        study = optuna.load_study(
-            study_name="redline", storage=f"sqlite:///{folder / 'study.sqlite'}"
-        )
-    except KeyError:
-        return []
-    return study.get_trials(deepcopy=False)
+    return sum(state != "running" for state in states(folder))
 
 
 def searched(folder: Path, trials: int, env_steps: int) -> dict[str, Any]:
@@ -78,7 +78,6 @@ def searched(folder: Path, trials: int, env_steps: int) -> dict[str, Any]:
     file.write_text(json.dumps(plan(trials, env_steps)))
     out = folder / "tuning"
     first = begin(str(file), "--out", str(out))
-    wait_until(lambda: len(trials_of(out)) > 0)
     second = begin(str(file), "--out", str(out))
     wait_until(lambda: ended(out) >= trials // 3, 600)
     first.kill()
@@ -86,14 +85,14 @@ def searched(folder: Path, trials: int, env_steps: int) -> dict[str, Any]:
     second.kill()
     for process in (first, second):
         process.wait()
-    open_after_kills = sum(not trial.state.is_finished() for trial in trials_of(out))
+    open_after_kills = states(out).count("running")
     code = begin("--resume", str(out)).wait()
-    states = [trial.state.name.lower() for trial in trials_of(out)]
+    found = states(out)
     best = yaml.safe_load((out / "best.yaml").read_text())
     return {
-        "trials": len(states),
-        "states": {state: states.count(state) for state in sorted(set(states))},
-        "pruned_share": round(states.count("pruned") / len(states), 3),
+        "trials": len(found),
+        "states": {state: found.count(state) for state in sorted(set(found))},
+        "pruned_share": round(found.count("pruned") / len(found), 3),
         "open_after_kills": open_after_kills,
         "exit_code": code,
         "best": best,

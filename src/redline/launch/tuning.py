@@ -47,6 +47,7 @@ PLAN = "tune.json"
 
 _POLL_S = 0.2
 _GRACE_S = 60.0
+_MAKING, _MAKING_S = "making.lock", 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +250,20 @@ def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
         "hyperband": optuna.pruners.HyperbandPruner,
         "none": optuna.pruners.NopPruner,
     }
-    return optuna.create_study(
-        storage=url,
-        study_name=STUDY,
-        load_if_exists=True,
-        direction="maximize",
-        sampler=samplers[plan.sampler](),
-        pruner=pruners[plan.pruner](),
-    )
+    # Two processes that begin at the same moment would both make the tables, and one would fail.
+    making = locks.take(folder / "tuners" / _MAKING, _MAKING_S)
+    try:
+        return optuna.create_study(
+            storage=url,
+            study_name=STUDY,
+            load_if_exists=True,
+            direction="maximize",
+            sampler=samplers[plan.sampler](),
+            pruner=pruners[plan.pruner](),
+        )
+    finally:
+        if making is not None:
+            os.close(making)
 
 
 def _url(folder: Path, storage: str | None) -> str:
