@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import yaml
 
 from redline.cli import main
 from redline.errors import ConfigError, SweepStateError
+from redline.launch import locks
 from redline.launch.search_spaces import Choice, Span
 from redline.launch.state import Outcome
-from redline.launch.tuning import plan_from, tune
+from redline.launch.tuning import _study, plan_from, tune
 from redline.train.config_files import config_of, given_settings
 
 pytest.importorskip("optuna")
@@ -155,3 +158,19 @@ def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.sqlite").write_text("this is no database at all, whatever its name says")
     with pytest.raises(SweepStateError, match=r"study\.sqlite cannot be used .*not a database"):
         tune(PLAN, out=tmp_path, places=lambda launch: Played())
+
+
+def test_searches_that_begin_together_make_the_study_one_after_the_other(tmp_path: Path) -> None:
+    """Elsewhere both made the tables, and one failed: UNIQUE constraint failed."""
+    (tmp_path / "tuners").mkdir()
+    held = locks.take(tmp_path / "tuners" / "making.lock")
+    assert held is not None
+    made: list[Any] = []
+    plan = plan_from(PLAN, "a test")
+    making = threading.Thread(target=lambda: made.append(_study(tmp_path, plan, None)))
+    making.start()
+    making.join(0.3)
+    assert not (tmp_path / "study.sqlite").exists()
+    os.close(held)
+    making.join(60)
+    assert made[0].study_name == "redline"
