@@ -537,11 +537,12 @@ class TrainLoop(ABC):
 
     def _say_who_was_replaced(self) -> None:
         """Warn of each worker that has died and was replaced since the last look."""
-        replaced = self.collector.replaced
-        if replaced is not None and len(replaced) > self._replaced_said:
-            for sentence in replaced[self._replaced_said :]:
-                self._console.warning(sentence)
-            self._replaced_said = len(replaced)
+        replaced = self.collector.replaced or []
+        if len(replaced) < self._replaced_said:  # of a collector that was made anew
+            self._replaced_said = 0
+        for sentence in replaced[self._replaced_said :]:
+            self._console.warning(sentence)
+        self._replaced_said = len(replaced)
 
     def _collector_columns(self) -> dict[str, float | None]:
         """How many versions the rollouts since the last row were behind, if they may be.
