@@ -1,0 +1,99 @@
+"""What each study runs: programs by label, whose work depends on their arguments alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One bar of a study's figure."""
+
+    label: str
+    command: list[str]  # `{out}` stands for a new directory
+    on_policy: bool = True
+    simulators: int = 1  # processes that simulate
+
+
+def redline(algorithm: str, env: str, env_steps: int, *options: str) -> list[str]:
+    """A training run of Redline on one thread, without files that others do not write."""
+    return [
+        *(PYTHON, "-m", "redline.cli", "train", algorithm, "--env", env),
+        *("--total-env-steps", str(env_steps), "--out", "{out}/run", "--num-threads", "1"),
+        *("--quiet", "--no-tensorboard", *options),
+    ]
+
+
+def unmarked(name: str, env_steps: int) -> list[str]:
+    """A script in CleanRL's style, or Stable-Baselines3: see `benchmarks.unmarked.programs`."""
+    words = [PYTHON, "-m", "benchmarks.unmarked.programs", name]
+    return [*words, "--env-steps", str(env_steps)]
+
+
+def _frameworks(scale: float) -> list[Case]:
+    steps = int(8192 * scale)
+    one = ("--num-envs", "4", "--rollout-length", "128", "--num-epochs", "4")
+    return [
+        Case("SB3", unmarked("sb3 ppo", steps)),
+        Case("one file", unmarked("ppo in one file", steps)),
+        *(
+            Case(
+                f"Redline {engine}",
+                redline("ppo", "CartPole-v1", steps, *one, "--accelerate", engine),
+            )
+            for engine in ("eager", "cpu")
+        ),
+    ]
+
+
+def _algorithms(scale: float) -> list[Case]:
+    on, off = int(16_384 * scale), int(3_000 * scale) + 1_000
+    simple = ("--accelerate", "eager")
+    return [
+        Case("A2C", redline("a2c", "Pendulum-v1", on, *simple)),
+        Case("PPO", redline("ppo", "Pendulum-v1", on, *simple)),
+        *(
+            Case(name, redline(name.lower(), "Pendulum-v1", off, *simple), on_policy=False)
+            for name in ("DDPG", "TD3", "SAC")
+        ),
+    ]
+
+
+def _simulators(scale: float) -> list[Case]:
+    steps = int(8_192 * scale)
+    envs = {
+        "CartPole": "CartPole-v1",
+        "LunarLander": "LunarLander-v3",
+        "Hopper": "Hopper-v5",
+        "HalfCheetah": "HalfCheetah-v5",
+        "Ant": "Ant-v5",
+        "MinAtar": "MinAtar/Breakout-v1",
+    }
+    eager = ("--accelerate", "eager")
+    return [Case(label, redline("ppo", env, steps, *eager)) for label, env in envs.items()]
+
+
+def _workers(scale: float) -> list[Case]:
+    steps = int(8_192 * scale)
+    return [
+        Case(
+            f"{number} simulator{'s' * (number > 1)}",
+            redline(
+                *("ppo", "CartPole-v1", steps, "--accelerate", "eager"),
+                *("--collector", "workers", "--num-workers", str(number)),
+            ),
+            simulators=number,
+        )
+        for number in (1, 2, 4)
+    ]
+
+
+STUDIES = {
+    "frameworks": _frameworks,
+    "algorithms": _algorithms,
+    "simulators": _simulators,
+    "workers": _workers,
+}
