@@ -13,7 +13,11 @@ from typing import Any
 
 from redline.errors import ClusterError, ConfigError, MissingExtraError
 
-_PORT_S, _CONNECT_S = 2.0, 5.0
+_PORT_S, _ANSWER_S, _CONNECT_S = 2.0, 6.0, 60.0
+# How a client begins HTTP/2, on which gRPC and so Ray rests, and the type of the frame that every
+# server answers with: RFC 9113, sections 3.4 and 6.5.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = 4
 _LEAST_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB
 
 
@@ -98,8 +102,8 @@ def _connect(ray: Any, address: str) -> None:
     thread.join(_CONNECT_S)
     if thread.is_alive():
         raise ClusterError(
-            f"what answers at {address} is no Ray cluster, or did not let this process in within "
-            f"{_CONNECT_S:g} s. Look with `ray status --address {address}`."
+            f"the Ray cluster at {address} did not let this process in within {_CONNECT_S:g} s. "
+            f"Look with `ray status --address {address}`."
         )
     if failure:
         raise ClusterError(
@@ -113,13 +117,38 @@ def _check_port(address: str) -> None:
     if not host or not port.isdigit():
         raise ConfigError(f"address={address!r} must be host:port of a Ray cluster, or auto.")
     try:
-        with contextlib.closing(socket.create_connection((host, int(port)), _PORT_S)):
-            pass
+        with contextlib.closing(socket.create_connection((host, int(port)), _PORT_S)) as connection:
+            speaks = bool(os.environ.get("RAY_USE_TLS")) or _speaks_http2(connection)
     except OSError as error:
         raise ClusterError(
             f"there is no Ray cluster at {address} ({error}). Start one with `ray start --head "
             f"--port {port}` on {host}, or leave the address out for one on this machine."
         ) from error
+    if not speaks:
+        raise ClusterError(
+            f"what listens at {address} is no Ray cluster: it does not answer as one within "
+            f"{_ANSWER_S:g} s. Give the address that `ray start --head` has printed."
+        )
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether the other side answers as every gRPC server does.
+
+    Ray itself would wait for minutes for what is none; and how long it takes to connect to one
+    that is says more about a busy machine.
+    """
+    connection.settimeout(_ANSWER_S)
+    try:
+        connection.sendall(_PREFACE)
+        head = b""
+        while len(head) < 4:  # length of the frame in three bytes, then its type
+            part = connection.recv(4 - len(head))
+            if not part:
+                return False
+            head += part
+    except OSError:  # silence, or it has hung up
+        return False
+    return head[3] == _SETTINGS
 
 
 def _first_line(error: BaseException) -> str:

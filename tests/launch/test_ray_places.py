@@ -47,6 +47,26 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
         RayPlaces(address="somewhere")
 
 
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_listens_but_is_no_cluster_is_named(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would wait for minutes; nothing but silence, or another protocol."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr("redline.ray_cluster._ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def listen() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(answer)
+                connection.recv(100)
+
+        threading.Thread(target=listen, daemon=True).start()
+        with pytest.raises(ClusterError, match="is no Ray cluster: it does not answer as one"):
+            RayPlaces(address=f"127.0.0.1:{server.getsockname()[1]}")
+
+
 def test_a_search_asks_for_the_same_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
