@@ -5,7 +5,7 @@
 All costs are processor seconds of one core and one thread. Measured are
 
 - `collect`: stepping and acting, per env_step, in one actor;
-- `learn`: the update, per env_step (a run, less its collecting);
+- `learn`: IMPALA's update, per env_step, as `--accelerate auto` runs it;
 - `message`: what an actor's answer of no size costs the learner, requests included;
 - `byte`: what each further byte of an answer costs it: fetched and copied into the rollout.
 
@@ -16,10 +16,11 @@ and more than one over that per second it cannot take in. Writes benchmarks/resu
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,17 @@ from typing import Any
 import numpy as np
 import torch
 
-import redline
 from benchmarks.machine import describe
+from redline.algos.registry import find_algorithm
 from redline.collect import SerialCollector
 from redline.collect.buffer import RolloutBuffer
 from redline.data import leaves
 from redline.engines.acting import actor_for
+from redline.engines.engine import choose_engine
 from redline.envs import EnvSettings
-from redline.policies import make_policy
+from redline.envs.atari import is_atari
 from redline.ray_cluster import connected_ray
+from redline.train.presets import preset_config
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 COLLECTORS = (10, 100, 1000)
@@ -50,73 +53,64 @@ class Case:
         env: its id.
         rollout_length: T.
         envs_each: environments of each actor.
-        steps: env_steps of the longer of the two runs that are timed.
-        settings: of the run.
+        repeats: rollouts, and updates, of which the cheapest counts.
     """
 
     env: str
     rollout_length: int
     envs_each: int
-    steps: int
-    settings: dict[str, Any]
+    repeats: int
 
 
 CASES = {
-    "CartPole": Case("CartPole-v1", 64, 8, 16_384, {"hidden_sizes": (64, 64)}),
-    "HalfCheetah": Case("HalfCheetah-v5", 64, 8, 8_192, {"hidden_sizes": (64, 64)}),
-    "Atari (Pong)": Case("ALE/Pong-v5", 20, 8, 1_920, {}),
+    "CartPole": Case("CartPole-v1", 64, 8, 30),
+    "HalfCheetah": Case("HalfCheetah-v5", 64, 8, 30),
+    "Atari (Pong)": Case("ALE/Pong-v5", 20, 8, 4),
 }
 
 
-def collecting(case: Case) -> tuple[float, int]:
-    """Processor seconds, and bytes of a rollout, per env_step."""
-    settings = EnvSettings(env=case.env, backend="gymnasium")
-    with settings.make(case.envs_each) as probe:
-        policy = make_policy(probe.observation_space, probe.action_space, **case.settings)
-        buffer = RolloutBuffer.create(
-            1, 1, probe.observation_space, probe.action_space, policy.extras_spec
-        )
-    # Last observations travel only where an episode ends.
-    columns = (field for name, field in buffer.fields.items() if name != "final_obs")
-    nbytes = sum(leaf.nbytes for field in columns for _, leaf in leaves(field))
-    envs = settings.make(case.envs_each)
-    collector = SerialCollector(
-        envs, policy, rollout_length=case.rollout_length, actor_for=actor_for
-    )
-    with collector:
-        collector.collect()
-        rounds = max(1, case.steps // 2 // (case.envs_each * case.rollout_length))
+def cheapest(action: Callable[[], object], repeats: int) -> float:
+    """Processor seconds of the cheapest of several calls: what others took is not in it."""
+    action()
+    spent = []
+    for _ in range(repeats):
         began = time.process_time()
-        for _ in range(rounds):
-            collector.collect()
-        spent = time.process_time() - began
-    return spent / (rounds * case.envs_each * case.rollout_length), nbytes
+        action()
+        spent.append(time.process_time() - began)
+    return min(spent)
 
 
-def training(case: Case) -> float:
-    """Processor seconds per env_step of collecting and learning in one process."""
-    spent: list[float] = []
-    for steps in (case.steps // 4, case.steps):
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.process_time()
-            redline.train(
-                "impala",
-                env=case.env,
-                env_backend="gymnasium",
-                collector="serial",
-                num_envs=case.envs_each,
-                rollout_length=case.rollout_length,
-                total_env_steps=steps,
-                log_interval=steps,
-                num_threads=1,
-                tensorboard=False,
-                quiet=True,
-                checkpoints="none",
-                out=Path(folder) / "run",
-                **case.settings,
-            )
-            spent.append(time.process_time() - began)
-    return (spent[1] - spent[0]) / (case.steps - case.steps // 4)
+def stepping(case: Case) -> tuple[float, float, int]:
+    """Processor seconds of collecting and of learning, and bytes of a rollout, per env_step."""
+    own = {"num_envs": case.envs_each, "rollout_length": case.rollout_length}
+    config = preset_config("impala", case.env, "default").replace(**own)
+    atari = config.run.atari_preset if is_atari(case.env) else None
+    settings = EnvSettings(env=case.env, backend="gymnasium", preset=atari)
+    envs = settings.make(case.envs_each)
+    algorithm: Any = find_algorithm("impala").make(
+        envs.observation_space,
+        envs.action_space,
+        config.algo,
+        seed=1,
+        device="cpu",
+        **dataclasses.asdict(config.policy),
+    )
+    policy = algorithm.policy
+    row = RolloutBuffer.create(
+        1, 1, envs.observation_space, envs.action_space, policy.extras_spec
+    ).fields
+    # Last observations travel only where an episode ends.
+    columns = (field for name, field in row.items() if name != "final_obs")
+    nbytes = sum(leaf.nbytes for field in columns for _, leaf in leaves(field))
+    engine = choose_engine(algorithm, "auto")
+    steps = case.envs_each * case.rollout_length
+    with SerialCollector(
+        envs, policy, rollout_length=case.rollout_length, actor_for=actor_for
+    ) as collector:
+        collect_s = cheapest(collector.collect, case.repeats)
+        rollout = collector.collect()
+        learn_s = cheapest(lambda: engine.update(rollout), case.repeats)
+    return collect_s / steps, learn_s / steps, nbytes
 
 
 class Answers:
@@ -134,20 +128,15 @@ def messages() -> dict[str, float]:
     rollout = np.zeros(4 * _MIB, np.uint8)
 
     def asked(nbytes: int, count: int) -> float:
-        ray.get(actor.answer.remote(nbytes))
-        began = time.process_time()
-        for _ in range(count // 20):
+        def ask() -> None:
             for ref in [actor.answer.remote(nbytes) for _ in range(20)]:
                 np.copyto(rollout[:nbytes], ray.get(ref))
-        return (time.process_time() - began) / count
+
+        return cheapest(ask, count // 20) / 20
 
     def put(nbytes: int, count: int) -> float:
         value = np.zeros(nbytes, np.uint8)
-        ray.put(value)
-        began = time.process_time()
-        for _ in range(count):
-            ray.put(value)
-        return (time.process_time() - began) / count
+        return cheapest(lambda: [ray.put(value) for _ in range(10)], count // 10) / 10
 
     small, large = asked(1, 1000), asked(4 * _MIB, 100)
     put_small, put_large = put(1, 300), put(4 * _MIB, 100)
@@ -162,8 +151,7 @@ def messages() -> dict[str, float]:
 
 def measured(case: Case, costs: dict[str, float]) -> dict[str, Any]:
     """Costs of one environment, and what follows for each number of collectors."""
-    collect_s, nbytes = collecting(case)
-    learn_s = max(training(case) - collect_s, 1e-7)
+    collect_s, learn_s, nbytes = stepping(case)
     rows = case.rollout_length * case.envs_each
     transfer_s = nbytes * costs["byte_s"] + costs["message_s"] / rows
     taken = 1 / (learn_s + transfer_s)
