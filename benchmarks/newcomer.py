@@ -1,12 +1,12 @@
 """How long a newcomer waits: from `git clone` to a solved CartPole, and for help.
 
     python -m benchmarks.newcomer
-    python -m benchmarks.newcomer --installed    # help only, with the environment at hand
+    python -m benchmarks.newcomer --installed    # with the environment at hand
 
 Clones the last commit into an empty folder and calls what the README names there, `make demo`, its
-installation timed apart from its training. Then it times `redline --help` and `redline train ppo
---help` of the new environment. The figures go to benchmarks/results/newcomer.md. Let nothing else
-run meanwhile.
+installation timed apart from its training. With `--installed`, nothing is installed: the same
+program runs by this interpreter. Then it times `redline --help` and `redline train ppo --help`. The
+figures go to benchmarks/results/newcomer.md, with the load of the machine: let nothing else run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,10 @@ class Timing:
         return f"| {self.what} | {self.seconds:.2f} | {bound} | {self.note} |"
 
 
-def timed(command: Sequence[str], cwd: Path) -> tuple[float, str]:
-    """Seconds and output of a command.
+def timed(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> tuple[float, str]:
+    """Seconds and output of a command, with further variables if `env` gives any.
 
     Raises:
         SystemExit: if it fails.
@@ -59,7 +61,7 @@ def timed(command: Sequence[str], cwd: Path) -> tuple[float, str]:
     clean = {name: value for name, value in os.environ.items() if name not in NOT_A_NEWCOMERS}
     began_s = time.perf_counter()
     done = subprocess.run(
-        command, cwd=cwd, env=clean, check=False, text=True,
+        command, cwd=cwd, env=clean | dict(env or {}), check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     seconds = time.perf_counter() - began_s
@@ -68,45 +70,55 @@ def timed(command: Sequence[str], cwd: Path) -> tuple[float, str]:
     return seconds, done.stdout
 
 
-def help_timings(redline: Path, cwd: Path, times: int = 21) -> list[Timing]:
+def help_timings(
+    redline: Sequence[str], cwd: Path, env: Mapping[str, str], times: int = 21
+) -> list[Timing]:
     """Medians of the seconds that help takes, after one call that fills the caches."""
     found: list[Timing] = []
     for command, bound_s in HELP.items():
-        words = [str(redline), *command.split()[1:]]
-        timed(words, cwd)
-        seconds = [timed(words, cwd)[0] for _ in range(times)]
+        words = [*redline, *command.split()[1:]]
+        timed(words, cwd, env)
+        seconds = [timed(words, cwd, env)[0] for _ in range(times)]
         note = f"median of {times}, {min(seconds):.2f} to {max(seconds):.2f}"
         found.append(Timing(f"`{command}`", statistics.median(seconds), bound_s, note))
     return found
 
 
-def first_run(folder: Path) -> tuple[list[Timing], Path]:
-    """Clone, install and train in a folder; the timings, and the new `redline`."""
+def first_run(folder: Path, *, install: bool) -> list[Timing]:
+    """Clone into a folder, install there if asked to, train, and ask for help."""
     clone_s, _ = timed(["git", "clone", "--quiet", ROOT.as_uri(), "redline"], folder)
     tree = folder / "redline"
-    install_s, _ = timed(["make", f"PYTHON={sys.executable}", ".venv/.core"], tree)
-    demo_s, printed = timed(["make", "demo"], tree)
+    timings = [Timing("`git clone`", clone_s, note="from the same disk")]
+    redline: list[str] = [sys.executable, "-m", "redline"]
+    demo, env = [sys.executable, "examples/demo.py"], {"PYTHONPATH": str(ROOT / "src")}
+    install_s = 0.0
+    if install:
+        install_s, _ = timed(["make", f"PYTHON={sys.executable}", ".venv/.core"], tree)
+        note = "new environment; torch and all else by pip"
+        timings.append(Timing("installation", install_s, note=note))
+        redline, demo, env = [str(tree / ".venv" / "bin" / "redline")], ["make", "demo"], {}
+    demo_s, printed = timed(demo, tree, env)
     found = RETURN.search(printed)
     mean_return = float(found.group(1)) if found else 0.0
     if mean_return < SOLVED:
         raise SystemExit(f"CartPole was not solved:\n{printed[-2000:]}")
     note = f"100,000 env_steps, 20 evaluation episodes with return {mean_return:.1f}, a plot"
-    timings = [
-        Timing("`git clone`", clone_s, note="from the same disk"),
-        Timing("installation", install_s, note="new environment; torch and all else by pip"),
-        Timing("`make demo`, installed", demo_s, note=note),
+    timings += [
+        Timing(f"`{'make demo' if install else 'python examples/demo.py'}`", demo_s, note=note),
         Timing("clone to solved, without installation", clone_s + demo_s, AT_MOST_S),
-        Timing("clone to solved, all", clone_s + install_s + demo_s),
     ]
-    return timings, tree / ".venv" / "bin" / "redline"
+    if install:
+        timings.append(Timing("clone to solved, all", clone_s + install_s + demo_s))
+    return timings + help_timings(redline, tree, env)
 
 
-def page(timings: Sequence[Timing]) -> str:
-    """The results as Markdown."""
+def page(timings: Sequence[Timing], command: str) -> str:
+    """The results of a command as Markdown."""
     rows = "\n".join(timing.row() for timing in timings)
+    load = os.getloadavg()[0]
     return f"""# A newcomer's wait
 
-`python -m benchmarks.newcomer`, {time.strftime("%Y-%m-%d")}.
+`{command}`, {time.strftime("%Y-%m-%d")}, on one core, with a load of {load:.0f} on the machine.
 
 | what | s | at most | |
 |---|---|---|---|
@@ -120,15 +132,12 @@ The installation depends on the network and on pip's cache, so no bound holds fo
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; 1 if a bound is broken."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--installed", action="store_true", help="time help only; record nothing")
+    parser.add_argument("--installed", action="store_true", help="install nothing")
     chosen = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        if chosen.installed:
-            timings = help_timings(Path(sys.executable).with_name("redline"), Path(folder))
-        else:
-            timings, redline = first_run(Path(folder))
-            timings += help_timings(redline, Path(folder))
-            RESULTS.write_text(page(timings))
+        timings = first_run(Path(folder), install=not chosen.installed)
+    command = f"python -m benchmarks.newcomer{' --installed' if chosen.installed else ''}"
+    RESULTS.write_text(page(timings, command))
     for timing in timings:
         print(timing.row())
     return int(any(each.bound_s is not None and each.seconds > each.bound_s for each in timings))
