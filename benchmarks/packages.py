@@ -83,6 +83,7 @@ class Outcome:
     seconds: float
     failed: str
     known: int = len(EXTENSIONS)
+    shared: bool = False
     date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
 
     def row(self) -> str:
@@ -97,6 +98,7 @@ class Outcome:
         torch = self.torch or "CUDA builds only"
         found = {0: "none", self.known: "all"}.get(self.extensions, f"{self.extensions}")
         source = case.source if case.compiler else f"{case.source}, no compiler"
+        source += ", shared" if self.shared else ""
         return (
             f"| {case.python} | {self.numpy} | {torch} | {source} | {found} | {verdict} "
             f"| {self.seconds:.0f} |"
@@ -132,8 +134,9 @@ def pip(environment: Path, *arguments: str, env: Mapping[str, str] | None = None
     """Call the pip of an environment, held to the tree's constraints."""
     python = str(environment / "bin" / "python")
     options = ("--quiet", "--disable-pip-version-check")
-    held = ("--constraint", str(ROOT / "constraints.txt"))
-    command = [python, "-m", "pip", arguments[0], *options, *held, *arguments[1:]]
+    if arguments[0] == "install":
+        options += ("--constraint", str(ROOT / "constraints.txt"))
+    command = [python, "-m", "pip", arguments[0], *options, *arguments[1:]]
     return run(command, cwd=environment, env=env)
 
 
@@ -185,15 +188,21 @@ def without_compiler(work: Path) -> dict[str, str]:
     return {**os.environ, "PATH": str(tools), "CC": "/bin/false", "CXX": "/bin/false"}
 
 
-def tried(case: Case, python: str, archives: Mapping[str, Path], work: Path) -> Outcome:
-    """Make the environment of a case and run the checks there."""
+def tried(
+    case: Case, python: str, archives: Mapping[str, Path], work: Path, *, shared: bool
+) -> Outcome:
+    """Make the environment of a case, or take the shared one, and run the checks there."""
     began_s = time.monotonic()
-    environment = work / "environment"
-    shutil.rmtree(environment, ignore_errors=True)
+    environment = work / (f"shared-{case.python}" if shared else "environment")
+    if not shared:
+        shutil.rmtree(environment, ignore_errors=True)
     torch = installed = failed = ""
     extensions = 0
     try:
-        new_environment(python, environment)
+        if not environment.exists():
+            new_environment(python, environment)
+        if shared:
+            pip(environment, "uninstall", "--yes", "redline")
         env = dict(os.environ) if case.compiler else without_compiler(work)
         env["PATH"] = f"{environment / 'bin'}{os.pathsep}{env['PATH']}"
         full = has_cpu_torch(environment)
@@ -209,7 +218,8 @@ def tried(case: Case, python: str, archives: Mapping[str, Path], work: Path) -> 
         check(environment, env, full=full)
     except CommandError as error:
         failed = str(error).strip()
-    return Outcome(case, installed, torch, extensions, time.monotonic() - began_s, failed)
+    seconds = time.monotonic() - began_s
+    return Outcome(case, installed, torch, extensions, seconds, failed, shared=shared)
 
 
 def version(environment: Path, package: str) -> str:
@@ -271,7 +281,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
 `python -m benchmarks.packages`, {dates}, on one core of {processor()}.
 
 Each line is a new environment, in which the package was installed by pip and used outside the
-tree. A wheel is built of the source archive. Seconds include downloading, installing and the check.
+tree. Where it says shared, torch and other packages lay there already. A wheel is built of the
+source archive. Seconds include downloading, installing and the check.
 
 | Python | numpy | torch | from | C extensions | works | s |
 |---|---|---|---|---|---|---|
@@ -290,6 +301,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--python", action="append", choices=PYTHONS, help="version, such as 3.12; several are fine"
     )
     parser.add_argument("--numpy", choices=NUMPYS, help="only the cases with this one")
+    parser.add_argument(
+        "--shared", action="store_true", help="one environment for all cases of a Python: quicker"
+    )
     parser.add_argument("--keep", type=Path, help="folder to work in, which is then kept")
     chosen = parser.parse_args(argv)
     work = Path(tempfile.mkdtemp()) if chosen.keep is None else chosen.keep.resolve()
@@ -310,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for case in cases(wanted):
                 if chosen.numpy not in (None, case.numpy):
                     continue
-                outcomes.append(tried(case, python, archives, work))
+                outcomes.append(tried(case, python, archives, work, shared=chosen.shared))
                 print(outcomes[-1].row(), outcomes[-1].failed, flush=True)
                 (RESULTS / "packages.md").write_text(page(recorded(outcomes[-1])))
     finally:
