@@ -121,3 +121,53 @@ def test_numbers_and_flags_of_numpy_are_served() -> None:
 def test_all_are_of_the_one_tree() -> None:
     assert issubclass(EnvDataError, RedlineError)
     assert issubclass(EnvError, RedlineError)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reward": 10**400}, "a whole number of hundreds of digits"),
+        ({"info": 7}, "the info that step() returned is 7"),
+        ({"outcome": (OBS, 1.0, False, {})}, "step() returned a tuple of 4"),
+        ({"outcome": None}, "step() returned None"),
+        ({"terminated": np.array([True, False])}, "terminated is array"),
+    ],
+)
+def test_what_becomes_odd_later_is_told_as_well(
+    changes: dict[str, Any], said: str, num_envs: int
+) -> None:
+    """After the first episode, when outcomes are no longer looked at one by one."""
+
+    def step(self: Any, action: Any) -> Any:
+        self.steps += 1
+        self.total = getattr(self, "total", 0) + 1
+        parts = {"reward": 1.0, "terminated": self.steps == 10, "info": {}}
+        if self.total < 15:
+            return OBS, parts["reward"], parts["terminated"], False, parts["info"]
+        if "outcome" in changes:
+            return changes["outcome"]
+        parts |= changes
+        return OBS, parts["reward"], parts["terminated"], False, parts["info"]
+
+    with pytest.raises(EnvDataError) as refused:
+        run({"step": step}, num_envs, steps=16)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), StopIteration(), GeneratorExit()])
+def test_a_constructor_that_leaves_is_told(error: BaseException) -> None:
+    def init(self: Any) -> None:
+        raise error
+
+    with pytest.raises(EnvError, match="the constructor raised"):
+        run({"__init__": init})
+
+
+def test_a_number_in_place_of_a_tuple_is_told() -> None:
+    def init(self: Any) -> None:
+        Plain.__init__(self)
+        self.observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+
+    with pytest.raises(EnvDataError, match="must be a tuple of 2 parts, got ndarray of length 1"):
+        run({"__init__": init, "reset": gives((np.array(3.0), {}))})

@@ -15,6 +15,8 @@ import numpy as np
 
 from redline.errors import EnvDataError, EnvError
 
+LEAVING = (StopIteration, SystemExit, GeneratorExit)
+"""What an environment may raise that would end the run as if it were complete."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 _STEP = "(observation, reward, terminated, truncated, info)"
 
@@ -43,7 +45,7 @@ def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[A
             f"{label}: reset() does not take what Gymnasium gives it ({error}). Declare it as "
             f"reset(self, *, seed=None, options=None), and begin with super().reset(seed=seed)."
         ) from error
-    except (StopIteration, SystemExit) as error:
+    except LEAVING as error:
         raise left(error, "reset", label) from error
     if not isinstance(outcome, tuple) or len(outcome) != 2:
         raise EnvDataError(
@@ -60,9 +62,9 @@ def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[A
 
 def left(error: BaseException, method: str, label: str) -> EnvError:
     """The error to raise where an environment's method ended by StopIteration or SystemExit."""
-    said = repr(error)
+    said, method = repr(error), method if " " in method else f"{method}()"
     return EnvError(
-        f"{label}: {method}() raised {said}, which would have ended the run as if it were "
+        f"{label}: {method} raised {said}, which would have ended the run as if it were "
         f"complete. Raise an error of another kind, or end the episode."
     )
 
@@ -99,7 +101,18 @@ def check_outcome(outcome: Any, label: str) -> None:
             f"{label}: reward is {reward!r} of type {type(reward).__name__}. step() must return "
             f"one plain number for it."
         )
-    size = abs(float(np.asarray(reward, dtype=np.float64).reshape(())))
+    try:
+        size = abs(float(np.asarray(reward, dtype=np.float64).reshape(())))
+    except OverflowError:
+        raise EnvDataError(
+            f"{label}: the reward is a whole number of hundreds of digits. Scale rewards in the "
+            f"environment or a wrapper."
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise EnvDataError(
+            f"{label}: reward is {reward!r} of type {type(reward).__name__} ({error}). step() must "
+            f"return one plain number for it."
+        ) from error
     if np.isfinite(size) and size > _LARGEST_REWARD:
         raise EnvDataError(
             f"{label}: a reward of size {size:g} does not fit into float32, whose largest "
@@ -110,7 +123,7 @@ def check_outcome(outcome: Any, label: str) -> None:
 def _is_flag(value: Any) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return True
-    return getattr(value, "shape", ()) == () and _is_number(value) and float(value) in (0.0, 1.0)
+    return getattr(value, "shape", ()) == () and _is_number(value) and bool(value in (0, 1))
 
 
 def _is_number(value: Any) -> bool:

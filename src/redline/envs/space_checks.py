@@ -41,6 +41,9 @@ class SpaceWatch:
         envs: stepped together, with all their wrappers.
         mode: see the table above.
         label: names environment i in messages.
+
+    Attributes:
+        is_off: whether nothing is looked at.
     """
 
     def __init__(
@@ -53,13 +56,13 @@ class SpaceWatch:
             None if own.startswith(_MAY_LEAVE) else outside_of(envs[0].observation_space)
         )
         self._allows = _mask_reader(envs[0].action_space)
-        self._is_off, self._is_forever = mode == "off", mode == "always"
+        self.is_off, self._is_forever = mode == "off", mode == "always"
         self._pending = set() if mode == "off" else set(range(len(envs)))
         self._count, self._next = 0, INTERVAL
 
     def is_due(self) -> bool:
         """Count one more step of the batch; whether it is to be looked at."""
-        if self._is_off:
+        if self.is_off:
             return False
         self._count += 1
         if self._pending:
@@ -70,6 +73,11 @@ class SpaceWatch:
             return self._is_forever
         self._next = self._count + INTERVAL
         return True
+
+    @property
+    def is_thorough(self) -> bool:
+        """Whether every step is looked at now, and so every reset."""
+        return bool(self._pending) or self._is_forever
 
     def ended(self, i: int) -> None:
         """An episode of environment i has ended."""
@@ -87,8 +95,6 @@ class SpaceWatch:
             EnvDataError: if it lies outside its space, or its mask allows no action.
             EnvError: if the environment's spaces have changed.
         """
-        if self._is_off:
-            return
         self._look_at_spaces(i)
         problem = None if self._outside is None else self._outside(obs)
         if problem:

@@ -6,7 +6,7 @@ ends is reset at once, in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -21,10 +21,11 @@ from redline.envs.snapshot import Snapshotter
 from redline.envs.space_checks import CheckEnv, SpaceWatch, require_same_spaces
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
 from redline.envs.spaces.layout import carried_space, labels, make_writer
-from redline.errors import EnvDataError, EnvError
+from redline.errors import EnvDataError, EnvError, RedlineError
 from redline.free_memory import require_memory, resident_bytes
 from redline.nested import Array, NestedArray, leaves
 
+_ODD = (TypeError, ValueError, AttributeError, OverflowError)  # what odd values end in
 _SAMPLE = 256  # environments after which it is known how much memory all of them take
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class EnvLoop(Backend):
         self._envs: list[gymnasium.Env[Any, Any]] = []
         try:
             for made in range(num_envs):
-                self._envs.append(_checked_env(make_env(), env_id))
+                self._envs.append(_checked_env(_made(make_env, env_id), env_id))
                 if made == 0:  # what it imports is not counted
                     memory_of_one = resident_bytes()
                 elif made == _SAMPLE:
@@ -77,7 +78,7 @@ class EnvLoop(Backend):
                 [(env.observation_space, env.action_space) for env in self._envs], env_id
             )
             self._own_space = self._envs[0].observation_space
-            self._add_action_masks(make_env)
+            self._add_action_masks(lambda: _made(make_env, env_id))
         except BaseException:
             self.close()
             raise
@@ -148,7 +149,8 @@ class EnvLoop(Backend):
         if journal is not None:
             journal.before_reset(seed)
         obs, info = odd_envs.reset(self._envs[i], seed, self.label(i))
-        self._watch.look(i, obs, is_last=False)
+        if self._watch.is_thorough:
+            self._watch.look(i, obs, is_last=False)
         self._write_obs(i, obs)
         self.buffers.lives[i] = info.get("lives", 0)
 
@@ -177,6 +179,8 @@ class EnvLoop(Backend):
 
     def _check(self, i: int, outcome: tuple[Any, ...]) -> None:
         odd_envs.check_outcome(outcome, self.label(i))
+        if self._watch.is_off:
+            return
         self._watch.look(i, outcome[0], is_last=bool(outcome[2] or outcome[3]))
 
     def step_one(self, action: NestedArray) -> float | None:
@@ -227,22 +231,22 @@ class EnvLoop(Backend):
         rewards, terminations, truncations = [], [], []
         lives = buffers.lives
         numbers = range(self.num_envs) if which is None else which
-        for i, (obs, reward, terminated, truncated, info) in zip(numbers, outcomes, strict=True):
-            rewards.append(reward)
-            terminations.append(terminated)
-            truncations.append(truncated)
-            if terminated or truncated:
-                any_ended = True
-                buffers.success[i] = success_of(info)
-                if self.info_names:
-                    buffers.info[i] = logged_values(info, self.info_names, self.label(i))
-                self._write_final_obs(i, obs)
-                self._watch.ended(i)
-                self._reset_one(i, None)
-            else:
-                write_obs(i, obs)
-                if "lives" in info:
-                    lives[i] = info["lives"]
+        for i, outcome in zip(numbers, outcomes, strict=True):
+            try:
+                obs, reward, terminated, truncated, info = outcome
+                rewards.append(reward)
+                terminations.append(terminated)
+                truncations.append(truncated)
+                if terminated or truncated:
+                    any_ended = True
+                    self._write_end(i, obs, info)
+                else:
+                    write_obs(i, obs)
+                    if "lives" in info:
+                        lives[i] = info["lives"]
+            except _ODD as error:
+                self._explain(i, outcome, error)
+                raise
         index = slice(None) if which is None else which
         try:
             buffers.reward[index] = rewards
@@ -252,12 +256,26 @@ class EnvLoop(Backend):
             else:
                 buffers.terminated.fill(False)
                 buffers.truncated.fill(False)
-        except (TypeError, ValueError) as error:
+        except _ODD as error:
             raise self._odd_scalars(numbers, rewards, terminations, truncations) from error
         buffers.valid.fill(True)
         if any_ended:
             self._is_known = True
         return any_ended
+
+    def _write_end(self, i: int, obs: Any, info: Mapping[str, Any]) -> None:
+        """Write the last observation of an episode, and begin the next one."""
+        self.buffers.success[i] = success_of(info)
+        if self.info_names:
+            self.buffers.info[i] = logged_values(info, self.info_names, self.label(i))
+        self._write_final_obs(i, obs)
+        self._watch.ended(i)
+        self._reset_one(i, None)
+
+    def _explain(self, i: int, outcome: Any, error: BaseException) -> None:
+        """Say what of an outcome could not be written, if that is the reason."""
+        if not isinstance(error, RedlineError):
+            odd_envs.check_outcome(outcome, self.label(i))
 
     def _record(self, rows: list[Any], active: Array | None) -> None:
         for i, journal in enumerate(self._journals):
@@ -268,6 +286,12 @@ class EnvLoop(Backend):
         names = ("reward", "terminated", "truncated")
         for name, column in zip(names, columns, strict=True):
             for i, value in zip(numbers, column, strict=True):
+                is_huge = isinstance(value, int) and value.bit_length() > 1023
+                if is_huge:
+                    return EnvDataError(
+                        f"{self.label(i)}: {name} is a whole number of hundreds of digits. Scale "
+                        f"rewards in the environment or a wrapper."
+                    )
                 if getattr(value, "shape", ()) != () or not hasattr(value, "__float__"):
                     return EnvDataError(
                         f"{self.label(i)}: {name} is {value!r} of type {type(value).__name__}. "
@@ -337,8 +361,15 @@ class EnvLoop(Backend):
 def _step(env: gymnasium.Env[Any, Any], action: Any) -> tuple[Any, ...]:
     try:
         return env.step(action)
-    except (StopIteration, SystemExit) as error:
+    except odd_envs.LEAVING as error:
         raise odd_envs.left(error, "step", type(env.unwrapped).__name__) from error
+
+
+def _made(make_env: Callable[[], Any], env_id: str) -> Any:
+    try:
+        return make_env()
+    except odd_envs.LEAVING as error:
+        raise odd_envs.left(error, "the constructor", env_id) from error
 
 
 def _require_all_fit(num_envs: int, each: int) -> None:

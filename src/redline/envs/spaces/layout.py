@@ -128,13 +128,20 @@ def _tuple_writer(space: spaces.Tuple, buffer: NestedArray, label: Label, key: s
         if not isinstance(obs, (tuple, list)) or len(obs) != len(parts):
             raise EnvDataError(
                 f"{label(i)}: observation{_named(key)} must be a tuple of {len(parts)} parts, got "
-                f"{type(obs).__name__} of length {len(obs) if hasattr(obs, '__len__') else 1}. "
+                f"{type(obs).__name__} of length {_length(obs)}. "
                 f"Return what observation_space declares."
             )
         for part, writer in zip(obs, parts, strict=True):
             writer(i, part)
 
     return write
+
+
+def _length(obs: Any) -> int:
+    try:
+        return len(obs)
+    except TypeError:  # a number, or an array without axes
+        return 1
 
 
 def _leaf_writer(space: Space[Any], buffer: Array, label: Label, key: str) -> Writer:
