@@ -15,8 +15,8 @@
 
 Each kind runs in a process of its own that is started anew now and then, and after a crash, which
 is a fault of the attempt under way. The log (JSON lines, `--log`) is whole after each attempt: a
-series that was killed goes on where it stopped when the same command is given again. A summary is
-written to benchmarks/results/attack.md with `--record`; faults are printed as they come.
+series that was killed goes on where it stopped when the same command is given again. At the end a
+summary of the log is written to benchmarks/results/attack.md; faults are printed as they come.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100, help="of each kind")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--log", type=Path, help="JSON lines; the same log goes on")
-    parser.add_argument("--record", type=Path, nargs="?", const=RESULTS / "attack.md")
+    parser.add_argument("--record", type=Path, default=RESULTS / "attack.md", help="to write")
     parser.add_argument("--replay", nargs=2, metavar=("KIND", "NUMBER"), help="one attempt again")
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -195,8 +195,7 @@ def main() -> int:
             print(f"FAULT: {kind} {entry['number']}: {entry['what']}\n{entry['detail']}")
         total = sum(e["count"] for e in verdicts(log, kind))
         print(f"{kind}: {total}, {len(found)} faults", flush=True)
-    if options.record is not None:
-        options.record.write_text(summary(log, options.only, seed))
+    options.record.write_text(summary(log, list(KINDS), seed))
     return 1 if any(e.get("verdict") == FAULT for e in entries(log)) else 0
 
 

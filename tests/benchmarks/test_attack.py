@@ -17,7 +17,8 @@ from benchmarks.attack.series import FAULT, HangError, Verdict, limited, note, r
 from benchmarks.soak import slope
 
 SEED = random.SystemRandom().randrange(2**31)
-SLICE = {"corruptions": 16, "inputs": 30, "directories": 12, "envs": 30, "sessions": 12, "kills": 1}
+SLICE = {"corruptions": 12, "inputs": 20, "directories": 8, "envs": 20, "sessions": 8}
+"""Attempts of each kind. Kills fork, which a process with the threads of other tests must not."""
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_the_c_code_is_clean_under_sanitizers() -> None:
     reason = sanitizers.why_not()
     if reason is not None:
         pytest.skip(reason)
-    status, said = sanitizers.check(5.0, SEED)
+    status, said = sanitizers.check(4.0, SEED)
     assert status == 0, said
     for name in ("decode", "streams", "tree", "sessions"):
         assert f"0 {name}" not in said.replace(",", "").split("accepted:")[1].split(), said
