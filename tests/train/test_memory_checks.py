@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,27 @@ def test_the_limit_draws_nothing_and_changes_no_result() -> None:
 def test_every_way_to_make_a_tensor_is_seen(make: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError, match="a tensor of"), limited_allocations("a test"):
         make()
+
+
+def test_other_devices_refuse_by_themselves() -> None:
+    with limited_allocations("a test"):
+        assert torch.empty(10**6, 10**7, device="meta").is_meta
+
+
+def test_a_strangers_run_is_refused_before_its_policy_is_made(tmp_path: Path) -> None:
+    """Its config.json says layers that no machine holds; `accept` says who edited it."""
+    run = redline.train(
+        "ppo", env="CartPole-v1", out=tmp_path / "run", tensorboard=False, hidden_sizes=(4,),
+        num_envs=1, rollout_length=8, num_minibatches=1, **SMALL,
+    )  # fmt: skip
+    config = run.out / "config.json"
+    content = json.loads(config.read_text())
+    content["policy"]["hidden_sizes"] = [10**6, 10**6]
+    config.write_text(json.dumps(content))
+    loaded = redline.load(run.out, accept_changed_config=True)
+    for use in (loaded.policy, lambda: loaded.evaluate(episodes=1)):
+        with pytest.raises(ConfigError, match="1,000,000 x 1,000,000 float32"):
+            use()
 
 
 def test_the_bytes_of_many_environments_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
 from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
+from redline.train.runs.memory_checks import limited_allocations, size_settings
 from redline.train.runs.outside_settings import require_confirmed_env_kwargs
 from redline.train.settings import RunConfig, RunSettings
 from redline.train.threads import busy_cores, choose_threads, update_multiplications
@@ -419,12 +420,13 @@ def algorithm_of(config: RunConfig, given: Given) -> type[Algorithm]:
 
 def build_policy(config: RunConfig, env: VecEnv, given: Given) -> Policy:
     """The run's policy with fresh weights, drawn from torch's global generator, on the CPU."""
-    return algorithm_of(config, given).make_policy(
-        env.observation_space,
-        env.action_space,
-        config.algo,
-        **_network_settings(config, given.network),
-    )
+    with limited_allocations(size_settings(config, env)):
+        return algorithm_of(config, given).make_policy(
+            env.observation_space,
+            env.action_space,
+            config.algo,
+            **_network_settings(config, given.network),
+        )
 
 
 def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
@@ -433,14 +435,15 @@ def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
     Raises:
         ConfigError: if its state does not hold what acts, which loading a run needs.
     """
-    algorithm = algorithm_of(config, given).make(
-        env.observation_space,
-        env.action_space,
-        config.algo,
-        seed=config.run.seed,
-        device=config.run.device,
-        **_network_settings(config, given.network),
-    )
+    with limited_allocations(size_settings(config, env)):
+        algorithm = algorithm_of(config, given).make(
+            env.observation_space,
+            env.action_space,
+            config.algo,
+            seed=config.run.seed,
+            device=config.run.device,
+            **_network_settings(config, given.network),
+        )
     if "policy" not in algorithm.state_dict():
         raise ConfigError(
             f"{type(algorithm).__name__}.state_dict() has no entry 'policy', from which the policy "

@@ -17,12 +17,7 @@ from redline.train.runs.building import (
 )
 from redline.train.runs.contradictions import refuse_contradictions, refuse_image_preset
 from redline.train.runs.idle_settings import changed_settings, refuse_idle_settings
-from redline.train.runs.memory_checks import (
-    limited_allocations,
-    require_rollout_fits,
-    require_workers_fit,
-    size_settings,
-)
+from redline.train.runs.memory_checks import require_rollout_fits, require_workers_fit
 from redline.train.runs.start import check_updates
 from redline.train.settings import RunConfig
 
@@ -61,5 +56,4 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         refuse_idle_settings(config, given, kind, collector, backend, probe)
         refuse_image_preset(config, probe)
         require_rollout_fits(config, probe)
-        with limited_allocations(size_settings(config, probe)):
-            build_algorithm(config.replace(device="cpu"), probe, given)
+        build_algorithm(config.replace(device="cpu"), probe, given)

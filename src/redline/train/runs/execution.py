@@ -56,12 +56,7 @@ from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.history import RunHistory
 from redline.train.runs.idle_settings import refuse_idle_settings
-from redline.train.runs.memory_checks import (
-    limited_allocations,
-    require_rollout_fits,
-    require_workers_fit,
-    size_settings,
-)
+from redline.train.runs.memory_checks import require_rollout_fits, require_workers_fit
 from redline.train.runs.recorded_data import RunData
 from redline.train.runs.run_directory import (
     RunLock,
@@ -140,8 +135,7 @@ def execute(
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
-        with limited_allocations(size_settings(config, probe)):
-            algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
+        algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
         closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)

@@ -113,7 +113,7 @@ class _AllocationLimit(TorchDispatchMode):
         del types
         kwargs = kwargs or {}
         made = _MADE.get(func.overloadpacket.__name__)
-        if made is not None:
+        if made is not None and _is_on_host(args, kwargs):
             self._look(*made(args, kwargs))
         return func(*args, **kwargs)
 
@@ -132,6 +132,15 @@ class _AllocationLimit(TorchDispatchMode):
             self._available,
         )
         self._taken += size
+
+
+def _is_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether what is made lies in main memory: other devices refuse by themselves."""
+    device = kwargs.get("device")
+    if device is None:
+        first = args[0] if args else None
+        return not isinstance(first, torch.Tensor) or first.is_cpu
+    return torch.device(device).type == "cpu"
 
 
 _Made = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[int], torch.dtype]]
