@@ -62,6 +62,17 @@ def test_an_error_shows_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -
     assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", [["sweep", "status"], ["runs"], ["report"], ["inspect"], ["plot", "--out", "x.png"]]
+)
+def test_a_path_that_is_none_is_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Before, `redline sweep status` with a name of 5,000 characters ended in a traceback."""
+    assert main([*words, "9" * 5000]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said
+
+
 def test_the_list_of_runs_shows_no_escape_sequence(tmp_path: Path) -> None:
     folder = tmp_path / "a\x1b[2J"
     folder.mkdir()

@@ -174,7 +174,7 @@ def _not_taken_over(config: Path, given: dict[str, str]) -> str | None:
     written = json.loads(config.read_text())
     flat = {**written["run"], **written["policy"], **written["algo"]}
     for option, value in given.items():
-        kept = flat.get(option[2:].replace("-", "_"))
+        kept: Any = flat.get(option[2:].replace("-", "_"))
         if value in ("auto", "default", "None", "none", "") or isinstance(kept, list):
             continue
         try:

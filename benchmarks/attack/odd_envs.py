@@ -36,7 +36,7 @@ _SPACES: tuple[Callable[[], spaces.Space[Any]], ...] = (
     lambda: spaces.Discrete(3, start=-5),
     lambda: spaces.Discrete(1),
     lambda: spaces.MultiDiscrete([2, 3]),
-    lambda: spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    lambda: spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     lambda: spaces.MultiBinary(3),
     lambda: spaces.MultiBinary((2, 2)),
     lambda: spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(0, 1, (2,), np.float32)),
@@ -132,19 +132,20 @@ class OddEnvs:
         wrong = dict(_wrong(rng) for _ in range(rng.choice((0, 1, 1, 1, 2, 3))))
         since = rng.choice((0, 1, 2, 9, 20))
         algorithm = rng.choice(("ppo", "dqn", "sac", "a2c"))
-        settings = _SMALL | (_OFF_POLICY if algorithm in ("dqn", "sac") else {})
+        settings: dict[str, Any] = _SMALL | (_OFF_POLICY if algorithm in ("dqn", "sac") else {})
         if algorithm == "ppo":
             settings = settings | {"num_minibatches": 1}
-        made = {name: repr(value())[:40] for name, value in wrong.items()}
-        what = f"{algorithm}, {observations()} -> {actions()}, from step {since}: {made}"
+        told = {name: repr(value())[:40] for name, value in wrong.items()}
+        what = f"{algorithm}, {observations()} -> {actions()}, from step {since}: {told}"
         given = rng.choice((None, rng.choice(_VALUES)())) if rng.random() < 0.03 else 0
         try:
             with quiet():
-                redline.train(
-                    algorithm, out=folder / "run", **settings,
-                    env=(lambda: Odd(wrong, since, observations, actions)) if given == 0
-                    else (lambda: given),
-                )  # fmt: skip
+                made: Any = (
+                    (lambda: Odd(wrong, since, observations, actions))
+                    if given == 0
+                    else (lambda: given)
+                )
+                redline.train(algorithm, env=made, out=folder / "run", **settings)
         except RedlineError as error:
             message = refusal(error)
             return Verdict(self.kind, number, what, "refused" if message else FAULT,

@@ -7,6 +7,7 @@ of them imports torch before there is work to do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -26,6 +27,7 @@ from redline.errors import (
 )
 from redline.plain_text import printable
 
+_PATH_MISTAKES = (errno.ENAMETOOLONG, errno.ELOOP)
 _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 USAGE = """usage: redline COMMAND ...
 
@@ -79,6 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has left, as `redline ... | head` does: nothing to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in _PATH_MISTAKES:
+            raise  # of an environment, say: its author needs the traceback
+        shown = str(error.filename)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        sys.stderr.write(printable(f"{shown} is no path ({error.strerror}). Give another one.\n"))
+        return 2
     except KeyboardInterrupt as error:
         # A run that trains saves on its first signal (`StopSignal`), so this one came before or
         # after that, or was the second.

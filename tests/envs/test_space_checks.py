@@ -89,7 +89,7 @@ class ChangingActions(Scripted):
 def steps(kind: type[Scripted], number: int, *, num_envs: int = 2, **settings: Any) -> None:
     with make_vec(kind, num_envs, **settings) as env:
         env.reset(1)
-        action = np.zeros(env.action_space.shape, np.int64)
+        action = np.zeros(env.action_space.shape or (), np.int64)
         for _ in range(number):
             env.step(np.stack([action] * num_envs))
 

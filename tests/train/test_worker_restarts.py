@@ -75,7 +75,7 @@ def test_a_run_goes_on_after_its_worker_was_killed(
 def test_restarts_in_a_row_are_limited(tmp_path: Path) -> None:
     """Rollouts of 32 steps, each of which meets the 20th step: none is ever completed."""
     lives = deaths(tmp_path / "lives", 9)
-    settings = SMALL | {"rollout_length": 32, "max_worker_restarts": 2}
+    settings: dict[str, Any] = SMALL | {"rollout_length": 32, "max_worker_restarts": 2}
     with pytest.raises(WorkerError, match="failed again after 2 restarts in a row"):
         redline.train(
             "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", collector="central",
@@ -95,11 +95,9 @@ def test_restarts_in_a_row_are_limited(tmp_path: Path) -> None:
 def test_where_it_cannot_be_it_is_refused(
     settings: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
+    given: dict[str, Any] = SMALL | {"on_worker_failure": "restart"} | settings
     with pytest.raises(ConfigError, match=said):
-        redline.train(
-            "ppo", env="CartPole-v1", out=tmp_path / "run",
-            **SMALL | {"on_worker_failure": "restart"} | settings,
-        )  # fmt: skip
+        redline.train("ppo", env="CartPole-v1", out=tmp_path / "run", **given)
 
 
 def test_an_unused_limit_is_refused(tmp_path: Path) -> None:

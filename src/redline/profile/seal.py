@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 _MANIFEST = "session.json"
 _LEFT_OUT = (_MANIFEST, "lock")
@@ -48,13 +48,13 @@ def broken_seals(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
         directory: of the session.
         manifest: what session.json holds.
     """
-    files = manifest.get("files")
+    files: Any = manifest.get("files")
     if files is None and "sha256" not in manifest:
         return []
     if not isinstance(files, Mapping) or manifest.get("sha256") != _own(manifest):
         return [f"{_MANIFEST} was changed since the recording ended"]
     problems: list[str] = []
-    for name, entry in files.items():
+    for name, entry in cast("Mapping[str, Any]", files).items():
         size, wanted = _entry(entry)
         path = directory / str(name)
         inside = ".." not in path.parts and not os.path.isabs(str(name))
@@ -69,7 +69,8 @@ def broken_seals(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 def _entry(entry: Any) -> tuple[int, str]:
     """Size and hash; sizes that no file has where there are none."""
     if isinstance(entry, Mapping):
-        size, sha256 = entry.get("size_bytes"), entry.get("sha256")
+        known = cast("Mapping[str, Any]", entry)
+        size, sha256 = known.get("size_bytes"), known.get("sha256")
         if type(size) is int and size >= 0 and isinstance(sha256, str):
             return size, sha256
     return 2**63, ""
