@@ -19,7 +19,7 @@ import torch
 
 import redline
 from benchmarks.attack.damage import STRANGE, damage
-from benchmarks.attack.series import FAULT, Verdict, quiet, refusal
+from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet, refusal
 from redline.errors import RedlineError
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 
@@ -47,6 +47,7 @@ class Corruptions:
     """Damages copies of small runs and goes on with them, in this process."""
 
     kind = "corruptions"
+    wait_s = WAIT_LIMIT_S
 
     def prepare(self, folder: Path) -> None:
         """Train each run once, and find how it ends when nothing is damaged."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.attack.corruptions import train_and_lose_the_end
-from benchmarks.attack.series import FAULT, Verdict, quiet
+from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet
 from benchmarks.attack.sessions import SESSIONS
 from redline.cli import main
 
@@ -45,6 +45,7 @@ class Directories:
     """Hostile directories, through the command line's entry."""
 
     kind = "directories"
+    wait_s = WAIT_LIMIT_S
 
     def prepare(self, folder: Path) -> None:
         """Train a small run to make hostile copies of."""

@@ -14,7 +14,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attack.series import FAULT, Verdict, quiet
+from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet
 from redline.algos.registry import algorithm_names, declaration
 from redline.cli import main
 from redline.errors import RedlineError
@@ -62,6 +62,7 @@ class Inputs:
     """Random command lines."""
 
     kind = "inputs"
+    wait_s = WAIT_LIMIT_S
 
     def prepare(self, folder: Path) -> None:
         """Train one run for the commands that look at runs."""

@@ -70,6 +70,7 @@ class Kills:
     """Runs that are killed and resumed."""
 
     kind = "kills"
+    wait_s = 600.0  # of a run that is begun up to seven times, some with workers
 
     def prepare(self, folder: Path) -> None:
         """Load what the forks need, without starting a thread."""

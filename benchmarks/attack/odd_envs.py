@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 import redline
-from benchmarks.attack.series import FAULT, Verdict, quiet, refusal
+from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet, refusal
 from redline.errors import RedlineError
 
 _SMALL: dict[str, Any] = {
@@ -115,6 +115,7 @@ class OddEnvs:
     """Trains on odd environments."""
 
     kind = "envs"
+    wait_s = WAIT_LIMIT_S
 
     def prepare(self, folder: Path) -> None:
         """Train on an environment that is not odd, which loads what later attempts need."""

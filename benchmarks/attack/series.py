@@ -50,9 +50,15 @@ class Verdict:
 
 
 class Attack(Protocol):
-    """One kind of attack."""
+    """One kind of attack.
+
+    Attributes:
+        kind: its name.
+        wait_s: seconds after which an attempt hangs.
+    """
 
     kind: str
+    wait_s: float
 
     def prepare(self, folder: Path) -> None:
         """Make what the attempts spoil copies of; called once in each process."""
@@ -87,7 +93,7 @@ def run_series(attack: Attack, seed: int, numbers: range, folder: Path, log: Pat
         note(log, {"kind": attack.kind, "begin": number})
         rng = random.Random(f"{seed} {attack.kind} {number}")
         try:
-            with quiet(), limited(WAIT_LIMIT_S):
+            with quiet(), limited(attack.wait_s):
                 verdict = attack.attempt(number, rng, place)
         except HangError as error:
             verdict = Verdict(attack.kind, number, "", FAULT, f"hang: {error}\n{_stack(error)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attack.damage import damage
-from benchmarks.attack.series import FAULT, Verdict, refusal
+from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, refusal
 from redline.errors import RedlineError
 from redline.profile.analyse.shares import with_shares
 from redline.profile.analyse.summary import summarize
@@ -25,6 +25,7 @@ class Sessions:
     """Damages copies of recorded sessions and reports them, in this process."""
 
     kind = "sessions"
+    wait_s = WAIT_LIMIT_S
 
     def prepare(self, folder: Path) -> None:
         """Report the sessions as they are."""

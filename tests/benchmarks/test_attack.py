@@ -46,6 +46,7 @@ def test_a_fault_is_one(tmp_path: Path) -> None:
 
     class Broken:
         kind = "broken"
+        wait_s = 9.0
 
         def prepare(self, folder: Path) -> None:
             """Nothing."""
