@@ -92,12 +92,26 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
     return rows
 
 
-def measure(python: str, name: str, seconds: float, stubs: Path) -> list[dict[str, Any]]:
-    """Unprofiled, profiled, unprofiled, of equal work."""
-    with tempfile.TemporaryDirectory() as directory:
-        session = Path(directory) / "session"
-        truth = run(python, name, seconds, stubs, session)
-        return compare(name, truth, reported(python, session))
+def measure(
+    python: str, name: str, seconds: float, stubs: Path, tries: int = 3
+) -> list[dict[str, Any]]:
+    """Unprofiled, profiled, unprofiled, of equal work.
+
+    A time is known only as well as the runs before and after agree. So the program is measured
+    again, a few times at most, while they differ by more than the tolerance; the steadiest counts.
+    """
+    found: list[list[dict[str, Any]]] = []
+    while len(found) < tries and not (found and drift(found[-1]) <= TOLERANCE):
+        with tempfile.TemporaryDirectory() as directory:
+            session = Path(directory) / "session"
+            truth = run(python, name, seconds, stubs, session)
+            found.append(compare(name, truth, reported(python, session)))
+    return min(found, key=drift)
+
+
+def drift(rows: list[dict[str, Any]]) -> float:
+    """The largest difference between the two unprofiled runs of a part, of 1."""
+    return max(abs(row["drift"]) for row in rows)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -319,10 +319,10 @@ def a_subprocess() -> None:
 
 
 def a_fork() -> None:
-    """A child that computes, waited for."""
+    """A child that sleeps, waited for: one that computes would be slower while it is recorded."""
     pid = os.fork()
     if pid == 0:
-        flat(200_000)
+        time.sleep(0.01)
         os._exit(0)
     os.waitpid(pid, 0)
 
