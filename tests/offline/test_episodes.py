@@ -17,7 +17,7 @@ from redline.nested import leaves
 from redline.offline import (
     CarriedSpaces,
     RecordedEpisodes,
-    as_rollout,
+    as_rollouts,
     read_episodes,
     write_episodes,
 )
@@ -266,13 +266,16 @@ def test_a_source_that_is_not_there_is_named(source: str) -> None:
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(episodes=some_episodes(), num_envs=st.integers(1, 4))
-def test_replay_holds_every_transition(episodes: RecordedEpisodes, num_envs: int) -> None:
+@given(episodes=some_episodes(), num_envs=st.integers(1, 4), rows=st.integers(1, 8))
+def test_replay_holds_every_transition(
+    episodes: RecordedEpisodes, num_envs: int, rows: int
+) -> None:
     """The successor of each step, worked out from the arrays alone, is what replay gives."""
-    rollout = as_rollout(episodes, num_envs)
     spec = ReplaySpec.from_spaces(OBS, spaces.Discrete(2), num_envs)
     replay = Replay(ReplayConfig(capacity=64, n_step=1, gamma=0.5), spec)
-    replay.add(rollout)
+    for rollout in as_rollouts(episodes, num_envs, rows=rows):
+        replay.add(rollout)
+    replay.break_chain()
     assert len(replay) == episodes.num_steps
     batch = replay.sample(2048, np.random.default_rng(0))
 

@@ -161,7 +161,8 @@ def test_settings_are_split_and_what_does_not_divide_is_named() -> None:
 
 
 def test_what_ranks_cannot_do_is_refused() -> None:
-    for settings in ({"eval_async": True, "eval_interval": 10}, {"target_kl": 0.1}):
+    wrong = ({"eval_async": True, "eval_interval": 10}, {"target_kl": 0.1}, {"data": "d.npz"})
+    for settings in wrong:
         with pytest.raises(ConfigError, match="does not go with several ranks"):
             Ranks(0, 2).check(_config("ppo", **settings))
         ALONE.check(_config("ppo", **settings))

@@ -33,6 +33,7 @@ SAC: dict[str, Any] = {
     "learning_starts": 0,
     "batch_size": 16,
     "replay_ratio": 16,
+    "replay_size": 4000,
     "hidden_sizes": (32,),
     "normalize_obs": True,
     "tensorboard": False,
@@ -186,6 +187,9 @@ def test_a_run_does_not_go_on_with_other_data(data: dict[str, Any], tmp_path: Pa
     with pytest.raises(IncompatibleCheckpointError, match="have changed"):
         redline.train(resume=run.out, total_env_steps=1024, data=other, quiet=True)
     redline.train(resume=run.out, total_env_steps=1024, data=data, quiet=True)
+    np.savez(tmp_path / "moved.npz", **data)
+    moved = ["--data", str(tmp_path / "moved.npz"), "--total-env-steps", "1536", "--quiet"]
+    assert main(["train", "--resume", str(run.out), *moved]) == 0
 
 
 def test_sac_goes_on_from_a_clone_and_its_data(

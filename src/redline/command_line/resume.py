@@ -28,6 +28,8 @@ class ResumeArguments(ProfileOptions):
     """The run's back end again, where it is `module:Name`, so that the module is imported."""
     collector: str | None = None
     """Likewise its collector."""
+    data: str | None = None
+    """The run's recorded episodes, where they lie elsewhere now."""
     callbacks: tuple[str, ...] = ()
     """Likewise its callbacks, in their order: `--callback module:Name`."""
     set: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ def resume(arguments: list[str]) -> int:
         parsed.resume,
         Given(
             algorithm=algorithm,
+            data=parsed.data,
             env=parsed.env,
             env_backend=parsed.env_backend,
             collector=parsed.collector,

@@ -13,11 +13,13 @@ from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
 from redline.collect.recorded import RecordedCollector
 from redline.envs import VecEnv
 from redline.errors import ConfigError
-from redline.offline import CarriedSpaces, RecordedEpisodes, as_rollout, read_episodes
+from redline.offline import CarriedSpaces, RecordedEpisodes, as_rollouts, read_episodes
 from redline.policies import Policy
 from redline.registry import PYTHON_ONLY
 from redline.replay import Replay
 from redline.train.settings import RunConfig
+
+_ROWS = 1024  # of replay that are filled at a time
 
 
 def data_label(data: Any) -> str:
@@ -84,7 +86,9 @@ class RunData:
                 f"{replay.config.capacity:,}. Give a larger replay_size, or fewer episodes."
             )
         action = policy.stored_action(episodes.action)
-        replay.add(as_rollout(dataclasses.replace(episodes, action=action), replay.num_envs))
+        stored = dataclasses.replace(episodes, action=action)
+        for rollout in as_rollouts(stored, replay.num_envs, rows=min(_ROWS, replay.ring_rows)):
+            replay.add(rollout)
         replay.break_chain()  # what is collected first is no continuation
         said = f"replay begins with {episodes.num_steps:,} transitions of {self._about(whole)}"
         if left_out:
