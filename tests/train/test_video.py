@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -205,7 +206,10 @@ def test_eval_in_a_window_shows_every_episode(
     ("env", "said"),
     [
         ("NoWindow-v0", r"shows no window: its render modes are \['ansi'\]"),
-        ("NoDisplay-v0", r"could not open a window .*No available video device.*no display"),
+        (
+            "NoDisplay-v0",
+            r"could not open a window: this process has no display.*No available video device",
+        ),
     ],
 )
 def test_a_window_that_cannot_be_is_refused(
@@ -216,3 +220,20 @@ def test_a_window_that_cannot_be_is_refused(
     run = dicing(tmp_path / "run", env)
     with pytest.raises(ConfigError, match=said):
         run.evaluate(1, render="human")
+
+
+def test_drawing_where_nobody_sees_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pygame takes its offscreen driver by itself where there is no display."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    run = dicing(tmp_path / "run")
+    for driver, is_seen in (("x11", True), ("offscreen", False)):
+        display = SimpleNamespace(get_init=lambda: True, get_driver=lambda driver=driver: driver)
+        monkeypatch.setitem(sys.modules, "pygame", SimpleNamespace(display=display))
+        if is_seen:
+            assert run.evaluate(1, render="human").episodes == 1
+            continue
+        with pytest.raises(ConfigError, match="this process has no display"):
+            run.evaluate(1, render="human")

@@ -76,9 +76,10 @@ def read_episodes(source: Any) -> RecordedEpisodes:
 def _read_npz(path: Path) -> RecordedEpisodes:
     try:
         with path.open("rb") as stream:  # numpy leaves a torn file open that it has opened itself
+            if not zipfile.is_zipfile(stream):  # numpy would advise to unpickle it
+                raise ValueError("it is no archive of arrays, or not a whole one")
+            stream.seek(0)
             file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is one array, not several")
             arrays = _nested({n: file[n] for n in file.files if _top(n) in NAMES + SUCCESSORS})
     except _BROKEN as error:
         raise ConfigError(

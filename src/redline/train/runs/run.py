@@ -51,7 +51,7 @@ from redline.train.runs.run_directory import read_config
 from redline.train.runs.sealed_files import require_same_config
 from redline.train.runs.summary import last_return_row, summarize_run
 from redline.train.runs.video import EpisodeFrames, best_and_worst, write_video
-from redline.train.runs.window import explained_window, windowed
+from redline.train.runs.window import explained_window, refuse_unseen, windowed
 from redline.train.settings import RunConfig
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -198,6 +198,7 @@ class Run:
         make_env: Callable[[int], VecEnv] = partial(make_some, settings)
         if render is not None:
             make_env, num_envs = partial(windowed, settings), 1
+            on_episodes = refuse_unseen(on_episodes)
         with explained_window(render):
             return evaluate(
                 make_env,

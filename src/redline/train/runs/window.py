@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,10 @@ from redline.envs import EnvSettings, VecEnv
 from redline.errors import ConfigError
 from redline.train.runs.video import drawing_settings
 
+_NO_DISPLAY = (
+    "the environment could not open a window: this process has no display (neither DISPLAY nor "
+    "WAYLAND_DISPLAY is set). Run it where there is one, or write a video instead: --video."
+)
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "MUJOCO_GL")
 
 
@@ -69,11 +73,27 @@ def explained_window(render: str | None) -> Iterator[None]:
     except Exception as error:
         if render is None or not _lacks_display():
             raise
-        raise ConfigError(
-            f"the environment could not open a window ({error}): this process has no display "
-            f"(neither DISPLAY nor WAYLAND_DISPLAY is set). Run it where there is one, or write a "
-            f"video instead: --video."
-        ) from error
+        raise ConfigError(f"{_NO_DISPLAY} The environment said: {error}") from error
+
+
+def refuse_unseen(on_step: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    """What to call after every step in a window, which looks whether there is one.
+
+    pygame draws on without a display, where nobody sees it.
+
+    Args:
+        on_step: what else to call; None: nothing.
+    """
+
+    def call(ended: Any) -> None:
+        pygame = sys.modules.get("pygame")
+        drawn = pygame is not None and pygame.display.get_init()
+        if drawn and _lacks_display() and pygame.display.get_driver() in ("dummy", "offscreen"):
+            raise ConfigError(_NO_DISPLAY)
+        if on_step is not None:
+            on_step(ended)
+
+    return call
 
 
 def _lacks_display() -> bool:
