@@ -43,12 +43,11 @@ def _require_window(settings: EnvSettings) -> None:
         env.close()
     if isinstance(settings.env, str):
         # Gymnasium shows the pictures of an environment that has no window of its own.
-        shows, reason = (
-            {"human", "rgb_array"} & set(modes),
-            f"its render modes are {modes or 'none'}",
-        )
+        shows = not {"human", "rgb_array"}.isdisjoint(modes)
+        reason = f"its render modes are {modes or 'none'}"
     else:
-        shows, reason = mode == "human", f"it was made with render_mode={mode!r}"
+        shows = mode == "human"
+        reason = f"it was made with render_mode={mode!r}"
     if not shows:
         raise ConfigError(
             f"{settings.env_id} shows no window: {reason}. Give an environment that draws itself, "
