@@ -113,7 +113,7 @@ class RecordedEpisodes:
         if steps == 0:
             raise ConfigError(f"{source} holds no steps: its arrays are empty. Record some first.")
         terminated, truncated = (_flags(arrays[n], n, source) for n in NAMES[3:])
-        obs, action = (_tree(arrays[name]) for name in NAMES[:2])
+        obs, action = (_tree(arrays[name], f"{source}: {name}") for name in NAMES[:2])
         _require_rows(steps, source, obs=obs, action=action)
         _require_rows(steps, source, terminations=terminated, truncations=truncated)
         if not (terminated[-1] or truncated[-1]):
@@ -192,7 +192,7 @@ def _final(
     if not given:
         zeros = map_leaves(lambda leaf: np.zeros((len(last), *leaf.shape[1:]), leaf.dtype), obs)
         return zeros, np.zeros(len(last), np.bool_)
-    found = _tree(arrays[given[0]])
+    found = _tree(arrays[given[0]], f"{source}: {given[0]}")
     rows = len(last) if given[0] == "final_observations" else len(arrays["rewards"])
     _require_rows(rows, source, **{given[0]: found})
     mine, other = ([name for name, _ in leaves(tree)] for tree in (obs, found))
@@ -206,19 +206,31 @@ def _final(
     return found, np.ones(len(last), np.bool_)
 
 
-def _tree(value: Any) -> Any:
+def _tree(value: Any, name: str) -> Any:
     """Arrays in mappings; a tuple becomes a mapping with the keys "0", "1", ..."""
     if isinstance(value, Mapping):
-        return {str(key): _tree(each) for key, each in value.items()}
+        return {str(key): _tree(each, f"{name} {key!r}") for key, each in value.items()}
     if isinstance(value, tuple):
-        return {str(index): _tree(each) for index, each in enumerate(value)}
-    return np.asarray(value)
+        return {str(index): _tree(each, f"{name} {index}") for index, each in enumerate(value)}
+    return _array(value, name)
+
+
+def _array(value: Any, name: str) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ConfigError(f"{name} is no array ({error}). Give rows of one shape.") from error
+
+
+def _is_column(array: Array) -> bool:
+    """Whether there is one value in each row."""
+    return array.ndim > 0 and array.size == len(array)
 
 
 def _numbers(value: Any, source: str) -> Array:
     """[N] float32 rewards."""
-    reward = np.asarray(value)
-    if reward.dtype.kind not in "buif" or reward.size != len(reward):
+    reward = _array(value, f"{source}: rewards")
+    if reward.dtype.kind not in "buif" or not _is_column(reward):
         raise ConfigError(
             f"{source}: rewards is {reward.dtype} of shape {reward.shape}, and must be one number "
             f"for each step."
@@ -232,9 +244,9 @@ def _numbers(value: Any, source: str) -> Array:
 
 def _flags(value: Any, name: str, source: str) -> Array:
     """[N] bool."""
-    flags = np.asarray(value)
+    flags = _array(value, f"{source}: {name}")
     is_flag = flags.dtype.kind in "bui" and bool(((flags == 0) | (flags == 1)).all())
-    if not is_flag or flags.size != len(flags):
+    if not is_flag or not _is_column(flags):
         raise ConfigError(
             f"{source}: {name} is {flags.dtype} of shape {flags.shape}, and must be one truth for "
             f"each step."

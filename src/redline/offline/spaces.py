@@ -160,7 +160,8 @@ def _require_range(
 
 def _clipped(value: Array, space: spaces.Box, name: str) -> Array:
     """Within the bounds, if it is but for rounding."""
-    slack = _CLOSE * np.where(np.isfinite(space.high - space.low), space.high - space.low, 1.0)
+    width = space.high.astype(np.float64) - space.low.astype(np.float64)
+    slack = _CLOSE * np.where(np.isfinite(width), width, 1.0)
     outside = (value < space.low - slack) | (value > space.high + slack)
     if outside.any():
         row = int(np.argwhere(outside)[0][0])

@@ -49,6 +49,7 @@ class RunData:
         self._label, self._config = config.run.data, config
         self.learns = algorithm.learns_from_data
         self._episodes: RecordedEpisodes | None = None
+        self._said: list[str] = []
         _require_sense(config, algorithm)
         if self._label is None or (resumed and not self.learns):
             return
@@ -61,8 +62,11 @@ class RunData:
 
     def collector(self, env: VecEnv, policy: Policy) -> RecordedCollector:
         """What draws the rollouts of an algorithm that learns from data."""
+        episodes = self._carried(env)
+        self._said = [f"learns from {episodes.num_steps:,} steps of {self._about(episodes)}"]
+        self._episodes = None  # the collector has them
         return RecordedCollector(
-            self._carried(env),
+            episodes,
             policy,
             rows=self._config.algo.num_envs,
             seed=self._config.run.seed,
@@ -78,9 +82,14 @@ class RunData:
             return []
         _require_plain(replay, policy)
         whole = self._carried(env)
-        episodes = whole.with_successors() if whole.final_known.size else whole
+        episodes = whole.with_successors()
         left_out = whole.num_steps - episodes.num_steps
-        if not 0 < episodes.num_steps <= replay.config.capacity:
+        if episodes.num_steps == 0:
+            raise ConfigError(
+                f"data={self._label!r} hold no transition: each episode is one step, and what came "
+                f"after it is not known. Add next_observations."
+            )
+        if episodes.num_steps > replay.config.capacity:
             raise ConfigError(
                 f"data={self._label!r} hold {episodes.num_steps:,} transitions, and replay_size="
                 f"{replay.config.capacity:,}. Give a larger replay_size, or fewer episodes."
@@ -90,6 +99,7 @@ class RunData:
         for rollout in as_rollouts(stored, replay.num_envs, rows=min(_ROWS, replay.ring_rows)):
             replay.add(rollout)
         replay.break_chain()  # what is collected first is no continuation
+        self._episodes = None  # a second copy is of no use
         said = f"replay begins with {episodes.num_steps:,} transitions of {self._about(whole)}"
         if left_out:
             said += (
@@ -100,9 +110,7 @@ class RunData:
 
     def describe(self) -> list[str]:
         """What to say when all is learned from the data."""
-        if self._episodes is None or not self.learns:
-            return []
-        return [f"learns from {self._episodes.num_steps:,} steps of {self._about(self._episodes)}"]
+        return self._said
 
     def _carried(self, env: VecEnv) -> RecordedEpisodes:
         if self._episodes is None:
