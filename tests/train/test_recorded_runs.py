@@ -243,7 +243,7 @@ def test_box_actions_are_kept_between_minus_one_and_one(tmp_path: Path) -> None:
         ("bc", {"data": "x.npz", "collector": "workers"}, "nothing to collect"),
         ("sac", {"data": {"observations": 1}}, "has no actions"),
         ("r2d1", {"core": "lstm"}, "recorded episodes do not hold"),
-        ("sac", {"replay_size": 100}, "larger replay_size"),
+        ("sac", {"replay_size": 500}, "larger replay_size"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
