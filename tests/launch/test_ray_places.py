@@ -104,7 +104,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
-def test_runs_of_a_lost_node_go_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
+def test_a_run_of_a_lost_node_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "ppo-CartPole-v1-seed=1"
 
     def lose_its_node() -> None:
@@ -118,7 +118,7 @@ def test_runs_of_a_lost_node_go_on_elsewhere(cluster: Any, tmp_path: Path) -> No
     done = redline.sweep(
         algorithm="ppo",
         base=BASE,
-        seeds=2,
+        seeds=1,
         out=tmp_path,
         on="ray",
         address=cluster.address,
@@ -128,7 +128,7 @@ def test_runs_of_a_lost_node_go_on_elsewhere(cluster: Any, tmp_path: Path) -> No
     assert not losing.is_alive()
     assert done.exit_code == 0
     with SweepState(tmp_path) as state:
-        assert [run.result["env_steps"] for run in state.runs("done")] == [12_032, 12_032]
+        assert [run.result["env_steps"] for run in state.runs("done")] == [12_032]
     assert "resumed" in (run / "history.jsonl").read_text()
     nodes = [line for line in (run / "output.txt").read_text().splitlines() if " node " in line]
     assert len(set(nodes)) == 2  # the second on another one
