@@ -134,7 +134,7 @@ def test_a_run_of_a_lost_node_goes_on_elsewhere(cluster: Any, tmp_path: Path) ->
     assert len(set(nodes)) == 2  # the second on another one
 
 
-def _wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+def _wait_until(condition: Callable[[], bool], limit_s: float = 300.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end

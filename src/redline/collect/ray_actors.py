@@ -36,7 +36,7 @@ from redline.envs.workers.supervisor import WorkerLink, pickled
 from redline.envs.workers.worker_main import FAILED, REFUSED, guarded
 from redline.errors import ClusterError, RedlineError, WorkerError
 
-_START_S = 120.0  # making environments, on a node that must perhaps load the program first
+_START_S = 240.0  # making environments, on a node that must perhaps load the program first
 _LOOK_S = 0.5
 _PROBE_S = 2.0  # for an actor that lives to say so
 _END_S = 2.0
