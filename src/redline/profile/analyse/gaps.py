@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from redline.profile.analyse.decoded import Decoded, State
 from redline.profile.reader import Process
@@ -51,27 +50,29 @@ def named_gaps(process: Process, thread: Decoded) -> Decoded:
     known = [LEARNING, COLLECTION, STARTUP, FORWARD]
     if not all(name in numbers for name in known) or _marks_itself(names, thread):
         return thread
+    if not _calls_forward(names, thread):
+        return thread
     into = {name: i for i, name in enumerate(known[:3])}
     follows = np.array(
-        [-1 if s is None else into.get(_kind_of(names, s), -1) for s in thread.states], np.int64
+        [-1 if s is None else into.get(_kind_of(names, s), -1) for s in thread.states], np.int8
     )
-    gap = np.array([s is not None and s.operation == 0 for s in thread.states])
-    own = thread.stream[1].astype(np.int64)
-    after = _next(follows[own])
-    seen = np.flatnonzero(follows[own] >= 0)
-    if len(seen) == 0 or not _calls_forward(names, thread):
-        return thread
-    after[: seen[0]] = into[STARTUP]
-    chosen = gap[own] & (after >= 0)
+    is_gap = np.array([s is not None and s.operation == 0 for s in thread.states])
+    own = thread.stream[1].copy()
+    kinds = follows[own]
+    seen = np.flatnonzero(kinds >= 0)  # begins of what gaps are named after
+    gaps = np.flatnonzero(is_gap[own])
+    gaps = gaps[gaps < seen[-1]]
+    after = kinds[seen[np.searchsorted(seen, gaps)]]
+    after[gaps < seen[0]] = into[STARTUP]
     states: list[State | None] = list(thread.states)
-    for kind in range(3):
-        here: list[int] = np.unique(own[chosen & (after == kind)]).tolist()
-        for number in here:
-            state = states[number]
-            if state is not None:
-                own[chosen & (after == kind) & (thread.stream[1] == number)] = len(states)
+    renamed = np.zeros((len(states), 3), np.uint32)
+    for number, state in enumerate(thread.states):
+        if state is not None and state.operation == 0:
+            for kind in range(3):
+                renamed[number, kind] = len(states)
                 states.append(State(numbers[known[kind]], state.marked, state.level))
-    return replace(thread, states=states, stream=(thread.stream[0], own.astype(np.uint32)))
+    own[gaps] = renamed[own[gaps], after]
+    return replace(thread, states=states, stream=(thread.stream[0], own))
 
 
 def _kind_of(names: dict[int, str], state: State) -> str:
@@ -86,10 +87,3 @@ def _marks_itself(names: dict[int, str], thread: Decoded) -> bool:
 
 def _calls_forward(names: dict[int, str], thread: Decoded) -> bool:
     return any(s is not None and names.get(s.operation) == FORWARD for s in thread.states)
-
-
-def _next(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[N] the first of these that is not -1, from each on; -1 after the last."""
-    places = np.where(kinds >= 0, np.arange(len(kinds)), len(kinds))
-    at = np.minimum.accumulate(places[::-1])[::-1]
-    return np.append(kinds, -1)[at]

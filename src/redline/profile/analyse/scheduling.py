@@ -141,12 +141,18 @@ def _is_blind(blind: Stream | None, ticks: Ticks) -> NDArray[np.bool_]:
 def _waited(stream: Stream, waits: NDArray[np.bool_], ticks: Ticks) -> NDArray[np.int64]:
     """[N] how long a wait was known of in each tick."""
     times, numbers = stream
-    waiting = waits[numbers]
-    until = np.concatenate([[0], np.cumsum(np.where(waiting[:-1], np.diff(times), 0))])
+    known = np.flatnonzero(waits[numbers])  # of all stretches the few that wait
+    if len(known) == 0:
+        return np.zeros(len(ticks.begin_ns), np.int64)
+    begins, ends = times[known], times[np.minimum(known + 1, len(times) - 1)]
+    if known[-1] == len(times) - 1:
+        ends[-1] = np.iinfo(np.int64).max  # the last state has no end
+    before = np.concatenate([[0], np.cumsum(ends[:-1] - begins[:-1])])
 
     def total(at: NDArray[np.int64]) -> NDArray[np.int64]:
-        place = np.clip(np.searchsorted(times, at, side="right") - 1, 0, None)
-        return until[place] + np.where(waiting[place], np.maximum(at - times[place], 0), 0)
+        place = np.searchsorted(begins, at, side="right") - 1
+        found = before[place] + np.minimum(at, ends[place]) - begins[place]
+        return np.where(place >= 0, found, 0)
 
     return total(ticks.end_ns) - total(ticks.begin_ns)
 
@@ -188,24 +194,21 @@ def _overlaid(thread: Decoded, pieces: list[tuple[int, int, int]]) -> Decoded:
         return thread
     times, numbers = thread.stream
     begins, ends, found = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
-    edges = np.unique(np.concatenate([times, begins, ends]))
-    edges = edges[edges >= times[0]]
-    own = numbers[np.searchsorted(times, edges, side="right") - 1].astype(np.int64)
-    piece = np.searchsorted(begins, edges, side="right") - 1
-    covered = (piece >= 0) & (edges < ends[piece])
-    over = np.where(covered, found[piece], -1)
+    # What the pieces add is put in between: the stream itself may have a hundred million states.
+    extra = np.setdiff1d(np.concatenate([begins, ends]), times)
+    extra = extra[extra >= times[0]]
+    at = np.searchsorted(times, extra)
+    edges, own = np.insert(times, at, extra), np.insert(numbers, at, numbers[at - 1])
+    first, after = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
+    rows = np.concatenate([np.arange(i, j) for i, j in zip(first, after, strict=True)])
+    over = np.repeat(found, after - first)
     states = list(thread.states)
-    known: dict[State, int] = {}
-    for number, level in {
-        (int(n), int(v)) for n, v in zip(own[covered], over[covered], strict=True)
-    }:
+    under = own[rows]
+    for number, level in {(int(n), int(v)) for n, v in zip(under, over, strict=True)}:
         state = states[number]
         if state is None:
             continue  # a thread that is gone does not wait
-        fresh = State(state.operation, state.marked, level)
-        if fresh not in known:
-            known[fresh] = len(states)
-            states.append(fresh)
-        own[covered & (own == number) & (over == level)] = known[fresh]
+        own[rows[(under == number) & (over == level)]] = len(states)
+        states.append(State(state.operation, state.marked, level))
     changed = np.concatenate([[True], own[1:] != own[:-1]])
-    return replace(thread, states=states, stream=(edges[changed], own[changed].astype(np.uint32)))
+    return replace(thread, states=states, stream=(edges[changed], own[changed]))
