@@ -79,7 +79,7 @@ def rooms() -> Picture:
         ],
         [
             ("algos", "losses, update(batch)", GREEN),
-            ("replay", "what was collected", GREEN),
+            ("replay, offline", "what was collected", GREEN),
             ("collect", "envs x policy -> rollout", GREEN),
         ],
         [
