@@ -13,7 +13,7 @@ from typing import Any
 
 from redline.errors import ClusterError, ConfigError, MissingExtraError
 
-_PORT_S, _ANSWER_S, _CONNECT_S = 2.0, 6.0, 60.0
+_PORT_S, _ANSWER_S, _CONNECT_S = 2.0, 3.0, 60.0
 # How a client begins HTTP/2, on which gRPC and so Ray rests, and the type of the frame that every
 # server answers with: RFC 9113, sections 3.4 and 6.5.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
