@@ -228,8 +228,8 @@ def main() -> int:
     for name, case in CASES.items():
         found["cases"][name] = measured(case, costs)
         print(name, json.dumps(found["cases"][name], indent=2), flush=True)
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
-    RESULTS.with_suffix(".md").write_text(page(found))
+        RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+        RESULTS.with_suffix(".md").write_text(page(found))
     return 0
 
 
