@@ -37,7 +37,7 @@ IDLE: list[tuple[str, str, dict[str, Any], str]] = [
     # (algorithm, env, settings, what the error names)
     ("ppo", "CartPole-v1", {"cpu_affinity": "97-99"}, "collector='central'"),
     ("ppo", "CartPole-v1", {"num_workers": 3}, "env_backend='processes'"),
-    ("ppo", "CartPole-v1", {"max_staleness": 2}, "collector='async', and here is"),
+    ("ppo", "CartPole-v1", {"max_staleness": 2}, "'async' and collector='ray', and here is"),
     ("ppo", "CartPole-v1", {"max_staleness": 2, "collector": "workers"}, "collector='async'"),
     ("ppo", "CartPole-v1", {"num_groups": 3, "collector": "central"}, "collector='alternating'"),
     ("ppo", "CartPole-v1", {"overlap_groups": False}, "collector='alternating'"),
