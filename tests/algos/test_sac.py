@@ -445,3 +445,14 @@ def test_wrong_spaces_and_settings_are_refused() -> None:
 def test_bad_hyperparameters_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         SACConfig(**settings)
+
+
+def test_a_fixed_alpha_is_that_of_the_config_when_a_run_goes_on() -> None:
+    """As after --resume RUN --set alpha=0.2, which had no effect."""
+    for before in (0.1, None):
+        later = made(alpha=0.2)
+        later.load_state_dict(made(alpha=before).state_dict())
+        assert float(later.state_dict()["log_alpha"].exp()) == pytest.approx(0.2)
+    learned = made(alpha=None)
+    learned.load_state_dict(made(alpha=None, initial_alpha=3.0).state_dict())
+    assert float(learned.state_dict()["log_alpha"].exp()) == pytest.approx(3.0)

@@ -10,12 +10,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import redline
+from redline.algos.registry import declaration
 from redline.cli import main
 from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
 from redline.train.callbacks import Callback, Curriculum, RunState, SaveBest, StopAtReturn
 from redline.train.loops.callback_calls import CallbackCalls
+from redline.train.presets import preset_config
+from redline.train.runs.changes import changed_config
 from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -135,11 +139,14 @@ class Logs:
 
 def test_logged_values_join_every_log(tmp_path: Path) -> None:
     """Rows after iterations 2, 4, 6 and 8; in the second one stands the mean of 192 and 256."""
-    run = train(tmp_path / "r", callbacks=[Logs()], jsonl=True)
+    run = train(tmp_path / "r", callbacks=[Logs()], jsonl=True, tensorboard=True)
     assert [row["my/steps"] for row in rows(run)] == ["", "224.0", "352.0", "480.0"]
     lines = (run.out / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line).get("my/steps") for line in lines] == [None, 224.0, 352.0, 480.0]
     assert {row["nothing"] for row in rows(run)} == {""}, "NaN is no value"
+    events = EventAccumulator(str(run.out / "tensorboard")).Reload()
+    found = [(each.step, each.value) for each in events.Scalars("my/steps")]
+    assert found == [(256, 224.0), (384, 352.0), (512, 480.0)]
 
 
 class StopsAt:
@@ -161,6 +168,20 @@ def test_a_stopped_run_ends_with_a_row_and_a_checkpoint(
     redline.train(resume=run.out, env=Leveled, callbacks=[StopsAt()])
     assert "was ended by a callback at 192 env_steps" in capsys.readouterr().err
     assert len(history(run)) == 2
+
+
+class StopsAtCheckpoint:
+    def on_checkpoint(self, state: RunState) -> None:
+        state.stop("it is saved")
+
+
+def test_a_stop_in_on_checkpoint_ends_as_any_other(tmp_path: Path) -> None:
+    """It used to leave no row, and no reason in the checkpoint, so that a resume went on."""
+    run = train(tmp_path / "r", callbacks=[StopsAtCheckpoint()], log_interval=192)
+    assert [row["env_steps"] for row in rows(run)] == ["128"]
+    assert [path.name for path in (run.out / "checkpoints").iterdir()] == ["step_000000000128-1"]
+    again = redline.train(resume=run.out, env=Leveled, callbacks=[StopsAtCheckpoint()], quiet=True)
+    assert again.inspect()["env_steps"] == 128
 
 
 def test_stop_at_return(tmp_path: Path) -> None:
@@ -223,6 +244,18 @@ class KilledAt:
     def on_iteration(self, state: RunState) -> None:
         if state.iteration == self.iterations:
             raise self.Killed
+
+
+class KilledNext(KilledAt):
+    """A kill after the first iteration of a resumed run."""
+
+    __qualname__ = "KilledAt"  # as the one that the run was begun with
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def on_iteration(self, state: RunState) -> None:
+        raise self.Killed
 
 
 @pytest.mark.parametrize("collector", ["serial", "async"])
@@ -446,9 +479,73 @@ def test_set_changes_a_resumed_run_and_its_history_says_so(
     for wrong in ("num_envs=4", "hidden_sizes=[8]", "env=Other-v0"):
         assert main([*command, "--set", wrong]) == 2
         assert "cannot be changed" in capsys.readouterr().err
+    longer = [word.replace("640", "704") for word in command]
+    assert main([*longer, "--set", "worker_timeout_s=9"]) == 2
+    assert "has no effect in this run" in capsys.readouterr().err
     assert main([*command, "--set", "lr=1"]) == 2
     assert "did you mean learning_rate" in capsys.readouterr().err
     assert main([*command, "--set", "gamma"]) == 2
+
+
+class SetsLater:
+    def on_iteration(self, state: RunState) -> None:
+        if state.env_steps == 24:
+            state.set_hyperparameter("learning_rate", 5e-4)
+
+
+def test_rows_of_an_off_policy_run_show_what_a_callback_has_set(tmp_path: Path) -> None:
+    run = redline.train(
+        "ddpg", env="Pendulum-v1", out=tmp_path / "r", callbacks=[SetsLater()], total_env_steps=40,
+        num_envs=1, rollout_length=4, learning_starts=8, log_interval=8, batch_size=8,
+        hidden_sizes=[8], learning_rate=1e-3, replay_ratio=8.0, tensorboard=False, quiet=True,
+        num_threads=1,
+    )  # fmt: skip
+    rates = [row["learning_rate"] for row in rows(run)]
+    assert rates == ["0.001", "0.001", "0.001", "0.0005", "0.0005"]
+
+
+class SetsRate:
+    def on_iteration(self, state: RunState) -> None:
+        if state.iteration == 1:
+            state.set_hyperparameter("learning_rate", 5e-4)
+
+
+def test_set_wins_over_what_a_callback_had_set(tmp_path: Path) -> None:
+    """Also when the run was killed after that resume and before its next checkpoint."""
+    run = train(tmp_path / "r", callbacks=[SetsRate(), KilledAt(0)], total_env_steps=128)
+    assert rows(run)[-1]["learning_rate"] == "0.0005"
+    again: dict[str, Any] = {"resume": run.out, "env": Leveled, "quiet": True}
+    with pytest.raises(KilledAt.Killed):
+        redline.train(
+            **again, callbacks=[SetsRate(), KilledNext()],
+            set={"learning_rate": 1e-5, "total_env_steps": 256},
+        )  # fmt: skip
+    redline.train(**again, callbacks=[SetsRate(), KilledAt(0)])
+    assert [row["learning_rate"] for row in rows(run)] == ["0.0005", "1e-05"]
+
+
+def test_set_refuses_what_only_begins_a_run_and_fixes_a_temperature() -> None:
+    config = preset_config(declaration("sac"), "Pendulum-v1", "default")
+    with pytest.raises(ConfigError, match=r"initial_alpha cannot be .* what a run begins with"):
+        changed_config(config, {"initial_alpha": 7.0})
+    assert changed_config(config, {"alpha": 0.2}).algo.alpha == 0.2  # type: ignore[attr-defined]
+
+
+class Plain:
+    level = 0
+
+    def on_iteration(self, state: RunState) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["on_iteration", "__class__", "__dict__"])
+def test_a_checkpoint_sets_only_data_of_a_callback(name: str) -> None:
+    callback = Plain()
+    calls = CallbackCalls([callback], state=None)  # type: ignore[arg-type]
+    saved = {"callback": calls.state_dict()[0]["callback"], "attributes": {"level": 3, "new": 1}}
+    calls.load_state_dict([saved])
+    assert vars(callback) == {"level": 3, "new": 1}
+    with pytest.raises(IncompatibleCheckpointError, match="holds no data"):
+        calls.load_state_dict([{**saved, "attributes": {name: {}}}])
 
 
 def test_the_state_of_other_callbacks_is_refused() -> None:

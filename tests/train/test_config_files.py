@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,20 @@ def test_bad_files_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_files_of_unreasonable_size_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nested too deep"):
+        read_mapping(written(tmp_path / "deep.json", "[" * 200_000))
+    with pytest.raises(ConfigError, match="at most 4,194,304"):
+        read_mapping(written(tmp_path / "large.yaml", "1" * 5_000_000))
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        read_mapping(tmp_path / "a.json")
+    with pytest.raises(ConfigError, match="is not JSON"):
+        config_of(given_settings({"algorithm": "ppo"})).replace(
+            env_kwargs=f'{{"a": {"9" * 5_000}}}'
+        )
+
+
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
         read_mapping("nowhere.yaml")
@@ -152,6 +167,26 @@ def test_a_runs_config_decides_no_imports(run: Run, tmp_path: Path, name: str) -
     option = f"--{name.replace('_', '-')}"
     config = parse_train_arguments(["--config", str(file), option, "stranger:Thing"])
     assert getattr(config.run, name) == "stranger:Thing"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "option"),
+    [
+        ("wandb", True, ["--wandb"]),
+        ("accelerate", "compile", ["--accelerate", "compile"]),
+        ("env_kwargs", '{"xml_file": "/a.xml"}', ["--env-kwargs", '{"xml_file": "/a.xml"}']),
+    ],
+)
+def test_a_runs_config_does_not_reach_outside(
+    run: Run, tmp_path: Path, name: str, value: Any, option: list[str]
+) -> None:
+    """As when a run is resumed: the file may be a stranger's."""
+    changed = run.config.replace(**{name: value}).to_json()
+    file = written(tmp_path / "config.json", json.dumps(changed))
+    with pytest.raises(ConfigError, match="must not decide that"):
+        parse_train_arguments(["--config", str(file)])
+    config = parse_train_arguments(["--config", str(file), *option])
+    assert getattr(config.run, name) == value
 
 
 def test_a_runs_config_keeps_to_its_algorithm(run: Run) -> None:

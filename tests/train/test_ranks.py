@@ -12,13 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 
 import redline
-from redline.errors import ConfigError, IncompatibleCheckpointError
+from redline.algos.diayn import DIAYN
+from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
 from redline.train.presets import preset_config
-from redline.train.ranks import ALONE, Ranks, learned_by
+from redline.train.ranks import ALONE, Ranks, joined_ranks, learned_by
 from redline.train.settings import RunConfig
 
 SETTINGS: dict[str, Any] = {
@@ -161,11 +163,29 @@ def test_settings_are_split_and_what_does_not_divide_is_named() -> None:
 
 
 def test_what_ranks_cannot_do_is_refused() -> None:
-    wrong = ({"eval_async": True, "eval_interval": 10}, {"target_kl": 0.1}, {"data": "d.npz"})
+    wrong: tuple[dict[str, Any], ...] = (
+        {"eval_async": True, "eval_interval": 10},
+        {"target_kl": 0.1},
+        {"data": "d.npz"},
+        {"device": "cuda:1"},
+    )
     for settings in wrong:
         with pytest.raises(ConfigError, match="does not go with several ranks"):
             Ranks(0, 2).check(_config("ppo", **settings))
         ALONE.check(_config("ppo", **settings))
+
+
+def test_auto_gives_each_rank_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks took cuda:0, and spoke over gloo."""
+    monkeypatch.setattr("redline.train.ranks.choose_device", lambda asked: ("cuda:0", "there"))
+    assert Ranks(1, 2).own_device(_config("ppo", device="auto")).run.device == "cuda"
+    assert ALONE.own_device(_config("ppo", device="auto")).run.device == "auto"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ClusterError, match=r"rank 1 .* there are 1"), joined_ranks("auto"):
+        pass
 
 
 def test_every_parameter_that_an_optimizer_changes_is_found_once() -> None:
@@ -176,3 +196,15 @@ def test_every_parameter_that_an_optimizer_changes_is_found_once() -> None:
             self.again = torch.optim.SGD([self.network.weight], lr=0.1)
 
     assert len(learned_by(Learner())) == 2
+
+
+def test_parameters_of_an_algorithm_inside_another_are_found() -> None:
+    """DIAYN's own optimizer is that of its discriminator; actor and critics are SAC's, inside."""
+    algorithm = DIAYN.make(
+        gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (1,)), DIAYN.Config(),
+        hidden_sizes=(4,), seed=0,
+    )  # fmt: skip
+    found = {id(parameter) for parameter in learned_by(algorithm)}
+    assert {id(p) for p in algorithm.learner.policy.parameters()} <= found
+    assert {id(p) for p in algorithm.learner.critic.parameters()} <= found
+    assert {id(p) for p in algorithm.discriminator.parameters()} <= found

@@ -458,10 +458,11 @@ class SAC(ActorCriticLearner):
         return super().state_dict() | {"log_alpha": self._log_alpha.detach()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Go on from what `state_dict` gave; a fixed alpha is the config's."""
         super().load_state_dict(state)
-        with torch.no_grad():
-            self._log_alpha.copy_(state["log_alpha"])
+        if self.config.alpha is None:
+            with torch.no_grad():
+                self._log_alpha.copy_(state["log_alpha"])
 
 
 class DiscreteSAC(SAC):

@@ -144,9 +144,15 @@ def _default(
         )
     # What decides about the preset, and what may be Python code, is the caller's own word.
     names = ("env", "env_backend", "collector")
-    own = {n: text for n in names if (text := peek(options, f"--{n.replace('_', '-')}"))}
+    if given.complete is not None:  # what reaches outside, too
+        names += ("accelerate", "env_kwargs")
+    own: dict[str, Any] = {
+        n: text for n in names if (text := peek(options, f"--{n.replace('_', '-')}"))
+    }
     if callbacks := values_of(options, "--callback"):
         own["callbacks"] = ",".join(callbacks)
+    if given.complete is not None and "--wandb" in options:
+        own["wandb"] = True
     config = config_of(given, algorithm=algorithm, preset=preset, for_help=for_help, **own)
     return config, given.complete is not None
 

@@ -12,8 +12,9 @@ sections `run`, `policy` and `algo`, as in `config.json`. `redline train`, `redl
 sweeps all read files here.
 
 A complete file says what a run was, so it does not decide what Python code is imported, as a run
-directory never does: who runs it names such parts again. Nor does it say where the new run lies:
-`out`, `name`, `group` and `tags` are left to the caller, who repeats a run elsewhere.
+directory never does: who runs it names such parts again. Settings that reach outside the run
+directory (`runs.outside_settings`) are to be given again as well. Nor does it say where the new run
+lies: `out`, `name`, `group` and `tags` are left to the caller, who repeats a run elsewhere.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from redline.errors import ConfigError
 from redline.plain_files import CONFIG_LIMIT, read_plain
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.presets import preset_config
+from redline.train.runs.outside_settings import OUTSIDE, require_confirmed
 from redline.train.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -210,7 +212,11 @@ def _complete_config(
                 raise ConfigError(_names_code(given.source, name, label))
     if mistakes := config.mistakes(overrides):
         raise ConfigError(_listed(given.source, mistakes))
-    return config.replace(**overrides)
+    changed = config.replace(**overrides)
+    if given.source != "config":  # a file, which may be a stranger's; not the caller's own object
+        said = {n: getattr(changed.run, n) for n in OUTSIDE if n in overrides}
+        require_confirmed(changed, said)
+    return changed
 
 
 def repeated_config(

@@ -32,6 +32,8 @@ from torch import Tensor, distributed
 from redline.algos.optimizers import Optimizer
 from redline.data import EpisodeRecord
 from redline.data.ranks import gather_from_ranks, lost_rank, sum_over_ranks
+from redline.devices import choose_device
+from redline.engines.engine import inner_of
 from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
 from redline.train.settings import RunConfig
 
@@ -96,12 +98,20 @@ class Ranks:
             ("eval_async", config.run.eval_async, "evaluate in turn: leave it out"),
             ("target_kl", getattr(config.algo, "target_kl", None), "leave it out: each rank "
              "would stop at a moment of its own"),
+            ("device", ":" in config.run.device, "use cuda: each rank takes the GPU of its "
+             "number"),
             ("accelerate", config.run.accelerate not in ("auto", "eager"), "use eager: gradients "
              "are averaged between backward pass and step"),
         ):  # fmt: skip
             if wrong:
                 value = getattr(config.run, name, wrong)
                 raise ConfigError(f"{name}={value} does not go with several ranks; {instead}.")
+
+    def own_device(self, config: RunConfig) -> RunConfig:
+        """The settings with what `auto` stands for: with CUDA, each rank's own GPU."""
+        if self.size == 1 or config.run.device != "auto":
+            return config
+        return config.replace(device=choose_device("auto")[0].partition(":")[0])
 
     def eager(self, config: RunConfig) -> RunConfig:
         """The settings with updates as they are written, whose gradients can be averaged."""
@@ -149,12 +159,19 @@ class Ranks:
             raise lost_rank(error) from error
         return holder[0]
 
-    def newest_common(self, steps: Sequence[int]) -> int | None:
-        """The newest of this rank's checkpoints that every rank has; None if there is none."""
+    def common(self, steps: Sequence[int]) -> list[int]:
+        """Those of this rank's checkpoints that every rank has, the newest first."""
         if self.size == 1:
-            return max(steps, default=None)
+            return sorted(steps, reverse=True)
         common = set.intersection(*(set(each) for each in self._gathered(list(steps))))
-        return max(common, default=None)
+        return sorted(common, reverse=True)
+
+    def all_true(self, mine: bool) -> bool:
+        """Whether it is so on every rank."""
+        if self.size == 1:
+            return mine
+        own = torch.tensor(int(mine), device=_device())
+        return all(bool(each) for each in gather_from_ranks(own))
 
     def total(
         self, env_steps: int, signal: int | None, episodes: Sequence[EpisodeRecord]
@@ -194,7 +211,9 @@ class Ranks:
         """
         if self.size == 1:
             return
-        mine = torch.stack([p.detach().double().sum() for p in learned_by(algorithm)])
+        # The policy's, too: it may learn with an optimizer that `learned_by` does not find.
+        every = [*learned_by(algorithm), *algorithm.policy.parameters()]
+        mine = torch.stack([p.detach().double().sum() for p in every])
         if any(not torch.equal(mine, other) for other in gather_from_ranks(mine)):
             raise ClusterError(
                 "the ranks' parameters differ, so their gradients are no longer those of one "
@@ -243,15 +262,15 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         device: the learner's; cuda takes the GPU of this rank's number on its machine.
 
     Raises:
-        ClusterError: if the other ranks cannot be reached.
+        ClusterError: if the other ranks cannot be reached, or there is no GPU of this number.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    on_cuda = device.startswith("cuda")
+    on_cuda = choose_device(device)[0].startswith("cuda")
     if on_cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        _take_own_gpu(int(os.environ.get("LOCAL_RANK", "0")))
     try:
         distributed.init_process_group("nccl" if on_cuda else "gloo", timeout=_TIMEOUT)
     except (RuntimeError, ValueError) as error:
@@ -265,10 +284,21 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         distributed.destroy_process_group()
 
 
+def _take_own_gpu(number: int) -> None:
+    there = torch.cuda.device_count()
+    if number >= there:
+        raise ClusterError(
+            f"rank {number} of this machine needs a GPU of its own, and there are {there}. Start "
+            f"--nproc-per-node {max(there, 1)}, or learn with --device cpu."
+        )
+    torch.cuda.set_device(number)
+
+
 def learned_by(algorithm: Any) -> list[Tensor]:
-    """What the optimizers of an algorithm change, each once."""
+    """What the optimizers of an algorithm, and of one inside it, change; each once."""
+    owners = {id(owner): owner for owner in (algorithm, inner_of(algorithm))}
     found: dict[int, Tensor] = {}
-    for part in vars(algorithm).values():
+    for part in (part for owner in owners.values() for part in vars(owner).values()):
         parameters: list[Any] = []
         if isinstance(part, Optimizer):
             parameters = list(part.parameters)

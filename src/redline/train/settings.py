@@ -251,10 +251,10 @@ class RunSettings:
         """
         try:
             parsed = json.loads(self.env_kwargs)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also digits or depth without end
             raise ConfigError(
-                f"env_kwargs={self.env_kwargs!r} is not JSON ({error}). Give an object such as "
-                f"'{{\"gravity\": 5.0}}'."
+                f"env_kwargs={_cut(self.env_kwargs)!r} is not JSON ({error}). Give an object such "
+                f"as '{{\"gravity\": 5.0}}'."
             ) from error
         if not isinstance(parsed, dict):
             raise ConfigError(
@@ -262,6 +262,10 @@ class RunSettings:
                 f"'{{\"gravity\": 5.0}}'."
             )
         return parsed
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def require_file_name(**values: str | None) -> None:

@@ -149,6 +149,7 @@ class CallbackCalls:
             if "state" in part:
                 callback.load_state_dict(part["state"])
             for name, value in part.get("attributes", {}).items():
+                _require_data(callback, name)
                 setattr(callback, name, decode(value))
 
 
@@ -248,6 +249,20 @@ class TrainingEnvironments:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Remember what was set; environments that were restored have it already."""
         self._attributes = dict(state)
+
+
+def _require_data(callback: Any, name: str) -> None:
+    """Refuse to set what is no data: names come from a checkpoint, which may be a stranger's.
+
+    Raises:
+        IncompatibleCheckpointError: if it is Python's own name, a method or a property.
+    """
+    shown = getattr(type(callback), name, None)
+    if name.startswith("__") or callable(shown) or hasattr(shown, "__set__"):
+        raise IncompatibleCheckpointError(
+            f"the checkpoint sets {name!r} of the callback {callback_label(callback)}, which holds "
+            f"no data there. Resume with the callback that the run was begun with."
+        )
 
 
 def _attributes(callback: Any) -> dict[str, Any]:

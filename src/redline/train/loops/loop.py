@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,7 @@ class TrainLoop(ABC):
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
+        self._saved_reason: str | None = None
         self._hyperparameters: dict[str, float] = {}
         self._overrides: dict[str, float] = {}  # by callbacks, in place of schedules
         self._overrides_are_new = False
@@ -206,8 +207,18 @@ class TrainLoop(ABC):
                 raise
         if self._saved_at != self.counters.env_steps and self.counters.iteration > 0:
             self.save(final=True)
+        if self.stop_reason is not None and self._saved_reason is None:
+            self._end_after_checkpoint()
         self._is_over = True
         self._callbacks.call("on_end")
+
+    def _end_after_checkpoint(self) -> None:
+        """Write what `_advance` could not know of: `on_checkpoint`, called at its end, stops."""
+        if self.counters.iteration == 0:
+            return
+        if self._row_env_steps != self.counters.env_steps:
+            self._write_row()
+        self._save(final=True)  # once more: this one says why the run ended
 
     def _goes_on(self, total: int) -> bool:
         self._follow_first_rank()
@@ -388,6 +399,27 @@ class TrainLoop(ABC):
         require_not_negative(**{name: value})
         self._overrides[name] = value
         self._overrides_are_new = True  # what a row shows is what the last update had
+
+    def give_up_overrides(self, names: Collection[str]) -> list[str]:
+        """Take hyperparameters from the settings again, not from what callbacks had set before.
+
+        Args:
+            names: settings that were changed since; "learning_rate_schedule" counts, too.
+
+        Returns:
+            One sentence for each that a callback had set.
+        """
+        given_up = {
+            name: value
+            for name, value in self._overrides.items()
+            if name in names or f"{name}_schedule" in names
+        }
+        for name in given_up:
+            del self._overrides[name]
+        return [
+            f"{name}: a callback had set it to {value:g}; it follows the changed settings now"
+            for name, value in given_up.items()
+        ]
 
     def log(self, name: str, value: float) -> None:
         """Log a number in the next row; see `RunState.log`."""
@@ -587,7 +619,7 @@ class TrainLoop(ABC):
             self._divergence.check_state(
                 state["algorithm"], state["metrics"]["totals"], self.counters.env_steps
             )
-            self._saved_at = self.counters.env_steps
+            self._saved_at, self._saved_reason = self.counters.env_steps, self.stop_reason
             path = self._store.save(
                 self.counters.env_steps,
                 state,

@@ -128,6 +128,8 @@ class OffPolicyLoop(TrainLoop):
                 self.config.algo, self.counters.env_steps, self.config.run.total_env_steps
             )
         )
+        # Of what callbacks set in place of schedules, a row shows what the last update had.
+        columns |= {n: self._hyperparameters.get(n, v) for n, v in self._overrides.items()}
         for name, value in self._conditions.items():
             if value.is_floating_point():
                 columns[name] = float(value.mean())

@@ -38,8 +38,8 @@ class RowWriter(ABC):
     def write(self, row: Row) -> None:
         """Append a row; it is out of this process when this returns."""
 
-    def set_columns(self, columns: Sequence[str]) -> None:  # noqa: B027 (only CSV has a header)
-        """Take further columns, behind those that there are."""
+    def set_columns(self, columns: Sequence[str]) -> None:  # noqa: B027 (not all need it)
+        """Take further columns, behind those that there are; JSON names them in each row."""
 
     def sync(self) -> None:  # noqa: B027 (only files need it)
         """Make what was written survive a loss of power, where a resume relies on it."""
@@ -172,6 +172,10 @@ class _TensorBoardWriter(RowWriter):
         if not began_before:
             self._writer.add_custom_scalars(_dashboard(self._tags.values()))
 
+    def set_columns(self, columns: Sequence[str]) -> None:
+        """Give further columns their tags."""
+        self._tags = tags_in_order(columns)
+
     def write(self, row: Row) -> None:
         step = row[AXIS]
         for column, tag in self._tags.items():
@@ -244,6 +248,10 @@ class _WandbWriter(RowWriter):
         # W&B's own step counter must rise by ones and cannot be cut back; env_steps can.
         self._run.define_metric(AXIS)
         self._run.define_metric("*", step_metric=AXIS)
+
+    def set_columns(self, columns: Sequence[str]) -> None:
+        """Give further columns their tags."""
+        self._tags = tags_in_order(columns)
 
     def write(self, row: Row) -> None:
         numbers = {tag: row[column] for column, tag in self._tags.items()}

@@ -62,8 +62,8 @@ class Given:
             the config says.
         collector: likewise, what collects.
         callbacks: objects, classes without arguments, or module:Name of them.
-        changed: names of the settings that the caller changed from those of the preset; none for
-            a run that is resumed.
+        changed: names of the settings that the caller changed from those of the preset, or, where
+            a run is resumed, from its own.
         confirmed: settings of a run directory that the caller says, too, because they reach
             outside it; see `outside_settings`.
     """

@@ -47,6 +47,9 @@ _OF_THE_DATA = frozenset(
 )
 """Hyperparameters that say what the saved environments and replay look like."""
 
+_OF_THE_START = frozenset(("initial_alpha", "noisy_std"))
+"""Hyperparameters that only say what a run begins with."""
+
 
 def changed_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     """The settings that a resumed run goes on with.
@@ -61,7 +64,13 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     new = config.replace(**changes)
     fixed = {f.name for f in dataclasses.fields(config.run)} - _OF_THE_RUN
     fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
-    refused = sorted(name for name in differences(config, new) if name in fixed)
+    changed = differences(config, new)
+    if late := sorted(_OF_THE_START & changed.keys()):
+        raise ConfigError(
+            f"{', '.join(late)} cannot be changed when a run is resumed: it only says what a run "
+            f"begins with, and learning has changed that since. Leave it out, or begin a new run."
+        )
+    refused = sorted(name for name in changed if name in fixed)
     if refused:
         raise ConfigError(
             f"{', '.join(refused)} cannot be changed when a run is resumed: what is saved depends "

@@ -102,7 +102,7 @@ def execute(
     """
     collector_kind = collector_of(config, given)
     check_devices(config.run, collector_kind)
-    config, devices_said = resolve_devices(config)
+    config, devices_said = resolve_devices(ranks.own_device(config))
     ranks.check(config)
     config, out = ranks.quiet(config), ranks.folder(out)
     callbacks = make_callbacks(config, given)
@@ -205,6 +205,7 @@ def execute(
         console.message("\n".join(reasons))
         if checkpoint is not None:
             _restore(loop, checkpoint)
+            _give_up_overrides(loop, _changed_since(checkpoint, config, changed), console)
             # Only now is it certain that the saved state fits settings that were changed.
             sealed.write(config, engine.reason)
         event = "started" if checkpoint is None else "resumed"
@@ -448,6 +449,23 @@ def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
             f"{checkpoint.path} does not fit the run's settings ({error}). Resume with the network "
             f"and the {CONFIG_FILE} that it was trained with."
         ) from error
+
+
+def _give_up_overrides(loop: TrainLoop, changed: set[str], console: Console) -> None:
+    for sentence in loop.give_up_overrides(changed):
+        console.message(sentence)
+
+
+def _changed_since(
+    checkpoint: Checkpoint, config: RunConfig, changed: Mapping[str, Any] | None
+) -> set[str]:
+    """Hyperparameters that are others than when a checkpoint was written.
+
+    A run may have been resumed with them before, and killed before its next checkpoint.
+    """
+    entry = checkpoint.run_files.get(CONFIG_FILE, {})
+    then, now = entry.get("settings", {}).get("algo", {}), config.to_json()["algo"]
+    return {*(changed or ()), *(n for n, value in now.items() if n in then and then[n] != value)}
 
 
 def _summary(loop: TrainLoop, engine: Engine) -> str:

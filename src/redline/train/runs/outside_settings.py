@@ -22,6 +22,8 @@ from typing import Any
 from redline.errors import ConfigError
 from redline.train.settings import RunConfig
 
+OUTSIDE = ("wandb", "accelerate", "env_kwargs")
+"""Settings that may reach outside."""
 _PLACE = re.compile(r"[/\\:~]|\.[A-Za-z]\w{0,5}$")  # a separator, an address, or a file's suffix
 _NAMES = re.compile(r"(^|_)(file|path|dir|directory|folder|url|uri|host|xml|module|rom)s?($|_)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -249,9 +250,10 @@ def resume_run(
                 f"{reason}. To train on all the same, give --total-env-steps {total}."
             )
             return Run(out, before, given)
-    if checkpoint is not None and (change := _stretched_schedules(config, total)):
+    if checkpoint is not None and (change := _stretched_schedules(before, total)):
         console.warning(change)
     changed = differences(before, config)
+    given = dataclasses.replace(given, changed=frozenset(changed))
     if changed:
         told = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
         console.warning(
@@ -275,14 +277,20 @@ def _own_checkpoint(first: Checkpoint, out: Path, ranks: Ranks) -> Checkpoint:
     if ranks.size == 1:
         return first
     store = CheckpointStore(ranks.folder(out) / "checkpoints")
-    paths = {read_manifest(path)["step"]: path for path in store.list()}
-    step = ranks.newest_common(list(paths))
-    if step is None:
-        raise CorruptCheckpointError(
-            f"{out} has no checkpoint that all {ranks.size} ranks have written. Begin a new run; "
-            f"--init-from {out} takes its weights."
-        )
-    return load_checkpoint(paths[step], with_replay=True)
+    paths: dict[int, Path] = {}
+    for path in store.list():
+        with contextlib.suppress(CorruptCheckpointError):
+            paths[read_manifest(path)["step"]] = path
+    for step in ranks.common(list(paths)):
+        found: Checkpoint | None = None
+        with contextlib.suppress(CorruptCheckpointError):
+            found = load_checkpoint(paths[step], with_replay=True)
+        if ranks.all_true(found is not None) and found is not None:
+            return found
+    raise CorruptCheckpointError(
+        f"{out} has no whole checkpoint that all {ranks.size} ranks have written. Begin a new "
+        f"run; --init-from {out} takes its weights."
+    )
 
 
 def _check_same(config: RunConfig, out: Path, given: Given) -> None:
