@@ -2,8 +2,8 @@
 
     python -m benchmarks.unmarked [--only NAME ...] [--source DIR --label before] [--out DIR]
 
-Each is recorded in full mode, and of each process the share of `other` in its time is taken; that
-of the process that computes most stands for the program. `--source` profiles with another version
+Each is recorded in full mode, and the share of `other` in the time of the program's own process is
+taken, not of those that it starts. `--source` profiles with another version
 of Redline, whose results are kept beside under their label.
 """
 
@@ -47,8 +47,8 @@ def measure(name: str, source: Path, seconds: float) -> dict[str, Any]:
 
 
 def shares(summary: dict[str, Any]) -> dict[str, Any]:
-    """Of the process that computes most: each operation's share of its time."""
-    main = max(summary["processes"], key=lambda process: process["cpu_s"])
+    """Of the process that was started first: each operation's share of its time."""
+    main = summary["processes"][0]
     times: dict[str, float] = {}
     for cell in summary["cells"]:
         if cell["pid"] == main["pid"]:

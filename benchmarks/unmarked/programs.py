@@ -266,7 +266,7 @@ PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
     "ppo in one file": (ppo, 6_144),
     "sac in one file": (sac, 400),
     "dqn in one file": (dqn, 5_000),
-    "data loader": (data_loader, 1_000),
+    "data loader": (data_loader, 500),
     "sb3 ppo": (sb3_ppo, 3_072),
     "sb3 sac": (sb3_sac, 300),
     "sb3 ppo, 2 processes": (sb3_ppo_processes, 4_096),

@@ -60,9 +60,9 @@ def test_studies_scale_their_work() -> None:
         assert [case.command for case in small] != [case.command for case in large]
 
 
-def test_other_is_that_of_the_process_that_computes_most() -> None:
+def test_other_is_that_of_the_process_started_first() -> None:
     summary = {
-        "processes": [{"pid": 1, "cpu_s": 1.0}, {"pid": 2, "cpu_s": 9.0}],
+        "processes": [{"pid": 2, "cpu_s": 1.0}, {"pid": 1, "cpu_s": 9.0}],
         "cells": [
             {"pid": 1, "operation": "other", "corrected_s": 5.0},
             {"pid": 2, "operation": "other", "corrected_s": 1.0},
