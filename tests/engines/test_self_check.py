@@ -418,6 +418,28 @@ def test_what_a_users_state_leaves_out_is_put_back() -> None:
     assert results[0][0] == [0, 1, 2]
 
 
+class Counts(A2C):
+    """Counts what its state leaves out, and goes by it."""
+
+    turns = 0
+
+    def update(self, rollout: Any) -> Any:
+        self.turns += 1
+        return super().update(rollout) if self.turns < 3 else {}
+
+
+def test_a_count_beside_the_state_that_an_engine_forgets_is_found() -> None:
+    """As a captured graph does: it was captured in the first turn, and has no other."""
+    learner = make("a2c", Counts)
+    said: list[str] = []
+    forgetful = Engine("graph", "", lambda rows: A2C.update(learner, rows), None, (0,))
+    update = CheckedUpdate(learner, forgetful, said.append)
+    for seed in range(4):
+        update(batch("a2c", make("a2c"), seed))
+    assert "changed the attribute turns" in said[0]
+    assert learner.turns == 4
+
+
 @pytest.mark.parametrize(
     ("returned", "said"),
     [

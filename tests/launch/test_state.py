@@ -9,7 +9,8 @@ import pytest
 
 from redline.errors import SweepStateError
 from redline.launch import state as state_module
-from redline.launch.state import DATABASE, LauncherLock, NewRun, Outcome, SweepState
+from redline.launch.run_process import write_order
+from redline.launch.state import DATABASE, RUNS, LauncherLock, NewRun, Outcome, SweepState
 
 
 def _runs(count: int) -> list[NewRun]:
@@ -38,6 +39,15 @@ def test_a_name_that_is_taken_gets_the_key_behind_it(tmp_path: Path) -> None:
     with SweepState(tmp_path, create=True) as state:
         state.add([first, second])
         assert [run.name for run in state.runs()] == ["run0", "run0-other-ke"]
+
+
+def test_a_directory_of_other_settings_is_not_taken_over(tmp_path: Path) -> None:
+    """Where the database was lost, the run's process would go on with the other run in there."""
+    write_order(tmp_path / RUNS / "run0", {"key": "key0"})
+    other = NewRun(name="run0", key="other-key", algorithm="ppo", settings={}, varies={})
+    with SweepState(tmp_path, create=True) as state:
+        state.add([other, *_runs(1)])
+        assert [run.name for run in state.runs()] == ["run0-other-ke", "run0"]
 
 
 def test_a_run_that_fails_is_retried_after_the_others_and_keeps_every_attempt(

@@ -125,6 +125,12 @@ def test_all_mistakes_of_the_settings_are_listed_at_once(tmp_path: Path) -> None
     assert "ppo: gamma='much' has the wrong type" in message
 
 
+def test_seeds_that_no_run_takes_are_refused_before_the_start() -> None:
+    plan = plan_from({"algorithm": "ppo", "base": BASE, "seeds": [1, 2**70]})
+    with pytest.raises(ConfigError, match=f"seed={2**70} must be at most"):
+        checked_runs(plan, "sweep")
+
+
 def test_what_only_shows_with_the_environment_is_found_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"td3 on CartPole-v1: .*Box action space"):
         redline.sweep(algorithm="td3", base={"env": "CartPole-v1"}, out=tmp_path / "none")

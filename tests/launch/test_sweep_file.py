@@ -97,3 +97,18 @@ def test_all_mistakes_of_form_are_listed_at_once() -> None:
         "seeds='many'",
     ):
         assert part in message, part
+
+
+def test_settings_of_one_algorithm_that_would_not_count_are_mistakes() -> None:
+    plan = {
+        "algorithm": ["ppo", "dqn", "a2c"],
+        "grid": {"learning_rate": [0.1, 0.2]},
+        "by_algorithm": {"dqn": {"learning_rate": 0.3}, "ppo": {"seed": 5}, "a2c": 7},
+    }
+    with pytest.raises(ConfigError) as caught:
+        plan_from(plan)
+    message = str(caught.value)
+    assert "3 mistakes" in message
+    assert "dqn: 'learning_rate' also varies by grid or zip, which would win" in message
+    assert "ppo: 'seed' is no setting here" in message
+    assert "a2c=7 must be a mapping" in message

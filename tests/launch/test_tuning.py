@@ -16,10 +16,10 @@ from redline.errors import ConfigError, SweepStateError
 from redline.launch import locks
 from redline.launch.search_spaces import Choice, Span
 from redline.launch.state import Outcome
-from redline.launch.tuning import _study, plan_from, tune
+from redline.launch.tuning import DATABASE, _study, plan_from, tune
 from redline.train.config_files import config_of, given_settings
 
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
 PLAN = {
     "algorithm": "ppo",
@@ -113,6 +113,42 @@ def test_a_trial_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
     found = tune(resume=tmp_path, places=lambda launch: places)
     assert found.counts == {"complete": 3}
     assert places.started[0] == "trial-0001"  # the first was complete, the second under way
+
+
+def test_a_trial_that_has_no_values_yet_gets_them(tmp_path: Path) -> None:
+    """Its process ended, or another one looked, between asking for it and drawing its values."""
+    tune({**PLAN, "trials": 1}, out=tmp_path, places=lambda launch: Played())
+    study = optuna.load_study(study_name="redline", storage=f"sqlite:///{tmp_path / DATABASE}")
+    study.ask()
+    places = Played()
+    found = tune({**PLAN, "trials": 2}, out=tmp_path, places=lambda launch: places)
+    assert places.started == ["trial-0001"]
+    assert found.counts == {"complete": 2}
+    assert "learning_rate" in places.ordered[0]["settings"]
+
+
+def test_the_same_seed_draws_the_same_trials(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("a", "b"):
+        places = Played()
+        tune({**PLAN, "trials": 2}, out=tmp_path / name, places=lambda launch, p=places: p)
+        drawn.append([order["settings"] for order in places.ordered])
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"base": 5}, "base=5 must be a mapping"),
+        ({"search": [1]}, "search=.* must be a mapping"),
+        ({"launch": "two"}, "launch='two' must be a mapping"),
+        ({"seed": "x"}, "seed='x' must be a whole number"),
+        ({"search": {"seed": [1, 2]}}, "'seed' is no setting in base or search"),
+    ],
+)
+def test_a_part_of_the_wrong_kind_is_named(part: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_from({**PLAN, **part}, "search.yaml")
 
 
 def test_every_mistake_is_listed() -> None:

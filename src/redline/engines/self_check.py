@@ -16,6 +16,7 @@ made once.
 | a tensor of the state | 1% of how far the eager update moved it, and 1e-6 of its size (L2 norms) |
 | a metric | 1%, and 1e-5 |
 | numbers and generators of the state, global generators | nothing |
+| whole numbers and words that the algorithm holds beside its state | nothing |
 
 Optimizer memory is part of the state, and that is where most faults show: Adam's first step has
 the size of the learning rate whatever the gradient's, but its moments are the gradient's.
@@ -117,6 +118,8 @@ class CheckedUpdate:
         worst = compare(before.state, eager.state, algorithm.state_dict(), eager_metrics, metrics)
         if generator_states(algorithm)[:3] != eager.generators[:3]:
             worst = Difference("the random numbers of torch, numpy or Python", float("inf"))
+        if (name := _other_count(algorithm, eager)) is not None:
+            worst = Difference(f"the attribute {name}", float("inf"))
         if worst.times <= 1.0:
             self.agrees = True
             return metrics
@@ -142,6 +145,18 @@ def _advice(problem: str) -> str:
     if problem.startswith(CANNOT_CAPTURE):
         return "docs/gpu.md says what a captured update may not do."
     return "Please report this with the run's config.json."
+
+
+def _other_count(algorithm: Any, eager: Snapshot) -> str | None:
+    """The first attribute with another number or word than after the written update.
+
+    A graph holds what Python counted while it was captured, and counts no further. Where the count
+    is no part of the state, nothing else would show it.
+    """
+    for name, (value, _) in eager.attributes.items():
+        if isinstance(value, (bool, int, str)) and vars(algorithm).get(name) != value:
+            return name
+    return None
 
 
 def _turns(algorithm: Any) -> dict[str, int]:

@@ -28,11 +28,13 @@ class Snapshot(NamedTuple):
         attributes: what the algorithm holds and `state` may leave out, as a user's own do: name ->
             the object, and a copy of what it holds.
         generators: of torch, numpy and Python, which networks and users' code may draw from.
+        names: of all attributes, so that those that came later can be taken away.
     """
 
     state: dict[str, Any]
     attributes: dict[str, tuple[Any, Any]]
     generators: tuple[Any, ...]
+    names: frozenset[str]
 
 
 def snapshot(algorithm: Any) -> Snapshot:
@@ -42,12 +44,19 @@ def snapshot(algorithm: Any) -> Snapshot:
         for name, value in vars(algorithm).items()
         if isinstance(value, _PLAIN) or (_is_own(algorithm) and _can_be_put_back(value))
     }
-    return Snapshot(_copied(algorithm.state_dict()), attributes, generator_states(algorithm))
+    return Snapshot(
+        _copied(algorithm.state_dict()),
+        attributes,
+        generator_states(algorithm),
+        frozenset(vars(algorithm)),
+    )
 
 
 @torch.no_grad()
 def restore(algorithm: Any, past: Snapshot) -> None:
     """Put everything back as it was."""
+    for name in vars(algorithm).keys() - past.names if _is_own(algorithm) else ():
+        del vars(algorithm)[name]  # such as a count that the first update begins
     for name, (value, held) in past.attributes.items():
         vars(algorithm)[name] = value
         _put_back(value, held)

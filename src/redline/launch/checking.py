@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from redline.errors import RedlineError
+from redline.errors import ConfigError, RedlineError
 from redline.launch.variants import Variant
 from redline.train.config_files import config_of, given_settings, setting_mistakes
 from redline.train.runs.building import Given
 from redline.train.runs.checking import check_buildable
-from redline.train.settings import RunConfig
+from redline.train.settings import RunConfig, RunSettings
 
 
 def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
@@ -42,6 +42,15 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
     settings["total_env_steps"] = config.run.total_env_steps
     names = setting_names(config)
     return {n: value_of(config, n) if n in names else v for n, v in settings.items()}, []
+
+
+def seed_mistakes(seed: int) -> list[str]:
+    """What is wrong with a seed; an empty list if nothing."""
+    try:
+        RunSettings(seed=seed)
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def starting_config(algorithm: str, settings: dict[str, Any]) -> RunConfig:

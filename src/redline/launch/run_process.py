@@ -179,6 +179,17 @@ def finished_result(run_dir: Path, key: str) -> dict[str, Any] | None:
     return outcome.get("result") if outcome.get("key") == key else None
 
 
+def is_of_another(run_dir: Path, key: str) -> bool:
+    """Whether a directory holds the run of other settings than those of this key."""
+    if not run_dir.is_dir():
+        return False
+    try:
+        order = json.loads((run_dir / ORDER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return (run_dir / "config.json").exists()
+    return not isinstance(order, dict) or order.get("key") != key
+
+
 def read_outcome(run_dir: Path) -> dict[str, Any]:
     """What the process of a run wrote at its end; {} if it could not."""
     try:

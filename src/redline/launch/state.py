@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 from redline.errors import SweepStateError
 from redline.launch import locks
+from redline.launch.run_process import is_of_another
 
 FORMAT_VERSION = 1
 DATABASE = "sweep.sqlite"
@@ -214,7 +215,8 @@ class SweepState:
     def add(self, runs: Iterable[NewRun]) -> int:
         """Queue the runs that are new; the number of them.
 
-        A run is known by its settings. A name that another run has gets its key behind it.
+        A run is known by its settings. A name that another run has gets its key behind it: one in
+        the database, or one whose directory outlived a lost database.
         """
         added = 0
         with self._transaction():
@@ -223,7 +225,8 @@ class SweepState:
             for run in runs:
                 if run.key in known:
                     continue
-                name = run.name if run.name not in names else f"{run.name}-{run.key[:8]}"
+                taken = run.name in names or is_of_another(self.folder / RUNS / run.name, run.key)
+                name = f"{run.name}-{run.key[:8]}" if taken else run.name
                 self._db.execute(
                     "INSERT INTO runs (name, key, algorithm, settings, varies) "
                     "VALUES (?, ?, ?, ?, ?)",

@@ -320,10 +320,10 @@ def checked_runs(plan: SweepPlan, source: str) -> list[NewRun]:
     Raises:
         ConfigError: listing all mistakes.
     """
-    from redline.launch.checking import checked_settings
+    from redline.launch.checking import checked_settings, seed_mistakes
 
     checked: list[Variant] = []
-    mistakes: list[str] = []
+    mistakes = [mistake for seed in plan.seeds for mistake in seed_mistakes(seed)]
     for variant in expand(plan):
         settings, found = checked_settings(variant)
         mistakes += found

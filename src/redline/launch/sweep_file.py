@@ -79,6 +79,8 @@ def plan_from(data: Mapping[str, Any], source: str = "the sweep") -> SweepPlan:
         said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         mistakes.append(f"zip needs lists of one length: {said}")
     mistakes += _given_twice(parts["base"], parts["grid"], zipped)
+    for name, own in parts["by_algorithm"].items():
+        mistakes += _misplaced(name, own, {*parts["grid"], *zipped})
     algorithms, seeds = _algorithms(data, mistakes), _seeds(data, mistakes)
     for name in sorted(set(parts["by_algorithm"]) - set(algorithms)):
         mistakes.append(f"by_algorithm names {name!r}, which is not among the algorithms")
@@ -145,6 +147,21 @@ def _given_twice(*parts: Mapping[str, Any]) -> list[str]:
             found.append(f"{name!r} is no setting here: use {instead}")
     if "out" in names:
         found.append("'out' is no setting here: runs lie in the sweep's folder, in runs/")
+    return found
+
+
+def _misplaced(algorithm: str, own: Any, varied: set[str]) -> list[str]:
+    """What is wrong with the settings of one algorithm's runs."""
+    where = f"by_algorithm: {algorithm}"
+    if not isinstance(own, Mapping):
+        return [f"{where}={own!r} must be a mapping of settings to values"]
+    found = [
+        f"{where}: {name!r} also varies by grid or zip, which would win. Leave it in one of them"
+        for name in sorted(varied & set(own))
+    ]
+    for name in ("seed", "algorithm", "out"):
+        if name in own:
+            found.append(f"{where}: {name!r} is no setting here")
     return found
 
 

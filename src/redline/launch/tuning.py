@@ -26,7 +26,12 @@ from typing import Any
 
 from redline.errors import MissingExtraError, SweepStateError
 from redline.launch import locks
-from redline.launch.checking import checked_settings, starting_config, value_of
+from redline.launch.checking import (
+    checked_settings,
+    seed_mistakes,
+    starting_config,
+    value_of,
+)
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
 from redline.launch.scores import score_of
@@ -108,11 +113,13 @@ def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
     for name, known in (("pruner", PRUNERS), ("sampler", SAMPLERS), ("score", _SCORES)):
         if name in data and data[name] not in known:
             mistakes.append(f"{name}={data[name]!r} is unknown. Choose from {', '.join(known)}")
-    trials = data.get("trials", 30)
-    if not isinstance(trials, int) or isinstance(trials, bool) or trials < 1:
-        mistakes.append(f"trials={trials!r} must be a whole number of at least 1")
-    algorithm, base = data.get("algorithm"), dict(data.get("base") or {})
-    space = space_from(dict(data.get("search") or {}), mistakes)
+    mistakes += _number_mistakes(data)
+    parts = {name: _mapping(data, name, mistakes) for name in _EXAMPLES}
+    algorithm, base = data.get("algorithm"), parts["base"]
+    space = space_from(parts["search"], mistakes)
+    for name in ("seed", "out", "algorithm"):
+        if name in space or name in base:
+            mistakes.append(f"{name!r} is no setting in base or search. {_INSTEAD[name]}")
     for name in sorted(set(space) & set(base)):
         mistakes.append(f"{name!r} is given in base and in search. Leave it in one of them")
     if not isinstance(algorithm, str):
@@ -124,11 +131,39 @@ def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
     if not space:
         space = default_space(name, starting_config(name, base).algo)
         space = {key: span for key, span in space.items() if key not in base}
-    given = {key: data[key] for key in KEYS if key in data and key not in ("base", "search")}
-    return TunePlan(**{**given, "algorithm": name, "base": base, "space": space})
+    plain = ("trials", "pruner", "sampler", "seed", "score")
+    given = {key: data[key] for key in plain if key in data}
+    return TunePlan(**given, algorithm=name, base=base, space=space, launch=parts["launch"])
 
 
 _SCORES = ("area", "final", "best")
+_EXAMPLES = {
+    "base": "{env: CartPole-v1}",
+    "search": "{gamma: [0.9, 0.99]}",
+    "launch": "{slots: 2}",
+}
+_INSTEAD = {
+    "seed": "Give it beside them: every trial has the same",
+    "out": "Runs lie in the search's folder, in runs/",
+    "algorithm": "Give one beside them",
+}
+
+
+def _number_mistakes(data: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for name, least in (("trials", 1), ("seed", 0)):
+        number = data.get(name, 1)
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            found.append(f"{name}={number!r} must be a whole number of at least {least}")
+    return found or seed_mistakes(data.get("seed", 1))
+
+
+def _mapping(data: Mapping[str, Any], name: str, mistakes: list[str]) -> dict[str, Any]:
+    given = data.get(name) or {}
+    if not isinstance(given, Mapping):
+        mistakes.append(f"{name}={given!r} must be a mapping, such as {_EXAMPLES[name]}")
+        return {}
+    return {str(key): value for key, value in given.items()}
 
 
 def _setting_mistakes(algorithm: str, base: dict[str, Any], space: SearchSpace) -> list[str]:
@@ -231,6 +266,17 @@ def _tuner(folder: Path) -> Iterator[str]:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Held while the study or a trial is made: one in between looks like nobody's."""
+    held = locks.take(folder / "tuners" / _MAKING, _MAKING_S)
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
+
+
 def _is_at_work(folder: Path, tuner: str) -> bool:
     return locks.is_held(folder / "tuners" / f"{tuner}.lock")
 
@@ -239,11 +285,9 @@ def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
     import optuna
 
     url = _url(folder, storage)
-    # Each process that works on the study draws from a generator of its own.
-    seed = plan.seed + os.getpid() % 10_000
     samplers = {
-        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, constant_liar=True),
-        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+        "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+        "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
     }
     pruners = {
         "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=5),
@@ -251,19 +295,19 @@ def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
         "none": optuna.pruners.NopPruner,
     }
     # Two processes that begin at the same moment would both make the tables, and one would fail.
-    making = locks.take(folder / "tuners" / _MAKING, _MAKING_S)
-    try:
-        return optuna.create_study(
+    with _one_at_a_time(folder):
+        study = optuna.create_study(
             storage=url,
             study_name=STUDY,
             load_if_exists=True,
             direction="maximize",
-            sampler=samplers[plan.sampler](),
             pruner=pruners[plan.pruner](),
         )
-    finally:
-        if making is not None:
-            os.close(making)
+        # Each process that works on the study draws numbers of its own; the first those of `seed`.
+        before = int(study.user_attrs.get("tuners", 0))
+        study.set_user_attr("tuners", before + 1)
+    study.sampler = samplers[plan.sampler](plan.seed + before)
+    return study
 
 
 def _url(folder: Path, storage: str | None) -> str:
@@ -333,15 +377,12 @@ class _Search:
     def _begin(self) -> int:
         begun = 0
         while (place := self._places.free()) is not None:
-            reported = -1
-            trial = self._taken_over()
-            if trial is not None:
-                known = self._study.trials[trial.number].intermediate_values
-                reported = max(known, default=-1)
-            else:
-                trial = self._new()
+            with _one_at_a_time(self._folder):
+                trial = self._taken_over() or self._new()
             if trial is None:
                 break
+            known = self._study.trials[trial.number].intermediate_values
+            reported = max(known, default=-1)
             run_dir = self._folder / RUNS / f"trial-{trial.number:04d}"
             settings = {**self._plan.base, **trial.params}
             order = {
@@ -363,9 +404,7 @@ class _Search:
         for frozen in running:
             tuner = frozen.user_attrs.get("tuner", "")
             if tuner != self._tuner and not _is_at_work(self._folder, tuner):
-                trial = optuna.trial.Trial(self._study, frozen._trial_id)
-                trial.set_user_attr("tuner", self._tuner)
-                return trial
+                return self._owned(optuna.trial.Trial(self._study, frozen._trial_id))
         return None
 
     def _new(self) -> Any:
@@ -375,7 +414,14 @@ class _Search:
         counted = (state.COMPLETE, state.PRUNED, state.RUNNING, state.FAIL)
         if len(self._study.get_trials(deepcopy=False, states=counted)) >= self._plan.trials:
             return None
-        trial = self._study.ask()
+        return self._owned(self._study.ask())
+
+    def _owned(self, trial: Any) -> Any:
+        """A trial as this process's own, with a value for every setting that is searched.
+
+        One that was taken over keeps the values it has; its process may have ended before it had
+        them all.
+        """
         trial.set_user_attr("tuner", self._tuner)
         for name, span in self._plan.space.items():
             span.suggest(trial, name)
