@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -17,7 +18,7 @@ from benchmarks.attack.series import FAULT, HangError, Verdict, limited, note, r
 from benchmarks.soak import slope
 
 SEED = random.SystemRandom().randrange(2**31)
-SLICE = {"corruptions": 12, "inputs": 20, "directories": 8, "envs": 20, "sessions": 8}
+SLICE = {"corruptions": 8, "inputs": 16, "directories": 8, "envs": 20, "sessions": 8}
 """Attempts of each kind. Kills fork, which a process with the threads of other tests must not."""
 
 
@@ -79,11 +80,11 @@ def test_the_c_code_is_clean_under_sanitizers() -> None:
     reason = sanitizers.why_not()
     if reason is not None:
         pytest.skip(reason)
-    status, said = sanitizers.check(4.0, SEED)
+    status, said = sanitizers.check(3.0, SEED)
     assert status == 0, said
+    counts = {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", said)}
     for name in ("decode", "streams", "tree", "sessions"):
-        assert f"0 {name}" not in said.replace(",", "").split("accepted:")[1].split(), said
-        assert name in said
+        assert counts[name] > 0, said
 
 
 def test_the_slope_of_memory_by_hand() -> None:

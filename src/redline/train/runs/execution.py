@@ -68,6 +68,8 @@ from redline.train.runs.sealed_files import write_config
 from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
 from redline.train.settings import RunConfig, RunSettings
 
+_UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What a state of another kind than the settings' ends in."""
 _RESTART_SEEDS = 1_000_003  # apart, so that no seeds of environments meet
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
@@ -442,7 +444,7 @@ def _set_up_process(run: RunSettings, num_threads: int) -> None:
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
     try:
         loop.restore(checkpoint)
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+    except _UNFIT as error:
         if isinstance(error, RedlineError):
             raise
         raise IncompatibleCheckpointError(
