@@ -179,6 +179,7 @@ def report(path: Path, out: Path) -> bool:
     with path.open() as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     lines, steady = "", True
+    longest = max(float(row["hours"]) for row in rows)
     for case in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == case]
         last = float(own[-1]["hours"])
@@ -196,7 +197,7 @@ def report(path: Path, out: Path) -> bool:
             f"{_shown(spans['processes'])} |\n"
         )
     out.write_text(
-        "# Soak\n\n```bash\npython -m benchmarks.soak --hours 6\n```\n\n"
+        f"# Soak\n\n```bash\npython -m benchmarks.soak --hours {longest:.2f}\n```\n\n"
         f"Both cases at once; {'nothing grew' if steady else 'SOMETHING GREW'}. Memory is "
         "proportional resident memory of a case's processes, one sample a minute; ranges and the "
         f"slope leave out the first {WARM_UP:.0%}.\n\n"

@@ -62,6 +62,21 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, manifest: bytes) -> 
         open_session(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["session.json", "names.jsonl", "process.jsonl"])
+def test_a_file_of_a_terabyte_is_not_read(name: str, tmp_path: Path) -> None:
+    """Sparse, so that it takes no room on the disk, but all of the memory of who reads it."""
+    process = write_session(tmp_path, [START, END])
+    path = (tmp_path if name == "session.json" else process) / name
+    with path.open("wb") as file:
+        file.truncate(10**12)
+    if name == "session.json":
+        with pytest.raises(SessionError, match="1,000,000,000,000 bytes"):
+            open_session(tmp_path)
+    else:
+        session = open_session(tmp_path)
+        assert session.problems or session.processes[0].problems
+
+
 def test_a_session_without_processes_is_refused(tmp_path: Path) -> None:
     write_session(tmp_path, [START])
     (tmp_path / "processes").rename(tmp_path / "gone")

@@ -27,6 +27,7 @@ from redline.profile.seal import broken_seals
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
 ROW_BYTES = 6  # uint32 and uint16
+LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
 LARGEST = 1 << 62  # of times in ns: what is more is no time
 PID_STEP = 1 << 22  # more than the largest process id that Linux gives
 
@@ -325,9 +326,13 @@ def read_whole(path: Path) -> str:
     """The text of a file that must be a regular one.
 
     Raises:
-        OSError: if it is not, or cannot be read.
+        OSError: if it is not, or cannot be read, or is larger than a recording makes it.
     """
-    regular_size(path)
+    size = regular_size(path)
+    if size > LARGEST_TEXT:
+        raise OSError(
+            f"{path.name} has {size:,} bytes, and such a file has at most {LARGEST_TEXT:,}"
+        )
     return path.read_text(errors="replace")
 
 
