@@ -18,6 +18,8 @@ run of another algorithm can begin with it (`init_from`).
 Cost: one optimizer step per iteration. `update` never waits for the device.
 """
 
+# torch and gymnasium leave many types open.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -85,14 +85,19 @@ def refuse_unseen(on_step: Callable[[Any], None] | None) -> Callable[[Any], None
     """
 
     def call(ended: Any) -> None:
-        pygame = sys.modules.get("pygame")
-        drawn = pygame is not None and pygame.display.get_init()
-        if drawn and _lacks_display() and pygame.display.get_driver() in ("dummy", "offscreen"):
+        if _lacks_display() and _draws_unseen(sys.modules.get("pygame")):
             raise ConfigError(_NO_DISPLAY)
         if on_step is not None:
             on_step(ended)
 
     return call
+
+
+def _draws_unseen(pygame: Any) -> bool:
+    """Whether pygame, if it is there, draws into memory."""
+    if pygame is None or not pygame.display.get_init():
+        return False
+    return pygame.display.get_driver() in ("dummy", "offscreen")
 
 
 def _lacks_display() -> bool:
