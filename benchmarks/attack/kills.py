@@ -84,7 +84,7 @@ class Kills:
         expected, took_s = self._reference(name)
         run, kills = folder / "run", 0
         for _ in range(_IN_A_ROW):
-            patience_s = rng.uniform(0.0, 1.3 * took_s) if kills < KILLS else 600.0
+            patience_s = rng.uniform(0.0, took_s) if kills < KILLS else 600.0
             status = _train_in_a_fork(name, run, patience_s)
             if status == 0:
                 break
@@ -102,13 +102,16 @@ class Kills:
 
     def _reference(self, name: str) -> tuple[Any, float]:
         if name not in self._whole:
-            run = self._folder / f"whole-{len(self._whole)}"
-            began = time.monotonic()
-            status = _train_in_a_fork(name, run, 600.0)
-            if status != 0:
-                said = Path(f"{run}.err").read_text()[-1500:]
-                raise RuntimeError(f"{name} alone ended with {status}\n{said}")
-            self._whole[name] = outcome(run), time.monotonic() - began
+            # Twice: the first also reads what is not in the page cache yet, and takes longer.
+            for again in ("first", "second"):
+                run = self._folder / f"whole-{len(self._whole)}-{again}"
+                began = time.monotonic()
+                status = _train_in_a_fork(name, run, 600.0)
+                if status != 0:
+                    said = Path(f"{run}.err").read_text()[-1500:]
+                    raise RuntimeError(f"{name} alone ended with {status}\n{said}")
+                took_s = time.monotonic() - began
+            self._whole[name] = outcome(run), took_s
         return self._whole[name]
 
 
