@@ -2,11 +2,17 @@
 
     python -m benchmarks.launches
     python -m benchmarks.launches --workloads sac,dqn --modes eager,cudagraph
+    python -m benchmarks.launches --cleanrl ../cleanrl --leanrl ../LeanRL
 
 A GPU runs a small network's kernels in less time than the host takes to launch them, so the number
 of launches is what its user waits for. Each workload trains on the stand-in accelerator
-(`tests/accelerator`) in whole runs, and what the last iteration's updates and collection did is
-counted: every operator with a kernel is one launch, a captured graph is one, a copy is one.
+(`tests/accelerator`) in whole runs, and the last iteration is counted in three parts: collection,
+taking its rows into replay, and learning (draws, updates, priorities, sums of metrics). Every
+operator with a kernel is one launch, a captured graph is one, a copy is one.
+
+Scripts of CleanRL and LeanRL are counted where their checkouts are given: as they are, but for the
+device, over whole runs of two lengths, of which the difference is taken
+(`benchmarks/launches_of_peers.py`).
 
 What torch.compile would fuse cannot be counted here: its compiler knows no stand-in.
 Results go to benchmarks/results/launches.md and .json.
@@ -27,10 +33,13 @@ from unittest import mock
 from tests.accelerator import emulated_graph, stand_in
 
 import redline
+from benchmarks.launches_of_peers import PEERS, per_env_step
 from benchmarks.machine import as_markdown, describe
 from benchmarks.workloads import WORKLOADS
 from redline.collect import Collector
-from redline.train.loops.loop import TrainLoop
+from redline.replay import Replay
+from redline.train.loops.off_policy_loop import OffPolicyLoop
+from redline.train.loops.on_policy_loop import OnPolicyLoop
 
 RESULTS = Path(__file__).parent / "results"
 MODES = ("eager", "cudagraph")
@@ -59,25 +68,40 @@ class Counts:
         copied_bytes: to the device and back.
     """
 
-    launches: int
-    waits: int
-    copied_bytes: int
+    launches: int = 0
+    waits: int = 0
+    copied_bytes: int = 0
+
+    def without(self, other: Counts) -> Counts:
+        """What is left of a call when one inside of it is left out."""
+        return Counts(
+            self.launches - other.launches,
+            self.waits - other.waits,
+            self.copied_bytes - other.copied_bytes,
+        )
 
 
 def counted(function: Callable[..., Any], into: list[Counts]) -> Callable[..., Any]:
-    """The same function, whose calls are counted one by one."""
+    """The same function, whose calls are counted one by one, with those inside of them."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with stand_in.counted() as device:
-            result = function(*args, **kwargs)
-            into.append(Counts(device.num_launches(), len(device.read_backs), device.copied_bytes))
+        device = stand_in.device
+        before = device.num_launches(), len(device.read_backs), device.copied_bytes
+        result = function(*args, **kwargs)
+        into.append(
+            Counts(
+                device.num_launches() - before[0],
+                len(device.read_backs) - before[1],
+                device.copied_bytes - before[2],
+            )
+        )
         return result
 
     return call
 
 
 def measure(name: str, mode: str, **changes: Any) -> dict[str, Any]:
-    """Counts of the last update and, per env_step, of the last collection of one run.
+    """Counts of the last iteration of one run.
 
     Args:
         name: of a workload.
@@ -89,13 +113,23 @@ def measure(name: str, mode: str, **changes: Any) -> dict[str, Any]:
     if "replay_size" in settings:
         settings |= {"replay_storage": "device", "replay_size": 10_000}
     settings |= changes
-    updates: list[Counts] = []
-    collections: list[Counts] = []
+    found: dict[str, list[Counts]] = {"collect": [], "learn": [], "add": []}
+    made: list[int] = []
+    kind: Any = OffPolicyLoop if "replay_size" in settings else OnPolicyLoop
+    make = OffPolicyLoop._make
+
+    def count_updates(loop: OffPolicyLoop, updates: int) -> None:
+        made.append(updates)
+        make(loop, updates)
+
     with (
         emulated_graph.installed(),
+        stand_in.counted(),
         tempfile.TemporaryDirectory() as out,
-        mock.patch.object(TrainLoop, "_updated", counted(TrainLoop._updated, updates)),
-        mock.patch.object(Collector, "collect", counted(Collector.collect, collections)),
+        mock.patch.object(Collector, "collect", counted(Collector.collect, found["collect"])),
+        mock.patch.object(kind, "_learn", counted(kind._learn, found["learn"])),
+        mock.patch.object(Replay, "add", counted(Replay.add, found["add"])),
+        mock.patch.object(OffPolicyLoop, "_make", count_updates),
     ):
         run = redline.train(
             workload.algorithm,
@@ -107,45 +141,70 @@ def measure(name: str, mode: str, **changes: Any) -> dict[str, Any]:
         )  # fmt: skip
         algo: Any = run.config.algo
     steps = algo.num_envs * algo.rollout_length
-    last = collections[-1]
+    collect, learn = found["collect"][-1], found["learn"][-1]
+    add = found["add"][-1] if found["add"] else Counts()
+    learn, updates = learn.without(add), made[-1] if made else 1
     return {
         "workload": name,
         "mode": mode,
-        "update": asdict(updates[-1]),
-        "launches_per_env_step": last.launches / steps,
-        "waits_per_env_step": last.waits / steps,
-        "bytes_per_env_step": last.copied_bytes / steps,
         "env_steps": steps,
+        "updates": updates,
+        "collect": asdict(collect),
+        "add": asdict(add),
+        "learn": asdict(learn),
+        "launches_per_update": learn.launches / updates,
+        "launches_per_env_step": (collect.launches + add.launches + learn.launches) / steps,
+        "waits_per_env_step": (collect.waits + add.waits + learn.waits) / steps,
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
     lines = [
-        "| workload | mode | launches per update | waits per update | bytes copied per update "
-        "| launches per env_step | waits per env_step |",
-        "|---|---|---|---|---|---|---|",
+        "| workload | mode | env_steps | updates | launches to collect | to add | to learn "
+        "| waits to learn | bytes copied to learn | launches per env_step | waits per env_step |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['workload']} | {row['mode']} | {row['update']['launches']:,} | "
-        f"{row['update']['waits']} | {row['update']['copied_bytes']:,} | "
-        f"{row['launches_per_env_step']:.2f} | {row['waits_per_env_step']:.2f} |"
+        f"| {row['workload']} | {row['mode']} | {row['env_steps']:,} | {row['updates']} | "
+        f"{row['collect']['launches']:,} | {row['add']['launches']} | "
+        f"{row['learn']['launches']:,} | {row['learn']['waits']} | "
+        f"{row['learn']['copied_bytes']:,} | {row['launches_per_env_step']:,.2f} | "
+        f"{row['waits_per_env_step']:.2f} |"
         for row in rows
     ]
     return "\n".join(lines) + "\n"
 
 
-def write(rows: list[dict[str, Any]], results: Path = RESULTS) -> None:
+def peer_table(rows: list[dict[str, Any]]) -> str:
+    """What was counted of other projects' scripts, as Markdown; "" if nothing was."""
+    if not rows:
+        return ""
+    lines = ["| script | launches per env_step | waits per env_step |", "|---|---|---|"]
+    lines += [
+        f"| {row['script']} | {row['failed']} | |"
+        if "failed" in row
+        else f"| {row['script']} | {row['launches']:,.2f} | {row['waits']:.2f} |"
+        for row in rows
+    ]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def write(
+    rows: list[dict[str, Any]], results: Path = RESULTS, peers: list[dict[str, Any]] | None = None
+) -> None:
     """Record the counts, and what they were counted on."""
     text = (
         "# Launches of the host, counted on a stand-in accelerator\n\n"
-        "Made by `python -m benchmarks.launches`. An update of PPO is a whole iteration's, of the "
-        "others one batch's.\nPPO's on HalfCheetah is of 4 minibatches in place of 32: eager, a "
-        "whole one launches eight times as much.\n\n"
+        "Made by `python -m benchmarks.launches`: the last iteration of a run. To learn is to draw "
+        "from replay,\nto update and to sum metrics; of PPO it is a whole iteration's update. On "
+        "HalfCheetah that has 4\nminibatches in place of 32: eager, a whole one launches eight "
+        "times as much.\n\n"
     )
     results.mkdir(parents=True, exist_ok=True)
-    (results / "launches.md").write_text(text + table(rows) + "\n" + as_markdown())
-    found = {"machine": describe(), "rows": rows}
+    tables = table(rows) + peer_table(peers or [])
+    (results / "launches.md").write_text(text + tables + "\n" + as_markdown())
+    found = {"machine": describe(), "rows": rows, "peers": peers or []}
     (results / "launches.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -156,17 +215,23 @@ def main() -> None:
     )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--modes", default=",".join(MODES))
+    for peer in PEERS:
+        parser.add_argument(f"--{peer}", metavar="PATH", help=f"a checkout of {peer}")
     options = parser.parse_args()
     rows = []
     for name in options.workloads.split(","):
         for mode in options.modes.split(","):
             rows.append(measure(name, mode))
-            print(
-                f"{name} {mode}: {rows[-1]['update']['launches']:,} launches per update",
-                file=sys.stderr,
-            )
-    write(rows)
-    print(table(rows))
+            launches, updates = rows[-1]["learn"]["launches"], rows[-1]["updates"]
+            print(f"{name} {mode}: {launches:,} launches for {updates} updates", file=sys.stderr)
+    peers = []
+    for peer, files in PEERS.items():
+        root = getattr(options, peer)
+        for file, (short, long) in files.items() if root else ():
+            peers.append({"script": file} | per_env_step(Path(root) / file, short, long))
+            print(f"{file}: {peers[-1]}", file=sys.stderr)
+    write(rows, peers=peers)
+    print(table(rows) + peer_table(peers))
 
 
 if __name__ == "__main__":

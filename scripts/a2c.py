@@ -3,7 +3,7 @@
     python scripts/a2c.py --env-id CartPole-v1 --seed 1 --csv a2c.csv
 
 Mnih et al. 2016, arXiv:1602.01783, in its synchronous form. Reads top to bottom: `Args`,
-`Agent`, `a2c_loss`, `gae`, `RMSprop`, `make_update`, `Collector`, `train`, `evaluate`.
+`Agent`, `a2c_loss`, `gae`, `make_update`, `Collector`, `train`, `evaluate`.
 
 Defaults are the usual ones of the synchronous form (CleanRL has no A2C): 8 environments, 5 steps
 per iteration, gamma 0.99, lambda 1 (n-step returns), value loss weighted 0.5, no entropy bonus,
@@ -23,7 +23,7 @@ from __future__ import annotations
 import csv
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,34 +177,26 @@ def clipped(gradients: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
     return gradients
 
 
-class RMSprop:
-    """RMSprop (Tieleman and Hinton 2012), all parameters at once, its state in tensors."""
-
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
-        self.parameters, self.learning_rate = list(parameters), learning_rate
-        self.squares = [torch.zeros_like(p) for p in self.parameters]
-
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Move the parameters."""
-        torch._foreach_mul_(self.squares, 0.99)
-        torch._foreach_addcmul_(self.squares, gradients, gradients, 0.01)
-        size = torch._foreach_sqrt(self.squares)
-        torch._foreach_add_(size, 1e-5)
-        torch._foreach_addcdiv_(self.parameters, gradients, size, -self.learning_rate)
+@torch.compiler.disable  # its step is one kernel already
+def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> None:
+    """One step of an optimizer along the gradients of its parameters, in their order."""
+    for parameter, gradient in zip(optimizer.param_groups[0]["params"], gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
 
 
 def make_update(
-    agent: Agent, optimizer: RMSprop, args: Args
+    agent: Agent, optimizer: torch.optim.Optimizer, args: Args
 ) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
     """The update as a function of the rollout's rows; never waits."""
+    parameters = list(agent.parameters())
 
     def update(obs: Tensor, columns: Tensor) -> dict[str, Tensor]:
         action, *others = columns.unbind(dim=1)
         loss, entropy = a2c_loss(agent, Batch(obs, action.long(), *others), args)
         metrics = {"loss": loss.detach(), "entropy": entropy}
-        gradients = torch.autograd.grad(loss, optimizer.parameters)
-        optimizer.step(clipped(gradients, args.max_grad_norm))
+        gradients = torch.autograd.grad(loss, parameters)
+        descend(optimizer, clipped(gradients, args.max_grad_norm))
         return metrics
 
     return update
@@ -262,7 +254,10 @@ def train(args: Args) -> float:
     )
     sizes = env.observation_space.shape[0], int(env.action_space.n)
     agent = Agent(*sizes, args.hidden_size).to(args.device)
-    optimizer = RMSprop(agent.parameters(), args.learning_rate)
+    optimizer = torch.optim.RMSprop(
+        agent.parameters(), args.learning_rate, alpha=0.99, eps=1e-5, foreach=True,
+        capturable=args.device.startswith("cuda"),
+    )  # fmt: skip
     update = accelerated(make_update(agent, optimizer, args), args)
     act = accelerated(agent.act, args)
     progress, env_steps = Progress(args), 0
@@ -312,38 +307,11 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     """The function, compiled and captured as the options say."""
     if args.compile:
         function = torch.compile(function)
-    return CapturedGraph(function) if args.cudagraphs else function
+    if args.cudagraphs:
+        from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
-
-class CapturedGraph:
-    """A function of tensors of fixed shapes, captured as a CUDA graph after five real calls.
-
-    What it returns is overwritten by the next call.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.warm_up_calls = function, 5
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream()
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        """Run the function, or replay it on these inputs."""
-        if self.graph is None and self.warm_up_calls > 0:
-            self.warm_up_calls -= 1
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                outputs = self.function(*inputs)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return outputs
-        if self.graph is None:
-            self.inputs = [given.clone() for given in inputs]
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # records, and runs nothing
-                self.outputs = self.function(*self.inputs)
-        for mine, given in zip(self.inputs, inputs, strict=True):
-            mine.copy_(given)
-        self.graph.replay()
-        return self.outputs
+        function = CudaGraphModule(function, warmup=5)
+    return function
 
 
 def set_up(args: Args) -> None:

@@ -26,7 +26,7 @@ import copy
 import csv
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -245,28 +245,12 @@ def clipped(gradients: Sequence[Tensor], max_norm: float) -> Sequence[Tensor]:
     return gradients
 
 
-class Adam:
-    """Adam (Kingma and Ba 2015) in one kernel, without the bookkeeping of torch.optim.
-
-    That costs as much as the update of a small network. All state is tensors, as capture asks.
-    """
-
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, eps: float) -> None:
-        self.parameters, self.eps = list(parameters), eps
-        self.moments = [[torch.zeros_like(p) for p in self.parameters] for _ in range(2)]
-        self.steps = torch.zeros((), device=self.parameters[0].device)
-        self.learning_rate = torch.full_like(self.steps, learning_rate)
-
-    @torch.compiler.disable  # one kernel already
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Move the parameters."""
-        self.steps += 1.0
-        torch._fused_adam_(
-            self.parameters, gradients, *self.moments, [], [self.steps] * len(self.parameters),
-            lr=self.learning_rate, beta1=0.9, beta2=0.999, eps=self.eps,
-            weight_decay=0.0, amsgrad=False, maximize=False,
-        )  # fmt: skip
+@torch.compiler.disable  # its step is one kernel already
+def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> None:
+    """One step of an optimizer along the gradients of its parameters, in their order."""
+    for parameter, gradient in zip(optimizer.param_groups[0]["params"], gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
 
 
 class Replay:
@@ -309,13 +293,17 @@ def make_update(
     network: QNetwork, target: QNetwork, replay: Replay, args: Args
 ) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
     """The update as a function of the sequences' numbers and weights [N]; never waits."""
-    optimizer = Adam(network.parameters(), args.learning_rate, eps=1e-5)
+    parameters = list(network.parameters())
+    optimizer = torch.optim.Adam(
+        parameters, args.learning_rate, eps=1e-5,
+        fused=True, capturable=args.device.startswith("cuda"),
+    )  # fmt: skip
 
     def update(index: Tensor, weight: Tensor) -> dict[str, Tensor]:
         loss, priority = r2d1_loss(network, target, replay.batch(index), weight, args)
         metrics = {"loss": loss.detach()}
-        gradients = torch.autograd.grad(loss, optimizer.parameters)
-        optimizer.step(clipped(gradients, args.max_grad_norm))
+        gradients = torch.autograd.grad(loss, parameters)
+        descend(optimizer, clipped(gradients, args.max_grad_norm))
         replay.priority.index_copy_(0, index, priority)
         return metrics
 
@@ -449,38 +437,11 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     """The function, compiled and captured as the options say."""
     if args.compile:
         function = torch.compile(function)
-    return CapturedGraph(function) if args.cudagraphs else function
+    if args.cudagraphs:
+        from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
-
-class CapturedGraph:
-    """A function of tensors of fixed shapes, captured as a CUDA graph after five real calls.
-
-    What it returns is overwritten by the next call.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.warm_up_calls = function, 5
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream()
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        """Run the function, or replay it on these inputs."""
-        if self.graph is None and self.warm_up_calls > 0:
-            self.warm_up_calls -= 1
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                outputs = self.function(*inputs)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return outputs
-        if self.graph is None:
-            self.inputs = [given.clone() for given in inputs]
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # records, and runs nothing
-                self.outputs = self.function(*self.inputs)
-        for mine, given in zip(self.inputs, inputs, strict=True):
-            mine.copy_(given)
-        self.graph.replay()
-        return self.outputs
+        function = CudaGraphModule(function, warmup=5)
+    return function
 
 
 def set_up(args: Args) -> None:

@@ -22,7 +22,7 @@ import copy
 import csv
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,28 +138,12 @@ def actor_loss(actor: Actor, critic: TwinCritic, obs: Tensor) -> Tensor:
     return -critic.first(torch.cat([obs, actor(obs)], dim=1)).mean()
 
 
-class Adam:
-    """Adam (Kingma and Ba 2015) in one kernel, without the bookkeeping of torch.optim.
-
-    That costs as much as the update of a small network. All state is tensors, as capture asks.
-    """
-
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, eps: float) -> None:
-        self.parameters, self.eps = list(parameters), eps
-        self.moments = [[torch.zeros_like(p) for p in self.parameters] for _ in range(2)]
-        self.steps = torch.zeros((), device=self.parameters[0].device)
-        self.learning_rate = torch.full_like(self.steps, learning_rate)
-
-    @torch.compiler.disable  # one kernel already
-    @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Move the parameters."""
-        self.steps += 1.0
-        torch._fused_adam_(
-            self.parameters, gradients, *self.moments, [], [self.steps] * len(self.parameters),
-            lr=self.learning_rate, beta1=0.9, beta2=0.999, eps=self.eps,
-            weight_decay=0.0, amsgrad=False, maximize=False,
-        )  # fmt: skip
+@torch.compiler.disable  # its step is one kernel already
+def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> None:
+    """One step of an optimizer along the gradients of its parameters, in their order."""
+    for parameter, gradient in zip(optimizer.param_groups[0]["params"], gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
 
 
 def make_updates(
@@ -173,8 +157,10 @@ def make_updates(
     target = copy.deepcopy(critic).requires_grad_(False)
     online = [*actor.parameters(), *critic.parameters()]
     targets = [*target_actor.parameters(), *target.parameters()]
-    actor_optimizer = Adam(actor.parameters(), args.learning_rate, eps=1e-8)
-    critic_optimizer = Adam(critic.parameters(), args.learning_rate, eps=1e-8)
+    learned, judging = list(actor.parameters()), list(critic.parameters())
+    how: dict[str, bool] = {"fused": True, "capturable": args.device.startswith("cuda")}
+    actor_optimizer = torch.optim.Adam(learned, args.learning_rate, **how)
+    critic_optimizer = torch.optim.Adam(judging, args.learning_rate, **how)
     noise_shape = (args.batch_size, replay.action_size)
 
     def update_critics(index: Tensor) -> Tensor:
@@ -182,13 +168,13 @@ def make_updates(
         batch, clip = replay.batch(index), args.target_noise_clip
         loss = critic_loss(target_actor, critic, target, batch, noise, args.gamma, clip)
         value = loss.detach()
-        critic_optimizer.step(torch.autograd.grad(loss, critic_optimizer.parameters))
+        descend(critic_optimizer, torch.autograd.grad(loss, judging))
         return value
 
     def update_actor(index: Tensor) -> Tensor:
         loss = actor_loss(actor, critic, replay.batch(index).obs)
         value = loss.detach()
-        actor_optimizer.step(torch.autograd.grad(loss, actor_optimizer.parameters))
+        descend(actor_optimizer, torch.autograd.grad(loss, learned))
         with torch.no_grad():
             torch._foreach_lerp_(targets, online, args.tau)
         return value
@@ -321,38 +307,11 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     """The function, compiled and captured as the options say."""
     if args.compile:
         function = torch.compile(function)
-    return CapturedGraph(function) if args.cudagraphs else function
+    if args.cudagraphs:
+        from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
-
-class CapturedGraph:
-    """A function of tensors of fixed shapes, captured as a CUDA graph after five real calls.
-
-    What it returns is overwritten by the next call.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.warm_up_calls = function, 5
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream()
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        """Run the function, or replay it on these inputs."""
-        if self.graph is None and self.warm_up_calls > 0:
-            self.warm_up_calls -= 1
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                outputs = self.function(*inputs)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return outputs
-        if self.graph is None:
-            self.inputs = [given.clone() for given in inputs]
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # records, and runs nothing
-                self.outputs = self.function(*self.inputs)
-        for mine, given in zip(self.inputs, inputs, strict=True):
-            mine.copy_(given)
-        self.graph.replay()
-        return self.outputs
+        function = CudaGraphModule(function, warmup=5)
+    return function
 
 
 def set_up(args: Args) -> None:

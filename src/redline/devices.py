@@ -97,6 +97,11 @@ class DeviceKind:
         """Wait for what the device was given."""
         del device
 
+    def mark(self, device: torch.device) -> Callable[[], None]:
+        """What waits until the device has done all that it was given so far."""
+        del device
+        return lambda: None
+
     def pinned(self, tensor: Tensor) -> Tensor:
         """A host tensor like this one, in memory that the device copies from by itself."""
         return tensor
@@ -151,6 +156,11 @@ class _Cuda(DeviceKind):
 
     def pinned(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory()
+
+    def mark(self, device: torch.device) -> Callable[[], None]:
+        event: Any = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        return event.synchronize
 
     def synchronize(self, device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()

@@ -28,9 +28,25 @@ def test_a_row_is_read_at_once(accelerator: StandInDevice) -> None:
     means.add({"loss": there[0], "norm": there[2], "rate": 5.0})
     means.add({"loss": there[1], "norm": there[3], "rate": 7.0})
     accelerator.reset()
-    assert means.take_with(steps) == ({"rate": 6.0, "loss": 2.5, "norm": 4.0}, 12.0)
+    means.add_sums({"entropy": torch.tensor(9.0).to("standin")}, 1)
+    wanted = {"rate": 4.0, "loss": 5.0 / 3, "norm": 8.0 / 3, "entropy": 3.0}
+    assert means.take_with({"steps": steps}) == (wanted, {"steps": 12.0})
     assert len(accelerator.read_backs) == 1
-    assert means.take_with(steps) == ({}, 12.0)
+    assert means.take_with({"steps": steps}) == ({}, {"steps": 12.0})
+
+
+def test_sums_of_captured_updates_begin_anew_when_they_are_read() -> None:
+    """(2 + 4) / 2, then 5 / 1: the memory stays where the graph writes to."""
+    memory = torch.zeros((), dtype=torch.float64).to("standin")
+    means = MetricMeans()
+    for value in (2.0, 4.0):
+        memory.add_(value)
+        means.add_sums({"loss": memory}, 1)
+    assert means.take() == {"loss": 3.0}
+    memory.add_(5.0)
+    means.add_sums({"loss": memory}, 1)
+    assert means.read() == {"loss": 5.0}
+    assert means.take() == {"loss": 5.0}
 
 
 def test_metrics_may_come_and_go() -> None:

@@ -79,7 +79,9 @@ def test_a_run_is_captured(name: str, tmp_path: Path) -> None:
     assert int(last["optimizer_steps"]) > 0
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo-mirrored", "a2c-gru", "dqn-prioritized", "sac"])
+@pytest.mark.parametrize(
+    "name", ["ppo", "ppo-mirrored", "a2c-gru", "dqn-prioritized", "sac", "r2d1-sequences"]
+)
 def test_a_run_is_resumed_to_the_bit(name: str, tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", name)
     half = run(tmp_path / "half", name, total_env_steps=16)

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-NAMES = tuple(sorted(path.stem for path in SCRIPTS.glob("*.py")))
+# What begins with "docs_" serves the documentation.
+NAMES = tuple(
+    sorted(path.stem for path in SCRIPTS.glob("*.py") if not path.stem.startswith("docs_"))
+)
 
 
 def load(name: str) -> ModuleType:

@@ -121,7 +121,7 @@ def test_no_program_imports_the_library(name: str) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        "accelerated", "CapturedGraph", "Progress", "Replay", "Adam", "reverse_scan", "clipped",
+        "accelerated", "descend", "Progress", "Replay", "reverse_scan", "clipped",
         "make_env", "to_bounds", "MLP", "TwinCritic",
     ],
 )  # fmt: skip
@@ -330,39 +330,6 @@ def test_normalizer_of_ppo_is_the_standard_deviation_so_far() -> None:
     expected = (seen[7] - seen.mean(0)) / np.sqrt(seen.var(0) + 1e-8)
     np.testing.assert_allclose(normalizer(seen[7]), expected, rtol=1e-10)
     assert normalizer(np.array([1e6, -1e6, 5.0])).tolist()[:2] == [10.0, -10.0]
-
-
-def descent(optimizer: Any, parameters: list[torch.Tensor]) -> None:
-    """Five steps down some bowls, by torch's interface or the programs'."""
-    for _ in range(5):
-        loss = sum((parameter.square() * scale).sum() for scale, parameter in
-                   zip((0.5, 3.0), parameters, strict=True))  # fmt: skip
-        grads = torch.autograd.grad(loss, parameters)
-        if isinstance(optimizer, torch.optim.Optimizer):
-            for parameter, grad in zip(parameters, grads, strict=True):
-                parameter.grad = grad
-            optimizer.step()
-        else:
-            optimizer.step(grads)
-
-
-@pytest.mark.parametrize("name", [*NAMES])
-def test_optimizers_are_those_of_torch(name: str) -> None:
-    module, torch_parameters, parameters = load(name), [], []
-    torch.manual_seed(0)
-    for shape in ((3, 2), (4,)):
-        start = torch.randn(shape)
-        torch_parameters.append(start.clone().requires_grad_())
-        parameters.append(start.clone().requires_grad_())
-    if name == "a2c":
-        reference: Any = torch.optim.RMSprop(torch_parameters, lr=0.01, alpha=0.99, eps=1e-5)
-        own = module.RMSprop(parameters, 0.01)
-    else:
-        reference = torch.optim.Adam(torch_parameters, lr=0.01, eps=1e-3)
-        own = module.Adam(parameters, 0.01, eps=1e-3)
-    descent(reference, torch_parameters)
-    descent(own, parameters)
-    torch.testing.assert_close(parameters, torch_parameters, rtol=1e-6, atol=1e-7)
 
 
 def test_clipping_is_that_of_torch() -> None:

@@ -123,6 +123,10 @@ class ActorCriticLearner(OffPolicyAlgorithm):
         self.actor_metrics |= {n: found[n] for n in self.actor_metric_names if n in found}
         return found | self.actor_metrics
 
+    def carried_metrics(self) -> dict[str, Tensor]:
+        """The actor's, which are reported until it is its turn again."""
+        return self.actor_metrics
+
     def draw_noise(self, rows: int) -> Tensor:
         """[rows, k] standard normal numbers for the actions of an update."""
         return torch.randn(

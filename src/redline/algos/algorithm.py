@@ -152,6 +152,10 @@ class Algorithm(ABC):
         """The metrics of an update, from those that `learn` found."""
         return found
 
+    def carried_metrics(self) -> dict[str, Tensor]:
+        """Metrics that `reported` keeps for later updates, in the dict where it keeps them."""
+        return {}
+
     @abstractmethod
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take the present values of what the schedules govern, before an update."""

@@ -300,6 +300,10 @@ class DIAYN(OffPolicyAlgorithm):
         """See `SAC.reported`."""
         return self.learner.reported(found)
 
+    def carried_metrics(self) -> dict[str, Tensor]:
+        """See `SAC.carried_metrics`."""
+        return self.learner.carried_metrics()
+
     def _learn_discriminator(self, batch: Any) -> tuple[TensorDict, dict[str, Tensor]]:
         """One step of the discriminator; SAC's batch with its rewards, and its metrics."""
         skill = batch["skill"].long()

@@ -41,9 +41,12 @@ class FastActor(Protocol):
 
     Attributes:
         is_rowwise: which of the two.
+        takes_arrays: whether `act` is given observations and noise as they lie on the host,
+            wherever the policy is, and answers there.
     """
 
     is_rowwise: bool
+    takes_arrays: bool
     act: Callable[..., Any]
 
     def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:
@@ -100,7 +103,7 @@ class ActingLoop:
         seed: of the run.
         progress: [2] int64 for whoever watches: steps taken so far in all rollouts, and rows
             finished in the present one; None: nobody outside of this process.
-        actor_for: gives what acts in the policy's place where that is on the CPU.
+        actor_for: gives what acts in the policy's place, where anything does.
         alone: whether these are all environments of the run. Only then may a rowwise actor
             act: of several environments each must be acted for by the same arithmetic,
             wherever it is placed.
@@ -110,6 +113,8 @@ class ActingLoop:
     Attributes:
         t: the next row.
         is_over: whether the rollout has all of its rows.
+        rollouts: takes all steps of a rollout at once, and says whether it could; None: nothing.
+        drawn_noise: [T, B, noise_size] of the present rollout.
     """
 
     # They come in pairs, arrays or tensors, and no type here can say so.
@@ -140,12 +145,16 @@ class ActingLoop:
             device = parameter.device if parameter is not None else torch.device("cpu")
         self._device = device
         self._moves_obs = self._device != memory.device
-        self._actor_for = actor_for if self._device.type == "cpu" else None
+        self._actor_for = actor_for
         self._may_act_rowwise = alone and env.num_envs == 1
         self._acting_for: Policy | None = None
         self._actor: Any = None
         self._checked: DeviceCheck | None = None
         self._rowwise: Any = None
+        self._takes_arrays = False
+        self.rollouts: Callable[[], bool] | None = None
+        self.drawn_noise = torch.empty(0)
+        self._conditioning: Mapping[str, Tensor] | None = None
         self._obs: Any = None
         self._state: State = self._fresh_state()
         self.t, self.is_over = 0, True
@@ -213,6 +222,8 @@ class ActingLoop:
         Args:
             before_each: called before every step; may raise.
         """
+        if self.rollouts is not None and self.rollouts():
+            return
         # A single environment that still has an episode to run is stepped as if none could idle;
         # `_keep` ends the rollout after the episode that is its last.
         if self._rowwise is not None and self.env.can_step_quietly:
@@ -221,6 +232,10 @@ class ActingLoop:
                 if step is not None:
                     self._keep(step)
             return
+        self.take_steps(before_each)
+
+    def take_steps(self, before_each: Callable[[], None] | None = None) -> None:
+        """`run`, one step after the other."""
         while not self.is_over:
             if before_each is not None:
                 before_each()
@@ -228,6 +243,38 @@ class ActingLoop:
             with _SIMULATION:
                 step = self.env.step(self._action, self.episodes.active)
             self._keep(step)
+
+    def rewind(self, noise: Tensor, conditioning: Mapping[str, Tensor] | None) -> None:
+        """Go back to the first row, to take all steps again from wherever everything is.
+
+        Args:
+            noise: [T, B, noise_size] in place of what was drawn.
+            conditioning: in place of what the rollout began with.
+        """
+        self.progress[0] -= self.t
+        self.progress[1] = self.t = 0
+        self.is_over = False
+        self._noise_rows, self._conditioning = noise.unbind(0), conditioning
+
+    def have_been_taken(self) -> None:
+        """All steps have been taken, by something else."""
+        missing = self.memory.rollout_length - self.t
+        self.progress += missing
+        self.t, self.is_over = self.memory.rollout_length, True
+
+    @property
+    def state(self) -> State:
+        """The recurrent state to act with next."""
+        return self._state
+
+    @property
+    def conditioning(self) -> Mapping[str, Tensor] | None:
+        """What the present rollout acts with."""
+        return self._conditioning
+
+    def go_on_from(self, obs: Any, state: State) -> None:
+        """Act next on these observations with this state."""
+        self._obs, self._state = obs, state
 
     def act(self) -> None:
         """Choose the actions of the present row."""
@@ -240,7 +287,7 @@ class ActingLoop:
             self._action = policy.env_action(action)
             return
         obs = memory.obs_tensors[t]
-        if self._moves_obs:
+        if self._moves_obs and not self._takes_arrays:
             obs = self._at_policy(obs)
         with _INFERENCE:
             output = self._act(obs, self._state, self._noise_rows[t], self._conditioning)
@@ -266,6 +313,8 @@ class ActingLoop:
         self._obs = step.obs
         if cut is not None:
             self._bootstrap(t, step.final_obs, cut)
+        if self._state:
+            self.memory.write_state(t, self._state)
         if reset is not None and self._state:
             self._state = reset_state(self._state, torch.as_tensor(reset, device=self._device))
         episodes.record_step(t, step)
@@ -327,6 +376,7 @@ class ActingLoop:
         if actor is not None and not actor.serves(conditioning):
             actor = None
         self._rowwise = None
+        self._takes_arrays = actor is not None and actor.takes_arrays
         if actor is not None:
             actor.begin(conditioning, noise)
             if actor.is_rowwise:
@@ -334,7 +384,9 @@ class ActingLoop:
                 self.memory.clear_extras()
                 return
         self._act = (self._checked or actor or self.policy).act
-        self._noise_rows = torch.as_tensor(noise, device=self._device).unbind(0)
+        device = None if self._takes_arrays else self._device
+        self.drawn_noise = torch.as_tensor(noise, device=device)
+        self._noise_rows = self.drawn_noise.unbind(0)
 
     def _write_rowwise_extras(self) -> None:
         fields, done = self.memory.fields, slice(0, self.t)
@@ -357,8 +409,9 @@ class ActingLoop:
         """Value what has no value yet: cut episodes, and those that go on after the last row."""
         unvalued = self.memory.unvalued_cuts()
         if unvalued is not None:
-            at, obs = unvalued
-            value = self.policy.value(self._at_policy(obs), {}, self._conditioning_of(at[1]))
+            at, obs, state = unvalued
+            near = self._at_policy(obs), self._at_policy(state)
+            value = self.policy.value(*near, self._conditioning_of(at[1]))
             self.memory.write_values(at, value)
         running = self.memory.running_at_end()
         if running is not None:

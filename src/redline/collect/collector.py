@@ -10,13 +10,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from redline.collect.acting_loop import ActorFor
+from redline.collect.acting_loop import ActingLoop, ActorFor
 from redline.collect.episodes import ResetMode
 from redline.data import Array, Rollout
 from redline.envs.backends.backend import Backend
@@ -27,6 +27,9 @@ from redline.envs.settings import EnvSettings, EnvSource
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
+
+RolloutsFor: TypeAlias = Callable[[ActingLoop], "Callable[[], bool] | None"]
+"""loop -> what takes all steps of a rollout and says whether it could; None: one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class CollectorSetup:
         env_device: where the environments' data are to be; None: as they come.
         policy_device: where to act; None: on the learner's device.
         actor_for: gives what acts in the policy's place; None: the policy always acts.
+        rollouts_for: gives what takes all steps of a rollout on a device; None: nothing does.
     """
 
     env: VecEnv
@@ -71,6 +75,7 @@ class CollectorSetup:
     env_device: str | None = None
     policy_device: str | None = None
     actor_for: ActorFor | None = None
+    rollouts_for: RolloutsFor | None = None
 
     @property
     def in_process(self) -> dict[str, Any]:

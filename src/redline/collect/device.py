@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from redline.collect.acting_loop import ActingLoop
-from redline.collect.collector import CollectorSetup
+from redline.collect.collector import CollectorSetup, RolloutsFor
 from redline.collect.episodes import ResetMode, TensorEpisodes
 from redline.collect.local import LocalCollector
 from redline.collect.memory import TensorMemory
 from redline.collect.noise import DeviceNoise, HostNoise, NoiseSource
-from redline.data import Rollout
+from redline.data import NestedTensor, Rollout, map_leaves
 from redline.devices import exact_device
 from redline.envs.device.mirrored import MirroredEnv
 from redline.envs.device.vec_env import DeviceVecEnv
@@ -43,6 +43,7 @@ class DeviceCollector(LocalCollector):
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
         policy_device: where to act; None: where the policy is.
+        rollouts_for: loop -> what takes all steps of a rollout at once; None: nothing does.
         noise: where action noise is drawn. From the host, rollouts equal those of
             `SerialCollector` over the same environments.
 
@@ -64,6 +65,7 @@ class DeviceCollector(LocalCollector):
         seed: int = 0,
         reset_mode: ResetMode = "immediate",
         policy_device: torch.device | str | None = None,
+        rollouts_for: RolloutsFor | None = None,
         noise: NoiseSource = "device",
     ) -> None:
         present = DeviceCheck(policy).device
@@ -88,6 +90,8 @@ class DeviceCollector(LocalCollector):
             check=True,
         )
         super().__init__([loop], policy, memory, seed=seed)
+        self._rollouts_for = rollouts_for
+        self._kept_obs: Any = None
         self.env, self.policy_device = env, wanted
 
     @classmethod
@@ -107,16 +111,29 @@ class DeviceCollector(LocalCollector):
             seed=setup.seed,
             reset_mode=setup.reset_mode,
             policy_device=policy_device,
+            rollouts_for=setup.rollouts_for,
         )
 
     def _start(self, conditioning: Mapping[str, Tensor] | None, *, background: bool) -> None:
-        _ = self._loops[0].last_obs  # resets here, as environments may not in inference mode
+        loop = self._loops[0]
+        _ = loop.last_obs  # resets here, as environments may not in inference mode
+        if self._rollouts_for is not None:  # only now, for what has been reset
+            loop.rollouts, self._rollouts_for = self._rollouts_for(loop), None
         super()._start(conditioning, background=background)
         if self._conditioning:
             self._conditioning = {
                 name: leaf.to(self.policy_device, non_blocking=True)
                 for name, leaf in self._conditioning.items()
             }
+
+    def _last_obs(self) -> NestedTensor:
+        """A copy of what is seen now, on a device always in the same memory."""
+        seen = self._loops[0].last_obs
+        if self._kept_obs is None or self.env.device.type == "cpu":
+            self._kept_obs = map_leaves(lambda leaf: leaf.clone(), seen)
+        else:
+            map_leaves(lambda into, leaf: into.copy_(leaf), self._kept_obs, seen)
+        return self._kept_obs
 
     def _finish(self) -> Rollout:
         rollout = super()._finish()

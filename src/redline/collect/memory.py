@@ -115,6 +115,9 @@ class ArrayMemory:
             reset = invalid if reset is None else reset | invalid
         return cut, reset
 
+    def write_state(self, t: int, state: Mapping[str, Tensor]) -> None:
+        """Nothing: cut episodes are valued at once."""
+
     def write_quiet_steps(self, first: int, rewards: Array, episode_id: Array) -> None:
         """Keep steps of a single environment in which no episode ended, from row `first` on."""
         steps = slice(first, first + len(rewards))
@@ -168,7 +171,12 @@ class TensorMemory:
     ) -> None:
         shape = (rollout_length, env.num_envs)
         self.rollout_length, self.device = rollout_length, env.device
-        self._has_state, self._values_now = has_state, has_state and has_value
+        # On the CPU looking is free. Elsewhere it waits, so the states that cut episodes are to be
+        # valued with are kept instead, T of them.
+        self._has_state = has_state
+        self._values_now = has_state and has_value and env.device.type == "cpu"
+        self._keeps_states = has_state and has_value and env.device.type != "cpu"
+        self._states: dict[str, Tensor] = {}
         self._has_fillers = env.has_fillers
         buffer = RolloutBuffer.create(*shape, env.observation_space, env.action_space, extras_spec)
         self._steps = buffer.steps().to(env.device)
@@ -223,12 +231,18 @@ class TensorMemory:
             return None, None
         return self._cut_now(step), reset
 
-    def _cut_now(self, step: DeviceStep) -> Tensor | None:
-        """Cut episodes, to be valued with the recurrent state that they had.
+    def write_state(self, t: int, state: Mapping[str, Tensor]) -> None:
+        """Keep the recurrent state after row t, before any reset, if that is to be asked for."""
+        if not self._keeps_states:
+            return
+        for name, leaf in state.items():
+            if name not in self._states:
+                shape = (self.rollout_length, *leaf.shape)
+                self._states[name] = torch.zeros(shape, dtype=leaf.dtype, device=self.device)
+            self._states[name][t].copy_(leaf)
 
-        To keep that state of all T steps would take more than to look whether there are any,
-        so a recurrent policy waits for the device here, once per step.
-        """
+    def _cut_now(self, step: DeviceStep) -> Tensor | None:
+        """Cut episodes, to be valued with the recurrent state that they have now."""
         if not self._values_now:
             return None
         cut = step.truncated & ~step.terminated & step.valid
@@ -239,20 +253,22 @@ class TensorMemory:
         row = self._row_fields[t]["bootstrap_value"]
         row.copy_(torch.where(envs, value.to(self.device), row))
 
-    def unvalued_cuts(self) -> tuple[tuple[Tensor, ...], Any] | None:
-        """Where episodes were cut whose values are still to come, and their last observations.
+    def unvalued_cuts(self) -> tuple[tuple[Tensor, ...], Any, dict[str, Tensor]] | None:
+        """Where episodes were cut whose values are still to come, and what they are valued by.
 
         Returns:
-            Rows [n] and environments [n], and the observations [n, ...]; None: there are none.
+            Rows [n] and environments [n], the last observations [n, ...], and the recurrent
+            states [n, ...]; None: there are none.
         """
-        if self._has_state:
+        if self._has_state and not self._keeps_states:
             return None
         steps = self._steps
         cut = steps["truncated"] & ~steps["terminated"] & steps["valid"]
         at = cut.nonzero(as_tuple=True)
         if not len(at[0]):
             return None
-        return at, map_leaves(lambda leaf: leaf[at], steps["final_obs"])
+        states = {name: leaf[at] for name, leaf in self._states.items()}
+        return at, map_leaves(lambda leaf: leaf[at], steps["final_obs"]), states
 
     def write_values(self, at: tuple[Tensor, ...], value: Tensor) -> None:
         """Bootstrap rows and environments `at` with `value` [n]."""

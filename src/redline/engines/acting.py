@@ -31,6 +31,9 @@ def actor_for(policy: Policy, num_envs: int, rollout_length: int) -> Any:
         For one environment and a plain network on vectors, an actor that goes row by row
         (`is_rowwise`); for image networks and long rollouts, one that replaces `Policy.act`.
     """
+    parameter = next(policy.parameters(), None)
+    if parameter is not None and parameter.device.type != "cpu":
+        return None
     try:
         from redline.engines.cpu import actor_for as ask_kernels
     except ImportError:  # left out: everything runs as it is written

@@ -24,6 +24,7 @@ from redline.errors import CaptureError
 
 _READS = {
     "aten::_local_scalar_dense": "reads a number back to the host",
+    "aten::item": "reads a number back to the host",  # as inference mode calls it
     "aten::equal": "reads a number back to the host",
     "aten::nonzero": "makes a tensor whose size only the device knows",
     "aten::masked_select": "makes a tensor whose size only the device knows",
@@ -63,7 +64,7 @@ class CaptureWatch(TorchDispatchMode):
         if generator is not None and _address(generator) not in self._known:
             reason = "draws from a generator that is no attribute of the algorithm"
         result = func(*args, **kwargs)
-        if name in _COPIES and self._crosses(name, args, result):
+        if (name in _COPIES or name.startswith("aten::to.")) and self._crosses(name, args, result):
             reason = "copies between the host and the device"
         if reason is not None:
             raise CaptureError(f"{name} {reason}, at {_caller()}")

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from redline.devices import Graph, kind_of
 from redline.engines.capture_rules import CaptureWatch
-from redline.engines.snapshot import restore, snapshot
+from redline.engines.snapshot import owners_of, restore, snapshot
 
 WARMUP_CALLS = 2  # before a capture: libraries choose their algorithms and get their memory
 
@@ -42,6 +42,7 @@ class CapturedStep:
         borrows: whether inputs may be read where they are at the first call. Those that lie
             elsewhere at a later one are copied there: their owner must not need what was there.
         is_compiled: whether the step is compiled; then it is not watched operator by operator.
+        lends: whether results are given as they lie in the graph's memory, until the next call.
 
     Attributes:
         num_graphs: captured so far.
@@ -59,8 +60,9 @@ class CapturedStep:
         *,
         borrows: bool = False,
         is_compiled: bool = False,
+        lends: bool = False,
     ) -> None:
-        self.step, self._algorithm = step, algorithm
+        self.step, self._algorithm, self._lends = step, algorithm, lends
         self._device, self._borrows, self._is_compiled = algorithm.device, borrows, is_compiled
         self._capturing = kind_of(self._device).graphs(self._device)
         self._captured: dict[Any, tuple[Graph, StaticInputs, StaticResult]] = {}
@@ -70,6 +72,10 @@ class CapturedStep:
     def num_graphs(self) -> int:
         """Captured so far."""
         return len(self._captured)
+
+    def forget(self) -> None:
+        """Drop all graphs: what they read from has moved."""
+        self._captured.clear()
 
     def __call__(self, *inputs: Any) -> Any:
         """Replay, capturing first where these shapes and flags are new."""
@@ -82,7 +88,7 @@ class CapturedStep:
         graph, _, result = self._captured[key]
         graph.replay()
         self.launches += 1
-        return result.taken()
+        return result.lent() if self._lends else result.taken()
 
     def _capture(self, inputs: tuple[Any, ...]) -> tuple[Graph, StaticInputs, StaticResult]:
         held, generators = (
@@ -91,7 +97,7 @@ class CapturedStep:
         )
 
         def call() -> StaticResult:
-            return StaticResult(self.step(*held.values))
+            return StaticResult(self.step(*held.values), gathers=not self._lends)
 
         before = snapshot(self._algorithm)
         try:
@@ -112,10 +118,8 @@ class CapturedStep:
 
 
 def generators_of(algorithm: Any) -> list[torch.Generator]:
-    """The algorithm's own generators on its device, and those of the algorithm inside it."""
-    inside = getattr(algorithm, "inner", "")
-    owners = [algorithm, *([getattr(algorithm, inside)] if inside else [])]
-    found = [value for owner in owners for value in vars(owner).values()]
+    """The algorithm's own generators on its device, and those of the algorithms inside it."""
+    found = [value for owner in owners_of(algorithm) for value in vars(owner).values()]
     return [
         value
         for value in found
@@ -131,19 +135,24 @@ class StaticResult:
 
     Args:
         result: tensors in dicts, lists and tuples; anything else is given back as it is.
+        gathers: whether numbers are put side by side, for `taken`.
     """
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: Any, *, gathers: bool = True) -> None:
         leaves, self._structure = tree_flatten(result)
         self._leaves: list[Any] = leaves
         numbers: dict[torch.dtype, list[int]] = {}
         for i, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor) and leaf.dim() == 0:
+            if gathers and isinstance(leaf, Tensor) and leaf.dim() == 0:
                 numbers.setdefault(leaf.dtype, []).append(i)
         self._gathered = [
             (places, torch.stack([leaves[i] for i in places])) for places in numbers.values()
         ]
         self._is_gathered = {i for places, _ in self._gathered for i in places}
+
+    def lent(self) -> Any:
+        """The result of the last replay, where it lies."""
+        return tree_unflatten(self._leaves, self._structure)
 
     def taken(self) -> Any:
         """The result of the last replay, in memory of its own."""
@@ -171,7 +180,7 @@ class StaticInputs:
     def __init__(self, inputs: tuple[Any, ...], *, borrows: bool = False) -> None:
         self._borrows = borrows
         self._tensors: list[Tensor] = []
-        self.values: tuple[Any, ...] = tuple(self._hold(value) for value in inputs)
+        self.values: tuple[Any, ...] = rebuild(inputs, self._hold)
 
     def load(self, tensors: list[Tensor]) -> None:
         """Copy other inputs in, as `describe` found them; those that lie here stay."""
@@ -185,22 +194,34 @@ class StaticInputs:
         for to, source in by_dtype.values():
             torch._foreach_copy_(to, source, non_blocking=True)  # pyright: ignore
 
-    def _hold(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            self._tensors.append(value if self._borrows else value.clone())
-            return self._tensors[-1]
-        if isinstance(value, TensorDictBase):
-            held = {key: self._hold(value.get(key)) for key in _keys(value)}
-            return TensorDict(held, batch_size=value.batch_size)
-        if isinstance(value, Mapping):
-            return {key: self._hold(value[key]) for key in _keys(value)}
-        if isinstance(value, (list, tuple)):
-            parts = [self._hold(item) for item in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        if dataclasses.is_dataclass(value):
-            # What is no data, such as the episodes of a rollout, no step may depend on.
-            return type(value)(**{name: self._hold(part) for name, part in _data(value)})
-        return value
+    def _hold(self, tensor: Tensor) -> Tensor:
+        # What inference mode made cannot be written to outside of it.
+        borrows = self._borrows and not tensor.is_inference()
+        self._tensors.append(tensor if borrows else tensor.clone())
+        return self._tensors[-1]
+
+
+def rebuild(value: Any, place: Callable[[Tensor], Tensor]) -> Any:
+    """The same structure with other tensors.
+
+    Args:
+        value: as for `describe`; of a dataclass, what is no tensor is left out.
+        place: what to put in each tensor's place; asked in the order of `describe`.
+    """
+    if isinstance(value, Tensor):
+        return place(value)
+    if isinstance(value, TensorDictBase):
+        held = {key: rebuild(value.get(key), place) for key in _keys(value)}
+        return TensorDict(held, batch_size=value.batch_size)
+    if isinstance(value, Mapping):
+        return {key: rebuild(value[key], place) for key in _keys(value)}
+    if isinstance(value, (list, tuple)):
+        parts = [rebuild(item, place) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if dataclasses.is_dataclass(value):
+        # What is no data, such as the episodes of a rollout, no step may depend on.
+        return type(value)(**{name: rebuild(part, place) for name, part in _data(value)})
+    return value
 
 
 def _same_memory(own: Tensor, new: Tensor) -> bool:

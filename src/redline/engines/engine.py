@@ -46,6 +46,8 @@ class Engine:
         compiled: the compiled step, which says what compiling cost.
         checked_at: updates, counted from 0, that are to be compared with eager ones.
         captured: the captured step, which says how many graphs there are.
+        learn: what of a whole update is captured, (batch, turns) -> metrics, with its step
+            compiled or not; None: less than that is, or a user's own update is around it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Engine:
     compiled: CompiledStep | None = None
     checked_at: tuple[int, ...] = ()
     captured: CapturedStep | None = None
+    learn: Callable[[Any, Any], dict[str, Any]] | None = None
 
 
 def choose_engine(
@@ -153,13 +156,15 @@ def _with_learn(algorithm: Any, requested: str, backend: str, *, borrows: bool) 
         body.learn, algorithm, borrows=borrows, is_compiled=compiled is not None
     )
     reason = f"{name}.learn, the whole update, as one graph"
+    learn = None
     if _defined_here(algorithm, "update"):
+        learn = body.learn
 
         def update(batch: Any) -> Mapping[str, Any]:
             return algorithm.reported(captured(batch, algorithm.begin_update()))
     else:  # a user's own, around that of the class it is derived from
         update = twin(algorithm, learn=captured).update
-    return Engine(requested, reason, update, compiled, _CHECKED_AT, captured)
+    return Engine(requested, reason, update, compiled, _CHECKED_AT, captured, learn)
 
 
 def _defined_here(algorithm: Any, method: str) -> bool:
@@ -184,8 +189,10 @@ def _why_not_with_step(algorithm: Any, requested: str) -> str | None:
 
 
 def inner_of(algorithm: Any) -> Any:
-    """The algorithm whose update an engine runs: the one inside, where there is one."""
-    return getattr(algorithm, algorithm.inner) if getattr(algorithm, "inner", "") else algorithm
+    """The algorithm whose update an engine runs: the innermost one."""
+    while getattr(algorithm, "inner", ""):
+        algorithm = getattr(algorithm, algorithm.inner)
+    return algorithm
 
 
 def _around(algorithm: Any, inner: Engine) -> Engine:

@@ -37,7 +37,14 @@ from torch.nn import Module
 from redline.algos.algorithm import metrics_of
 from redline.algos.optimizers import Optimizer
 from redline.engines.engine import Engine, Update, inner_of
-from redline.engines.snapshot import Snapshot, generator_states, restore, snapshot
+from redline.engines.snapshot import (
+    Snapshot,
+    generator_states,
+    owners_of,
+    restore,
+    snapshot,
+)
+from redline.engines.summed import SummedUpdates
 from redline.errors import CaptureError
 
 TOLERANCE = 0.01
@@ -65,7 +72,8 @@ class CheckedUpdate:
     """An engine's update that compares itself with the written one when it begins.
 
     Args:
-        algorithm: what learns.
+        algorithm: what learns; its batches may be numbers of updates to make, as for
+            `SampledUpdates`.
         engine: runs its update.
         report: told one sentence if the two disagree; the engine is not used from then on.
 
@@ -84,15 +92,16 @@ class CheckedUpdate:
 
     def __call__(self, batch: Any) -> Mapping[str, Any]:
         """Improve the algorithm from one batch."""
-        if (self._left or self._turns) and self._is_new():
+        if (self._left or self._turns) and self._is_new(batch):
             return self._compare(batch)
         return self._update(batch)
 
-    def _is_new(self) -> bool:
+    def _is_new(self, batch: Any) -> bool:
         """Whether the coming update does anything that has not been compared."""
         call, self._calls = self._calls, self._calls + 1
-        number = getattr(self._counter, "updates", call) + 1
-        due = [name for name, interval in self._turns.items() if number % interval == 0]
+        made = getattr(self._counter, "updates", call)
+        count = batch if isinstance(batch, int) else 1
+        due = [n for n, every in self._turns.items() if (made + count) // every > made // every]
         for name in due:
             del self._turns[name]
         is_new = call in self._left or bool(due)
@@ -107,11 +116,12 @@ class CheckedUpdate:
         eager = snapshot(algorithm)
         restore(algorithm, before)
         if time.perf_counter() - began_s > _LONG_S:
-            self._left, self._turns = set(), {}
+            self._left = set()  # what has its turn only later is still looked at once
         try:
             metrics = dict(self._update(batch))
         except CaptureError as error:
-            problem = f"{CANNOT_CAPTURE} {type(algorithm).__name__}: {error}"
+            written = algorithm.algorithm if isinstance(algorithm, SummedUpdates) else algorithm
+            problem = f"{CANNOT_CAPTURE} {type(written).__name__}: {error}"
             return self._fall_back(eager, eager_metrics, problem)
         except Exception as error:  # noqa: BLE001 - whatever an engine fails with, the run goes on
             return self._fall_back(eager, eager_metrics, f"failed with {error!r}")
@@ -201,7 +211,7 @@ def parameter_name(algorithm: Any, entry: str) -> str:
     """What to call an entry of the state: optimizers number their parameters, people name them."""
     part, _, rest = entry.partition(".")
     number, _, what = rest.partition(".")
-    for owner in (algorithm, inner_of(algorithm)):
+    for owner in owners_of(algorithm):
         optimizer = getattr(owner, part, None)
         if isinstance(optimizer, Optimizer) and number.isdigit():
             parameter = optimizer.parameters[int(number)]

@@ -25,40 +25,44 @@ class Snapshot(NamedTuple):
 
     Attributes:
         state: of the algorithm, in memory of its own.
-        attributes: what the algorithm holds and `state` may leave out, as a user's own do: name ->
-            the object, and a copy of what it holds.
+        attributes: what the algorithm, and those inside it, hold and `state` may leave out, as a
+            user's own do: (number of the algorithm, name) -> the object, and a copy of what it
+            holds.
         generators: of torch, numpy and Python, which networks and users' code may draw from.
-        names: of all attributes, so that those that came later can be taken away.
+        names: of all attributes of each, so that those that came later can be taken away.
     """
 
     state: dict[str, Any]
-    attributes: dict[str, tuple[Any, Any]]
+    attributes: dict[tuple[int, str], tuple[Any, Any]]
     generators: tuple[Any, ...]
-    names: frozenset[str]
+    names: tuple[frozenset[str], ...]
 
 
 def snapshot(algorithm: Any) -> Snapshot:
     """A copy of an algorithm's state and of the global generators."""
     attributes = {
-        name: (value, _held(value))
-        for name, value in vars(algorithm).items()
-        if isinstance(value, _PLAIN) or (_is_own(algorithm) and _can_be_put_back(value))
+        (number, name): (value, _held(value))
+        for number, owner in enumerate(owners_of(algorithm))
+        for name, value in vars(owner).items()
+        if isinstance(value, _PLAIN) or (_is_own(owner) and _can_be_put_back(value))
     }
     return Snapshot(
         _copied(algorithm.state_dict()),
         attributes,
         generator_states(algorithm),
-        frozenset(vars(algorithm)),
+        tuple(frozenset(vars(owner)) for owner in owners_of(algorithm)),
     )
 
 
 @torch.no_grad()
 def restore(algorithm: Any, past: Snapshot) -> None:
     """Put everything back as it was."""
-    for name in vars(algorithm).keys() - past.names if _is_own(algorithm) else ():
-        del vars(algorithm)[name]  # such as a count that the first update begins
-    for name, (value, held) in past.attributes.items():
-        vars(algorithm)[name] = value
+    owners = owners_of(algorithm)
+    for owner, names in zip(owners, past.names, strict=True):
+        for name in vars(owner).keys() - names if _is_own(owner) else ():
+            del vars(owner)[name]  # such as a count that the first update begins
+    for (number, name), (value, held) in past.attributes.items():
+        vars(owners[number])[name] = value
         _put_back(value, held)
     algorithm.load_state_dict(_copied(past.state))
     torch_state, numpy_state, python_state, devices = past.generators
@@ -67,6 +71,14 @@ def restore(algorithm: Any, past: Snapshot) -> None:
     np.random.set_state((name, np.frombuffer(key, np.uint32), *rest))
     random.setstate(python_state)
     set_global_rng_states(devices)
+
+
+def owners_of(algorithm: Any) -> list[Any]:
+    """The algorithm, the one inside it, and so on."""
+    owners = [algorithm]
+    while inside := getattr(owners[-1], "inner", ""):
+        owners.append(getattr(owners[-1], inside))
+    return owners
 
 
 def _is_own(algorithm: Any) -> bool:

@@ -120,6 +120,22 @@ class Replay:
         """Where the buffer lies and batches are made."""
         return self._arena.device
 
+    @property
+    def memory_version(self) -> int:
+        """A number that changes when part of the buffer moves to other memory."""
+        return self._arena.version
+
+    def priorities(self) -> dict[str, Tensor]:
+        """What `update_priorities` writes to, by name: the memory itself; {} if nothing."""
+        if not isinstance(self._sampler, PrioritizedSampler):
+            return {}
+        return self._sampler.written_by_updates()
+
+    @staticmethod
+    def index_of(batch: TensorDict | SequenceBatch) -> Tensor:
+        """[N] what to give the priorities of a drawn batch back with."""
+        return batch.index if isinstance(batch, SequenceBatch) else batch["index"]
+
     def add(
         self,
         rollout: Rollout,

@@ -351,6 +351,10 @@ class PrioritizedSampler:
             live &= (value >= 0) & (value < torch.inf)
         self.tree.set(leaf, self._scaled(value), live)
 
+    def written_by_updates(self) -> dict[str, Tensor]:
+        """Name -> the memory that `update` writes to."""
+        return {**self.tree.memory(), "highest": self.highest, "refused": self._refused}
+
     def require_sound(self) -> None:
         """Raise if a bad priority was ever given.
 

@@ -216,6 +216,11 @@ class Arena:
         """Bytes committed, when every row has been written."""
         return sum(array.rows * array.plan.row_bytes for array in self.arrays.values())
 
+    @property
+    def version(self) -> int:
+        """Rows of all arrays: it rises when one grows, which on a device moves it."""
+        return sum(array.rows for array in self.arrays.values())
+
     def write_ring(
         self, name: str, row: int, value: Tensor, width: int, ring: int | None = None
     ) -> None:

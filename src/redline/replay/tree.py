@@ -75,6 +75,10 @@ class PriorityTree:
                 array.tensor.fill_(empty)
                 array.touch(0, array.rows)
 
+    def memory(self) -> dict[str, Tensor]:
+        """Name -> every level, itself."""
+        return {array.plan.name: array.tensor for array in (*self._sums, *self._minima)}
+
     @property
     def leaves(self) -> Tensor:
         """[size] float64 the values of the leaves."""

@@ -42,7 +42,7 @@ class RowActor(ABC):
         known: the conditioning that it understands.
     """
 
-    is_rowwise = True
+    is_rowwise, takes_arrays = True, False
     known: frozenset[str] = frozenset()
 
     def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:

@@ -162,7 +162,7 @@ class PackedActor:
         NotServedError: if a part is not known, or there is no oneDNN.
     """
 
-    is_rowwise = False
+    is_rowwise = takes_arrays = False
 
     def __init__(self, policy: Policy, num_images: int) -> None:
         require_modules({"policy": policy}, _IMAGE_PARTS)

@@ -73,6 +73,16 @@ class DevicePreviousInputs(DeviceVecEnv):
             final_obs=joined(step.final_obs, taken),
         )
 
+    def carried(self) -> Any:
+        """See `DeviceVecEnv.carried`."""
+        inside = self._env.carried()
+        return None if inside is None else {"env": inside, "now": self._now}
+
+    def take_carried(self, carried: Any) -> None:
+        """See `DeviceVecEnv.take_carried`."""
+        self._env.take_carried(carried["env"])
+        self._now = carried["now"]
+
     def raise_faults(self) -> None:
         """Look for what went wrong since the last look; see `DeviceVecEnv.raise_faults`."""
         self._env.raise_faults()

@@ -94,6 +94,17 @@ class DeviceVecEnv(ABC):
                 `raise_faults`: looking at them here would wait for the device.
         """
 
+    def carried(self) -> NestedTensor | None:
+        """All tensors that a step replaces by others, nested; it depends on nothing else.
+
+        None: a step does more than that, so that it cannot be captured in a graph.
+        """
+        return None
+
+    def take_carried(self, carried: NestedTensor) -> None:
+        """Go on from tensors of the same structure as `carried` gave."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be captured")
+
     @property
     @abstractmethod
     def in_episode(self) -> Tensor:

@@ -252,6 +252,14 @@ class NativeEnv(DeviceVecEnv):
         inside = (action >= self._low) & (action <= self._high)  # false for NaN
         return torch.where(inside, action, 0.0), ~inside.flatten(1).all(1)
 
+    def carried(self) -> Any:
+        """See `DeviceVecEnv.carried`."""
+        return None if self._carry is None else self._carry._asdict()
+
+    def take_carried(self, carried: Any) -> None:
+        """See `DeviceVecEnv.take_carried`."""
+        self._carry = Carry(**carried)
+
     @property
     def in_episode(self) -> Tensor:
         """[B] bool, the environments that are in the middle of an episode."""

@@ -45,6 +45,9 @@ _COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging"
 _EVALUATION, _CHECKPOINT = marks.operation("evaluation"), marks.operation("checkpoint")
 
 
+_STEPS = "optimizer_steps"
+
+
 @dataclass(slots=True)
 class Counters:
     """Where a run stands.
@@ -73,6 +76,7 @@ class TrainLoop(ABC):
         frame_skip: simulator frames per env_step.
         update: batch -> metrics; how an engine runs the algorithm's update. It changes the
             algorithm in place. None: `algorithm.update` itself.
+        sums: name -> [] that `update` adds its metrics to instead; None: it returns them.
         evaluate: salt -> Evaluation on separate environments; None: no evaluation.
         background: evaluates in another process instead; None: none does.
         callbacks: of the user's, made already; see `train.callbacks`. Of several ranks only the
@@ -100,6 +104,7 @@ class TrainLoop(ABC):
         console: Console,
         frame_skip: int,
         update: Callable[[Any], Mapping[str, Tensor]] | None = None,
+        sums: dict[str, Tensor] | None = None,
         evaluate: Callable[[int], Evaluation] | None = None,
         background: BackgroundEvaluation | None = None,
         callbacks: Sequence[Any] = (),
@@ -119,7 +124,7 @@ class TrainLoop(ABC):
         self._logger, self._store, self._console = logger, store, console
         self._run_files = run_files or dict
         self._frame_skip, self._evaluate, self._background = frame_skip, evaluate, background
-        self._metrics = MetricMeans()
+        self._metrics, self._sums = MetricMeans(), sums
         self._metrics_are_known = False
         self._episodes = EpisodeStatistics(info_names=config.run.log_info)
         self._last_evaluation: dict[str, float] = {}
@@ -349,12 +354,16 @@ class TrainLoop(ABC):
         state.episode = None
 
     def _updated(self, batch: Any) -> Mapping[str, Any]:
-        """The metrics of one update, whose first are looked at more closely."""
-        metrics = self._update_algorithm(batch)
+        """What one update returned, whose metrics have been taken in."""
+        found = self._update_algorithm(batch)
+        if self._sums is not None:
+            self._metrics.add_sums(self._sums, 1)
+            return found
         if not self._metrics_are_known:
-            metrics_of(self.algorithm, metrics)
+            metrics_of(self.algorithm, found)
             self._metrics_are_known = True
-        return metrics
+        self._metrics.add({name: value for name, value in found.items() if name != "priority"})
+        return found
 
     @abstractmethod
     def _learn(self, rollout: Rollout, collected: int) -> None:
@@ -511,8 +520,8 @@ class TrainLoop(ABC):
     def _write_row(self) -> None:
         counters = self.counters
         elapsed_s = counters.wall_time_s - self._row_wall_time_s
-        metrics, steps = self._metrics.take_with(self.algorithm.steps_on_device())
-        metrics = self._ranks.mean(metrics)
+        metrics, numbers = self._metrics.take_with(self._row_tensors())
+        metrics, steps = self._ranks.mean(metrics), numbers.pop(_STEPS, None)
         row: dict[str, float | int | None] = {
             "iteration": counters.iteration,
             "env_steps": counters.env_steps,
@@ -524,7 +533,7 @@ class TrainLoop(ABC):
             **dict.fromkeys(self._metric_names),
             **metrics,
         }
-        row |= self._hyperparameters | self._own_columns() | self._collector_columns()
+        row |= self._hyperparameters | self._own_columns() | numbers | self._collector_columns()
         if self._evaluate is not None or self._background is not None:
             names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
             names += tuple(f"eval_{name}" for name in self.config.run.log_info)
@@ -596,6 +605,11 @@ class TrainLoop(ABC):
         """Further columns of a row."""
         return {}
 
+    def _row_tensors(self) -> dict[str, Tensor]:
+        """What else of a row is a tensor [], to be read with the metrics."""
+        steps = self.algorithm.steps_on_device()
+        return {} if steps is None else {_STEPS: steps}
+
     def save(self, *, final: bool = False) -> None:
         """Write a checkpoint of everything the next iteration depends on, if the mode wants one.
 
@@ -660,7 +674,7 @@ class TrainLoop(ABC):
             "collector": self.collector.state_dict(),
             "logger": self._logger.state_dict(),
             "episodes": self._episodes.state_dict(),
-            "metrics": {"totals": self._metrics.sums(), "count": self._metrics.count},
+            "metrics": {"totals": self._metrics.read(), "count": self._metrics.count},
             "learning": self._learning_state(),
             "last_evaluation": dict(self._last_evaluation),
             "staleness": list(self._staleness),

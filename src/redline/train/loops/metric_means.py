@@ -1,4 +1,4 @@
-"""What updates report, summed until a row of progress is written."""
+"""Means of the updates' metrics, which stay on their device until a row is written."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ class MetricMeans:
     """Means of the updates' metrics since the last row.
 
     Metrics on a device stay there until the row is written, because reading one would synchronize.
-    They are summed as one tensor, and read as one.
+    They are summed as one tensor, and all are read at once.
+
+    Attributes:
+        totals: name -> sum of what has been read, and of what was on the host.
+        count: updates.
+        names: of `on_device`.
+        on_device: sums of the metrics that are on a device.
+        sums: name -> [] sums that captured updates add to by themselves.
     """
 
     totals: dict[str, float] = field(default_factory=dict)
     count: int = 0
     names: tuple[str, ...] = ()
     on_device: Tensor | None = None
+    sums: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         """Take in one update's metrics, each [] or a number."""
@@ -37,41 +45,60 @@ class MetricMeans:
             self._add_on_device(away)
         self.count += 1
 
+    def add_sums(self, sums: dict[str, Tensor], count: int) -> None:
+        """Take in `count` updates whose metrics were added to `sums`.
+
+        Args:
+            sums: name -> [] on a device; set to 0 when they are read.
+            count: updates.
+        """
+        self.sums = sums
+        self.count += count
+
     def _add_on_device(self, metrics: dict[str, Tensor]) -> None:
         if self.names != tuple(metrics):  # the first since the last row, or others than before
             self._read()
             self.names = tuple(metrics)
         # A copy: a captured update writes its metrics into the same memory at every replay.
-        device = next(iter(metrics.values())).device
-        dtype = torch.float64 if kind_of(device).has_float64 else torch.float32
-        values = torch.stack([value.to(dtype) for value in metrics.values()])
+        values = torch.stack([_wide(value) for value in metrics.values()])
         self.on_device = values if self.on_device is None else self.on_device + values
 
-    def _read(self, also: Tensor | None = None) -> float | None:
-        """Bring the sums to the host, and another number [] with them."""
-        if self.on_device is None:
-            return None if also is None else float(also)
-        sums = self.on_device
-        if also is not None:
-            sums = torch.cat([sums, also.to(sums.dtype).reshape(1)])
-        *totals, last = [*sums.tolist(), *([None] if also is None else [])]
-        for name, total in zip(self.names, totals, strict=True):
+    def _read(self, also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """Bring the sums to the host, and other numbers [] with them."""
+        near = {name: float(value) for name, value in (also or {}).items() if value.is_cpu}
+        away = {name: value for name, value in (also or {}).items() if name not in near}
+        parts = [] if self.on_device is None else [self.on_device]
+        if self.sums:
+            parts.append(torch.stack(list(self.sums.values())))
+        if away:
+            parts.append(torch.stack([_wide(value) for value in away.values()]))
+        numbers: list[float] = torch.cat(parts).tolist() if parts else []
+        summed = (*self.names, *self.sums)
+        for name, total in zip(summed, numbers, strict=False):
             self.totals[name] = self.totals.get(name, 0.0) + total
-        self.names, self.on_device = (), None
-        return last
+        for total in self.sums.values():
+            total.zero_()
+        self.names, self.on_device, self.sums = (), None, {}
+        return near | dict(zip(away, numbers[len(summed) :], strict=True))
 
-    def sums(self) -> dict[str, float]:
+    def read(self) -> dict[str, float]:
         """The sums so far. Waits for the device."""
         self._read()
         return dict(self.totals)
 
     def take(self) -> dict[str, float]:
         """The means, and start anew. Waits for the device."""
-        return self.take_with(None)[0]
+        return self.take_with({})[0]
 
-    def take_with(self, also: Tensor | None) -> tuple[dict[str, float], float | None]:
-        """The means and another number [], read from the device together."""
-        number = self._read(also)
+    def take_with(self, also: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, float]]:
+        """The means and other numbers, name -> [], read from the device together."""
+        numbers = self._read(also)
         means = {name: total / self.count for name, total in self.totals.items()}
         self.totals, self.count = {}, 0
-        return means, number
+        return means, numbers
+
+
+def _wide(value: Tensor) -> Tensor:
+    """As a double, or as the widest that its device has."""
+    wide = torch.float64 if kind_of(value.device).has_float64 else torch.float32
+    return value.to(wide)

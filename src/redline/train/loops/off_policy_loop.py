@@ -10,7 +10,7 @@ ratio holds exactly over a run whatever T, B and the batch size are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from redline.algos.algorithm import OffPolicyAlgorithm
 from redline.algos.config import OffPolicyConfig
 from redline.data import Rollout, SequenceBatch, as_tensordict
 from redline.devices import exact_device
+from redline.engines.sampled import SampledUpdates
+from redline.engines.staged_copies import StagedCopies
 from redline.errors import CorruptCheckpointError
 from redline.generator_states import set_numpy_state, set_torch_state
 from redline.profile import marks
@@ -41,19 +43,38 @@ class OffPolicyLoop(TrainLoop):
     Args:
         config: all settings of the run.
         replay: what was collected; the loop fills it.
+        capture: updates with their draws -> what makes a number of them; None: nothing does, and
+            they are made one by one. Asked only where replay lies on the learner's device.
     """
 
     algorithm: OffPolicyAlgorithm
 
-    def __init__(self, config: RunConfig, *, replay: Replay, **parts: Any) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        replay: Replay,
+        capture: Callable[[SampledUpdates], Callable[[int], Any] | None] | None = None,
+        **parts: Any,
+    ) -> None:
         super().__init__(config, **parts)
         self._algo: OffPolicyConfig = config.algo  # type: ignore[assignment]
         self._batch_size = self._algo.batch_size // self._ranks.size
         self._replay: Replay = replay
         self._metric_names = self.algorithm.metric_names
-        self._replay_is_near = replay.device == exact_device(config.run.device)
+        device = exact_device(config.run.device)
+        self._replay_is_near = replay.device == device
+        self._staged = None if self._replay_is_near else StagedCopies(device)
         self._generator = _ReplayGenerator(self._ranks.seed(config.run.seed), replay.device)
         self._batch: TensorDict | SequenceBatch | None = None
+        # Where a captured update reads it: a number would be part of the graph.
+        self._beta_there = torch.ones((), dtype=torch.float64).to(replay.device)
+        self._present_beta = 1.0
+        self._sampled: SampledUpdates | None = None
+        self._make_updates: Callable[[int], Any] | None = None
+        if capture is not None and self._replay_is_near and replay.device.type != "cpu":
+            self._sampled = self._with_draws()
+            self._make_updates = capture(self._sampled)
         self._updates_owed = 0.0
         self._samples_used = 0
         self._samples_collected = 0
@@ -80,29 +101,57 @@ class OffPolicyLoop(TrainLoop):
         if updates == 0:
             return
         self._set_hyperparameters(self.counters.env_steps - collected)
-        for _ in range(updates):
-            self._update()
+        self._make(updates)
 
-    def _update(self) -> None:
+    def _make(self, updates: int) -> None:
+        """Make so many updates: all at once where that is captured."""
+        beta = self._present_exponent()
+        if self._make_updates is None or self._sampled is None:
+            for _ in range(updates):
+                self._update(beta)
+            return
+        with _LEARNING:
+            self._make_updates(updates)
+        self._metrics.add_sums(self._sampled.totals, updates)
+
+    def _with_draws(self) -> SampledUpdates:
+        generator = self._generator.generator
+        assert isinstance(generator, torch.Generator)  # noqa: S101 (replay is on a device)
+        return SampledUpdates(
+            self.algorithm,
+            self._replay,
+            generator,
+            self._batch_size,
+            self._beta_there,
+            self._normalized,
+        )
+
+    def _present_exponent(self) -> float | Tensor:
+        """What `_beta` says, where replay draws."""
+        beta = self._beta()
+        if self._replay.device.type == "cpu" or not self._algo.prioritized:
+            return beta
+        if beta != self._present_beta:
+            self._present_beta = beta
+            self._beta_there.fill_(beta)
+        return self._beta_there
+
+    def _update(self, beta: float | Tensor) -> None:
         """Draw a batch, learn from it, and give its priorities back."""
         with _REPLAY:
             drawn = self._batch = self._replay.sample(
                 self._batch_size,
                 self._generator.generator,
-                beta=self._beta(),
+                beta=beta,
                 out=self._batch,  # type: ignore[arg-type]
             )
-        device = self.config.run.device
-        batch = drawn if self._replay_is_near else drawn.to(device)
-        batch = self._normalized(batch)
+        batch = self._normalized(drawn if self._staged is None else self._staged(drawn))
         with _LEARNING:
-            metrics = dict(self._updated(batch))  # a captured update returns the same one
-        priority = metrics.pop("priority", None)  # None: the rows keep the ones they have
+            priority = self._updated(batch).get("priority")  # None: the rows keep theirs
         if self._algo.prioritized and priority is not None:
             with _REPLAY:
                 priority = priority.to(self._replay.device)
-                self._replay.update_priorities(_index(self._batch), priority)
-        self._metrics.add(metrics)
+                self._replay.update_priorities(self._replay.index_of(drawn), priority)
 
     def _normalized(self, batch: TensorDict | SequenceBatch) -> TensorDict | SequenceBatch:
         """The batch as acting would see it now; replay keeps observations as they were."""
@@ -130,13 +179,20 @@ class OffPolicyLoop(TrainLoop):
         )
         # Of what callbacks set in place of schedules, a row shows what the last update had.
         columns |= {n: self._hyperparameters.get(n, v) for n, v in self._overrides.items()}
-        for name, value in self._conditions.items():
-            if value.is_floating_point():
-                columns[name] = float(value.mean())
+        columns |= dict.fromkeys(self._explored())  # their places; the values are read with others
         if self._algo.prioritized:
             columns["priority_beta"] = self._beta()
         achieved = self._samples_used / max(self._samples_collected, 1)
         return columns | {"replay_ratio": achieved}
+
+    def _row_tensors(self) -> dict[str, Tensor]:
+        """Also what exploration was like."""
+        return super()._row_tensors() | self._explored()
+
+    def _explored(self) -> dict[str, Tensor]:
+        """Name -> [] mean over environments of what exploration goes by."""
+        numbers = {name: v for name, v in self._conditions.items() if v.is_floating_point()}
+        return {name: value.mean() for name, value in numbers.items()}
 
     def _learning_state(self) -> dict[str, Any]:
         return {
@@ -195,8 +251,3 @@ class _ReplayGenerator:
             set_numpy_state(self.generator, state)
         else:
             set_torch_state(self.generator, state)
-
-
-def _index(batch: TensorDict | SequenceBatch) -> Tensor:
-    """[N] what to give priorities back with."""
-    return batch.index if isinstance(batch, SequenceBatch) else batch["index"]

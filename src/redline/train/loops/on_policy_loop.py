@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from redline.algos.algorithm import OnPolicyAlgorithm
 from redline.data import Rollout
+from redline.engines.staged_copies import StagedCopies
 from redline.profile import marks
 from redline.train.checkpoint.store import Checkpoint
 from redline.train.loops.loop import TrainLoop
@@ -22,7 +25,8 @@ class OnPolicyLoop(TrainLoop):
 
     def __init__(self, config: RunConfig, **parts: Any) -> None:
         super().__init__(config, **parts)
-        algo = config.algo
+        algo, device = config.algo, torch.device(config.run.device)
+        self._staged = None if device.type == "cpu" else StagedCopies(device)
         self._scaler = (
             RewardScaler(self.collector.num_envs, algo.gamma)
             if getattr(algo, "scale_reward", False)
@@ -32,10 +36,11 @@ class OnPolicyLoop(TrainLoop):
     def _learn(self, rollout: Rollout, collected: int) -> None:
         if self._scaler is not None:
             self._scaler.scale(rollout)
-        rollout = rollout.to(self.config.run.device)
+        if self._staged is not None:
+            rollout = self._staged(rollout)
         self._set_hyperparameters(self.counters.env_steps - collected)
         with _LEARNING:
-            self._metrics.add(self._updated(rollout))
+            self._updated(rollout)
         # Only now: acting and `evaluate_rollout` must see the same statistics.
         self.algorithm.policy.update_normalizer(rollout)
 

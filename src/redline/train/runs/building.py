@@ -18,6 +18,7 @@ from redline.algos.registry import find_algorithm
 from redline.collect import Collector, CollectorSetup, find_collector
 from redline.devices import choose_device, require_device
 from redline.engines.acting import actor_for
+from redline.engines.captured_acting import CapturedActing
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
@@ -303,10 +304,26 @@ def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:
 
 
 def make_collector(
-    kind: type[Collector], config: RunConfig, settings: EnvSettings, env: VecEnv, policy: Policy
+    kind: type[Collector],
+    config: RunConfig,
+    settings: EnvSettings,
+    env: VecEnv,
+    policy: Policy,
+    acting: CapturedActing,
 ) -> Collector:
-    """The run's collector; it takes `env` over, or closes it and makes its own in workers."""
-    run = config.run
+    """The run's collector.
+
+    Args:
+        kind: its class.
+        config: all settings.
+        settings: how to make more environments.
+        env: taken over, or closed where workers make their own.
+        policy: the learner's.
+        acting: gives what acts in the policy's place in this process.
+    """
+    run, given = config.run, acting
+    if kind.workers == "acting":  # on the CPU, whatever acts here
+        given = actor_for if run.cpu_acting else None
     cpus = None if kind.workers == "none" else worker_cpus(run.cpu_affinity, run.num_workers)
     return kind.make(
         CollectorSetup(
@@ -326,7 +343,8 @@ def make_collector(
             device=run.device,
             env_device=run.env_device,
             policy_device=run.policy_device,
-            actor_for=actor_for if run.cpu_acting else None,
+            actor_for=given,
+            rollouts_for=acting.rollouts,
         )
     )
 

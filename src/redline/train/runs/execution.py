@@ -13,10 +13,11 @@ import torch
 
 from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
 from redline.collect import Collector
-from redline.engines.acting import describe_acting
+from redline.devices import kind_of
+from redline.engines.acting import actor_for, describe_acting
 from redline.engines.build import build_description, other_build
+from redline.engines.captured_acting import CapturedActing
 from redline.engines.engine import Engine, choose_engine
-from redline.engines.self_check import CheckedUpdate
 from redline.envs import EnvSettings, VecEnv
 from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineError
 from redline.policies import Policy
@@ -65,6 +66,7 @@ from redline.train.runs.run_directory import (
     recorded_engine,
 )
 from redline.train.runs.sealed_files import write_config
+from redline.train.runs.updating import Updating
 from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
 from redline.train.settings import RunConfig, RunSettings
 
@@ -153,12 +155,17 @@ def execute(
             taken += data.fill(learning["replay"], probe, algorithm.policy)
         if collector_kind.workers != "none":  # numbers its environments from 0 on each rank
             local = ranks.own_seed(local)
+        acting = CapturedActing(
+            actor_for if config.run.cpu_acting else None, captures="cudagraph" in engine.name
+        )
         if data.learns:
             collector: Collector = data.collector(probe, algorithm.policy)
         else:
-            collector = make_collector(collector_kind, local, settings, probe, algorithm.policy)
+            collector = make_collector(
+                collector_kind, local, settings, probe, algorithm.policy, acting
+            )
         closing.callback(collector.close)
-        remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing)
+        remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing, acting)
         if recording is None:
             closing.enter_context(RunLock(out))
         if checkpoint is not None:
@@ -175,7 +182,11 @@ def execute(
         )
         logger = closing.enter_context(make_logger(config, out))
         evaluation = _make_evaluation(config, settings, algorithm.policy, closing)
-        update = _checked(config, engine, algorithm, console, sealed)
+        acting.report = console.warning
+        report = _report_to(console, sealed, config)
+        borrows = _batches_stay(config)
+        updating = Updating(config, engine, algorithm, report, borrows=borrows)
+        learning |= {"capture": updating.capture} if learning else {}
         loop_kind = OffPolicyLoop if learning else OnPolicyLoop
         loop: TrainLoop = loop_kind(
             config,
@@ -186,7 +197,8 @@ def execute(
             store=make_store(config, out),
             console=console,
             frame_skip=probe.frame_skip,
-            update=update,
+            update=updating.update,
+            sums=updating.sums,
             **evaluation,
             callbacks=callbacks,
             run_files=lambda: sealed.entries | logger.run_files(),
@@ -200,7 +212,7 @@ def execute(
             *taken,
             *data.describe(),
             *devices_said,
-            f"updates: {engine.name} ({engine.reason})",
+            f"updates: {engine.name} ({updating.engine.reason})",
             *([] if data.learns else [f"acting: {_acting(local, collector_kind, algorithm)}"]),
             f"threads: {config.run.num_threads} ({threads_reason})",
         ]
@@ -216,7 +228,7 @@ def execute(
         with RunHistory(out, event, begun, changed=changed or None, init_from=source) as history:
             stopped_by = _train(loop, history)
         console.close()
-        console.message(_summary(loop, engine))
+        console.message(_summary(loop, updating.engine))
         _say_why_it_ended(console, loop, stopped_by, out)
     return config, stopped_by
 
@@ -246,6 +258,7 @@ def _remaker(
     policy: Policy,
     ranks: Ranks,
     closing: ExitStack,
+    acting: CapturedActing,
 ) -> Callable[[int], Collector] | None:
     """What starts workers anew, if the run wants that; `closing` ends them with the run.
 
@@ -264,7 +277,7 @@ def _remaker(
         # Other episodes than those that the run began with, which may be why a worker failed.
         seed = (config.run.seed + _RESTART_SEEDS * restarts) % 2**63
         env = _some_envs(settings, ranks, config, kind)
-        made = make_collector(kind, config.replace(seed=seed), settings, env, policy)
+        made = make_collector(kind, config.replace(seed=seed), settings, env, policy, acting)
         closing.callback(made.close)
         return made
 
@@ -385,19 +398,17 @@ def _collecting(config: RunConfig, backend: str) -> str:
     return f"{backend}, {config.algo.num_envs} environments, {config.run.collector} collector"
 
 
-def _checked(
-    config: RunConfig, engine: Engine, algorithm: Any, console: Console, sealed: SealedRunFiles
-) -> Callable[[Any], Mapping[str, Any]]:
-    """The engine's update, held to the written one on the first batch unless that is left out."""
-    if not (config.run.self_check and engine.checked_at):
-        return engine.update
+def _report_to(
+    console: Console, sealed: SealedRunFiles, config: RunConfig
+) -> Callable[[str], None]:
+    """What to do with the problem of an engine that failed its check."""
 
     def report(problem: str) -> None:
         console.warning(problem)
         # A resumed run goes on as this one does.
         sealed.write(config.replace(accelerate="eager"), problem)
 
-    return CheckedUpdate(algorithm, engine, report)
+    return report
 
 
 def _choose_engine(
@@ -421,12 +432,18 @@ def _choose_engine(
 
 
 def _batches_stay(config: RunConfig) -> bool:
-    """Whether every batch lies in the same memory: drawn from a replay on the learner's device."""
-    return getattr(config.algo, "replay_storage", None) == "device"
+    """Whether every batch lies in the same memory, and nobody needs what was there before.
+
+    On a device: collected or drawn there, or brought there by `StagedCopies`.
+    """
+    return config.run.device != "cpu"
 
 
 def _acting(config: RunConfig, collector: type[Collector], algorithm: Any) -> str:
     """How the policy acts, in a few words."""
+    place = config.run.policy_device or config.run.device
+    if "cudagraph" in config.run.accelerate and kind_of(place).captures:
+        return "the policy, captured as a graph"
     if not config.run.cpu_acting:
         return "the policy as it is written"
     workers = config.run.num_workers if collector.workers == "acting" else 1

@@ -1,0 +1,130 @@
+"""Captured updates that sum their metrics themselves, so that the host launches nothing more.
+
+To read a metric is to wait for the device, so metrics are summed there and read once for each row
+(`train/loops/metric_means.py`). Ten of them are twenty launches of the host, unless the graph adds
+them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redline.algos.algorithm import Algorithm, metrics_of
+from redline.devices import kind_of
+from redline.engines.cudagraph import CapturedStep
+from redline.engines.engine import Engine
+
+Learn = Callable[[Any, Any], dict[str, Any]]
+
+
+class SummedUpdates:
+    """Updates of an algorithm, whose metrics are added up where they are.
+
+    To whoever runs it, it is an algorithm.
+
+    Args:
+        algorithm: what learns.
+
+    Attributes:
+        inner: where the algorithm is.
+        algorithm: as given.
+        device: of the algorithm.
+        totals: name -> [] sums of each metric since they were last set to 0.
+    """
+
+    inner = "algorithm"
+
+    def __init__(self, algorithm: Any) -> None:
+        self.algorithm: Any = algorithm
+        self.device: torch.device = algorithm.device
+        self.totals: dict[str, Tensor] = {}
+        self._carried = {name: t.clone() for name, t in algorithm.carried_metrics().items()}
+
+    def update(self, batch: Any) -> dict[str, Tensor]:
+        """The update as it is written.
+
+        Args:
+            batch: as for the algorithm's `update`.
+
+        Returns:
+            "priority", if there is one; metrics are in `totals`.
+        """
+        return self._summed(self.algorithm.update(batch))
+
+    def begin(self) -> Any:
+        """Count it; which parts have their turn, as the algorithm's `begin_update`."""
+        self.settle()
+        return self.algorithm.begin_update()
+
+    def learn(self, batch: Any, turns: Any, learn: Learn) -> dict[str, Tensor]:
+        """The same without the counting; nothing here depends on counts.
+
+        Args:
+            batch: as for `update`.
+            turns: as `begin` gave.
+            learn: the algorithm's `learn`, compiled or not.
+        """
+        found = self._summed(self.algorithm.reported(learn(batch, turns)))
+        self.settle()
+        return found
+
+    def settle(self) -> None:
+        """Let metrics that are reported again lie where every launch looks for them."""
+        kept = self.algorithm.carried_metrics()
+        for name, memory in self._carried.items():
+            if kept[name] is not memory:
+                memory.copy_(kept[name])
+                kept[name] = memory
+
+    def _summed(self, found: Mapping[str, Any]) -> dict[str, Tensor]:
+        metrics = metrics_of(self.algorithm, found)
+        priority = metrics.pop("priority", None)
+        dtype = torch.float64 if kind_of(self.device).has_float64 else torch.float32
+        for name, value in metrics.items():
+            if name not in self.totals:
+                self.totals[name] = torch.zeros((), dtype=dtype, device=self.device)
+            self.totals[name].add_(value.to(dtype) if isinstance(value, Tensor) else value)
+        return {} if priority is None else {"priority": priority}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The algorithm's, and the sums."""
+        return self.algorithm.state_dict() | {"metrics": dict(self.totals)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave, in place."""
+        self.algorithm.load_state_dict({n: part for n, part in state.items() if n != "metrics"})
+        self.settle()
+        for name, total in self.totals.items():
+            saved = state["metrics"].get(name)
+            total.zero_() if saved is None else total.copy_(saved)
+
+
+def with_sums(
+    engine: Engine, algorithm: Algorithm, *, borrows: bool
+) -> tuple[SummedUpdates, Engine] | None:
+    """An engine whose graph adds up the metrics, too; None: it captures no whole update.
+
+    Args:
+        engine: what was chosen for the algorithm.
+        algorithm: what learns.
+        borrows: see `CapturedStep`.
+    """
+    if engine.learn is None:
+        return None
+    learn, updates = engine.learn, SummedUpdates(algorithm)
+    captured = CapturedStep(
+        lambda batch, turns: updates.learn(batch, turns, learn),
+        updates,
+        borrows=borrows,
+        is_compiled=engine.compiled is not None,
+    )
+
+    def update(batch: Any) -> Mapping[str, Any]:
+        return captured(batch, updates.begin())
+
+    return updates, replace(engine, update=update, captured=captured)

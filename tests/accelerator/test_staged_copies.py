@@ -1,0 +1,94 @@
+"""What is collected on the host comes to the device by one copy, and stays in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from redline.devices import kind_of
+from redline.engines.staged_copies import StagedCopies
+from redline.train.loops.on_policy_loop import OnPolicyLoop
+from tests.accelerator.learning import batches
+from tests.accelerator.stand_in import StandInDevice
+from tests.accelerator.test_runs import run
+from tests.engines.learners import sequences
+
+
+@pytest.mark.parametrize("name", ["ppo-box", "sac", "r2d1"])
+def test_everything_arrives_by_one_copy(name: str, accelerator: StandInDevice) -> None:
+    first, second = batches(name, 2)
+    staged = StagedCopies(torch.device("standin"))
+    for value in (first, second):
+        accelerator.reset()
+        arrived = staged(value)
+        assert accelerator.num_launches() == accelerator.launches["copy"] == 1
+        assert not accelerator.read_backs
+        wanted, found = leaves(value), leaves(arrived)
+        assert wanted.keys() == found.keys()
+        for key, leaf in wanted.items():
+            assert found[key].device.type == "standin"
+            assert torch.equal(found[key].cpu(), leaf)
+    assert staged(first) is arrived
+
+
+def leaves(value: Any) -> dict[str, torch.Tensor]:
+    parts = value if isinstance(value, dict) else {}
+    if hasattr(value, "items"):
+        parts = dict(value.items())
+    elif hasattr(value, "steps"):
+        parts = {"steps": value.steps, "state": value.initial_state}
+    if isinstance(value, torch.Tensor):
+        return {"": value}
+    return {f"{k}.{n}": leaf for k, part in parts.items() for n, leaf in leaves(part).items()}
+
+
+def test_other_shapes_get_other_room_and_what_is_there_stays() -> None:
+    staged = StagedCopies(torch.device("standin"))
+    rows = batches("sac", 1)[0]
+    assert len(staged(rows)["reward"]) == 16
+    assert len(staged(rows[:5])["reward"]) == 5
+    there = sequences(0).to("standin")
+    assert torch.equal(staged(there).weight.cpu(), sequences(0).weight)
+
+
+def test_memory_is_not_written_before_its_copy_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call waits for what the first one marked."""
+    waited: list[int] = []
+    count = iter(range(9))
+
+    def mark(*_: Any) -> Callable[[], None]:
+        number = next(count)
+        return lambda: waited.append(number)
+
+    monkeypatch.setattr(type(kind_of("standin")), "mark", mark)
+    staged, rows = StagedCopies(torch.device("standin")), batches("sac", 1)[0]
+    staged(rows)
+    assert waited == []
+    staged(rows)
+    assert waited == [0]
+
+
+@pytest.mark.parametrize(("name", "most"), [("ppo", 1), ("ppo-host-envs", 2), ("reinforce", 1)])
+def test_an_iteration_learns_in_one_launch(
+    name: str,
+    most: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    accelerator: StandInDevice,
+) -> None:
+    """The graph, which sums its metrics, and one copy of what was collected on the host."""
+    learn, launches = OnPolicyLoop._learn, []
+
+    def counted(self: OnPolicyLoop, rollout: Any, collected: int) -> None:
+        before, read = accelerator.num_launches(), len(accelerator.read_backs)
+        learn(self, rollout, collected)
+        launches.append(accelerator.num_launches() - before)
+        assert len(launches) < 3 or len(accelerator.read_backs) == read
+
+    monkeypatch.setattr(OnPolicyLoop, "_learn", counted)
+    run(tmp_path, name, total_env_steps=64, normalize_obs=False)
+    assert launches[-1] == most
