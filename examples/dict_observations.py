@@ -66,7 +66,14 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser.add_argument("--env-steps", type=int, default=20_000)
     parser.add_argument("--out", default=None)
     given = parser.parse_args(argv)
-    run = redline.train("ppo", env=FindTheLight, total_env_steps=given.env_steps, out=given.out)
+    run = redline.train(
+        "ppo",
+        env=FindTheLight,
+        num_envs=8,
+        rollout_length=64,
+        total_env_steps=given.env_steps,
+        out=given.out,
+    )
     result = run.evaluate(episodes=20)
     print(f"{result.return_mean:.1f} of 10 wishes met")
     return result.return_mean
