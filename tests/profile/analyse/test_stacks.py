@@ -235,7 +235,7 @@ def test_a_missing_extension_is_named_and_the_rest_is_recorded(
 
     monkeypatch.delattr(package, "_stacks", raising=False)
     monkeypatch.setitem(sys.modules, "redline.profile._stacks", None)
-    with profile.session(tmp_path / "s", mode="full"), profile.operation("learning"):
+    with profile.session(tmp_path / "s", mode="sample"), profile.operation("learning"):
         busy(10)
     summary = summarize(tmp_path / "s")
     assert any("_stacks was not built" in problem for problem in summary.problems)
