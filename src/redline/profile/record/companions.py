@@ -5,7 +5,6 @@ The sampler, the looks at the Python stack, and the GPU windows.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
     from redline.profile.gpu.windows import GpuWindows
     from redline.profile.record.lines import Lines
     from redline.profile.record.sampler import Sampler
-
-# Beside the probe of Python 3.11 and 3.12 a thread that works while the main one waits may stand
-# still: there the looks are for sample mode alone.
-FULL_HAS_LINES = sys.version_info >= (3, 13)
 
 __all__ = ["Companions"]
 
@@ -63,9 +58,8 @@ class Companions:
             self._sampler = Sampler(directory, base_ns, self._options.sample_hz, COST_PART)
         elif self._options.mode == "sample":
             self._sampler = Sampler(directory, base_ns, DEFAULT_HZ, DEFAULT_COST_PART)
-        if self._options.lines and (
-            self._options.mode == "sample" or (self._options.mode == "full" and FULL_HAS_LINES)
-        ):
+        # Beside the probe of full mode a thread may stand still while the main one waits.
+        if self._options.lines and self._options.mode == "sample":
             self._open_lines(directory, base_ns)
 
     def _open_lines(self, directory: Path, base_ns: int) -> None:
