@@ -222,7 +222,7 @@ def test_a_run_confined_to_a_core_uses_that_core_only(tmp_path: Path) -> None:
         f"import os; os.sched_setaffinity(0, {{{core}}})\n"
         "import sys, torch, redline; sys.path.insert(0, '.')\n"
         "from redline.envs.cpus import usable_cpus\n"
-        "from tests.train.test_placements import TINY, Where\n"
+        "from tests.train.runs.test_placements import TINY, Where\n"
         f"redline.train('ppo', env=lambda: Where({str(notes)!r}), out={str(tmp_path / 'run')!r},\n"
         "    collector='central', cpu_affinity='auto', **(TINY | {'num_minibatches': 2}))\n"
         "print(usable_cpus(), torch.get_num_threads(), os.sched_getaffinity(0))\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.test_off_policy_runs import small
+from tests.train.runs.test_off_policy_runs import small
 
 import redline
 from redline.algos.r2d1 import R2D1
