@@ -163,8 +163,9 @@ def _other_count(algorithm: Any, eager: Snapshot) -> str | None:
     A graph holds what Python counted while it was captured, and counts no further. Where the count
     is no part of the state, nothing else would show it.
     """
-    for name, (value, _) in eager.attributes.items():
-        if isinstance(value, (bool, int, str)) and vars(algorithm).get(name) != value:
+    owners = owners_of(algorithm)
+    for (number, name), (value, _) in eager.attributes.items():
+        if isinstance(value, (bool, int, str)) and vars(owners[number]).get(name) != value:
             return name
     return None
 

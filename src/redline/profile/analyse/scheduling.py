@@ -200,7 +200,8 @@ def _overlaid(thread: Decoded, pieces: list[tuple[int, int, int]]) -> Decoded:
     at = np.searchsorted(times, extra)
     edges, own = np.insert(times, at, extra), np.insert(numbers, at, numbers[at - 1])
     first, after = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
-    rows = np.concatenate([np.arange(i, j) for i, j in zip(first, after, strict=True)])
+    spans = [np.arange(int(i), int(j)) for i, j in zip(first, after, strict=True)]
+    rows = np.concatenate(spans)
     over = np.repeat(found, after - first)
     states = list(thread.states)
     under = own[rows]
