@@ -162,7 +162,7 @@ def test_replay_that_moves_is_captured_anew() -> None:
     engine = captured(fast)
     for step in range(2):
         for updates, update in ((eager, eager.update), (fast, engine.update)):
-            array = updates.replay._arena.arrays["reward"]
+            array = updates.replay._arena.arrays["action"]
             if step:
                 array.grow(array.rows + 8)
                 array.tensor[: 5 * T * B] += 1.0
