@@ -51,7 +51,8 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "r2d1-sequences": (
         "r2d1", "redline/CartPole-v1",
         Q_ON_DEVICE | {"burn_in": 1, "sequence_length": 4, "n_step": 2, "core_size": 4,
-                       "priority_beta": 1.0, "batch_size": 2},
+                       "priority_beta": 1.0, "batch_size": 2,
+                       "learning_rate_schedule": "constant"},
     ),
     "sac": ("sac", "redline/Pendulum-v1", ON_DEVICE),
     "td3": ("td3", "redline/Pendulum-v1", ON_DEVICE),
