@@ -140,7 +140,7 @@ def _profile_parser() -> argparse.ArgumentParser:
     add(
         "--no-lines",
         action="store_true",
-        help="do not look at the Python stack 100 times a second for the hottest lines",
+        help="mode sample: do not look for the hottest Python lines, 100 times a second",
     )
     add(
         "--no-calibration",

@@ -58,7 +58,7 @@ def write_speedscope(session: Session, output: Path) -> int:
             profiles.append(_profile(process, stacks, frames))
     if not profiles:
         raise ConfigError(
-            f"{session.directory} holds no Python stacks. Record with --mode full or sample, and "
+            f"{session.directory} holds no Python stacks. Record with --mode sample, and "
             "without --no-lines"
         )
     content = {
