@@ -28,7 +28,7 @@ from tests.engines.learners import B, T, differing, make
 PER_LAUNCH = 4
 # Prioritized: what each update writes, the next one draws by.
 PRIORITIZED = ("dqn", "rainbow", "iqn", "r2d1", "sac")
-# Of all of them 100 updates were made once, equal to the bit; that takes minutes.
+# 100 of the quickest; of the others as many as meet every turn, and replay and schedules moved.
 UPDATES = {"sac": 16, "td3": 16, "ddpg": 8, "tqc": 8, "redq": 8, "dqn": 100, "rainbow": 12,
            "iqn": 8, "r2d1": 12}  # fmt: skip
 
