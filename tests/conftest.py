@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,16 @@ from tests.warm_workers import WarmSubprocess
 # As a run tells its own process (`redline.train.process`): several test processes share the cores,
 # and OpenMP's idle threads would keep them from each other for milliseconds at a time.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+_SIGTERM = signal.getsignal(signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> None:
+    """Ray puts a handler of its own for SIGTERM into the process that starts a cluster."""
+    if signal.getsignal(signal.SIGTERM) != _SIGTERM:
+        signal.signal(signal.SIGTERM, _SIGTERM)
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,8 @@ _FROM_THE_START = ("REDLINE_", "PYTHON")  # variables that an interpreter reads 
 _MOST_FDS = 32
 _HIGH_FD = 500  # above every descriptor that a worker is told of
 _REQUEST_BYTES = 1 << 20
+# Before any test has changed it: the one whose turn it is when the template starts may have.
+_ENVIRONMENT = dict(os.environ)
 
 
 class Template:
@@ -54,14 +56,14 @@ class Template:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-        self._started_with = _read_at_start(os.environ)
+        self._started_with = _read_at_start(_ENVIRONMENT)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm_workers", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=os.environ | dict.fromkeys(_ONE_THREAD, "1"),
+                env=_ENVIRONMENT | dict.fromkeys(_ONE_THREAD, "1"),
             )
 
     def serves(self, env: Mapping[str, str]) -> bool:

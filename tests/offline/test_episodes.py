@@ -260,7 +260,10 @@ def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("source", ["nowhere/at-all-v0", "../../etc", "/nowhere", "gone.npz"])
-def test_a_source_that_is_not_there_is_named(source: str) -> None:
+def test_a_source_that_is_not_there_is_named(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no such file or folder"):
         read_episodes(source)
 

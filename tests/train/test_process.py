@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from redline.algos.ppo import PPOConfig
+from redline.train import process
 from redline.train.process import keep_freed_memory
 from redline.train.settings import RunConfig, RunSettings
 
@@ -218,7 +218,7 @@ def test_a_threshold_that_is_refused_changes_nothing(monkeypatch: pytest.MonkeyP
 
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Refusing())
+    monkeypatch.setattr(process, "_c_library", Refusing)
     assert not keep_freed_memory()
     assert asked == [-3]
 

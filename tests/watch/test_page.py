@@ -88,7 +88,7 @@ def test_words_of_a_stranger_are_no_commands_for_the_terminal(
     assert main(["runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert shown.count("?]0;owned?") == 4  # the environment thrice, and an operation
+    assert shown.count("]0;owned") == 4  # the environment thrice, and an operation
 
 
 def test_what_cannot_be_watched_is_refused_with_the_fix(

@@ -268,7 +268,11 @@ def test_action_spaces_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"learning_starts": 241}, {"replay_ratio": 1e-9}, {"batch_size": 1000, "replay_ratio": 1.0}],
+    [
+        {"learning_starts": 241},
+        {"replay_ratio": 1e-9},
+        {"batch_size": 1000, "replay_size": 1000, "replay_ratio": 1.0},
+    ],
 )
 def test_a_run_that_would_never_learn_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="total_env_steps=240 ends before the first update"):

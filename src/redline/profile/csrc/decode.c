@@ -113,6 +113,12 @@ static void begin(Decoder *d, int64_t now, uint16_t id) {
     point(d, now, number_of(d, key_of(d->state)));
 }
 
+/* Unsigned, where a sum may wrap: times of a damaged file are any numbers. */
+static void add_inclusive(Decoder *d, uint16_t id, int64_t since, int64_t now) {
+    d->inclusive_ns[id] =
+        (int64_t)((uint64_t)d->inclusive_ns[id] + ((uint64_t)now - (uint64_t)since));
+}
+
 static void end(Decoder *d, int64_t now, uint16_t id) {
     Py_ssize_t i = d->depth;
     if (d->lost > 0) {
@@ -126,7 +132,7 @@ static void end(Decoder *d, int64_t now, uint16_t id) {
         return;
     }
     const Open *o = &d->stack[i - 1];
-    d->inclusive_ns[id] += now - o->since;
+    add_inclusive(d, id, o->since, now);
     if (i == d->depth) {
         d->state = o->outside;
         d->depth--;
@@ -145,7 +151,7 @@ static void end(Decoder *d, int64_t now, uint16_t id) {
 static void close_all(Decoder *d, int64_t now) {
     while (d->depth > 0) {
         const Open *o = &d->stack[--d->depth];
-        d->inclusive_ns[o->id] += now - o->since;
+        add_inclusive(d, o->id, o->since, now);
     }
     d->state = (State){0, 0, RL_PYTHON};
 }
