@@ -15,6 +15,7 @@ from redline.errors import ConfigError
 
 if TYPE_CHECKING:
     from redline.train.loops.evaluate import Evaluation
+    from redline.train.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,12 +212,11 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
     return result
 
 
-def collect(arguments: list[str]) -> None:
-    """Record episodes of a trained agent into a file or folder."""
-    parsed = parse(CollectArguments, arguments, "collect")
+def _loaded(parsed: CollectArguments | ExportArguments) -> Run:
+    """The run that a command line names, with what it says again of code and settings."""
     from redline.train.runs.run import load_run
 
-    run = load_run(
+    return load_run(
         parsed.run_dir,
         algorithm=parsed.algorithm,
         env=parsed.env,
@@ -224,6 +224,12 @@ def collect(arguments: list[str]) -> None:
         env_kwargs=parsed.env_kwargs,
         accept_changed_config=parsed.accept_changed_config,
     )
+
+
+def collect(arguments: list[str]) -> None:
+    """Record episodes of a trained agent into a file or folder."""
+    parsed = parse(CollectArguments, arguments, "collect")
+    run = _loaded(parsed)
     episodes = run.collect(
         parsed.episodes,
         parsed.out,
@@ -280,16 +286,7 @@ def _warn(sentence: str) -> None:
 def export(arguments: list[str]) -> None:
     """Write the policy of a run for use without Redline."""
     parsed = parse(ExportArguments, arguments, "export")
-    from redline.train.runs.run import load_run
-
-    run = load_run(
-        parsed.run_dir,
-        algorithm=parsed.algorithm,
-        env=parsed.env,
-        env_backend=parsed.env_backend,
-        env_kwargs=parsed.env_kwargs,
-        accept_changed_config=parsed.accept_changed_config,
-    )
+    run = _loaded(parsed)
     path = run.export(parsed.out, format=parsed.format, which=parsed.which)
     sys.stdout.write(f"{path}\n")
 
