@@ -7,7 +7,8 @@ A source archive is made of the tree, and for each Python that is found a wheel 
 that nothing but the archive counts. Each case gets an environment of its own: wheel or archive,
 with and without a compiler, Python 3.11 to 3.13, numpy 1.26 and 2. There `scripts/check_wheel.sh`
 trains, evaluates, resumes, plots and profiles. Where the package index has torch for CUDA only, its
-gigabytes are not taken: the parts that need no torch are tried, and the table says so.
+gigabytes are not taken: the parts that need no torch are tried, and the table says so. With
+`--any-torch` they are taken, and everything is tried.
 
 The table goes to benchmarks/results/packages.md. It is made of packages.json beside it, where a
 case takes the place of the one before.
@@ -192,7 +193,13 @@ def without_compiler(work: Path) -> dict[str, str]:
 
 
 def tried(
-    case: Case, python: str, archives: Mapping[str, Path], work: Path, *, shared: bool
+    case: Case,
+    python: str,
+    archives: Mapping[str, Path],
+    work: Path,
+    *,
+    shared: bool,
+    any_torch: bool,
 ) -> Outcome:
     """Make the environment of a case, or take the shared one, and run the checks there."""
     began_s = time.monotonic()
@@ -208,7 +215,7 @@ def tried(
             pip(environment, "uninstall", "--yes", "redline")
         env = dict(os.environ) if case.compiler else without_compiler(work)
         env["PATH"] = f"{environment / 'bin'}{os.pathsep}{env['PATH']}"
-        full = has_cpu_torch(environment)
+        full = any_torch or has_cpu_torch(environment)
         if full:
             pip(environment, "install", torch_requirement(), case.numpy)
             pip(environment, "install", str(archives[case.source]), case.numpy, env=env)
@@ -291,9 +298,8 @@ source archive. Seconds include downloading, installing and the check.
 |---|---|---|---|---|---|---|
 {rows}
 
-numpy 1.26 has no wheels for Python 3.13. Where the package index at hand has torch for CUDA only,
-torch is not installed: there, only what needs no torch was tried. The CI workflow trains on all
-three.
+numpy 1.26 has no wheels for Python 3.13. A torch whose version does not end in `+cpu` is the build
+for CUDA, used on a CPU (`--any-torch`).
 """
 
 
@@ -306,6 +312,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--numpy", choices=NUMPYS, help="only the cases with this one")
     parser.add_argument(
         "--shared", action="store_true", help="one environment for all cases of a Python: quicker"
+    )
+    parser.add_argument(
+        "--any-torch", action="store_true", help="take a torch for CUDA where there is no other"
     )
     parser.add_argument("--keep", type=Path, help="folder to work in, which is then kept")
     chosen = parser.parse_args(argv)
@@ -327,7 +336,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for case in cases(wanted):
                 if chosen.numpy not in (None, case.numpy):
                     continue
-                outcomes.append(tried(case, python, archives, work, shared=chosen.shared))
+                options = {"shared": chosen.shared, "any_torch": chosen.any_torch}
+                outcomes.append(tried(case, python, archives, work, **options))
                 print(outcomes[-1].row(), outcomes[-1].failed, flush=True)
                 (RESULTS / "packages.md").write_text(page(recorded(outcomes[-1])))
     finally:
