@@ -42,6 +42,8 @@ _IMPORTS = (
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _FROM_THE_START = ("REDLINE_", "PYTHON")  # variables that an interpreter reads as it starts
+# Told of sys.path apart; a break point's is read when it is reached (importing Ray sets it).
+_READ_LATER = ("PYTHONPATH", "PYTHONBREAKPOINT")
 _MOST_FDS = 32
 _HIGH_FD = 500  # above every descriptor that a worker is told of
 _REQUEST_BYTES = 1 << 20
@@ -212,7 +214,7 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if name.startswith(_FROM_THE_START) and name != "PYTHONPATH"
+        if name.startswith(_FROM_THE_START) and name not in _READ_LATER
     }
 
 
