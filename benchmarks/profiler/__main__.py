@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 from benchmarks.profiler.beside import measure_shares
+from benchmarks.profiler.pairs import measure_pairs
 from benchmarks.profiler.programs import PROGRAMS, measure_programs
 from benchmarks.profiler.sweep import measure_sweep
 from benchmarks.profiler.tables import write_tables
 from benchmarks.profiler.within import measure_within
+from benchmarks.third_party import NAMES
 
 RESULTS = Path(__file__).parents[1] / "results" / "profiler"
 
@@ -52,11 +54,17 @@ def main() -> int:
         each.add_argument(
             "--only", nargs="+", metavar="PROGRAM", choices=sorted(PROGRAMS), default=list(PROGRAMS)
         )
+    pairs = commands.add_parser("pairs", help="the cost and bias of full mode, third programs")
+    pairs.add_argument("--cleanrl", type=Path, help="folder of a clone of CleanRL")
+    pairs.add_argument("--pairs", type=int, default=5, help="unprofiled and recorded, in turn")
+    pairs.add_argument("--scale", type=float, default=1.0, help="times the steps of each program")
+    pairs.add_argument("--only", nargs="+", metavar="PROGRAM", choices=NAMES, default=list(NAMES))
+    pairs.add_argument("--fresh", action="store_true", help="forget what was recorded before")
     table = commands.add_parser("table", help="write the tables of what is recorded")
     table.add_argument("--python-version", required=True, metavar="X.Y")
     sweep = commands.add_parser("sweep", help="analysis of a large session")
     sweep.add_argument("--events", type=int, default=10_000_000)
-    for each in (programs, light, full, shares, table, sweep):
+    for each in (programs, light, full, shares, pairs, table, sweep):
         each.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args()
     if options.command == "programs":
@@ -65,6 +73,8 @@ def main() -> int:
         measure_within(options)
     elif options.command == "shares":
         measure_shares(options)
+    elif options.command == "pairs":
+        measure_pairs(options)
     elif options.command == "table":
         print(write_tables(options.out / f"python-{options.python_version}.json"))
     else:

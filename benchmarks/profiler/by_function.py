@@ -1,6 +1,6 @@
 """Shares of Python functions, as py-spy sees them in the same run.
 
-    python -m benchmarks.profiler.by_function [--only NAME ...]
+    python -m benchmarks.profiler.by_function --cleanrl CLEANRL [--only NAME ...]
 
 py-spy looks at the process from outside, at its own times, while it records itself in sample mode.
 Compared is each function's share of own time of the main thread, of those with 3% and more.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.unmarked.programs import PROGRAMS
+from benchmarks.third_party import NAMES, command, environment
 from redline.profile.analyse.stacks import read_stacks
 from redline.profile.analyse.timeline import build_timeline
 from redline.profile.reader import open_session
@@ -65,19 +65,25 @@ def short(file: str) -> str:
     return "/".join(file.split("/")[-2:])
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:
     """Run a program once, with both."""
+    program = command(name, cleanrl, scale)
     with tempfile.TemporaryDirectory() as directory:
         session, raw = Path(directory) / "session", Path(directory) / "raw"
-        program = [sys.executable, "-m", "benchmarks.unmarked.programs", name]
         profiler = [sys.executable, "-m", "redline.profile", "profile", "--mode", "sample"]
         # Both watch the program alone, and py-spy starts it, so that both see it from its start.
         inner = [*profiler, "--out", str(session), "--", *program]
         spy = ["py-spy", "record", "--format", "raw", "--rate", str(HZ), "--subprocesses"]
-        command = [*spy, "--idle", "-o", str(raw), "--", *inner]
-        subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=300)
-        words = "benchmarks.unmarked.programs"
-        kept = [line for line in raw.read_text().splitlines() if words in line.split(";")[0]]
+        subprocess.run(
+            [*spy, "--idle", "-o", str(raw), "--", *inner],
+            check=True,
+            cwd=directory,
+            env=environment(cleanrl),
+            capture_output=True,
+            timeout=300,
+        )
+        pid = open_session(session).processes[0].pid
+        kept = [line for line in raw.read_text().splitlines() if f"process {pid}:" in line]
         theirs, seen = py_spy_shares("\n".join(_main_threads(kept)))
         ours, looks = our_shares(session)
     large = {key for key in {*theirs, *ours} if max(theirs.get(key, 0), ours.get(key, 0)) >= LARGE}
@@ -93,6 +99,11 @@ def _main_threads(lines: list[str]) -> list[str]:
     return [line for line in lines if "<module>" in line]
 
 
+def worst(one: dict[str, Any]) -> float:
+    """The largest difference of a program, in points."""
+    return max((100 * abs(row["ours"] - row["py_spy"]) for row in one["rows"]), default=0.0)
+
+
 def table(found: dict[str, Any]) -> str:
     """All programs."""
     lines = [
@@ -105,22 +116,36 @@ def table(found: dict[str, Any]) -> str:
                 f"| {name} | `{row['function']}` ({row['file']}) | {100 * row['py_spy']:.1f}% | "
                 f"{100 * row['ours']:.1f}% | {100 * (row['ours'] - row['py_spy']):+.1f} |"
             )
+    lines += ["", "| program | largest difference, points | looks of py-spy | of Redline |"]
+    lines.append("|---|---|---|---|")
+    lines += [
+        f"| {name} | {worst(one):.1f} | {one['py_spy_samples']:,} | {one['samples']:,} |"
+        for name, one in found.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiler.by_function")
-    parser.add_argument("--only", nargs="+", choices=sorted(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--only", nargs="+", metavar="PROGRAM", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--cleanrl", type=Path, help="folder of a clone of CleanRL")
+    parser.add_argument("--scale", type=float, default=1.0, help="times the steps of each program")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    found = {name: measure(name) for name in options.only}
-    content = {"machine": describe(), "programs": found}
-    (options.out / "by_function.json").write_text(json.dumps(content, indent=1) + "\n")
+    cleanrl = options.cleanrl.resolve() if options.cleanrl else None
+    path = options.out / "by_function.json"
+    found: dict[str, Any] = json.loads(path.read_text())["programs"] if path.exists() else {}
+    for name in options.only:
+        found[name] = measure(name, cleanrl, options.scale)
+        print(f"{name}: {worst(found[name]):.1f} points at most", flush=True)
+        content = {"machine": describe(), "programs": found}
+        path.write_text(json.dumps(content, indent=1) + "\n")
     words = (
-        "# Functions beside py-spy\n\n```bash\npython -m benchmarks.profiler.by_function\n```\n\n"
+        "# Functions beside py-spy\n\n```bash\n"
+        "python -m benchmarks.profiler.by_function --cleanrl CLEANRL\n```\n\n"
     )
-    (options.out / "by_function.md").write_text(words + table(found))
+    path.with_suffix(".md").write_text(words + table(found))
     print(table(found))
 
 

@@ -51,12 +51,24 @@ class Agent(nn.Module):
 def ppo(env_steps: int) -> None:
     """PPO on CartPole, four envs."""
     envs = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(4)])
+    envs.reset(seed=1)
+    _ppo(envs, env_steps)
+
+
+def ppo_envpool(env_steps: int) -> None:
+    """PPO on EnvPool's CartPole, four envs."""
+    import envpool
+
+    _ppo(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, seed=1), env_steps)
+
+
+def _ppo(envs: Any, env_steps: int) -> None:
     agent, length, count = Agent(4, 2), 128, 4
     optimizer = torch.optim.Adam(agent.parameters(), lr=2.5e-4, eps=1e-5)
     obs = torch.zeros((length, count, 4))
     actions = torch.zeros((length, count))
     logprobs, rewards, dones, values = (torch.zeros((length, count)) for _ in range(4))
-    next_obs, next_done = torch.Tensor(envs.reset(seed=1)[0]), torch.zeros(count)
+    next_obs, next_done = torch.Tensor(envs.reset()[0]), torch.zeros(count)
     for _ in range(env_steps // (length * count)):
         for step in range(length):
             obs[step], dones[step] = next_obs, next_done
@@ -186,8 +198,25 @@ def sac(env_steps: int) -> None:
 
 def dqn(env_steps: int) -> None:
     """DQN on CartPole, one env, trained every 4 steps."""
+    _dqn(env_steps, lambda function: function)
+
+
+def dqn_compiled(env_steps: int) -> None:
+    """The same with a compiled loss."""
+    _dqn(env_steps, torch.compile)
+
+
+def _dqn(env_steps: int, compiled: Callable[[Any], Any]) -> None:
     env = gym.make("CartPole-v1")
     q, target = network(4, 2), network(4, 2)
+
+    def loss_of(b_obs: Any, b_after: Any, b_action: Any, b_reward: Any, b_end: Any) -> Any:
+        with torch.no_grad():
+            best = target(b_after).max(1, keepdim=True)[0]
+            goal = b_reward + 0.99 * best * (1 - b_end)
+        return nn.functional.mse_loss(q(b_obs).gather(1, b_action.long()), goal)
+
+    find_loss = compiled(loss_of)
     target.load_state_dict(q.state_dict())
     optimizer = torch.optim.Adam(q.parameters(), lr=2.5e-4)
     buffer = Buffer(10_000, 4, 1)
@@ -201,11 +230,7 @@ def dqn(env_steps: int) -> None:
         buffer.put(obs, after, [action], reward, terminated)
         obs = env.reset()[0] if terminated or truncated else after
         if step > 200 and step % 4 == 0:
-            b_obs, b_after, b_action, b_reward, b_end = buffer.draw(128)
-            with torch.no_grad():
-                best = target(b_after).max(1, keepdim=True)[0]
-                goal = b_reward + 0.99 * best * (1 - b_end)
-            loss = nn.functional.mse_loss(q(b_obs).gather(1, b_action.long()), goal)
+            loss = find_loss(*buffer.draw(128))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -254,10 +279,19 @@ def sb3_sac(env_steps: int) -> None:
 
 def sb3_ppo_processes(env_steps: int) -> None:
     """PPO of Stable-Baselines3 with two worker processes."""
+    _sb3_ppo_processes(env_steps, 2)
+
+
+def sb3_ppo_four_processes(env_steps: int) -> None:
+    """The same with four."""
+    _sb3_ppo_processes(env_steps, 4)
+
+
+def _sb3_ppo_processes(env_steps: int, count: int) -> None:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    envs = make_vec_env("CartPole-v1", 2, vec_env_cls=SubprocVecEnv)
+    envs = make_vec_env("CartPole-v1", count, vec_env_cls=SubprocVecEnv)
     _sb3("PPO", envs, env_steps, n_steps=256)  # pyright: ignore[reportArgumentType]
 
 
@@ -266,10 +300,13 @@ PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
     "ppo in one file": (ppo, 6_144),
     "sac in one file": (sac, 400),
     "dqn in one file": (dqn, 5_000),
+    "dqn, compiled loss": (dqn_compiled, 5_000),
+    "ppo on envpool": (ppo_envpool, 6_144),
     "data loader": (data_loader, 500),
     "sb3 ppo": (sb3_ppo, 3_072),
     "sb3 sac": (sb3_sac, 300),
     "sb3 ppo, 2 processes": (sb3_ppo_processes, 4_096),
+    "sb3 ppo, 4 processes": (sb3_ppo_four_processes, 4_096),
 }
 
 

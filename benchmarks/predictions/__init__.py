@@ -1,0 +1,1 @@
+"""Predictions of `redline advise`, put to the test on programs of others."""

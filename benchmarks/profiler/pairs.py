@@ -1,0 +1,158 @@
+"""What full mode costs whole programs, and how true the corrected total is: alternating pairs.
+
+Each pair is an unprofiled and a recorded run, in an order that changes from pair to pair. A program
+runs once before, so that files and compiled code are in the caches. Bias is the recorded total
+minus what the report takes out, against the unprofiled one; wall time of the program, CPU time of
+it and all its children, start and end of the profiler included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe
+from benchmarks.third_party import command, environment
+from redline.profile.analyse.summary import summarize
+from redline.profile.reader import open_session
+
+KINDS = (("wall_s", "wall"), ("cpu_s", "CPU"))
+MEAN, WORST = 0.03, 0.06  # targets of the bias' size
+
+Pair = dict[str, Any]  # {"unprofiled" and "full": {"wall_s", "cpu_s"}, and of "full" what it says}
+
+__all__ = ["bias", "cost", "measure_pairs", "pairs_table"]
+
+
+def run(words: list[str], directory: Path, cleanrl: Path | None) -> dict[str, float]:
+    """One run: its wall time, and the CPU time of it and all its children, in seconds."""
+    before, began = _cpu_s(), time.perf_counter()
+    done = subprocess.run(
+        words, cwd=directory, env=environment(cleanrl), capture_output=True, text=True
+    )
+    wall_s = time.perf_counter() - began
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return {"wall_s": wall_s, "cpu_s": _cpu_s() - before}
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def taken_out(directory: Path) -> dict[str, Any]:
+    """What the report takes out of the first process' wall time, and of the CPU time of all."""
+    summary = summarize(open_session(directory))
+    first = summary.processes[0].pid
+    costs = [(cell.pid, cell.raw_s - cell.corrected_s) for cell in summary.cells]
+    (overhead,) = summary.overhead
+    return {
+        "taken_wall_s": sum(cost for pid, cost in costs if pid == first),
+        "taken_cpu_s": sum(cost for _, cost in costs),
+        "corrected": overhead.corrected,
+        "reason": overhead.reason,
+        "cost_low_s": overhead.cost_low_s,
+        "cost_high_s": overhead.cost_high_s,
+        "callbacks": overhead.count,
+        "dropped_events": summary.dropped_events,
+    }
+
+
+def one_pair(words: list[str], number: int, cleanrl: Path | None) -> Pair:
+    """Unprofiled and recorded, or the other way round."""
+    found: Pair = {}
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        profiler = [sys.executable, "-m", "redline.profile", "profile", "--out", "session", "--"]
+        for mode in ("unprofiled", "full") if number % 2 == 0 else ("full", "unprofiled"):
+            prefix = profiler if mode == "full" else []
+            found[mode] = run([*prefix, *words], directory, cleanrl)
+        found["full"] |= taken_out(directory / "session")
+    return found
+
+
+def cost(pair: Pair, kind: str) -> float:
+    """Of recording, relative to the unprofiled run."""
+    return pair["full"][kind] / pair["unprofiled"][kind] - 1
+
+
+def bias(pair: Pair, kind: str) -> float:
+    """Of the corrected total, relative to the unprofiled run."""
+    taken = pair["full"]["taken_wall_s" if kind == "wall_s" else "taken_cpu_s"]
+    return (pair["full"][kind] - taken) / pair["unprofiled"][kind] - 1
+
+
+def pairs_table(programs: dict[str, list[Pair]]) -> str:
+    """Medians over the pairs, with their range."""
+    head = "| program | pairs | unprofiled s | cost, wall | cost, CPU | bias, wall | bias, CPU |"
+    lines = [f"{head} corrected |", "|---" * 8 + "|"]
+    found: dict[str, list[float]] = {kind: [] for kind, _ in KINDS}
+    for name, pairs in programs.items():
+        plain = statistics.median(pair["unprofiled"]["wall_s"] for pair in pairs)
+        cells = [_spread([cost(pair, kind) for pair in pairs]) for kind, _ in KINDS]
+        for kind, sizes in found.items():
+            biases = [bias(pair, kind) for pair in pairs]
+            cells.append(_spread(biases))
+            sizes.append(abs(statistics.median(biases)))
+        corrected = sum(pair["full"]["corrected"] for pair in pairs)
+        middle = " | ".join(cells)
+        lines.append(
+            f"| {name} | {len(pairs)} | {plain:.2f} | {middle} | {corrected} of {len(pairs)} |"
+        )
+    lines.append("")
+    for kind, label in KINDS:
+        sizes = found[kind]
+        lines.append(
+            f"Bias, {label}: mean {statistics.mean(sizes):.1%} (target {MEAN:.0%}), worst "
+            f"{max(sizes):.1%} (target {WORST:.0%})."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):+.1%} ({min(values):+.1%} to {max(values):+.1%})"
+
+
+def measure_pairs(options: argparse.Namespace) -> None:
+    """All pairs that are missing, and the table; each is recorded as soon as it is measured."""
+    cleanrl = options.cleanrl.resolve() if options.cleanrl else None
+    facts = describe()
+    path = options.out / f"pairs-{'.'.join(facts['python'].split('.')[:2])}.json"
+    known: dict[str, Any] = {"machine": facts, "scale": options.scale, "programs": {}}
+    if path.exists() and not options.fresh:
+        known = json.loads(path.read_text())
+        if known["scale"] != options.scale:
+            raise SystemExit(f"{path} has scale {known['scale']}. Give --fresh, or another --out")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.only:
+        words = command(name, cleanrl, options.scale)
+        pairs: list[Pair] = known["programs"].setdefault(name, [])
+        if len(pairs) < options.pairs:
+            with tempfile.TemporaryDirectory() as directory:
+                run(words, Path(directory), cleanrl)
+        while len(pairs) < options.pairs:
+            pairs.append(one_pair(words, len(pairs), cleanrl))
+            shown = [f"{cost(pairs[-1], k):+.1%}, bias {bias(pairs[-1], k):+.1%}" for k, _ in KINDS]
+            print(f"{name}, pair {len(pairs)}: wall {shown[0]}; CPU {shown[1]}", flush=True)
+            path.write_text(json.dumps(known, indent=1) + "\n")
+    measured = {name: pairs for name, pairs in known["programs"].items() if pairs}
+    table = pairs_table(measured)
+    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
+    cores = len(os.sched_getaffinity(0))
+    path.with_suffix(".md").write_text(
+        f"# Full mode: cost and bias of whole programs on Python {facts['python']}\n\n"
+        "```bash\npython -m benchmarks.profiler pairs --cleanrl CLEANRL\n```\n\n"
+        f"Median over the pairs (lowest to highest). The programs had {cores} "
+        f"core{'s' * (cores > 1)}.\n\n{table}\n| machine | |\n|---|---|\n{rows}\n"
+    )
+    print(table)

@@ -1,0 +1,49 @@
+"""The figures of whole programs with and without the recorder, worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.profiler.pairs import bias, cost, pairs_table
+from benchmarks.third_party import CLEANRL, NAMES, command
+
+
+def pair(plain_s: float, full_s: float, taken_s: float) -> dict[str, Any]:
+    full = {"wall_s": full_s, "cpu_s": 2 * full_s, "taken_wall_s": taken_s, "corrected": True}
+    return {
+        "unprofiled": {"wall_s": plain_s, "cpu_s": 2 * plain_s},
+        "full": {**full, "taken_cpu_s": 3 * taken_s},
+    }
+
+
+PAIRS = [pair(10, 12, 1.5), pair(10, 11, 1.5), pair(10, 13, 1.0)]
+
+
+def test_the_bias_is_what_the_correction_leaves() -> None:
+    """12 s less 1.5 against 10; of CPU time 24 less 4.5 against 20."""
+    assert cost(PAIRS[0], "wall_s") == pytest.approx(0.2)
+    assert bias(PAIRS[0], "wall_s") == pytest.approx(0.05)
+    assert bias(PAIRS[0], "cpu_s") == pytest.approx(-0.025)
+
+
+def test_a_program_counts_by_its_median() -> None:
+    """Biases of 5, -5 and 20% have the median 5%; two programs of 5 and 0% the mean 2.5%."""
+    table = pairs_table({"a": PAIRS, "b": [pair(10, 10, 0)]})
+    assert "| +5.0% (-5.0% to +20.0%) |" in table
+    assert "3 of 3" in table
+    assert "Bias, wall: mean 2.5% (target 3%), worst 5.0% (target 6%)." in table
+
+
+def test_every_program_has_a_command(tmp_path: Path) -> None:
+    (tmp_path / "cleanrl").mkdir()
+    for script, _, _ in CLEANRL.values():
+        (tmp_path / "cleanrl" / f"{script}.py").touch()
+    commands = {name: command(name, tmp_path, 0.5) for name in NAMES}
+    assert commands["CleanRL PPO"][1:] == [
+        *(str(tmp_path / "cleanrl" / "ppo.py"), "--no-cuda", "--total-timesteps", "6144")
+    ]
+    assert commands["EnvPool"][-2:] == ["--env-steps", "7680"]
+    with pytest.raises(SystemExit, match="Clone"):
+        command("CleanRL PPO", None)
