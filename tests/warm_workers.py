@@ -28,7 +28,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -52,21 +52,48 @@ _ENVIRONMENT = dict(os.environ)
 
 
 class Template:
-    """The process that workers are forked from."""
+    """The process that workers are forked from.
 
-    def __init__(self) -> None:
+    Args:
+        of_this: a fork of this process, which must have one thread and have imported what workers
+            need, rather than a process that imports it again.
+    """
+
+    def __init__(self, *, of_this: bool = False) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
         self._started_with = _read_at_start(_ENVIRONMENT)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if of_this:
+            self._wait = self._forked(theirs)
+            return
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm_workers", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=_ENVIRONMENT | dict.fromkeys(_ONE_THREAD, "1"),
             )
+        self._wait: Callable[[], object] = process.wait
+
+    def _forked(self, theirs: socket.socket) -> Callable[[], object]:
+        """Become two processes, of which this one goes on; what waits for the other."""
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            return lambda: os.waitpid(pid, 0)
+        status = 1
+        try:
+            self._socket.close()
+            main(theirs.detach())
+            status = 0
+        except SystemExit as error:
+            status = error.code if isinstance(error.code, int) else 1
+        except BaseException:  # noqa: BLE001 (this is the end of the process)
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
 
     def serves(self, env: Mapping[str, str]) -> bool:
         """Whether an interpreter with this environment would have started like the template."""
@@ -103,7 +130,7 @@ class Template:
     def close(self) -> None:
         """End the template."""
         self._socket.close()
-        self._process.wait()
+        self._wait()
 
 
 class WarmPopen(subprocess.Popen[Any]):
@@ -167,9 +194,9 @@ class WarmSubprocess(ModuleType):
     interpreter is started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, template: Template | None = None) -> None:
         super().__init__("subprocess")
-        self._template: Template | None = None
+        self._template = template
 
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)

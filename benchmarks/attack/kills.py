@@ -3,12 +3,13 @@
 An attempt trains one configuration, kills it at a random moment of its training, resumes it, kills
 it again, and so on until it is complete. It must end like one that was never stopped: the same
 `params_sha256` and the same progress.csv but for the columns of time. Each run is a fork of this
-process, which has torch loaded already, so that a kill takes a fraction of a second.
+process, which has everything loaded already, and so are its workers: a kill takes half a second.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 import random
@@ -16,16 +17,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tests.warm_workers import Template, WarmSubprocess
 
 import redline
 from benchmarks.attack.series import FAULT, Verdict
 
 TIME_COLUMNS = ("wall_time_s", "sps")
-KILLS = 6  # of an attempt, at most
+KILLS = 8  # of an attempt, at most
+_LOADED = (  # what a run imports late
+    "gymnasium.envs.classic_control", "redline.cli", "redline.collect.acting_worker",
+    "redline.engines.cpu.serving", "redline.envs.backends.processes", "redline.serving",
+    "redline.train.progress.curves", "redline.train.runs.execution", "redline.train.runs.export",
+    "redline.train.runs.run", "redline.train.runs.start", "redline.train.runs.summary",
+)  # fmt: skip
 _BASE: dict[str, Any] = {
     "num_envs": 2, "rollout_length": 16, "hidden_sizes": (8,), "log_interval": 64,
-    "checkpoint_interval": 64, "total_env_steps": 768, "preset": "default", "quiet": True,
+    "checkpoint_interval": 64, "total_env_steps": 512, "preset": "default", "quiet": True,
     "tensorboard": False, "num_threads": 1, "tune_process": False,
 }  # fmt: skip
 _REPLAY: dict[str, Any] = {
@@ -56,13 +65,17 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "td3": ("td3", "Pendulum-v1", _REPLAY),
     "ddpg": ("ddpg", "Pendulum-v1", _REPLAY),
     "diayn": ("diayn", "Pendulum-v1", _REPLAY),
+    "bc": ("bc", "CartPole-v1", {"data": "episodes.npz", "batch_size": 16, "num_envs": None,
+           "rollout_length": None}),
     "ppo, central": ("ppo", "CartPole-v1", _WORKERS | {"collector": "central",
                      "num_minibatches": 2}),
     "sac, alternating": ("sac", "Pendulum-v1", _REPLAY | _WORKERS | {"collector": "alternating"}),
     "ppo, workers": ("ppo", "CartPole-v1", _WORKERS | {"collector": "workers",
                      "num_minibatches": 2}),
+    "ppo, device": ("ppo", "redline/CartPole-v1", {"num_minibatches": 2}),
     "dqn, processes": ("dqn", "CartPole-v1", _Q | _WORKERS | {"env_backend": "processes"}),
 }  # fmt: skip
+_LATEST = 0.6  # of a run's time, when a process is killed that has begun or resumed it
 _IN_A_ROW = 100  # attempts to finish a run, of which only the last ones are not killed
 
 
@@ -75,6 +88,12 @@ class Kills:
     def prepare(self, folder: Path) -> None:
         """Load what the forks need, without starting a thread."""
         torch.set_num_threads(1)
+        for module in _LOADED:
+            importlib.import_module(module)
+        if (threads := len(os.listdir("/proc/self/task"))) != 1:
+            raise RuntimeError(f"this process has {threads} threads, which forks would lack")
+        _write_episodes(folder / "episodes.npz")
+        os.chdir(folder)
         self._folder = folder
         self._whole: dict[str, tuple[Any, float]] = {}
 
@@ -84,7 +103,7 @@ class Kills:
         expected, took_s = self._reference(name)
         run, kills = folder / "run", 0
         for _ in range(_IN_A_ROW):
-            patience_s = rng.uniform(0.0, took_s) if kills < KILLS else 600.0
+            patience_s = rng.uniform(0.0, _LATEST * took_s) if kills < KILLS else 600.0
             status = _train_in_a_fork(name, run, patience_s)
             if status == 0:
                 break
@@ -113,6 +132,20 @@ class Kills:
                 took_s = time.monotonic() - began
             self._whole[name] = outcome(run), took_s
         return self._whole[name]
+
+
+def _write_episodes(path: Path) -> None:
+    """Eight recorded episodes of 20 steps of CartPole, of observations that mean nothing."""
+    draw = np.random.default_rng(25)
+    last = np.tile(np.arange(20) == 19, 8)
+    np.savez(
+        path,
+        observations=draw.normal(size=(160, 4)).astype(np.float32),
+        actions=draw.integers(0, 2, 160),
+        rewards=np.ones(160, np.float32),
+        terminations=last,
+        truncations=np.zeros(160, bool),
+    )
 
 
 def outcome(run: Path) -> tuple[str, list[dict[str, str]]]:
@@ -145,12 +178,15 @@ def _child(name: str, run: Path) -> None:
     status = 1
     try:
         os.dup2(os.open(f"{run}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        worker_process: Any = importlib.import_module("redline.envs.workers.worker_process")
+        worker_process.subprocess = WarmSubprocess(Template(of_this=True))
         algorithm, env, settings = CASES[name]
         if (run / "config.json").exists():
             json.loads((run / "config.json").read_text())  # whole, however early it was killed
             redline.train(resume=run, quiet=True)
         else:
-            redline.train(algorithm, env=env, out=run, **_BASE | settings)
+            all_settings = {k: v for k, v in (_BASE | settings).items() if v is not None}
+            redline.train(algorithm, env=env, out=run, **all_settings)
         status = 0
     except BaseException:  # noqa: BLE001 (this is the end of the process)
         import traceback

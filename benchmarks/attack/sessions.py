@@ -63,7 +63,8 @@ def reported(session: Path) -> tuple[Any, list[str]]:
     """All that a report says, and the problems that it names."""
     opened = open_session(session)
     summary = with_shares(summarize(opened), opened)
-    text = render_text(summary)
-    figures = json.loads(json.dumps(summary.to_json(), allow_nan=False))
+    figures = json.dumps(summary.to_json(), allow_nan=False)
     write_trace(opened, session / "trace.json")
-    return (figures, text), list(summary.problems)
+    said = figures, render_text(summary), (session / "trace.json").read_text()
+    # Where the session lies is no figure of it.
+    return [each.replace(str(session), "SESSION") for each in said], list(summary.problems)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from redline.errors import SessionError
 from redline.profile.analyse.summary import summarize
 from redline.profile.reader import open_session
 from redline.profile.record.files import create_session
-from redline.profile.seal import broken_seals, seal
+from redline.profile.seal import broken_seals, seal, seal_process
 
 RECORDED = (
     Path(__file__).parents[1] / "fixtures" / "revision-0.1" / "sessions" / "light" / "session"
@@ -36,9 +37,88 @@ def problems(session: Path) -> list[str]:
 def test_what_was_not_changed_is_not_named(session: Path) -> None:
     assert problems(session) == []
     (session / "report.html").write_text("a report may be written beside it")
-    with (next((session / "processes").iterdir()) / "process.jsonl").open("a") as file:
-        file.write("{}\n")  # a process that outlives the recording
+    (session / "lock").write_text("")
     assert problems(session) == []
+
+
+def test_every_added_byte_is_named(session: Path) -> None:
+    """Before, a file could be given a second time, or a torn line, and the figures were others."""
+    (process,) = (session / "processes").iterdir()
+    for path in (*sorted(process.iterdir()), session / "samples.jsonl"):
+        whole = path.read_bytes()
+        for added in (whole, b"{}\n", b"x"):
+            path.write_bytes(whole + added)
+            (said,) = problems(session)
+            assert f"{path.name}' has grown by {len(added)} bytes" in said
+        path.write_bytes(whole)
+    assert problems(session) == []
+
+
+@pytest.mark.parametrize("name", ["processes/x/thread-00009.arrow", "processes/lock"])
+def test_files_that_came_after_the_end_are_named(name: str, session: Path) -> None:
+    path = session / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"")
+    assert problems(session) == [f"{name!r} is not sealed: it came after the end of the recording"]
+
+
+def test_a_process_that_outlives_the_recording_seals_its_own_files(session: Path) -> None:
+    """The recording of pid 1 ends after the session's; a byte that was changed stays changed."""
+    outliving = session / "processes" / "1-2"
+    outliving.mkdir()
+    (outliving / "process.jsonl").write_text("{}\n")
+    samples = session / "samples.jsonl"
+    whole = samples.read_bytes()
+    samples.write_bytes(whole + b"x")
+    assert len(problems(session)) == 2
+    seal_process(session, outliving)
+    (said,) = problems(session)
+    assert "'samples.jsonl' has grown" in said
+    samples.write_bytes(whole)
+    assert problems(session) == []
+
+
+def test_a_damaged_manifest_is_not_sealed_again(session: Path) -> None:
+    manifest = json.loads((session / "session.json").read_text()) | {"mode": "full"}
+    (session / "session.json").write_text(json.dumps(manifest))
+    seal_process(session, next((session / "processes").iterdir()))
+    assert problems(session) == ["session.json was changed since the recording ended"]
+
+
+def test_a_process_seals_nothing_before_the_recording_ends(tmp_path: Path) -> None:
+    lock = create_session(tmp_path / "new", mode="light", command=["x"])
+    before = (tmp_path / "new" / "session.json").read_bytes()
+    seal_process(tmp_path / "new", tmp_path / "new" / "processes")
+    assert (tmp_path / "new" / "session.json").read_bytes() == before
+    assert problems(tmp_path / "new") == [
+        "it is not sealed: its recorder still records, or was killed. A later change of its files "
+        "cannot be found"
+    ]
+    lock.release()
+    assert problems(tmp_path / "new") == []
+
+
+def test_a_seal_cannot_be_taken_off_without_a_word(session: Path) -> None:
+    manifest = json.loads((session / "session.json").read_text())
+    del manifest["files"], manifest["sha256"]
+    (said,) = broken_seals(session, manifest)
+    assert said == "session.json was changed since the recording ended"
+
+
+@pytest.mark.parametrize("what", ["processes", "process"])
+def test_links_in_place_of_directories_are_not_followed(
+    what: str, session: Path, tmp_path: Path
+) -> None:
+    """What a link leads to may have the right hashes; it was left out without a word."""
+    found = session / "processes"
+    found = found if what == "processes" else next(found.iterdir())
+    found.rename(tmp_path / "moved")
+    found.symlink_to(tmp_path / "moved")
+    if what == "processes":
+        with pytest.raises(SessionError, match="not whole"):
+            open_session(session)
+    else:
+        assert f"{found.name}: a link, which is not followed" in open_session(session).problems
 
 
 def test_every_bit_counts(session: Path) -> None:
@@ -75,8 +155,9 @@ def test_entries_that_make_no_sense_are_named(entry: Any, session: Path) -> None
     manifest = json.loads((session / "session.json").read_text()) | {"files": {"../x": entry}}
     del manifest["sha256"]
     own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    said = broken_seals(session, manifest | {"sha256": own})
-    assert said == ["'../x' is missing since the recording ended"]
+    first, *rest = broken_seals(session, manifest | {"sha256": own})
+    assert first == "'../x' is missing since the recording ended"
+    assert all("is not sealed" in each for each in rest)  # the files that are there
 
 
 def test_the_report_names_it(session: Path) -> None:

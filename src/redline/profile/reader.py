@@ -453,14 +453,15 @@ def open_session(directory: str | Path) -> Session:
             f"{path} has format version {version}; this Redline reads up to {layout.VERSION}. "
             "Upgrade Redline to read it"
         )
-    if "mode" not in manifest or not (path / "processes").is_dir():
+    place = path / "processes"
+    if "mode" not in manifest or not place.is_dir() or place.is_symlink():
         raise SessionError(f"{path} is not whole: its mode or its processes are missing")
-    directories = sorted(
-        p for p in (path / "processes").iterdir() if p.is_dir() and not p.is_symlink()
-    )
+    links = sorted(p.name for p in place.iterdir() if p.is_symlink())
+    directories = sorted(p for p in place.iterdir() if p.is_dir() and not p.is_symlink())
     found = {p.name: _read_process(p) for p in directories}
     processes = sorted((p for p in found.values() if p is not None), key=lambda p: p.base_ns)
     _tell_apart(processes)
     problems = [f"{name}: nothing says what it is" for name, p in found.items() if p is None]
+    problems += [f"{printable(name)}: a link, which is not followed" for name in links]
     problems += broken_seals(path, manifest)
     return Session(path, manifest, processes, problems)

@@ -1,24 +1,34 @@
 """Whether the files of a session are as they were when the recording ended.
 
 When the recording ends, `session.json` takes the size and the SHA-256 of every file, and one of
-itself. A file may grow afterwards, since a process may outlive the recording: its first bytes must
-stay. A session whose recorder was killed has no seal, nor has one of version 0.1, and is read as it
-is. Like those of checkpoints, the hashes find damage; they prove nothing about who wrote it.
+itself. A process that outlives the recording goes on writing, and seals its own files when it ends.
+So every byte is sealed but those of processes that did not end, and these are named as long as
+they have added something. A session whose recorder was killed has no seal and says so; one of
+version 0.1 has none either, and is read as it is. Like those of checkpoints, the hashes find
+damage; they prove nothing about who wrote it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from redline.profile import layout
+
+UNSEALED = {"sealed": False}
+"""What a new manifest holds in place of a seal."""
+
 _MANIFEST = "session.json"
-_LEFT_OUT = (_MANIFEST, "lock")
+_LEFT_OUT = (_MANIFEST, f"{_MANIFEST}.tmp", "lock")
+_PROCESSES = "processes"
+_READ_BESIDE = (Path(layout.MACHINE_SAMPLES),)
 _LARGEST = 2**35  # bytes of a file that are read for its hash
 _PIECE = 2**20  # bytes read at once
 
@@ -29,21 +39,60 @@ def seal(directory: Path) -> None:
     Args:
         directory: of the session.
     """
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError), _alone(directory):
         manifest = json.loads((directory / _MANIFEST).read_text())
-        manifest["files"] = {
-            str(path.relative_to(directory)): {"sha256": _sha256(path, size), "size_bytes": size}
-            for path in sorted(directory.rglob("*"))
-            if path.name not in _LEFT_OUT and (size := _size(path)) is not None
-        }
-        manifest["sha256"] = _own(manifest)
-        temporary = directory / f"{_MANIFEST}.tmp"
-        temporary.write_text(json.dumps(manifest, indent=1) + "\n")
-        temporary.rename(directory / _MANIFEST)
+        manifest["files"] = _hashes(directory, directory)
+        _write(directory, manifest)
+
+
+def seal_process(directory: Path, process: Path) -> None:
+    """Renew the seal on the files of a process that has outlived the recording.
+
+    Before the recording's end this does nothing: all is sealed then.
+
+    Args:
+        directory: of the session.
+        process: its subdirectory with the files of the process, which are closed.
+    """
+    with contextlib.suppress(OSError, ValueError), _alone(directory):
+        manifest = json.loads((directory / _MANIFEST).read_text())
+        # What was damaged before must not become right by a new hash of the manifest.
+        if manifest.get("sealed") and manifest.get("sha256") == _own(manifest):
+            manifest["files"] |= _hashes(directory, process)
+            _write(directory, manifest)
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Only one process at a time changes the manifest."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _hashes(directory: Path, below: Path) -> dict[str, dict[str, Any]]:
+    """Name -> size and hash of each file below a part of a session."""
+    return {
+        name: {"sha256": _sha256(path, size), "size_bytes": size}
+        for path in sorted(below.rglob("*"))
+        if (name := str(path.relative_to(directory))) not in _LEFT_OUT
+        and (size := _size(path)) is not None
+    }
+
+
+def _write(directory: Path, manifest: dict[str, Any]) -> None:
+    manifest["sealed"] = True
+    manifest["sha256"] = _own(manifest)
+    temporary = directory / f"{_MANIFEST}.tmp"
+    temporary.write_text(json.dumps(manifest, indent=1) + "\n")
+    temporary.rename(directory / _MANIFEST)
 
 
 def broken_seals(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """One sentence for each file that is not as it was sealed; [] where there is no seal.
+    """One sentence for each file that is not as it was sealed; [] for sessions of version 0.1.
 
     Args:
         directory: of the session.
@@ -51,22 +100,52 @@ def broken_seals(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
     """
     files: Any = manifest.get("files")
     if files is None and "sha256" not in manifest:
-        return []
+        if "sealed" not in manifest:
+            return []
+        if manifest["sealed"] is False:
+            return [
+                "it is not sealed: its recorder still records, or was killed. A later change of "
+                "its files cannot be found"
+            ]
     if not isinstance(files, Mapping) or manifest.get("sha256") != _own(manifest):
         return [f"{_MANIFEST} was changed since the recording ended"]
-    problems: list[str] = []
-    for name, entry in cast("Mapping[str, Any]", files).items():
-        size, wanted = _entry(entry)
-        path = directory / str(name)
-        inside = ".." not in path.parts and not os.path.isabs(str(name))
-        present = _size(path) if inside else None
-        if present is None:
-            problems.append(f"{name!a} is missing since the recording ended")
-        elif size > _LARGEST:
-            problems.append(f"{name!a} is too large to be compared")
-        elif present < size or _sha256(path, size) != wanted:
-            problems.append(f"{name!a} was changed since the recording ended")
-    return problems
+    sealed = cast("Mapping[str, Any]", files)
+    found = (_broken(directory, str(name), entry) for name, entry in sealed.items())
+    return [problem for problem in found if problem] + _unknown(directory, sealed)
+
+
+def _broken(directory: Path, name: str, entry: Any) -> str | None:
+    """What is wrong with one file that was sealed."""
+    size, wanted = _entry(entry)
+    path = directory / name
+    inside = ".." not in path.parts and not os.path.isabs(name)
+    present = _size(path) if inside else None
+    if present is None:
+        return f"{name!a} is missing since the recording ended"
+    if size > _LARGEST:
+        return f"{name!a} is too large to be compared"
+    if present < size or _sha256(path, size) != wanted:
+        return f"{name!a} was changed since the recording ended"
+    if present > size:
+        return (
+            f"{name!a} has grown by {present - size} bytes since it was sealed: its process has "
+            "outlived the recording and has not ended by itself, or the file was changed"
+        )
+    return None
+
+
+def _unknown(directory: Path, sealed: Mapping[str, Any]) -> list[str]:
+    """One sentence for each file that a report would read and that was not there.
+
+    Reports, traces and tables may be written beside the recording, but not among the processes.
+    """
+    inside = (path.relative_to(directory) for path in (directory / _PROCESSES).rglob("*"))
+    names = (str(path) for path in (*sorted(inside), *_READ_BESIDE))
+    return [
+        f"{name!a} is not sealed: it came after the end of the recording"
+        for name in names
+        if name not in sealed and _size(directory / name) is not None
+    ]
 
 
 def _entry(entry: Any) -> tuple[int, str]:

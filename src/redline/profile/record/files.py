@@ -15,7 +15,7 @@ from typing import IO, Any, TypeGuard, cast
 
 from redline.errors import SessionError
 from redline.profile import layout
-from redline.profile.seal import seal
+from redline.profile.seal import UNSEALED, seal, seal_process
 
 __all__ = ["ProcessFiles", "SessionLock", "create_session"]
 
@@ -65,6 +65,7 @@ def create_session(directory: Path, *, mode: str, command: list[str]) -> Session
             "machine": platform.platform(),
             "cpus": os.cpu_count(),
             "python": platform.python_version(),
+            **UNSEALED,
         }
         temporary = directory / "session.json.tmp"
         temporary.write_text(json.dumps(manifest, indent=1) + "\n")
@@ -106,6 +107,7 @@ class ProcessFiles:
 
     def __init__(self, session: Path, base_ns: int) -> None:
         self._pid = os.getpid()
+        self._session = session
         self.directory = session / "processes" / f"{self._pid}-{base_ns}"
         try:
             self.directory.mkdir()  # not the session, if that was removed meanwhile
@@ -149,6 +151,10 @@ class ProcessFiles:
         """No more lines."""
         self._process.close()
         self._names.close()
+
+    def seal(self) -> None:
+        """After `close`, at this process's own end: it may have outlived the recording."""
+        seal_process(self._session, self.directory)
 
 
 def process_name() -> str:

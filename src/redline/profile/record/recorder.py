@@ -124,7 +124,9 @@ class Recorder:
         self._hooks.remove()
         statistics = self._native.stop()
         self._end_note(statistics)
+        files = self._files
         self._close_files()
+        files.seal()
         return statistics
 
     def pause_writer(self) -> None:
