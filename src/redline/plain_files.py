@@ -8,15 +8,17 @@ through this file:
 - `read_plain` and `read_json` open one file without following a link and without waiting, check
   that it is a regular file, and refuse it if it is larger than what may be read.
 - `directory_handle` opens a directory without following a link, for names relative to it.
-- `printable` takes out of a text what a terminal would obey.
+- `lock_within` takes a lock, or waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,23 @@ def read_json(path: Path, limit: int = CONFIG_LIMIT) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def printable(text: str) -> str:
-    """Text of a stranger's file for a terminal, which would obey escape sequences in it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def lock_within(descriptor: int, patience_s: float) -> None:
+    """Hold a file for this process alone, once whoever holds it lets go.
+
+    Args:
+        descriptor: of the file; the lock lasts until it is closed.
+        patience_s: how long to wait.
+
+    Raises:
+        OSError: if it is held for longer.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(min(0.1, patience_s / 50))
+        else:
+            return

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from pathlib import Path
+
+from redline.plain_files import lock_within
 
 
 def take(path: Path, patience_s: float = 1.0) -> int | None:
@@ -23,17 +24,12 @@ def take(path: Path, patience_s: float = 1.0) -> int | None:
         OSError: if the file cannot be made.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    end = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > end:
-                os.close(descriptor)
-                return None
-            time.sleep(0.05)
-        else:
-            return descriptor
+    try:
+        lock_within(descriptor, patience_s)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def is_held(path: Path) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import fcntl
 import json
 import os
 import signal
@@ -23,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redline.plain_files import open_plain, read_json
+from redline.plain_files import lock_within, open_plain, read_json
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 _TAIL_BYTES = 2**14
@@ -71,16 +70,8 @@ def stop_with_launcher(descriptor: int, grace_s: float = _GRACE_S) -> None:
 def _wait_for_predecessor(run_dir: Path) -> int:
     """Hold the run for this process alone, once the one before has ended."""
     descriptor = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    end = time.monotonic() + _PREDECESSOR_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-        else:
-            return descriptor
+    lock_within(descriptor, _PREDECESSOR_S)
+    return descriptor
 
 
 def _carried_out(run_dir: Path, order: Mapping[str, Any]) -> int:

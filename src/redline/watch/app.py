@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from redline.errors import RedlineError
-from redline.plain_files import printable
+from redline.plain_text import printable
 from redline.train.runs.summary import RunSummary
 from redline.watch import page
 from redline.watch.chart import chart

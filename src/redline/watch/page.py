@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from redline.plain_files import printable
+from redline.plain_text import printable
 from redline.train.progress.console import duration
 from redline.train.runs.summary import RunSummary
 from redline.watch.chart import chart

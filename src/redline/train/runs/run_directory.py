@@ -13,10 +13,8 @@ videos/          what `redline eval --video` recorded
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
-from redline.plain_files import read_json, refuse_special_files
+from redline.plain_files import lock_within, read_json, refuse_special_files
 from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
 from redline.train.runs.sealed_files import require_own_hash
 from redline.train.settings import RunConfig
@@ -205,24 +203,6 @@ def _said(path: Path, name: str) -> Any:
         return None
 
 
-def _lock(descriptor: int) -> None:
-    """Take a lock, also while `redline runs` or `redline watch` holds it for a moment to look.
-
-    Raises:
-        OSError: if it is held for longer.
-    """
-    deadline_s = time.monotonic() + _LOOKED_AT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(_LOOKED_AT_S / 50)
-        else:
-            return
-
-
 class RunLock:
     """Holds a run directory for one process; the system releases it however that one ends.
 
@@ -245,7 +225,7 @@ class RunLock:
                 f"write to."
             ) from error
         try:
-            _lock(descriptor)
+            lock_within(descriptor, _LOOKED_AT_S)  # `redline runs` may be looking at it
         except OSError as error:
             os.close(descriptor)
             raise RunDirectoryError(
