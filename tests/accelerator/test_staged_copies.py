@@ -72,15 +72,27 @@ def test_memory_is_not_written_before_its_copy_has_left(monkeypatch: pytest.Monk
     assert waited == [0]
 
 
-@pytest.mark.parametrize(("name", "most"), [("ppo", 1), ("ppo-host-envs", 2), ("reinforce", 1)])
+SCALED = {"scale_reward": True, "normalize_obs": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "settings"),
+    [
+        ("ppo", 1, SCALED),
+        ("ppo-host-envs", 2, SCALED),
+        ("ppo-mirrored", 1, SCALED),
+        ("reinforce", 1, {"normalize_obs": True}),
+    ],
+)
 def test_an_iteration_learns_in_one_launch(
     name: str,
     most: int,
+    settings: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     accelerator: StandInDevice,
 ) -> None:
-    """The graph, which sums its metrics, and one copy of what was collected on the host."""
+    """The graph, with sums and statistics, and one copy of what was collected on the host."""
     learn, launches = OnPolicyLoop._learn, []
 
     def counted(self: OnPolicyLoop, rollout: Any, collected: int) -> None:
@@ -90,5 +102,5 @@ def test_an_iteration_learns_in_one_launch(
         assert len(launches) < 3 or len(accelerator.read_backs) == read
 
     monkeypatch.setattr(OnPolicyLoop, "_learn", counted)
-    run(tmp_path, name, total_env_steps=64, normalize_obs=False)
+    run(tmp_path, name, total_env_steps=48, **settings)
     assert launches[-1] == most

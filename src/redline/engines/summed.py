@@ -2,14 +2,15 @@
 
 To read a metric is to wait for the device, so metrics are summed there and read once for each row
 (`train/loops/metric_means.py`). Ten of them are twenty launches of the host, unless the graph adds
-them up.
+them up. The same holds for running statistics of what is learned from, such as those that
+normalize observations: forty launches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +23,22 @@ from redline.engines.engine import Engine
 Learn = Callable[[Any, Any], dict[str, Any]]
 
 
+class BatchStatistics(Protocol):
+    """Running statistics of batches, kept where the update is, so that its graph moves them on."""
+
+    def before(self, batch: Any, /) -> Any:
+        """The batch as it is to be learned from; the one given is left as it is."""
+        ...
+
+    def after(self, batch: Any, /) -> None:
+        """Take in what was learned from."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> the memory of what changes, beside what the algorithm's own state holds."""
+        ...
+
+
 class SummedUpdates:
     """Updates of an algorithm, whose metrics are added up where they are.
 
@@ -29,6 +46,7 @@ class SummedUpdates:
 
     Args:
         algorithm: what learns.
+        statistics: of its batches, moved on by every update; None: there are none.
 
     Attributes:
         inner: where the algorithm is.
@@ -39,8 +57,9 @@ class SummedUpdates:
 
     inner = "algorithm"
 
-    def __init__(self, algorithm: Any) -> None:
+    def __init__(self, algorithm: Any, statistics: BatchStatistics | None = None) -> None:
         self.algorithm: Any = algorithm
+        self._statistics = statistics
         self.device: torch.device = algorithm.device
         self.totals: dict[str, Tensor] = {}
         self._carried = {name: t.clone() for name, t in algorithm.carried_metrics().items()}
@@ -54,7 +73,10 @@ class SummedUpdates:
         Returns:
             "priority", if there is one; metrics are in `totals`.
         """
-        return self._summed(self.algorithm.update(batch))
+        batch = self._before(batch)
+        found = self._summed(self.algorithm.update(batch))
+        self._after(batch)
+        return found
 
     def begin(self) -> Any:
         """Count it; which parts have their turn, as the algorithm's `begin_update`."""
@@ -69,7 +91,9 @@ class SummedUpdates:
             turns: as `begin` gave.
             learn: the algorithm's `learn`, compiled or not.
         """
+        batch = self._before(batch)
         found = self._summed(self.algorithm.reported(learn(batch, turns)))
+        self._after(batch)
         self.settle()
         return found
 
@@ -80,6 +104,13 @@ class SummedUpdates:
             if kept[name] is not memory:
                 memory.copy_(kept[name])
                 kept[name] = memory
+
+    def _before(self, batch: Any) -> Any:
+        return batch if self._statistics is None else self._statistics.before(batch)
+
+    def _after(self, batch: Any) -> None:
+        if self._statistics is not None:
+            self._statistics.after(batch)
 
     def _summed(self, found: Mapping[str, Any]) -> dict[str, Tensor]:
         metrics = metrics_of(self.algorithm, found)
@@ -92,20 +123,31 @@ class SummedUpdates:
         return {} if priority is None else {"priority": priority}
 
     def state_dict(self) -> dict[str, Any]:
-        """The algorithm's, and the sums."""
-        return self.algorithm.state_dict() | {"metrics": dict(self.totals)}
+        """The algorithm's, the sums, and the statistics."""
+        statistics = {} if self._statistics is None else self._statistics.tensors()
+        return self.algorithm.state_dict() | {
+            "metrics": dict(self.totals),
+            "statistics": statistics,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave, in place."""
-        self.algorithm.load_state_dict({n: part for n, part in state.items() if n != "metrics"})
+        own = ("metrics", "statistics")
+        self.algorithm.load_state_dict({n: part for n, part in state.items() if n not in own})
         self.settle()
         for name, total in self.totals.items():
             saved = state["metrics"].get(name)
             total.zero_() if saved is None else total.copy_(saved)
+        for name, live in self._statistics.tensors().items() if self._statistics else ():
+            live.copy_(state["statistics"][name])
 
 
 def with_sums(
-    engine: Engine, algorithm: Algorithm, *, borrows: bool
+    engine: Engine,
+    algorithm: Algorithm,
+    *,
+    borrows: bool,
+    statistics: BatchStatistics | None = None,
 ) -> tuple[SummedUpdates, Engine] | None:
     """An engine whose graph adds up the metrics, too; None: it captures no whole update.
 
@@ -113,10 +155,11 @@ def with_sums(
         engine: what was chosen for the algorithm.
         algorithm: what learns.
         borrows: see `CapturedStep`.
+        statistics: of its batches, which the graph moves on; None: there are none.
     """
     if engine.learn is None:
         return None
-    learn, updates = engine.learn, SummedUpdates(algorithm)
+    learn, updates = engine.learn, SummedUpdates(algorithm, statistics)
     captured = CapturedStep(
         lambda batch, turns: updates.learn(batch, turns, learn),
         updates,

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from redline.algos.ppo import PPOConfig
 from redline.data import Rollout
 from redline.train.loops.metric_means import MetricMeans
-from redline.train.loops.reward_scaling import RewardScaler
+from redline.train.loops.reward_scaling import DeviceRewardScaler, RewardScaler
 from redline.train.loops.schedules import are_constant, scheduled, scheduled_hyperparameters
 
 
@@ -115,3 +115,33 @@ def test_scaled_rewards_are_bounded() -> None:
     made = rollout([[0.001]] * 99 + [[1e6]], [[0]] * 100, [[1]] * 100)
     scaler.scale(made)
     assert made["reward"].max().item() <= 10.0
+
+
+def test_a_device_scales_as_the_host_does() -> None:
+    """Ends, filler rows and episodes that go on in the next rollout; but for rounding the same."""
+    generator = np.random.default_rng(0)
+    near, there = RewardScaler(3, 0.9), DeviceRewardScaler(3, 0.9, torch.device("cpu"))
+    for _ in range(3):
+        done, valid = generator.random((7, 3)) < 0.2, generator.random((7, 3)) < 0.8
+        reward = (generator.normal(size=(7, 3)) * valid).tolist()
+        made = rollout(reward, done.tolist(), valid.tolist())
+        given = made["reward"].clone()
+        found = there.scaled(made)["reward"]
+        assert torch.equal(made["reward"], given)
+        near.scale(made)
+        torch.testing.assert_close(found, made["reward"], rtol=1e-6, atol=0.0)
+    again = RewardScaler(3, 0.9)
+    again.load_state_dict(there.state_dict())
+    assert again.deviation() == pytest.approx(near.deviation(), rel=1e-12)
+    moved_back = DeviceRewardScaler(3, 0.9, torch.device("cpu"))
+    moved_back.load_state_dict(again.state_dict())
+    assert torch.equal(moved_back.deviation(), there.deviation())
+
+
+def test_a_device_s_rewards_by_hand() -> None:
+    """The same numbers as above: R is 1, 5/2, (filler), 4; variance 3/2."""
+    made = rollout([[1.0], [2.0], [0.0], [4.0]], [[0], [1], [0], [0]], [[1], [1], [0], [1]])
+    scaler = DeviceRewardScaler(1, 0.5, torch.device("cpu"))
+    expected = np.array([1.0, 2.0, 0.0, 4.0]) / np.sqrt(1.5)
+    np.testing.assert_allclose(scaler.scaled(made)["reward"][:, 0], expected, rtol=1e-6)
+    assert scaler.state_dict()["count"] == 3

@@ -75,6 +75,8 @@ class OffPolicyLoop(TrainLoop):
         if capture is not None and self._replay_is_near and replay.device.type != "cpu":
             self._sampled = self._with_draws()
             self._make_updates = capture(self._sampled)
+            if self._make_updates is not None:
+                self._replay.capture_writes()
         self._updates_owed = 0.0
         self._samples_used = 0
         self._samples_collected = 0

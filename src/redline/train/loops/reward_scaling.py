@@ -1,4 +1,10 @@
-"""Rewards divided by the running spread of the discounted return."""
+"""Rewards divided by the running spread of the discounted return.
+
+| rewards lie | scaled by |
+|---|---|
+| in main memory | `RewardScaler`: numpy, in place |
+| on a device that learns | `DeviceRewardScaler`: tensors there, as part of the captured update |
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from redline.data import Array, Rollout
 from redline.data.ranks import are_several, gather_from_ranks
+from redline.policies.normalizer import RunningMoments
+from redline.returns.discounted import reverse_scan
 
 _FEW_COLUMNS = 16  # up to here numbers one by one are quicker than rows
 
@@ -120,3 +129,74 @@ class RewardScaler:
         self._running = np.array(state["running"])
         self._count, self._mean = int(state["count"]), float(state["mean"])
         self._squares = float(state["squares"])
+
+
+class DeviceRewardScaler:
+    """The same where rewards lie on a device: nothing is read back, and a graph can hold it.
+
+    The returns are a scan of log2(T) steps, so they are those of `RewardScaler` but for rounding.
+
+    Args:
+        num_envs: B.
+        gamma: discount per env_step.
+        device: where rollouts lie; it has doubles.
+        clip: bound of the scaled reward.
+    """
+
+    def __init__(
+        self, num_envs: int, gamma: float, device: torch.device, clip: float = 10.0
+    ) -> None:
+        self._gamma, self._clip = gamma, clip
+        self._running = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self._moments = RunningMoments(()).to(device)
+
+    @torch.no_grad()
+    def scaled(self, rollout: Rollout) -> Rollout:
+        """The rollout with scaled rewards; its own are taken in, and left as they are.
+
+        Args:
+            rollout: [T, B].
+        """
+        reward, done, valid = rollout["reward"], rollout.done, rollout.valid
+        returns = self._discounted(reward, done, valid)
+        self._running.copy_(returns[-1].masked_fill(done[-1], 0.0))
+        self._moments.update(returns, valid)
+        deviation = self.deviation().to(reward.dtype)
+        return rollout.with_columns(reward=(reward / deviation).clamp(-self._clip, self._clip))
+
+    def deviation(self) -> Tensor:
+        """[] standard deviation of the discounted return; 1 before anything was seen."""
+        count, squares = self._moments.count, self._moments.squares
+        return torch.where(count > 0, (squares / count.clamp(min=1.0) + 1e-8).sqrt(), 1.0)
+
+    def _discounted(self, reward: Tensor, done: Tensor, valid: Tensor) -> Tensor:
+        """[T, B] discounted return so far of every row: R_t = decay_t R_{t-1} + reward_t."""
+        addend = reward.to(torch.float64).masked_fill(~valid, 0.0)
+        decay = torch.full_like(addend, self._gamma).masked_fill(~valid, 1.0)
+        first = addend[:1] + decay[:1] * self._running
+        addend = torch.cat([first, addend[1:]])
+        decay = torch.cat([decay[:1], decay[1:].masked_fill(done[:-1], 0.0)])
+        return reverse_scan(addend.flip(0), decay.flip(0)).flip(0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> the memory of what changes."""
+        return {"running": self._running, **self._moments.state_dict()}
+
+    def begin_episodes(self) -> None:
+        """Forget the episodes under way: the environments have begun new ones."""
+        self._running.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `RewardScaler.state_dict`, so that a run can go on elsewhere. Waits for the device."""
+        return {
+            "running": self._running.cpu().numpy(),
+            "count": int(self._moments.count),
+            "mean": float(self._moments.mean),
+            "squares": float(self._moments.squares),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave, in place."""
+        self._running.copy_(torch.as_tensor(np.array(state["running"])))
+        for name in ("count", "mean", "squares"):
+            getattr(self._moments, name).fill_(float(state[name]))

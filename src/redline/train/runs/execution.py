@@ -28,6 +28,7 @@ from redline.train.loops.loop import TrainLoop
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.loops.on_policy_loop import OnPolicyLoop
 from redline.train.loops.randomness import seed_global_generators
+from redline.train.loops.rollout_statistics import RolloutStatistics
 from redline.train.process import tune_process
 from redline.train.progress.console import Console, duration
 from redline.train.progress.writers import require_writer
@@ -185,9 +186,12 @@ def execute(
         acting.report = console.warning
         report = _report_to(console, sealed, config)
         borrows = _batches_stay(config)
-        updating = Updating(config, engine, algorithm, report, borrows=borrows)
-        learning |= {"capture": updating.capture} if learning else {}
+        statistics = None if learning else _statistics(config, collector, algorithm.policy)
+        updating = Updating(
+            config, engine, algorithm, report, borrows=borrows, statistics=statistics
+        )
         loop_kind = OffPolicyLoop if learning else OnPolicyLoop
+        learning |= {"capture": updating.capture} if learning else {"statistics": statistics}
         loop: TrainLoop = loop_kind(
             config,
             **learning,
@@ -429,6 +433,13 @@ def _choose_engine(
     if may_act is None:
         may_act = asked in ("auto", "cpu")
     return engine, config.replace(accelerate=engine.name, cpu_acting=may_act)
+
+
+def _statistics(config: RunConfig, collector: Collector, policy: Policy) -> RolloutStatistics:
+    """What an on-policy run keeps of its rollouts, where it learns."""
+    algo = config.algo
+    gamma = algo.gamma if getattr(algo, "scale_reward", False) else None
+    return RolloutStatistics(policy, collector.num_envs, gamma, torch.device(config.run.device))
 
 
 def _batches_stay(config: RunConfig) -> bool:

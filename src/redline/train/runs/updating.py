@@ -10,7 +10,7 @@ from torch import Tensor
 from redline.engines.engine import Engine
 from redline.engines.sampled import SampledUpdates, with_sampling
 from redline.engines.self_check import CheckedUpdate
-from redline.engines.summed import with_sums
+from redline.engines.summed import BatchStatistics, with_sums
 from redline.train.settings import RunConfig
 
 
@@ -23,6 +23,7 @@ class Updating:
         algorithm: what learns.
         report: told the problem, if engine and written update disagree.
         borrows: whether a captured update may read its batches where they are.
+        statistics: of batches, which updates that sum their metrics move on; None: there are none.
 
     Attributes:
         engine: in use.
@@ -38,11 +39,15 @@ class Updating:
         report: Callable[[str], None],
         *,
         borrows: bool,
+        statistics: BatchStatistics | None = None,
     ) -> None:
         self.engine, self._report = engine, report
         self._is_checked = config.run.self_check and bool(engine.checked_at)
         self.sums: dict[str, Tensor] | None = None
-        learner, summed = algorithm, with_sums(engine, algorithm, borrows=borrows)
+        learner, summed = (
+            algorithm,
+            with_sums(engine, algorithm, borrows=borrows, statistics=statistics),
+        )
         if summed is not None:
             learner, self.engine = summed
             self.sums = learner.totals
