@@ -13,6 +13,7 @@ Only valid rows are drawn, and no window reaches over a row that is not valid.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from redline.data import Array, Rollout
+from redline.data import Array, Rollout, as_tensordict
+from redline.devices import kind_of
 from redline.errors import (
     ConfigError,
     CorruptCheckpointError,
     IncompatibleCheckpointError,
 )
+from redline.nested import leaves, map_leaves
 from redline.replay.batches import Batches, ObservationStore, SequenceBatch
 from redline.replay.config import ReplayConfig
+from redline.replay.device_queue import fetched
 from redline.replay.frames import FrameStore
 from redline.replay.links import (
     CUT,
@@ -98,6 +102,9 @@ class Replay:
         self._sampler = self._make_sampler()
         self._batches = Batches(self._arena, config, spec, self._obs)
         self._plain = self._make_plain_path()
+        # Large observations stay where they are: they are compared and linked on the device.
+        is_small = self._paired == set(self._obs)
+        self._is_gathered = is_small and self._arena.queue is not None
         self._head_tensor = torch.zeros((), dtype=torch.int64, device=self.device)
         self._reset_chain()
 
@@ -164,6 +171,8 @@ class Replay:
             self._sampler.require_sound()
         if priorities is None and self._add_plain(rollout):
             return
+        if self._is_gathered:
+            rollout, priorities, states = brought_near(rollout, priorities, states)
         require_rollout(rollout, priorities, self.config, self.spec, self.ring_rows)
         length, head = rollout.rollout_length, self._head
         starts = self._sequences and self._sequences.require_states(head, rollout, states)
@@ -180,19 +189,32 @@ class Replay:
         matches = follows & links.valid[0]
         cut = self._chain.newest_goes_on & ~matches
         self._cut_before(head, cut)
-        for path, leaf in self._obs.items():
-            leaf.make_way(head, oldest, cut, matches)
-            leaf.write(head, obs[path], links, matches)
-        self._write_rows(head, rollout, links)
-        self._move_to(head + length, oldest)
-        self._chain = chain
-        if self._sequences is None:
-            self._sampler.advance(oldest, head, links.valid, priorities)
-        else:
-            self._sequences.write(head, length, starts or {}, priorities)
-            first, eligible, priority = self._sequences.completed(self._head, oldest)
-            oldest_unit = -(-oldest // self.config.state_interval)
-            self._sampler.advance(oldest_unit, first, eligible, priority)
+        with self._gathered():
+            for path, leaf in self._obs.items():
+                leaf.make_way(head, oldest, cut, matches)
+                leaf.write(head, obs[path], links, matches)
+            self._write_rows(head, rollout, links)
+            self._move_to(head + length, oldest)
+            self._chain = chain
+            if self._sequences is None:
+                self._sampler.advance(oldest, head, links.valid, priorities)
+            else:
+                self._sequences.write(head, length, starts or {}, priorities)
+        if self._sequences is not None:
+            with self._gathered():
+                first, eligible, priority = self._sequences.completed(self._head, oldest)
+                oldest_unit = -(-oldest // self.config.state_interval)
+                self._sampler.advance(oldest_unit, first, eligible, priority)
+
+    def capture_writes(self) -> None:
+        """Let a graph make what `add` writes to a device, from the second time on."""
+        if self._is_gathered and self._arena.queue is not None:
+            self._arena.queue.captures = kind_of(self.device).captures
+
+    def _gathered(self) -> AbstractContextManager[None]:
+        """A block in which writes to a device wait for each other."""
+        queue = self._arena.queue if self._is_gathered else None
+        return nullcontext() if queue is None else queue.gathered()
 
     def _add_plain(self, rollout: Rollout) -> bool:
         """Take in a usual rollout of plain transitions; whether it was one."""
@@ -380,7 +402,7 @@ class Replay:
     def _move_to(self, head: int, oldest: int) -> None:
         self._head, self._oldest = head, oldest
         if self.config.n_step > 1:  # one-step windows do without
-            self._head_tensor.fill_(head)
+            self._arena.run("head", self._head_tensor.copy_, torch.tensor(head))
 
     def _reset_chain(self) -> None:
         self._is_broken = False
@@ -488,6 +510,31 @@ class Replay:
                     f"{directory}: the saved replay has {key}={saved.get(key)}, this one "
                     f"{wanted}. Resume with the settings it was saved with."
                 )
+
+
+def brought_near(
+    rollout: Rollout, priorities: Tensor | None, states: dict[str, Tensor] | None
+) -> tuple[Rollout, Tensor | None, dict[str, Tensor] | None]:
+    """A rollout and what comes with it in main memory, by one copy where it lies on a device."""
+    given: dict[str, Any] = {
+        "steps": rollout.steps,
+        "state": rollout.initial_state,
+        "last_obs": rollout.last_obs,
+        "states": states or {},
+    }
+    if priorities is not None:
+        given["priorities"] = priorities
+    there = [leaf for _, leaf in leaves(given)]
+    if all(leaf.is_cpu for leaf in there):
+        return rollout, priorities, states
+    near = iter(fetched(there))
+    moved = map_leaves(lambda _: next(near), given)
+    host = Rollout(
+        steps=as_tensordict(moved["steps"], rollout.steps.batch_size),
+        initial_state=moved["state"],
+        last_obs=moved["last_obs"],
+    )
+    return host, moved.get("priorities"), None if states is None else moved["states"]
 
 
 def stacked_paths(config: ReplayConfig, spec: ReplaySpec) -> set[KeyPath]:

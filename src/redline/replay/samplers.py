@@ -222,7 +222,8 @@ class UniformSampler:
     def _choose_way(self) -> None:
         """Count again once every unit in the ring may be drawn; tell the device what changed."""
         if not self._on_host:
-            self._span[0], self._span[1] = self._begin, self.count
+            span = torch.tensor([self._begin, self.count])
+            self._arena.run("span", self._span.copy_, span)
         elif self.count == (self._rows.stop - self._rows.oldest) * self._num_envs:
             self._is_whole, self._begin = True, 0
 
@@ -289,12 +290,11 @@ class PrioritizedSampler:
         Raises:
             ConfigError: if a priority is negative or infinite.
         """
-        device = self._arena.device
-        mask = torch.from_numpy(eligible).to(device)
-        given = torch.full(eligible.shape, torch.nan, dtype=torch.float64, device=device)
+        mask = torch.from_numpy(eligible)
+        given = torch.full(eligible.shape, torch.nan, dtype=torch.float64)
         if priority is not None:
-            given = priority.to(device, torch.float64)
-            known = torch.where(mask & ~given.isnan(), given, 0.0)
+            given = priority.to(torch.float64)
+            known = torch.where(mask.to(given.device) & ~given.isnan(), given, 0.0)
             if known.numel():
                 self._take_note(known)
                 self.require_sound()
@@ -304,17 +304,23 @@ class PrioritizedSampler:
         taken_over = (gone + self._unit_rows >= first) & (
             gone + self._unit_rows < first + len(eligible)
         )
-        gone = torch.from_numpy(gone[~taken_over]).to(device)
+        gone = torch.from_numpy(gone[~taken_over])
         if len(gone):
-            env = torch.arange(self._num_envs, device=device)
-            unit = (gone[:, None] * self._num_envs + env).view(-1)
-            empty = torch.zeros(len(unit), dtype=torch.float64, device=device)
-            self.tree.set(unit % self._size, empty)
+            unit = (gone[:, None] * self._num_envs + torch.arange(self._num_envs)).view(-1)
+            self._arena.run("forget", self._forget, unit % self._size)
         if mask.numel():
-            value = self._scaled(torch.where(given.isnan(), self.highest, given))
-            unit = first * self._num_envs + torch.arange(mask.numel(), device=device)
-            self.tree.set(unit % self._size, torch.where(mask, value, 0.0).view(-1))
+            unit = first * self._num_envs + torch.arange(mask.numel())
+            self._arena.run("take in", self._take_in, mask, given, unit % self._size)
         self._point()
+
+    def _forget(self, leaf: Tensor) -> None:
+        empty = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)
+        self.tree.set(leaf, empty)
+
+    def _take_in(self, mask: Tensor, given: Tensor, leaf: Tensor) -> None:
+        """Give leaves [R * B] the priorities [R, B] of new units, where `mask` [R, B]."""
+        value = self._scaled(torch.where(given.isnan(), self.highest, given))
+        self.tree.set(leaf, torch.where(mask, value, 0.0).view(-1))
 
     def advance_whole(self, oldest: int, first: int, num_rows: int) -> None:
         """`advance` by `num_rows` unit rows of which every unit may be drawn."""
@@ -393,6 +399,9 @@ class PrioritizedSampler:
             high = torch.where(good, high, 0.0)
         elif not bool(good):
             raise ConfigError(_UNSOUND)
+        self._arena.run("highest", self._raise_highest, high)
+
+    def _raise_highest(self, high: Tensor) -> None:
         torch.maximum(self.highest, high, out=self.highest)
 
     def _scaled(self, priority: Tensor) -> Tensor:
@@ -400,7 +409,7 @@ class PrioritizedSampler:
 
     def _point(self) -> None:
         span = torch.tensor([self._rows.oldest, self._rows.stop])
-        self._span.copy_(span * self._num_envs)
+        self._arena.run("span", self._span.copy_, span * self._num_envs)
 
 
 Sampler: TypeAlias = UniformSampler | PrioritizedSampler

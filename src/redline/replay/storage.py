@@ -15,9 +15,10 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from redline.devices import exact_device, kind_of
 from redline.errors import ConfigError, DeviceError
 from redline.free_memory import available_memory
 from redline.replay.config import ReplayConfig
+from redline.replay.device_queue import DeviceQueue
 
 # Not in Python's mmap module; the value is that of every Linux that PyTorch runs on.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -180,6 +182,11 @@ class Arena:
         plans: what to allocate.
         config: says where.
 
+    Attributes:
+        device: where they lie.
+        arrays: by their names.
+        queue: gathers writes to a device; None in main memory.
+
     Raises:
         ConfigError: if they do not fit where they are to lie; with the arithmetic.
         DeviceError: if the device is not there.
@@ -187,6 +194,7 @@ class Arena:
 
     def __init__(self, plans: Iterable[ArrayPlan], config: ReplayConfig) -> None:
         self.device = _storage_device(config)
+        self.queue = None if self.device.type == "cpu" else DeviceQueue(self.device)
         self.arrays: dict[str, StoredArray] = {}
         self._host: dict[str, Array] = {}
         plans = list(plans)
@@ -235,6 +243,9 @@ class Arena:
         """
         array = self.arrays[name]
         ring = ring or array.plan.rows // width
+        if self.queue is not None and self.queue.is_open:
+            self._queue_ring(array, row % ring, value, width, ring)
+            return
         view = array.tensor[: ring * width].view(ring, width, *array.plan.shape)
         start, count = row % ring, value.shape[0]
         head = min(count, ring - start)
@@ -243,6 +254,34 @@ class Arena:
         if count > head:
             view[: count - head] = value[head:].to(self.device)
             array.touch(0, (count - head) * width)
+
+    def _queue_ring(
+        self, array: StoredArray, start: int, value: Tensor, width: int, ring: int
+    ) -> None:
+        """`write_ring` with others, row `start` of the ring being the first."""
+        rows = (start + np.arange(len(value))) % ring
+        over = max(start + len(value) - ring, 0)
+        array.touch(start * width, (start + len(value) - over) * width)
+        array.touch(0, over * width)
+        index = torch.from_numpy((rows[:, None] * width + np.arange(width)).reshape(-1))
+        value = value.to(array.plan.dtype).reshape(len(index), *array.plan.shape)
+        self.run(
+            ("ring", array.plan.name), lambda at, new: array.tensor.index_copy_(0, at, new),
+            index, value,
+        )  # fmt: skip
+
+    def run(self, name: Hashable, function: Callable[..., Any], *inputs: Tensor) -> None:
+        """Do something in place on the device: with other work where that is gathered, else now.
+
+        Args:
+            name: the same for work that does the same to the same memory.
+            function: called with `inputs` on the device; doing it twice does no harm.
+            inputs: wherever they lie.
+        """
+        if self.queue is not None and self.queue.is_open:
+            self.queue.put(name, function, *inputs)
+        else:
+            function(*(each.to(self.device) for each in inputs))
 
     def clear(self) -> None:
         """Zero everything that was ever written."""
