@@ -69,7 +69,8 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
             and cell["operation"] == part
             and (cell["level"] == "waiting" if kind == WAITS else cell["level"] not in IDLE)
         ]
-        true_s = (truth["before"][part] + truth["after"][part]) / 2
+        first, *_, last = unprofiled = [stretch[part] for stretch in truth["unprofiled"]]
+        true_s = sum(unprofiled)
         corrected_s = sum(cell["corrected_s"] for cell in cells)
         low_s, high_s = (sum(cell.get(k, 0) for cell in cells) for k in ("ci_low_s", "ci_high_s"))
         error = corrected_s / true_s - 1
@@ -84,7 +85,7 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
                 "ci_low_s": low_s,
                 "ci_high_s": high_s,
                 "error": error,
-                "drift": truth["after"][part] / truth["before"][part] - 1,
+                "drift": last / first - 1,
                 "inside": abs(error) <= TOLERANCE or low_s <= true_s <= high_s,
                 "corrected": overhead["corrected"],
             }
@@ -95,9 +96,9 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
 def measure(
     python: str, name: str, seconds: float, stubs: Path, tries: int = 3
 ) -> list[dict[str, Any]]:
-    """Unprofiled, profiled, unprofiled, of equal work.
+    """Unprofiled and profiled in turn, of equal work.
 
-    A time is known only as well as the runs before and after agree. So the program is measured
+    A time is known only as well as the first and the last stretch agree. So the program is measured
     again, a few times at most, while they differ by more than the tolerance; the steadiest counts.
     """
     found: list[list[dict[str, Any]]] = []
@@ -110,7 +111,7 @@ def measure(
 
 
 def drift(rows: list[dict[str, Any]]) -> float:
-    """The largest difference between the two unprofiled runs of a part, of 1."""
+    """The largest difference between the first and last unprofiled stretch of a part, of 1."""
     return max(abs(row["drift"]) for row in rows)
 
 
@@ -137,41 +138,61 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def recorded(path: Path, seconds: float, fresh: bool) -> list[dict[str, Any]]:
+    """Rows measured before, of runs as long as these."""
+    if fresh or not path.exists():
+        return []
+    known = json.loads(path.read_text())
+    return known["rows"] if known["seconds"] == seconds else []
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as it is shown while measuring."""
+    return (
+        f"{row['program']:20s} {row['part']:20s} true {row['true_s']:.3f} raw {row['raw_s']:.3f} "
+        f"corrected {row['corrected_s']:.3f} [{row['ci_low_s']:.3f}, {row['ci_high_s']:.3f}] "
+        f"{row['error']:+.1%} (drift {row['drift']:+.1%}){'' if row['inside'] else ' OUTSIDE'}"
+    )
+
+
+def measure_version(python: str, options: argparse.Namespace) -> None:
+    """The programs on one Python, each written down as soon as it is measured."""
+    code = "import platform; print(platform.python_version())"
+    version = subprocess.check_output([python, "-c", code], text=True).strip()
+    path = options.out / f"{'.'.join(version.split('.')[:2])}.json"
+    found = recorded(path, options.seconds, options.fresh)
+    with tempfile.TemporaryDirectory() as stubs:
+        build_stub(python, Path(stubs))
+        for name in options.only:
+            rows = measure(python, name, options.seconds, Path(stubs), options.tries)
+            for row in rows:
+                print(f"{version} {line(row)}", flush=True)
+            found = [row for row in found if row["program"] != name] + rows
+            found.sort(key=lambda row: list(PROGRAMS).index(row["program"]))
+            facts = {**describe(), "python": version}
+            content = {"machine": facts, "seconds": options.seconds, "rows": found}
+            path.write_text(json.dumps(content, indent=1) + "\n")
+    head = f"# Programs of known time on Python {version}\n\n"
+    words = f"```bash\npython -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
+    path.with_suffix(".md").write_text(head + words + table(found))
+    print(table(found))
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.truth", description=__doc__)
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--only", nargs="+", choices=sorted(PROGRAMS), default=list(PROGRAMS))
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each unprofiled run")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of the unprofiled stretches")
+    parser.add_argument(
+        "--tries", type=int, default=3, help="of a program while the machine drifts"
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget what was recorded before")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for python in options.python:
-        found: list[dict[str, Any]] = []
-        code = "import platform; print(platform.python_version())"
-        version = subprocess.check_output([python, "-c", code], text=True).strip()
-        with tempfile.TemporaryDirectory() as stubs:
-            build_stub(python, Path(stubs))
-            for name in options.only:
-                rows = measure(python, name, options.seconds, Path(stubs))
-                found += rows
-                for row in rows:
-                    print(
-                        f"{version} {name:20s} {row['part']:20s} true {row['true_s']:.3f} raw "
-                        f"{row['raw_s']:.3f} corrected {row['corrected_s']:.3f} "
-                        f"[{row['ci_low_s']:.3f}, {row['ci_high_s']:.3f}] {row['error']:+.1%} "
-                        f"(drift {row['drift']:+.1%}) "
-                        f"{'' if row['inside'] else 'OUTSIDE'}",
-                        flush=True,
-                    )
-        short = ".".join(version.split(".")[:2])
-        facts = {**describe(), "python": version}
-        content = {"machine": facts, "seconds": options.seconds, "rows": found}
-        (options.out / f"{short}.json").write_text(json.dumps(content, indent=1) + "\n")
-        head = f"# Programs of known time on Python {version}\n\n"
-        words = f"```bash\npython -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
-        (options.out / f"{short}.md").write_text(head + words + table(found))
-        print(table(found))
+        measure_version(python, options)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python -m benchmarks.truth.programs NAME SECONDS SESSION
 
-runs a program for so long, then as many rounds again while a session records, then once more
-without, and prints one JSON object: seconds of each part in the first and the last. All in one
-process, whose speed depends on where its code and data happen to lie. A part is busy (its CPU time
-is known) or waits (its duration is).
+runs a program for so long without a recording, and for as many rounds with one, in turn, and prints
+one JSON object: seconds of each part in each stretch that was not recorded. All in one process,
+whose speed depends on where its code and data happen to lie. A part is busy (its CPU time is known)
+or waits (its duration is).
 """
 
 from __future__ import annotations
@@ -420,20 +420,40 @@ def taken(parts: list[Part], rounds: int) -> dict[str, float]:
     return dict(_seconds)
 
 
+def in_turn(parts: list[Part], rounds: int, session: str) -> tuple[list[dict[str, float]], int]:
+    """Unprofiled 1, profiled 2, unprofiled 2, profiled 2, unprofiled 1: what drifts cancels.
+
+    Args:
+        parts: of the program.
+        rounds: of each of the two kinds, about.
+        session: a new directory.
+
+    Returns:
+        What each unprofiled stretch took, by part, and how many rounds of each kind there were.
+    """
+    each = max(rounds // 4, 1)
+    found = [taken(parts, each)]
+    with profile.session(session) as recorder:
+        taken(parts, 2 * each)
+        recorder._end_window()
+        found.append(taken(parts, 2 * each))
+        recorder._begin_window()
+        taken(parts, 2 * each)
+    found.append(taken(parts, each))
+    return found, 4 * each
+
+
 def main() -> None:
-    """Unprofiled, profiled, unprofiled."""
+    """Unprofiled and profiled in turn."""
     name, seconds, session = sys.argv[1], float(sys.argv[2]), sys.argv[3]
     parts = PROGRAMS[name]()
     rounds, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds / 2:
         one_round(parts)
         rounds += 2
-    before = taken(parts, rounds)
-    with profile.session(session):
-        taken(parts, rounds)
-    after = taken(parts, rounds)
+    found, rounds = in_turn(parts, rounds, session)
     kinds = {part.name: part.kind for part in parts}
-    print(json.dumps({"rounds": rounds, "before": before, "after": after, "kinds": kinds}))
+    print(json.dumps({"rounds": rounds, "unprofiled": found, "kinds": kinds}))
     sys.stdout.flush()
     os._exit(0)  # threads of some programs wait for ever
 

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.profile import _sweep, layout
-from redline.profile.analyse.cells import compute_cells, sweep_numpy, sweep_streams
+from redline.profile.analyse.cells import (
+    BlindShares,
+    compute_cells,
+    sweep_numpy,
+    sweep_streams,
+)
 from redline.profile.analyse.timeline import Stream, build_timeline
 from tests.profile.streams import (
     EVENTS,
@@ -119,6 +124,15 @@ def test_unobserved_time_is_split_like_the_observed() -> None:
         ("", "inference", "python", False): 20,
         ("", "other", "python", False): 20,
     }
+
+
+def test_unobserved_time_is_never_split_to_times_without_a_core() -> None:
+    """Half of what was observed had no core; the system tells so of unobserved time as well."""
+    ready, python = (("", "other", level, False) for level in ("ready", "python"))
+    shares = BlindShares()
+    for key, ns in ((ready, 50), (python, 50)):
+        shares.add(0, ("", 0, False), key, ns)
+    assert shares.of(0, ("", 0, False)) == {python: 50}
 
 
 def test_unobserved_time_is_split_like_the_time_beside_it() -> None:

@@ -150,7 +150,9 @@ class BlindShares:
         self._ever: dict[Mark, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
 
     def add(self, stretch: int, mark: Mark, key: Key, ns: int) -> None:
-        """So much was observed."""
+        """So much was observed. Times without a core are known in the blocks as well."""
+        if key[2] == levels.LEVELS[levels.READY]:
+            return
         self._near[stretch, mark][key] += ns
         self._ever[mark][key] += ns
 
