@@ -1,13 +1,14 @@
 """Run a case study: record its programs in full mode, draw them, and set them beside the paper.
 
-    python -m benchmarks.studies {frameworks,algorithms,simulators,workers} [--scale 1] [--out DIR]
+    python -m benchmarks.studies {frameworks,algorithms,simulators,workers} [--scale 1]
+        [--cleanrl CLEANRL] [--only CASE ...] [--out DIR]
 
 | study | compares |
 |---|---|
-| frameworks | PPO in Stable-Baselines3, in one file as CleanRL has it, and in Redline |
+| frameworks | PPO in Stable-Baselines3, CleanRL (if there is a clone), one file, and Redline |
 | algorithms | on- and off-policy algorithms on one simulator |
 | simulators | simulators under one algorithm |
-| workers | 1, 2 and 4 processes that simulate for one learner |
+| workers | 1 to 16 processes that simulate for one learner |
 
 Each writes NAME.json, NAME.md and NAME.png. Times are per env step of the process that learns, once
 it has started up, with 95% intervals.
@@ -27,6 +28,7 @@ import numpy as np
 from benchmarks.machine import describe
 from benchmarks.studies.cases import STUDIES, Case
 from benchmarks.studies.findings import Row, findings
+from benchmarks.third_party import environment
 from redline.errors import ProfileError
 from redline.profile.advise.iteration import read_iteration
 from redline.profile.analyse.samples import read_machine_samples
@@ -35,14 +37,17 @@ from redline.profile.reader import Session, open_session
 from redline.profile.record.options import Options
 from redline.profile.runner import run_profiled
 
-ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parents[1] / "results" / "studies"
 IDLE = ("waiting", "ready")
 SMALL = 0.02  # of an env step: parts below it are drawn together
 
 
-def measure(case: Case) -> Row:
+def measure(case: Case, cleanrl: Path | None) -> Row:
     """Record one case.
+
+    Args:
+        case: what to run.
+        cleanrl: folder of a clone of CleanRL, whose scripts import from there.
 
     Raises:
         ProfileError: if the program fails, or steps no env.
@@ -51,7 +56,8 @@ def measure(case: Case) -> Row:
         out = Path(directory)
         command = [word.replace("{out}", directory) for word in case.command]
         before = os.getcwd()
-        os.chdir(ROOT)
+        os.environ["PYTHONPATH"] = environment(cleanrl)["PYTHONPATH"]
+        os.chdir(out)  # CleanRL writes into the working directory
         try:
             status = run_profiled(command, out / "session", Options())
         finally:
@@ -137,6 +143,14 @@ def _part(row: dict[str, Any], key: str, large: list[str]) -> float:
     return sum(us for name, us in row["parts_us"].items() if name not in large)
 
 
+def recorded(path: Path, scale: float) -> dict[str, Row]:
+    """Cases measured before at the same scale, by label."""
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text())
+    return {row["label"]: row for row in content["cases"]} if content["scale"] == scale else {}
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(
@@ -147,15 +161,21 @@ def main() -> None:
     parser.add_argument("name", choices=list(STUDIES))
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of env steps")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--cleanrl", type=Path, help="folder of a clone of CleanRL")
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="measure these (default: all)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
-    for case in STUDIES[options.name](options.scale):
-        rows.append(measure(case))
-        print(f"{case.label}: {rows[-1]['us']:.1f} us per env step", flush=True)
-    content = {"machine": describe(), "scale": options.scale, "cases": rows}
-    path = options.out / options.name
-    path.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+    path = options.out / f"{options.name}.json"
+    cleanrl = options.cleanrl.resolve() if options.cleanrl else None
+    cases = STUDIES[options.name](options.scale, cleanrl)
+    known = recorded(path, options.scale)
+    for case in cases:
+        if options.only is None or case.label in options.only:
+            known[case.label] = row = measure(case, cleanrl)
+            print(f"{case.label}: {row['us']:.1f} us per env step", flush=True)
+        rows = [known[each.label] for each in cases if each.label in known]
+        content = {"machine": describe(), "scale": options.scale, "cases": rows}
+        path.write_text(json.dumps(content, indent=1) + "\n")
     path.with_suffix(".md").write_text(table(options.name, rows))
     draw(options.name, rows, path.with_suffix(".png"))
     print(table(options.name, rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 PYTHON = sys.executable
 
@@ -33,23 +34,25 @@ def unmarked(name: str, env_steps: int) -> list[str]:
     return [*words, "--env-steps", str(env_steps)]
 
 
-def _frameworks(scale: float) -> list[Case]:
+def _frameworks(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8192 * scale)
     one = ("--num-envs", "4", "--rollout-length", "128", "--num-epochs", "4")
+    script = [PYTHON, str((cleanrl or Path()) / "cleanrl" / "ppo.py"), "--no-cuda"]
     return [
         Case("SB3", unmarked("sb3 ppo", steps)),
+        *([Case("CleanRL", [*script, "--total-timesteps", str(steps)])] if cleanrl else []),
         Case("one file", unmarked("ppo in one file", steps)),
         *(
             Case(
                 f"Redline {engine}",
                 redline("ppo", "CartPole-v1", steps, *one, "--accelerate", engine),
             )
-            for engine in ("eager", "cpu")
+            for engine in ("eager", "cpu", "compile")
         ),
     ]
 
 
-def _algorithms(scale: float) -> list[Case]:
+def _algorithms(scale: float, cleanrl: Path | None) -> list[Case]:
     on, off = int(16_384 * scale), int(3_000 * scale) + 1_000
     simple = ("--accelerate", "eager")
     return [
@@ -62,7 +65,7 @@ def _algorithms(scale: float) -> list[Case]:
     ]
 
 
-def _simulators(scale: float) -> list[Case]:
+def _simulators(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8_192 * scale)
     envs = {
         "CartPole": "CartPole-v1",
@@ -73,21 +76,27 @@ def _simulators(scale: float) -> list[Case]:
         "MinAtar": "MinAtar/Breakout-v1",
     }
     eager = ("--accelerate", "eager")
-    return [Case(label, redline("ppo", env, steps, *eager)) for label, env in envs.items()]
+    envpool = ("--env-backend", "envpool")
+    return [
+        *(Case(label, redline("ppo", env, steps, *eager)) for label, env in envs.items()),
+        Case("CartPole, EnvPool", redline("ppo", "CartPole-v1", steps, *eager, *envpool)),
+        Case("CartPole, tensors", redline("ppo", "redline/CartPole-v1", steps, *eager)),
+        Case("Pong, ALE", redline("ppo", "ALE/Pong-v5", max(steps // 8, 1024), *eager)),
+    ]
 
 
-def _workers(scale: float) -> list[Case]:
+def _workers(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8_192 * scale)
     return [
         Case(
             f"{number} simulator{'s' * (number > 1)}",
             redline(
-                *("ppo", "CartPole-v1", steps, "--accelerate", "eager"),
+                *("ppo", "CartPole-v1", steps, "--accelerate", "eager", "--num-envs", "16"),
                 *("--collector", "workers", "--num-workers", str(number)),
             ),
             simulators=number,
         )
-        for number in (1, 2, 4)
+        for number in (1, 2, 4, 8, 16)
     ]
 
 

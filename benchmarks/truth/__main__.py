@@ -67,7 +67,7 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
             for cell in report["cells"]
             if cell["pid"] == pid
             and cell["operation"] == part
-            and (cell["level"] == "waiting" if kind == WAITS else cell["level"] not in IDLE)
+            and (cell["level"] in IDLE) == (kind == WAITS)
         ]
         first, *_, last = unprofiled = [stretch[part] for stretch in truth["unprofiled"]]
         true_s = sum(unprofiled)

@@ -5,7 +5,7 @@
 runs a program for so long without a recording, and for as many rounds with one, in turn, and prints
 one JSON object: seconds of each part in each stretch that was not recorded. All in one process,
 whose speed depends on where its code and data happen to lie. A part is busy (its CPU time is known)
-or waits (its duration is).
+or waits (its duration is, with the time until it has a core again).
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ def test_every_study_makes_a_page_and_a_figure(tmp_path: Path) -> None:
     assert (tmp_path / "workers.png").stat().st_size > 1000
 
 
-def test_studies_scale_their_work() -> None:
+def test_studies_scale_their_work(tmp_path: Path) -> None:
     for make in STUDIES.values():
-        small, large = make(0.25), make(1.0)
+        small, large = make(0.25, tmp_path), make(1.0, tmp_path)
         assert [case.label for case in small] == [case.label for case in large]
         assert [case.command for case in small] != [case.command for case in large]
 
