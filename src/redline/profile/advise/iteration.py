@@ -263,11 +263,12 @@ def _optimizer_us(summary: Summary, timeline: Timeline, parts: dict[str, Part]) 
         row.total_s for row in summary.functions if row.pid == pid and row.function == BACKWARD
     )
     cells = [c for c in summary.cells if c.pid == pid and c.operation == "backpropagation"]
-    raw_s = sum(cell.raw_s for cell in cells)
-    if backward_s <= 0 or raw_s <= 0:
+    # The probe slows the optimizer's Python, not the native backward pass.
+    own_s = sum(cell.corrected_s for cell in cells)
+    if backward_s <= 0 or own_s <= 0:
         return math.nan
     observed = 1.0 - _blind_share(timeline)
-    share = min(backward_s / max(observed, 1e-3) / raw_s, 1.0)
+    share = min(backward_s / max(observed, 1e-3) / own_s, 1.0)
     return (1.0 - share) * parts["backpropagation"].time.us
 
 

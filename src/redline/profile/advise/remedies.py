@@ -99,9 +99,10 @@ def _more_envs(it: Iteration, rates: Rates | None) -> Change | None:
         share * (1 + (growth.low - 1) * part * LARGER),
         share * (1 + (growth.high - 1) * part * LARGER),
     )
-    glue = it.us("other")
+    # What surrounds the calls is mostly paid once for all envs; the rest once for each.
+    glue = it.us("other", "collection")
     return Change(
-        _sum(_scaled(inference, batched), _scaled(glue, Range((1 + share) / 2, 1.0))),
+        _sum(_scaled(inference, batched), _scaled(glue, Range(share, (1 + share) / 2))),
         f"{ENVS} envs in this process instead of {it.num_envs}; as many updates per env step as "
         "now; a call of the policy costs little more for a batch",
         {
@@ -122,7 +123,7 @@ def _workers(it: Iteration, rates: Rates | None) -> Change | None:
     workers = min(it.num_envs, it.cpus)
     each = simulation / it.num_envs
     after = Range(
-        simulation / workers + rates.ipc_us.low / it.num_envs,
+        simulation / workers + rates.ipc_us.low / 2,  # half of a message's way at the least
         simulation / max(workers - 1, 1) + each + rates.ipc_us.high,
     )
     return Change(
@@ -189,7 +190,7 @@ def _foreach(it: Iteration, rates: Rates | None) -> Change | None:
 def _threads(it: Iteration, rates: Rates | None) -> Change | None:
     if rates is None or rates.threads < 2:
         return None
-    learning = it.part("backpropagation").time.us
+    learning = it.us("backpropagation", "forward", "learning")
     ratio = Range(rates.one_thread.low, max(rates.one_thread.high, rates.one_thread.low + 0.05))
     return Change(
         _scaled(learning, ratio),
@@ -231,12 +232,15 @@ def _graphs(it: Iteration, rates: Rates | None) -> Change | None:
 
 
 def _batches(it: Iteration, rates: Rates | None) -> Change | None:
-    update = it.us("backpropagation", "forward", "zero_grad")
+    # An optimizer's step is as long for any batch: half as many take half as long.
+    step = it.optimizer_us if it.optimizer_us > 0 else 0.0
+    update = it.us("backpropagation", "forward", "learning") - step
     if rates is None or update <= 0:
         return None
     ratio = Range(rates.doubled_batch.low / 2, rates.doubled_batch.high / 2)
+    halved = step + it.us("zero_grad")
     return Change(
-        _scaled(update, ratio),
+        _sum(_scaled(update, ratio), _scaled(halved, Range(0.5, 0.5))),
         "batches twice as large, half as many updates: as many samples are learned from, in fewer "
         "steps, which may learn differently",
         {
