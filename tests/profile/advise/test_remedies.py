@@ -145,9 +145,9 @@ def test_the_words_that_differ_name_the_remedy(before: str, after: str, remedy: 
 
 
 def test_a_check_says_inside_outside_or_unknown() -> None:
-    """Predicted 781 of 1,000; pairs of 0.78 are inside, of 0.5 and of 1 outside."""
+    """Predicted 694 of 1,000; pairs of 0.7 are inside, of 0.5 and of 1 outside."""
     envs = found(iteration(USUAL))["envs"]
-    for ratio, verdict in ((0.78, "inside"), (0.5, "outside"), (1.0, "outside")):
+    for ratio, verdict in ((0.7, "inside"), (0.5, "outside"), (1.0, "outside")):
         checked = Checked("envs", envs, [10.0] * 2, [10 * ratio] * 2, ratio, ratio, ratio)
         assert checked.verdict == verdict
         assert f": {verdict}\n" in render_check(checked)
