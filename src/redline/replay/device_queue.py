@@ -106,7 +106,7 @@ class DeviceQueue:
             function: called with `inputs` on the device; doing it twice does no harm.
             inputs: in main memory, or on the device.
         """
-        # Dense, so that they can be put side by side; what is there may be written over meanwhile.
+        # Dense, so that they can be put side by side.
         self._work.append(_Work(name, function, tuple(each.contiguous() for each in inputs)))
 
     @torch.inference_mode(False)  # what that mode makes could not be written to outside of it

@@ -293,7 +293,9 @@ class PrioritizedSampler:
         mask = torch.from_numpy(eligible)
         given = torch.full(eligible.shape, torch.nan, dtype=torch.float64)
         if priority is not None:
-            given = priority.to(torch.float64)
+            # Where writes are gathered, it is looked at where it lies.
+            place = priority.device if self._arena.gathers else self._arena.device
+            given = priority.to(place, torch.float64)
             known = torch.where(mask.to(given.device) & ~given.isnan(), given, 0.0)
             if known.numel():
                 self._take_note(known)

@@ -229,6 +229,11 @@ class Arena:
         """Rows of all arrays: it rises when one grows, which on a device moves it."""
         return sum(array.rows for array in self.arrays.values())
 
+    @property
+    def gathers(self) -> bool:
+        """Whether work on the device waits for other work."""
+        return self.queue is not None and self.queue.is_open
+
     def write_ring(
         self, name: str, row: int, value: Tensor, width: int, ring: int | None = None
     ) -> None:
@@ -243,7 +248,7 @@ class Arena:
         """
         array = self.arrays[name]
         ring = ring or array.plan.rows // width
-        if self.queue is not None and self.queue.is_open:
+        if self.gathers:
             self._queue_ring(array, row % ring, value, width, ring)
             return
         view = array.tensor[: ring * width].view(ring, width, *array.plan.shape)
