@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from redline.devices import DeviceKind, Graph, Graphs, add_kind, kind_of
 from tests.accelerator import stand_in
-from tests.accelerator.stand_in import StandInTensor
+from tests.accelerator.stand_in import StandInTensor, leaves
 
 T = TypeVar("T")
 _READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2")
@@ -30,7 +30,7 @@ class EmulatedGraph(TorchDispatchMode, Graph):
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
-        self.operators: list[tuple[Any, Any, Any, Any]] = []
+        self.operators: list[tuple[Callable[[], Any], list[Any]]] = []
         self.nbytes = 0
         self._registered = {generator._cdata for generator in generators}
         self._in_inference = False
@@ -48,8 +48,12 @@ class EmulatedGraph(TorchDispatchMode, Graph):
             self.require_registered(kwargs["generator"], func.name())
         self._in_inference |= torch.is_inference_mode_enabled()
         result = func(*args, **kwargs)
-        self.operators.append((func, args, kwargs, result))
-        self.nbytes += sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        made = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
+        # What was looked at when it was recorded is not looked at again: on the numbers alone.
+        raw = stand_in.raw_call(func, args, kwargs)
+        again = partial(func, *args, **kwargs) if raw is None else partial(func, *raw[0], **raw[1])
+        self.operators.append((again, made))
+        self.nbytes += sum(leaf.nbytes for leaf in made)
         return result
 
     def replay(self) -> None:
@@ -57,10 +61,10 @@ class EmulatedGraph(TorchDispatchMode, Graph):
         stand_in.device.launch("graph")
         mode = torch.inference_mode() if self._in_inference else torch.no_grad()
         with mode, _quiet():
-            for func, args, kwargs, result in self.operators:
-                again = func(*args, **kwargs)
-                for kept, made in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                    if isinstance(kept, Tensor) and kept is not made:
+            for again, results in self.operators:
+                tensors = [leaf for leaf in leaves(again()) if isinstance(leaf, Tensor)]
+                for kept, made in zip(results, tensors, strict=True):
+                    if kept is not made:
                         _put(_raw(kept), _raw(made))
 
 

@@ -101,7 +101,7 @@ def test_whole_rollouts_with_environments_on_the_device(
         env = make_device_vec(env_id, 3, device="standin")
         return DeviceCollector(env, policy, rollout_length=length, seed=3, **settings)
 
-    eager, fast = collector(25), collector(25, rollouts_for=captured().rollouts)
+    eager, fast = collector(10), collector(10, rollouts_for=captured().rollouts)
     for one, two in zip(rollouts(eager, kind), rollouts(fast, kind), strict=True):
         assert_equal_rollouts(one, two)
     counts = []

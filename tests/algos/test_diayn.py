@@ -53,8 +53,8 @@ def test_sac_learns_from_the_discriminators_reward_and_never_sees_the_environmen
         diayn.discriminator.head.weight.zero_()
         diayn.discriminator.head.bias.copy_(torch.tensor([0.0, 0.0, LOG(5), 0.0]))
     received: list[Any] = []
-    update = diayn.learner.update
-    diayn.learner.update = lambda batch: received.append(batch) or update(batch)  # type: ignore[method-assign]
+    update = diayn.sac.update
+    diayn.sac.update = lambda batch: received.append(batch) or update(batch)  # type: ignore[method-assign]
     batch = skilled_batch(0, 4)
     batch["skill"] = torch.tensor([2.0, 0.0, 2.0, 3.0])
     batch["reward"].fill_(torch.nan)

@@ -220,7 +220,7 @@ def test_a_method_set_on_the_object_is_the_one_that_runs(
 def test_the_sac_inside_diayn_may_be_ones_own(mode: str) -> None:
     eager, run, parent = make("diayn"), make("diayn"), make("diayn")
     for learner in (eager, run):
-        learner.learner.__class__ = RegularizedSAC
+        learner.sac.__class__ = RegularizedSAC
     engine = choose_engine(run, mode)
     for seed in range(3):
         data = batch("diayn", eager, seed)

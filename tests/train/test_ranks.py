@@ -205,6 +205,6 @@ def test_parameters_of_an_algorithm_inside_another_are_found() -> None:
         hidden_sizes=(4,), seed=0,
     )  # fmt: skip
     found = {id(parameter) for parameter in learned_by(algorithm)}
-    assert {id(p) for p in algorithm.learner.policy.parameters()} <= found
-    assert {id(p) for p in algorithm.learner.critic.parameters()} <= found
+    assert {id(p) for p in algorithm.sac.policy.parameters()} <= found
+    assert {id(p) for p in algorithm.sac.critic.parameters()} <= found
     assert {id(p) for p in algorithm.discriminator.parameters()} <= found

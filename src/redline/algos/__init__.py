@@ -18,6 +18,6 @@ An algorithm sees a policy and a batch, never environments, collectors or replay
 | `bc` | `algos/bc.py` | `BCConfig` |
 
 What the Q-learners share is in `q_learning.py`, what the actor-critics share in `critics.py` and
-`actor_critic_learner.py`. `algorithm.py` says what an algorithm is, `registry.py` finds one by its
-name or class, `presets.py` holds named hyperparameters.
+`off_policy_actor_critic.py`. `algorithm.py` says what an algorithm is, `registry.py` finds one by
+its name or class, `presets.py` holds named hyperparameters.
 """

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from redline.algos import presets as named
-from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.config import (
     OffPolicyConfig,
     require_fraction,
@@ -37,6 +36,7 @@ from redline.algos.config import (
     require_positive,
 )
 from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
+from redline.algos.off_policy_actor_critic import OffPolicyActorCritic
 from redline.algos.optimizers import move_towards
 from redline.policies import DeterministicActor
 
@@ -90,7 +90,7 @@ def actor_loss(value: Tensor) -> Tensor:
     return -value.mean()
 
 
-class DDPG(ActorCriticLearner):
+class DDPG(OffPolicyActorCritic):
     """DDPG for Box actions.
 
     Args:

@@ -155,11 +155,11 @@ class DIAYN(OffPolicyAlgorithm):
         seed: of the skills.
 
     Attributes:
-        learner: the SAC inside, whose `step` is what `accelerate` makes faster.
+        sac: the SAC inside, whose `step` is what `accelerate` makes faster.
     """
 
     name = "diayn"
-    inner = "learner"
+    inner = "sac"
     Config = DIAYNConfig
     defaults = named.WIDE
     presets = named.DIAYN
@@ -181,7 +181,7 @@ class DIAYN(OffPolicyAlgorithm):
         seed: int = 0,
     ) -> None:
         self.policy, self.discriminator, self.config = policy, discriminator, config
-        self.learner, self._seed = sac, seed
+        self.sac, self._seed = sac, seed
         self._nested = isinstance(policy.observation_space, spaces.Dict)
         self.device = next(discriminator.parameters()).device
         self._optimizer = Adam(
@@ -261,12 +261,12 @@ class DIAYN(OffPolicyAlgorithm):
                 for i in range(num_envs)
             ]
             self._skills = (period, torch.tensor(drawn, dtype=torch.int64, device=self.device))
-        others = self.learner.conditioning(env_steps, total_env_steps, num_envs)
+        others = self.sac.conditioning(env_steps, total_env_steps, num_envs)
         return {**others, "skill": self._skills[1]}
 
     def initial_priorities(self, rollout: Rollout) -> Tensor | None:
         """As SAC: None, the highest that replay has seen."""
-        return self.learner.initial_priorities(rollout)
+        return self.sac.initial_priorities(rollout)
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """One step of the discriminator, and one of SAC on its rewards.
@@ -280,11 +280,11 @@ class DIAYN(OffPolicyAlgorithm):
             telling the batch's skills, and the mean of r_z, all [] and from before its step.
         """
         inputs, found = self._learn_discriminator(batch)
-        return self.learner.update(inputs) | found
+        return self.sac.update(inputs) | found
 
     def begin_update(self) -> tuple[bool, ...]:
         """SAC's; the discriminator always has its turn."""
-        return self.learner.begin_update()
+        return self.sac.begin_update()
 
     def learn(self, batch: Any, turns: tuple[bool, ...]) -> dict[str, Tensor]:
         """The whole update, what is random included; nothing here depends on counts.
@@ -294,15 +294,15 @@ class DIAYN(OffPolicyAlgorithm):
             turns: as `begin_update` gave.
         """
         inputs, found = self._learn_discriminator(batch)
-        return self.learner.learn(inputs, turns) | found
+        return self.sac.learn(inputs, turns) | found
 
     def reported(self, found: dict[str, Any]) -> dict[str, Any]:
         """See `SAC.reported`."""
-        return self.learner.reported(found)
+        return self.sac.reported(found)
 
     def carried_metrics(self) -> dict[str, Tensor]:
         """See `SAC.carried_metrics`."""
-        return self.learner.carried_metrics()
+        return self.sac.carried_metrics()
 
     def _learn_discriminator(self, batch: Any) -> tuple[TensorDict, dict[str, Tensor]]:
         """One step of the discriminator; SAC's batch with its rewards, and its metrics."""
@@ -327,18 +327,18 @@ class DIAYN(OffPolicyAlgorithm):
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` from the schedules; that of the discriminator scales with it."""
         config = self.config
-        self.learner.set_hyperparameters(values)
+        self.sac.set_hyperparameters(values)
         scale = values.get("learning_rate", config.learning_rate) / config.learning_rate
         own = config.discriminator_learning_rate or config.learning_rate
         self._optimizer.set_learning_rate(scale * own)
 
     def optimizer_steps(self) -> int:
         """Steps of the critics, which are as many as those of the discriminator."""
-        return self.learner.optimizer_steps()
+        return self.sac.optimizer_steps()
 
     def state_dict(self) -> dict[str, Any]:
         """SAC's, with the policy's parameters by its own names, and the discriminator's."""
-        return self.learner.state_dict() | {
+        return self.sac.state_dict() | {
             "policy": self.policy.state_dict(),
             "discriminator": self.discriminator.state_dict(),
             "discriminator_optimizer": self._optimizer.state_dict(),
@@ -347,6 +347,6 @@ class DIAYN(OffPolicyAlgorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         actor = {name.removeprefix(_INSIDE): leaf for name, leaf in state["policy"].items()}
-        self.learner.load_state_dict({**state, "policy": actor})
+        self.sac.load_state_dict({**state, "policy": actor})
         self.discriminator.load_state_dict(state["discriminator"])
         self._optimizer.load_state_dict(state["discriminator_optimizer"])

@@ -37,7 +37,6 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.algos import presets as named
-from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.config import (
     OffPolicyConfig,
     OnlyIf,
@@ -49,6 +48,7 @@ from redline.algos.config import (
     require_positive,
 )
 from redline.algos.critics import Critic, bootstrapped, critic_loss, network_settings
+from redline.algos.off_policy_actor_critic import OffPolicyActorCritic
 from redline.algos.optimizers import Adam, move_towards
 from redline.data import NestedTensor
 from redline.errors import ConfigError, SpaceError
@@ -202,7 +202,7 @@ class Draws(NamedTuple):
     members: Tensor | None
 
 
-class SAC(ActorCriticLearner):
+class SAC(OffPolicyActorCritic):
     """SAC for Box actions.
 
     Args:
@@ -244,7 +244,7 @@ class SAC(ActorCriticLearner):
         config: SACConfig,
         **settings: Any,
     ) -> SAC:
-        """As `ActorCriticLearner.make`, for a Box with finite bounds or a Discrete space.
+        """As `OffPolicyActorCritic.make`, for a Box with finite bounds or a Discrete space.
 
         Raises:
             SpaceError: also if a subclass of one of the two classes is given the other's space.
@@ -454,7 +454,7 @@ class SAC(ActorCriticLearner):
         return super()._optimizers() | own
 
     def state_dict(self) -> dict[str, Any]:
-        """As `ActorCriticLearner.state_dict`, with the temperature."""
+        """As `OffPolicyActorCritic.state_dict`, with the temperature."""
         return super().state_dict() | {"log_alpha": self._log_alpha.detach()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor, nn
 
 from redline.algos import presets as named
-from redline.algos.actor_critic_learner import ActorCriticLearner
 from redline.algos.config import (
     OffPolicyConfig,
     require_fraction,
@@ -40,6 +39,7 @@ from redline.algos.config import (
 )
 from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
 from redline.algos.ddpg import actor_loss
+from redline.algos.off_policy_actor_critic import OffPolicyActorCritic
 from redline.algos.optimizers import move_towards
 from redline.policies import DeterministicActor
 
@@ -115,7 +115,7 @@ def smoothed(action: Tensor, noise: Tensor, scale: float, clip: float) -> Tensor
     return (action + (scale * noise).clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
-class TD3(ActorCriticLearner):
+class TD3(OffPolicyActorCritic):
     """TD3 for Box actions.
 
     Args:

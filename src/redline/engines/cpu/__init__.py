@@ -40,7 +40,7 @@ def update_for(algorithm: Any) -> tuple[Callable[[Any], dict[str, Any]] | None, 
     frozen layer.
 
     Args:
-        algorithm: the learner; it is not changed here.
+        algorithm: which learns; it is not changed here.
 
     Returns:
         The callable, or None; and one sentence saying why.

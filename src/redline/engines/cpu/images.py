@@ -94,7 +94,7 @@ def image_update(algorithm: Any) -> Callable[[Any], Any]:
     """The algorithm's own update, its convolutional networks computed by the kernels.
 
     Args:
-        algorithm: the learner; it is not changed.
+        algorithm: which learns; it is not changed.
 
     Raises:
         NotServedError: if a part is not known, or there is nothing that would be quicker.

@@ -49,7 +49,7 @@ class _FollowedUpdate:
     again, or the written one takes over for good.
 
     Args:
-        algorithm: the learner.
+        algorithm: which learns.
         kind: class of the update; its constructor raises `NotServedError`.
     """
 

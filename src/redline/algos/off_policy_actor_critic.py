@@ -21,7 +21,7 @@ from redline.policies import DeterministicActor, make_actor
 from redline.policies.alternatives import algorithms_for
 
 
-class ActorCriticLearner(OffPolicyAlgorithm):
+class OffPolicyActorCritic(OffPolicyAlgorithm):
     """An actor, a critic with its target, and an optimizer for each of the two.
 
     Args:
