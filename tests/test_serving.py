@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import redline
 from redline.errors import ConfigError, EnvDataError, PlacementError
-from redline.serving import Predictor
+from redline.serving import Predictor, _batch_size
 from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -56,6 +56,22 @@ class Spaces(gymnasium.Env[Any, Any]):
 
 
 BOX = spaces.Box(-1, 1, (3,), np.float64)
+
+
+@pytest.mark.parametrize(
+    ("space", "empty"),
+    [
+        (BOX, np.zeros((0, 3))),
+        (spaces.Discrete(4), []),
+        (spaces.Dict(a=BOX), {"a": np.zeros((0, 3))}),
+    ],
+)
+def test_an_empty_batch_is_refused(space: spaces.Space[Any], empty: Any) -> None:
+    """It was taken for a batch of one, and torch complained of shapes."""
+    with pytest.raises(EnvDataError, match="the batch is empty"):
+        _batch_size(space, empty)
+
+
 KINDS: dict[str, tuple[Any, Any]] = {
     "float64 and Discrete from 5": (BOX, spaces.Discrete(3, start=5)),
     "Dict and Box": (

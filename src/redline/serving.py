@@ -273,6 +273,8 @@ def _batch_size(space: Space[Any], obs: Any) -> int | None:
     if dims == len(shape):
         return None
     if dims == len(shape) + 1:
+        if len(value) == 0:
+            raise EnvDataError("predict: the batch is empty. Give at least one observation.")
         return len(value)
     raise EnvDataError(
         f"predict: the observation has shape {np.shape(value)}. Give one of shape {shape}, or a "

@@ -73,6 +73,32 @@ def test_one_seed_counts_once(tmp_path: Path) -> None:
     assert "has the same setting and seed 1" in said[0]
 
 
+def test_unfinished_runs_are_named_in_the_table_and_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of 1,000 env_steps that was killed after 300 was scored as the others, unsaid."""
+    _run(tmp_path, "ppo", "CartPole-v1", 0.1, 1, 10.0)
+    killed = _run(tmp_path, "ppo", "CartPole-v1", 0.1, 2, 10.0)
+    rows = (killed / "progress.csv").read_text().splitlines(keepends=True)
+    (killed / "progress.csv").write_text("".join(rows[:4]))
+    stopped = _run(tmp_path, "ppo", "CartPole-v1", 0.1, 3, 10.0)
+    (stopped / "progress.csv").write_text("".join(rows[:4]))
+    (stopped / "history.jsonl").write_text(
+        json.dumps({"event": "ended", "state": "stopped"}) + "\n"
+    )
+    main(["compare", str(tmp_path), "--out", str(tmp_path / "out")])
+    said = capsys.readouterr()
+    assert said.err.count("not finished") == 1
+    assert f"{killed} is killed after 300 env_steps" in said.err
+    assert "3 (1 unfinished)" in said.out
+    main(["compare", str(tmp_path), "--out", str(tmp_path / "out"), "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {run["seed"]: run["state"] for run in found["runs"]} == {
+        1: "complete", 2: "killed", 3: "stopped",
+    }  # fmt: skip
+    assert [each["unfinished"] for each in found["summaries"]] == [1]
+
+
 def _independent_interval(strata: list[np.ndarray], iqm: bool) -> np.ndarray:
     """The stratified bootstrap as plain loops over the draws that scipy makes."""
     rng, drawn = np.random.default_rng(0), []

@@ -115,6 +115,22 @@ def test_a_trial_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
     assert places.started[0] == "trial-0001"  # the first was complete, the second under way
 
 
+def test_a_trial_that_is_pruned_as_the_search_stops_stays_pruned(tmp_path: Path) -> None:
+    """It stayed open, and a resumed search trained it to the end."""
+
+    class StoppedAtOnce(Played):
+        def stop(self, run_id: int) -> None:
+            super().stop(run_id)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(PLAN, out=tmp_path, places=lambda launch: StoppedAtOnce())
+    study = optuna.load_study(study_name="redline", storage=f"sqlite:///{tmp_path / DATABASE}")
+    *earlier, last = [trial.state.name for trial in study.trials]
+    assert set(earlier) == {"COMPLETE"}
+    assert last == "PRUNED"
+
+
 def test_a_trial_that_has_no_values_yet_gets_them(tmp_path: Path) -> None:
     """Its process ended, or another one looked, between asking for it and drawing its values."""
     tune({**PLAN, "trials": 1}, out=tmp_path, places=lambda launch: Played())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class Summary:
         mean, iqm: of their scores; the IQM of fewer than 4 runs is the mean.
         mean_low, mean_high, iqm_low, iqm_high: 95% bootstrap intervals.
         std: of their scores, with n - 1; 0 for one run.
+        unfinished: how many of the runs have not come to their end.
     """
 
     env: str
@@ -53,6 +55,7 @@ class Summary:
     iqm_low: float
     iqm_high: float
     std: float
+    unfinished: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ def compare(
         column: of progress.csv.
         formats: of figures: png, svg, pdf.
         smooth: rows over which curves are averaged, backwards.
-        warn: takes a sentence about each run that is left out.
+        warn: takes a sentence about each run that is left out, or that has not finished.
 
     Raises:
         ConfigError: if a setting, column or format is unknown.
@@ -151,8 +154,9 @@ def compare(
 
 def summarize(runs: Sequence[ScoredRun]) -> list[Summary]:
     """One line per environment and group, and per group over all environments."""
+    unfinished = Counter((run.env, run.group) for run in runs if run.is_unfinished)
     found = [
-        _summary(env, group, scores, None)
+        _summary(env, group, scores, None, unfinished[env, group])
         for env, groups in by_env(runs).items()
         for group, scores in groups.items()
     ]
@@ -163,7 +167,8 @@ def summarize(runs: Sequence[ScoredRun]) -> list[Summary]:
         parts = [groups[group] for groups in scaled.values() if group in groups]
         if len(parts) == len(scaled):  # else it is no mean over the same environments
             strata = [number for number, part in enumerate(parts) for _ in part]
-            found.append(_summary(OVERALL, group, np.concatenate(parts), strata))
+            of_all = sum(n for (_, name), n in unfinished.items() if name == group)
+            found.append(_summary(OVERALL, group, np.concatenate(parts), strata, of_all))
     return found
 
 
@@ -188,7 +193,9 @@ def _scaled(runs: Sequence[ScoredRun]) -> dict[str, dict[str, Array]]:
     return found
 
 
-def _summary(env: str, group: str, scores: Array, strata: Sequence[int] | None) -> Summary:
+def _summary(
+    env: str, group: str, scores: Array, strata: Sequence[int] | None, unfinished: int
+) -> Summary:
     mean_low, mean_high = bootstrap_interval(scores, statistic=np.mean, strata=strata)
     iqm_low, iqm_high = bootstrap_interval(scores, statistic=interquartile_mean, strata=strata)
     return Summary(
@@ -202,6 +209,7 @@ def _summary(env: str, group: str, scores: Array, strata: Sequence[int] | None) 
         iqm_low=float(iqm_low),
         iqm_high=float(iqm_high),
         std=float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,
+        unfinished=unfinished,
     )
 
 

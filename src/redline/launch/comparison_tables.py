@@ -27,7 +27,7 @@ def tables(compared: Comparison) -> list[Any]:
         scores.add_row(
             each.env if each.env != last else "",
             each.group,
-            str(each.runs),
+            f"{each.runs} ({each.unfinished} unfinished)" if each.unfinished else str(each.runs),
             _interval(each.runs, each.mean, each.mean_low, each.mean_high),
             _interval(each.runs, each.iqm, each.iqm_low, each.iqm_high),
         )

@@ -15,7 +15,7 @@ from redline.errors import ConfigError, RunDirectoryError
 from redline.launch.state import DATABASE, RUNS, SweepState
 from redline.plain_files import read_json
 from redline.train.progress.curves import load_progress, load_setting
-from redline.train.runs.summary import find_runs
+from redline.train.runs.summary import find_runs, summarize_run
 
 Array: TypeAlias = npt.NDArray[np.float64]
 ScoreKind: TypeAlias = Literal["final", "area", "best"]
@@ -36,6 +36,8 @@ class ScoredRun:
         seed: of the run; None where its config names none.
         env_steps: how far it got.
         score: see `score_of`.
+        state: complete, stopped (by a callback), running, interrupted, failed or killed, as
+            `redline runs` says; unknown where the directory does not say it.
     """
 
     path: Path
@@ -44,6 +46,12 @@ class ScoredRun:
     seed: int | None
     env_steps: int
     score: float
+    state: str = "complete"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has not come to its own end, so that its score may be too low."""
+        return self.state not in ("complete", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def scored_runs(
             as few as tell the groups apart.
         score: see `score_of`.
         column: of progress.csv.
-        warn: takes a sentence about each run that is left out.
+        warn: takes a sentence about each run that is left out, or that has not finished.
 
     Raises:
         ConfigError: if a setting or column is unknown.
@@ -117,6 +125,12 @@ def scored_runs(
             f"there is no run with a value of {column} in {', '.join(map(str, paths))}. Wait for "
             f"the first episodes to end, or give other folders."
         )
+    for run in runs.values():
+        if run.is_unfinished:
+            warn(
+                f"not finished: {run.path} is {run.state} after {run.env_steps:,} env_steps, and "
+                f"is scored by what it has"
+            )
     return list(runs.values())
 
 
@@ -219,6 +233,7 @@ def _scored(
         seed=run.value("seed"),
         env_steps=int(columns["env_steps"][-1]),
         score=value,
+        state="unknown" if (summary := summarize_run(run.path)) is None else summary.state,
     )
 
 

@@ -369,9 +369,12 @@ class _Search:
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Stop what runs; its trials stay open, so that a resumed search goes on with them."""
+        """Stop what runs; its trials stay open, so that a resumed search goes on with them.
+
+        A trial that had just been pruned is pruned: its run has been told to stop for good.
+        """
         for number, outcome in self._places.close(_GRACE_S):
-            if not outcome.stopped:
+            if not outcome.stopped or self._running[number].pruned:
                 self._note(number, outcome)
 
     def _begin(self) -> int:
