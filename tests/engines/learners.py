@@ -13,6 +13,7 @@ from torch import Tensor
 
 from redline.algos.a2c import A2C
 from redline.algos.appo import APPO
+from redline.algos.bc import BC
 from redline.algos.ddpg import DDPG
 from redline.algos.diayn import DIAYN
 from redline.algos.dqn import DQN
@@ -192,13 +193,24 @@ LEARNERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
         Reinforce,
         lambda kind, device: _on_policy(kind, device, CHOICE, entropy_coef=0.02),
     ),
+    "bc": (
+        BC,
+        lambda kind, device: kind.make(
+            OBS,
+            BOX,
+            kind.Config(batch_size=T * B, policy_of="ppo"),
+            seed=0,
+            device=device,
+            hidden_sizes=(8, 8),
+        ),
+    ),
 }
 ALGORITHMS = (
     "ppo-box", "a2c", "reinforce", "impala", "appo", "dqn", "r2d1", "ddpg", "td3", "sac", "tqc",
-    "diayn",
+    "diayn", "bc",
 )  # fmt: skip
 """One learner of every algorithm."""
-ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce")
+ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce", "bc")
 DISCRETE = ("sac-discrete", "dqn", "double-dqn", "rainbow", "iqn")
 
 

@@ -40,6 +40,8 @@ from tests.engines.learners import (
 )
 from tests.engines.test_engine import COMPILING
 
+REWARDED = [name for name in ALGORITHMS if name != "bc"]  # which learns from actions alone
+
 
 def negated(data: Any) -> Any:
     """The same batch with the opposite of what is to be maximized."""
@@ -98,7 +100,7 @@ def trains_by_its_own_update(name: str, kind: Any, mode: str, *, backend: str = 
 
 @pytest.mark.parametrize("mode", ["eager", "cpu", "auto"])
 @pytest.mark.parametrize("own", [with_own_step, with_own_update])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", REWARDED)
 def test_a_subclass_trains_by_its_own_loss(name: str, own: Callable[[Any], Any], mode: str) -> None:
     if name == "diayn" and own is with_own_step:
         pytest.skip("DIAYN has no step; that of the SAC inside is tested below")
@@ -323,7 +325,7 @@ def test_an_update_that_does_nothing_leaves_the_parameters_as_they_began(
     assert int(rows[-1]["env_steps"]) >= settings["total_env_steps"]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", REWARDED)
 def test_a_class_is_found_by_itself(name: str) -> None:
     kind = with_own_update(LEARNERS[name][0])
     assert find_algorithm(kind) is kind

@@ -163,9 +163,35 @@ class BC(OnPolicyAlgorithm):
         Returns:
             loss; log_prob and entropy, means in nats; grad_norm, before clipping. Each [].
         """
+        return self.learn(rollout, self.begin_update())
+
+    def begin_update(self) -> tuple[bool, ...]:
+        """Count one more update; every part has its turn."""
         self.updates += 1
-        valid = rollout.valid.flatten()
+        return ()
+
+    def learn(self, rollout: Rollout, turns: tuple[bool, ...]) -> dict[str, Tensor]:
+        """The whole update; nothing here depends on counts.
+
+        Args:
+            rollout: as for `update`.
+            turns: (), every part has its turn.
+        """
+        del turns
         obs, action = (map_leaves(_flat, rollout[name]) for name in ("obs", "action"))
+        return self.step(obs, action, rollout.valid.flatten())
+
+    def step(self, obs: Any, action: Any, valid: Tensor) -> dict[str, Tensor]:
+        """One optimizer step from N recorded steps.
+
+        Args:
+            obs: [N, ...] in the space's structure.
+            action: [N, ...] as it was recorded.
+            valid: [N] bool, the rows to average over.
+
+        Returns:
+            As `update`.
+        """
         policy: Any = self.policy
         output = policy.evaluate_actions(obs, action)
         loss = cloning_loss(output.log_prob, output.entropy, valid, self.config.entropy_coef)
