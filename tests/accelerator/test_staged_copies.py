@@ -79,7 +79,7 @@ SCALED = {"scale_reward": True, "normalize_obs": True}
     ("name", "most", "settings"),
     [
         ("ppo", 1, SCALED),
-        ("ppo-host-envs", 2, SCALED),
+        ("ppo-host-envs", 3, SCALED | {"learning_rate_schedule": "linear"}),
         ("ppo-mirrored", 1, SCALED),
         ("reinforce", 1, {"normalize_obs": True}),
     ],
@@ -92,7 +92,7 @@ def test_an_iteration_learns_in_one_launch(
     monkeypatch: pytest.MonkeyPatch,
     accelerator: StandInDevice,
 ) -> None:
-    """The graph, with sums and statistics, and one copy of what was collected on the host."""
+    """The graph, with sums and statistics; one copy of what was collected on the host; the rate."""
     learn, launches = OnPolicyLoop._learn, []
 
     def counted(self: OnPolicyLoop, rollout: Any, collected: int) -> None:

@@ -251,6 +251,7 @@ class PPO(OnPolicyAlgorithm):
         self.steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
         # A tensor: a compiled or captured step sees the schedule change it.
         self.clip_range = torch.tensor(config.clip_range, device=self.device)
+        self._present_clip_range = config.clip_range
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Run num_epochs passes of minibatch updates over one rollout.
@@ -361,7 +362,10 @@ class PPO(OnPolicyAlgorithm):
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` and `clip_range` from the schedules."""
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
-        self.clip_range.fill_(values.get("clip_range", self.config.clip_range))
+        clip_range = values.get("clip_range", self.config.clip_range)
+        if clip_range != self._present_clip_range:  # on a device it is a launch
+            self._present_clip_range = clip_range
+            self.clip_range.fill_(clip_range)
 
     def optimizer_steps(self) -> int:
         """Optimizer steps taken, without the skipped ones. Waits for the device."""
