@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import types
 import typing
@@ -536,8 +537,10 @@ def _field_names(part: Any) -> set[str]:
     return {f.name for f in dataclasses.fields(part)}
 
 
-def _types_of(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+@functools.cache
+def _types_of(cls: type) -> Mapping[str, Any]:
+    """Of the fields; found once, for annotations are text that has to be compiled."""
+    return types.MappingProxyType(typing.get_type_hints(cls))
 
 
 def _of_today(run: Any) -> Any:

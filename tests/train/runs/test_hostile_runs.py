@@ -232,7 +232,8 @@ def test_a_signed_state_out_of_range_is_refused(
 @pytest.mark.parametrize(
     ("part", "value"),
     [("episodes", {"infos": "x"}), ("episodes", 7), ("counters", []), ("metrics", None),
-     ("rng", "x"), ("last_evaluation", 3), ("staleness", 7)],
+     ("rng", "x"), ("last_evaluation", 3), ("staleness", 7),
+     ("metrics", {"totals": {}, "count": ""})],
 )  # fmt: skip
 def test_a_signed_state_of_another_kind_is_refused(part: str, value: Any, run: Path) -> None:
     """Some of these ended in an AttributeError's traceback."""

@@ -33,6 +33,7 @@ from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.evaluate import Evaluation, evaluation_seed, explain_greedy
 from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.randomness import rng_state, set_rng_state
+from redline.train.loops.saved_progress import require_sound_progress
 from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
@@ -690,8 +691,13 @@ class TrainLoop(ABC):
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint, bit for bit where the environments can be saved."""
+        """Go on from a checkpoint, bit for bit where the environments can be saved.
+
+        Raises:
+            CorruptCheckpointError: if counters, sums or lists hold something else.
+        """
         state = checkpoint.state
+        require_sound_progress(state)
         counters = state["counters"]
         self.counters = Counters(
             counters["iteration"], counters["env_steps"], counters["wall_time_s"]
