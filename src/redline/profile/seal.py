@@ -11,7 +11,6 @@ damage; they prove nothing about who wrote it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from redline.plain_files import lock_within
 from redline.profile import layout
 
 UNSEALED = {"sealed": False}
@@ -31,6 +31,7 @@ _PROCESSES = "processes"
 _READ_BESIDE = (Path(layout.MACHINE_SAMPLES),)
 _LARGEST = 2**35  # bytes of a file that are read for its hash
 _PIECE = 2**20  # bytes read at once
+_PATIENCE_S = 10.0  # a process that ends waits no longer for others that seal their files
 
 
 def seal(directory: Path) -> None:
@@ -40,7 +41,7 @@ def seal(directory: Path) -> None:
         directory: of the session.
     """
     with contextlib.suppress(OSError, ValueError), _alone(directory):
-        manifest = json.loads((directory / _MANIFEST).read_text())
+        manifest = _manifest(directory)
         manifest["files"] = _hashes(directory, directory)
         _write(directory, manifest)
 
@@ -55,22 +56,33 @@ def seal_process(directory: Path, process: Path) -> None:
         process: its subdirectory with the files of the process, which are closed.
     """
     with contextlib.suppress(OSError, ValueError), _alone(directory):
-        manifest = json.loads((directory / _MANIFEST).read_text())
+        manifest = _manifest(directory)
         # What was damaged before must not become right by a new hash of the manifest.
-        if manifest.get("sealed") and manifest.get("sha256") == _own(manifest):
-            manifest["files"] |= _hashes(directory, process)
+        if "files" in manifest and manifest.get("sha256") == _own(manifest):
+            manifest["files"] = {**manifest["files"], **_hashes(directory, process)}
             _write(directory, manifest)
 
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Only one process at a time changes the manifest."""
+    """Only one process at a time changes the manifest.
+
+    Raises:
+        OSError: if another one takes too long.
+    """
     handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_within(handle, _PATIENCE_S)
         yield
     finally:
         os.close(handle)
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    found: Any = json.loads((directory / _MANIFEST).read_text())
+    if not isinstance(found, dict):
+        raise ValueError(f"{_MANIFEST} holds no table")
+    return cast("dict[str, Any]", found)
 
 
 def _hashes(directory: Path, below: Path) -> dict[str, dict[str, Any]]:
