@@ -47,6 +47,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "reinforce": ("reinforce", "redline/CartPole-v1", ON_POLICY),
     "dqn-uniform": ("dqn", "redline/CartPole-v1", Q_ON_DEVICE),
     "dqn-prioritized": ("dqn", "redline/CartPole-v1", Q_ON_DEVICE | PRIORITIZED),
+    "dqn-host-envs": ("dqn", "CartPole-v1", Q_ON_DEVICE | PRIORITIZED | {"normalize_obs": True}),
     "dqn-host-replay": ("dqn", "redline/CartPole-v1", Q_LEARNING | PRIORITIZED),
     "r2d1-sequences": (
         "r2d1", "redline/CartPole-v1",

@@ -101,8 +101,9 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, rows: Tensor, valid: Tensor) -> None:
-        """Take rows [..., *shape] in, where `valid` [...]."""
-        self.merge(_over_ranks(moments_of(rows, valid)))
+        """Take rows [..., *shape] in, where `valid` [...]; both may lie on another device."""
+        device = self.mean.device
+        self.merge(_over_ranks(moments_of(rows.to(device), valid.to(device))))
 
     @torch.no_grad()
     def merge(self, new: Moments) -> None:
