@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import describe
+from redline.errors import RedlineError
 from redline.profile.advise.check import check, render_check
 
 ROOT = Path(__file__).parents[2]
@@ -99,8 +100,8 @@ def read_pairs(path: Path) -> list[Pair]:
     return [Pair(**{**row, "edits": tuple(map(tuple, row.get("edits", [])))}) for row in rows]
 
 
-def measure(pair: Pair, places: dict[str, str], pairs: int) -> dict[str, Any]:
-    """One line of the table."""
+def measure(pair: Pair, places: dict[str, str], pairs: int) -> dict[str, Any] | None:
+    """One line of the table; None where the remedy is not advised, or a program fails."""
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)  # CleanRL writes into the working directory
         before, after = pair.commands(places, Path(directory))
@@ -112,12 +113,18 @@ def measure(pair: Pair, places: dict[str, str], pairs: int) -> dict[str, Any]:
             if not predicted_at and text.startswith("pair"):
                 predicted_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
-        found = check(before, after, remedy=pair.remedy, pairs=pairs, progress=tell)
-        os.chdir(ROOT)
+        try:
+            found = check(before, after, remedy=pair.remedy, pairs=pairs, progress=tell)
+        except RedlineError as error:
+            print(f"{pair.name}: {error}", flush=True)
+            return None
+        finally:
+            os.chdir(ROOT)
     print(f"{pair.name}\n{render_check(found)}", flush=True)
     prediction = found.prediction
     if prediction is None:
-        raise SystemExit(f"{pair.name}: redline advise does not name {pair.remedy} for it")
+        print(f"{pair.name}: redline advise does not name {pair.remedy} for it", flush=True)
+        return None
     return {
         "remedy": pair.remedy,
         "predicted_at": predicted_at,
@@ -171,6 +178,20 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def write(path: Path, rows: dict[str, Any]) -> None:
+    """The record, and its page beside it."""
+    facts = describe()
+    path.write_text(json.dumps({"machine": facts, "pairs": rows}, indent=1) + "\n")
+    machine = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
+    path.with_suffix(".md").write_text(
+        "# Predictions and what came of them\n\n```bash\n"
+        "python -m benchmarks.predictions --cleanrl CLEANRL\n```\n\n"
+        "Microseconds per env step. Each prediction was made from a recording of the unchanged "
+        f"program, before the changed one ran.\n\n{table(rows)}\n"
+        f"| machine | |\n|---|---|\n{machine}\n"
+    )
+
+
 def main() -> None:
     """Measure what is chosen, and write the table of all that is recorded."""
     parser = argparse.ArgumentParser(
@@ -198,19 +219,13 @@ def main() -> None:
         if len(os.sched_getaffinity(0)) < known[name].cores:
             print(f"{name} needs {known[name].cores} cores: left out", flush=True)
             continue
-        rows[name] = measure(known[name], places, options.repeat)
+        row = measure(known[name], places, options.repeat)
+        if row is not None:
+            rows[name] = row
         rows = {key: rows[key] for key in known if key in rows}
-        content = {"machine": describe(), "pairs": rows}
-        path.write_text(json.dumps(content, indent=1) + "\n")
-    facts = "\n".join(f"| {key} | {value} |" for key, value in describe().items())
-    path.with_suffix(".md").write_text(
-        "# Predictions and what came of them\n\n```bash\n"
-        "python -m benchmarks.predictions --cleanrl CLEANRL\n```\n\n"
-        "Microseconds per env step. Each prediction was made from a recording of the unchanged "
-        f"program, before the changed one ran.\n\n{table(rows)}\n"
-        f"| machine | |\n|---|---|\n{facts}\n"
-    )
-    print(table(rows))
+        if rows:
+            write(path, rows)
+    print(table(rows) if rows else "nothing is recorded yet")
 
 
 if __name__ == "__main__":
