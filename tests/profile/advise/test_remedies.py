@@ -78,6 +78,13 @@ def test_batched_inference_is_paid_once_for_eight() -> None:
     assert "n_envs=8" in envs.how
 
 
+def test_buffers_and_vector_envs_are_paid_once_in_part() -> None:
+    """Of 80 us of replay 0 to 70 go, of 100 us of the env's Python 0 to 43.75."""
+    more = {**USUAL, "simulation": {"simulator": 100.0, "python": 100.0}}
+    envs = found(iteration({**more, "replay": {"python": 80.0}}))["envs"]
+    assert envs.before_us - envs.predicted_us == pytest.approx(306.25 + 35 + 21.875)
+
+
 def test_a_fused_step_touches_the_optimizer_only() -> None:
     """Of 100 us 25 to 60 stay (the square root of 0.36): 57.5 are saved."""
     it = iteration(USUAL, optimizer_us=100.0)

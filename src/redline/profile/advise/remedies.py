@@ -99,10 +99,16 @@ def _more_envs(it: Iteration, rates: Rates | None) -> Change | None:
         share * (1 + (growth.low - 1) * part * LARGER),
         share * (1 + (growth.high - 1) * part * LARGER),
     )
-    # What surrounds the calls is mostly paid once for all envs; the rest once for each.
-    glue = it.us("other", "collection")
+    # What surrounds the calls is mostly paid once for all envs, and so is adding to a buffer. Of a
+    # vector env's step a part is its own.
+    saved = _sum(
+        _scaled(inference, batched),
+        _scaled(it.us("other", "collection"), Range(share, (1 + share) / 2)),
+        _scaled(it.us("replay"), Range(share, 1.0)),
+        _scaled(it.part("simulation").level("python"), Range((1 + share) / 2, 1.0)),
+    )
     return Change(
-        _sum(_scaled(inference, batched), _scaled(glue, Range(share, (1 + share) / 2))),
+        saved,
         f"{ENVS} envs in this process instead of {it.num_envs}; as many updates per env step as "
         "now; a call of the policy costs little more for a batch",
         {
