@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,19 @@ from tests.warm_workers import WarmSubprocess
 # As a run tells its own process (`redline.train.process`): several test processes share the cores,
 # and OpenMP's idle threads would keep them from each other for milliseconds at a time.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+ATTACK_SEED = "REDLINE_ATTACK_SEED"
+
+
+def pytest_configure() -> None:
+    """Attacks that have found nothing for long get a new seed; all test processes inherit it."""
+    os.environ.setdefault(ATTACK_SEED, str(random.SystemRandom().randrange(2**31)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how the attacks of this session are repeated."""
+    terminalreporter.write_line(f"attacks: {ATTACK_SEED}={os.environ[ATTACK_SEED]}")
 
 
 _SIGTERM = signal.getsignal(signal.SIGTERM)

@@ -42,8 +42,9 @@ _IMPORTS = (
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _FROM_THE_START = ("REDLINE_", "PYTHON")  # variables that an interpreter reads as it starts
-# Told of sys.path apart; a break point's is read when it is reached (importing Ray sets it).
-_READ_LATER = ("PYTHONPATH", "PYTHONBREAKPOINT")
+# Told of sys.path apart; a break point's is read when it is reached (importing Ray sets it); the
+# attacks' seed is for the tests alone.
+_READ_LATER = ("PYTHONPATH", "PYTHONBREAKPOINT", "REDLINE_ATTACK_SEED")
 _MOST_FDS = 32
 _HIGH_FD = 500  # above every descriptor that a worker is told of
 _REQUEST_BYTES = 1 << 20

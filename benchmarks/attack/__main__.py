@@ -16,7 +16,8 @@
 Each kind runs in a process of its own that is started anew now and then, and after a crash, which
 is a fault of the attempt under way. The log (JSON lines, `--log`) is whole after each attempt: a
 series that was killed goes on where it stopped when the same command is given again. At the end a
-summary of the log is written to benchmarks/results/attack.md; faults are printed as they come.
+summary of the log is written to benchmarks/results/attack.md and .json; faults are printed as they
+come. Series that ran apart are recorded together: `--summarize LOG LOG ...`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.attack.series import FAULT, Attack, note, run_series
-from benchmarks.machine import as_markdown
+from benchmarks.machine import as_markdown, describe
 
 KINDS = ("kills", "corruptions", "inputs", "directories", "envs", "sessions")
 RESULTS = Path(__file__).parents[1] / "results"
@@ -91,6 +92,8 @@ def verdicts(log: Path, kind: str) -> list[dict[str, Any]]:
 
 def attack(kind: str, seed: int, rounds: int, log: Path) -> None:
     """Make all attempts of a kind that the log does not hold yet."""
+    if not any(entry["kind"] == kind for entry in entries(log)):
+        note(log, {"kind": kind, "seed": seed})
     while True:
         done = {entry["number"] for entry in verdicts(log, kind)}
         first = next((number for number in range(rounds) if number not in done), rounds)
@@ -134,29 +137,53 @@ def _note_crash(kind: str, first: int, status: int, log: Path) -> None:
     del first
 
 
-def summary(log: Path, kinds: list[str], seed: int) -> str:
-    """Counts by kind and group, as Markdown."""
+def tally(logs: Sequence[Path]) -> list[dict[str, Any]]:
+    """Counts of the verdicts by kind, seed and group, of one log or several."""
+    found: list[dict[str, Any]] = []
+    for kind in KINDS:
+        for log in logs:
+            groups: dict[str, collections.Counter[str]] = {}
+            for entry in verdicts(log, kind):
+                of = groups.setdefault(entry["group"], collections.Counter())
+                of[entry["verdict"]] += entry["count"]
+            seed = next((e["seed"] for e in entries(log) if e["kind"] == kind and "seed" in e), "")
+            found += [
+                {"kind": kind, "seed": seed, "of": group, "count": sum(counts.values()),
+                 "verdicts": dict(counts.most_common())}
+                for group, counts in sorted(groups.items())
+            ]  # fmt: skip
+    return found
+
+
+def summary(counted: list[dict[str, Any]]) -> str:
+    """What `tally` counted, as Markdown."""
     lines = ""
-    for kind in kinds:
-        groups: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-        for entry in verdicts(log, kind):
-            groups[entry["group"]][entry["verdict"]] += entry["count"]
-        for group, counts in sorted(groups.items()):
-            said = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-            lines += f"| {kind} | {group} | {sum(counts.values())} | {said} |\n"
-    faults = sum(e["verdict"] == FAULT for kind in kinds for e in verdicts(log, kind))
+    for each in counted:
+        said = ", ".join(f"{count} {verdict}" for verdict, count in each["verdicts"].items())
+        lines += f"| {each['kind']} | {each['seed']} | {each['of']} | {each['count']} | {said} |\n"
+    faults = sum(each["verdicts"].get(FAULT, 0) for each in counted)
     return (
-        f"# Attacks\n\n```bash\npython -m benchmarks.attack --seed {seed} --rounds N\n```\n\n"
-        f"{faults} faults. What the verdicts mean is in `benchmarks/attack/__main__.py`; kills are "
-        f"counted one by one, everything else by attempt.\n\n"
-        f"| kind | of | count | verdicts |\n|---|---|---|---|\n{lines}\n{as_markdown()}"
+        "# Attacks\n\n```bash\npython -m benchmarks.attack --seed SEED --rounds N --only KIND\n```"
+        f"\n\n{faults} faults. What the verdicts mean is in `benchmarks/attack/__main__.py`; kills "
+        "are counted one by one, everything else by attempt.\n\n"
+        f"| kind | seed | of | count | verdicts |\n|---|---|---|---|---|\n{lines}\n{as_markdown()}"
     )
+
+
+def record(logs: Sequence[Path], to: Path) -> None:
+    """Write the counts as Markdown, and as JSON beside it."""
+    counted = tally(logs)
+    to.write_text(summary(counted))
+    found = {"machine": describe(), "attacks": counted}
+    to.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def child(kind: str, seed: int, first: int, last: int, log: Path) -> None:
     """Make some attempts in this process."""
     done = {entry["number"] for entry in verdicts(log, kind)}
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if kind != "kills":  # who ends a series would end an attempt, which looks like a fault
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         numbers = range(first, last)
         if done & set(numbers):
@@ -172,12 +199,16 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--log", type=Path, help="JSON lines; the same log goes on")
     parser.add_argument("--record", type=Path, default=RESULTS / "attack.md", help="to write")
+    parser.add_argument("--summarize", nargs="+", type=Path, help="logs, to record together")
     parser.add_argument("--replay", nargs=2, metavar=("KIND", "NUMBER"), help="one attempt again")
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         kind, seed, first, last, log = options.child
         child(kind, int(seed), int(first), int(last), Path(log))
+        return 0
+    if options.summarize:
+        record(options.summarize, options.record)
         return 0
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
@@ -195,7 +226,7 @@ def main() -> int:
             print(f"FAULT: {kind} {entry['number']}: {entry['what']}\n{entry['detail']}")
         total = sum(e["count"] for e in verdicts(log, kind))
         print(f"{kind}: {total}, {len(found)} faults", flush=True)
-    options.record.write_text(summary(log, list(KINDS), seed))
+    record([log], options.record)
     return 1 if any(e.get("verdict") == FAULT for e in entries(log)) else 0
 
 

@@ -28,6 +28,7 @@ _TINY: dict[str, Any] = {
     "num_envs": 2, "rollout_length": 8, "hidden_sizes": (4,), "log_interval": 16,
     "checkpoint_interval": INTERVAL, "checkpoints": "every", "total_env_steps": TOTAL,
     "preset": "default", "quiet": True, "tensorboard": False, "num_threads": 1,
+    "self_check": False, "tune_process": False,
 }  # fmt: skip
 _REPLAY: dict[str, Any] = {
     "rollout_length": 2, "replay_size": 64, "batch_size": 4, "replay_ratio": 2.0,
@@ -122,7 +123,8 @@ def _other_tensor(old: torch.Tensor, rng: random.Random) -> torch.Tensor:
     if old.is_floating_point():
         made += [torch.full_like(old, float("nan")), torch.full_like(old, 1e30)]
     else:
-        made += [old + 1, old.clone().fill_(-1) if old.dtype != torch.bool else ~old]
+        bits = old.numpy()  # torch itself adds no unsigned numbers
+        made += [torch.from_numpy(~bits), torch.from_numpy(bits ^ 1)]
     return rng.choice(made).contiguous()
 
 

@@ -8,6 +8,8 @@ must have taken over every value that was given.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import os
 import random
@@ -67,6 +69,9 @@ class Inputs:
     def prepare(self, folder: Path) -> None:
         """Train one run for the commands that look at runs."""
         os.chdir(folder)
+        # The parser reads the sources of all settings for its help, at every call.
+        parser: Any = importlib.import_module("tyro._docstrings")
+        parser.get_field_docstring = functools.cache(parser.get_field_docstring)
         words = [word for pair in _TINY.items() for word in pair]
         main(["train", "ppo", "--env", "CartPole-v1", "--out", "a-run", "--no-tensorboard", *words])
         self._folder = folder

@@ -2,11 +2,11 @@
 
     python -m benchmarks.attack.sanitizers --seconds 3600
 
-The extensions that read files of others are built into a temporary folder with
-`-fsanitize=address,undefined`, and a process with gcc's libasan fuzzes them: sessions with damaged
-files are reported, shards of random events are decoded, streams are merged and summed, priority
-trees of random sizes are written and searched. The first bad access, overflow or misaligned read
-ends it with the sanitizer's report.
+Every extension of setup.py is built into a temporary folder with `-fsanitize=address,undefined`,
+and a process with gcc's libasan fuzzes them: sessions with damaged files are reported, shards of
+random events are decoded, streams are merged and summed, priority trees are written and searched,
+networks and convolutions of random sizes are computed, and random programs are recorded. The first
+bad access, overflow or misaligned read ends it with the sanitizer's report.
 
 Exit status 0: clean; 1: a report, which is printed; 77: gcc or its libasan is not here.
 """
@@ -19,22 +19,24 @@ import importlib.machinery
 import importlib.util
 import os
 import random
+import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from benchmarks.attack import fuzzers
+
 ROOT = Path(__file__).parents[2]
-FUZZED = ("redline.profile._sweep", "redline.replay._tree")
 NOT_HERE = 77
 _CALLS_PER_SESSION = 20
-_FAN, _TOP = 16, 4096  # of a tree, as in replay/tree.py, which would load torch
-_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1", "-std=gnu11"]
+_SAY_S = 60.0  # from one word on what has been done to the next
+_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-std=gnu11"]
 
 
 def why_not() -> str | None:
@@ -56,24 +58,43 @@ def libasan() -> Path:
     return Path(found.stdout.strip())
 
 
-def build(folder: Path) -> None:
-    """Compile the fuzzed extensions into `folder`, each as its last name with .so."""
-    sources = {
-        "redline.profile._sweep": ["profile/csrc/sweep.c", "profile/csrc/decode.c"],
-        "redline.replay._tree": ["replay/csrc/tree.c"],
-    }
+def extensions() -> dict[str, dict[str, Any]]:
+    """What setup.py builds: name -> the arguments of its `Extension`."""
+    found: dict[str, dict[str, Any]] = {}
+    stub: Any = ModuleType("setuptools")
+    stub.Extension = lambda name, **options: (name, options)
+    stub.setup = lambda ext_modules: found.update(ext_modules)
+    before = sys.modules.get("setuptools")
+    sys.modules["setuptools"] = stub
+    try:
+        runpy.run_path(str(ROOT / "setup.py"))
+    finally:
+        sys.modules.pop("setuptools")
+        if before is not None:
+            sys.modules["setuptools"] = before
+    return found
+
+
+def build(folder: Path, optimization: str = "-O1") -> None:
+    """Compile all extensions into `folder`, each as its last name with .so.
+
+    Args:
+        folder: to write to.
+        optimization: "-O0" is compiled in a third of the time, and fuzzed at half the speed.
+    """
     include = f"-I{sysconfig.get_path('include')}"
-    for name, files in sources.items():
+    for name, options in extensions().items():
         out = folder / f"{name.rpartition('.')[2]}.so"
-        paths = [str(ROOT / "src" / "redline" / file) for file in files]
-        command = ["gcc", "-shared", "-fPIC", *_FLAGS, include, *paths, "-o", str(out)]
-        subprocess.run(command, check=True)
+        flags = [*options["extra_compile_args"], *_FLAGS, optimization, include]
+        libraries = [f"-l{each}" for each in options.get("libraries", ())]
+        command = ["gcc", "-shared", "-fPIC", *flags, *options["sources"], *libraries]
+        subprocess.run([*command, "-o", str(out)], check=True, cwd=ROOT)
 
 
-def check(seconds: float, seed: int) -> tuple[int, str]:
-    """Build, fuzz for so long in a process of its own; its exit status and what it printed."""
+def check(seconds: float, seed: int, optimization: str = "-O1") -> tuple[int, str]:
+    """Build, fuzz for so long in a process of its own; its status and output, also shown."""
     with tempfile.TemporaryDirectory() as folder:
-        build(Path(folder))
+        build(Path(folder), optimization)
         words = ["--fuzz", folder, "--seconds", str(seconds), "--seed", str(seed)]
         environment = {
             **os.environ,
@@ -82,11 +103,15 @@ def check(seconds: float, seed: int) -> tuple[int, str]:
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
         }
-        done = subprocess.run(
+        said: list[str] = []
+        with subprocess.Popen(
             [sys.executable, "-m", "benchmarks.attack.sanitizers", *words],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as process:  # fmt: skip
+            for line in process.stdout or ():
+                sys.stderr.write(line)
+                said.append(line)
+    return process.returncode, "".join(said)
 
 
 # -- in the process with libasan --------------------------------------------------------------
@@ -94,21 +119,32 @@ def check(seconds: float, seed: int) -> tuple[int, str]:
 
 def fuzz(folder: Path, seconds: float, seed: int) -> None:
     """Fuzz the extensions in `folder`; a sanitizer ends the process at the first fault."""
-    modules = {name: _loaded(name, folder) for name in FUZZED}
+    fuzzers.load_openmp()
+    modules = {name.rpartition(".")[2]: _loaded(name, folder) for name in extensions()}
     rng = random.Random(seed)
-    accepted: collections.Counter[str] = collections.Counter()
-    with tempfile.TemporaryDirectory() as place:
-        sessions = _sessions(Path(place))
-        end = time.monotonic() + seconds
-        while not accepted or time.monotonic() < end:  # once, however slow the machine is
+    done: collections.Counter[str] = collections.Counter()
+    end, said = time.monotonic() + seconds, 0.0
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        sessions = _sessions(place)
+        while not done or time.monotonic() < end:  # once, however slow the machine is
             for _ in range(_CALLS_PER_SESSION):
-                accepted["decode"] += _fuzz_decoding(modules["redline.profile._sweep"], rng)
-                accepted["streams"] += _fuzz_streams(modules["redline.profile._sweep"], rng)
-                accepted["tree"] += _fuzz_tree(modules["redline.replay._tree"], rng)
-            _fuzz_session(sessions, accepted["sessions"], rng, Path(place))
-            accepted["sessions"] += 1
-    told = ", ".join(f"{count} {name}" for name, count in accepted.items())
-    print(f"clean with seed {seed}; accepted: {told}")
+                done["decode"] += fuzzers.decoding(modules["_sweep"], rng)
+                done["streams"] += fuzzers.streams(modules["_sweep"], rng)
+                done["tree"] += fuzzers.trees(modules["_tree"], rng)
+                done["dense"] += fuzzers.networks(modules["_dense"], rng)
+                done["convolution"] += fuzzers.convolutions(modules["_convolution"], rng)
+            done["recorder"] += fuzzers.recorder_calls(modules["_native"], rng, place / "calls")
+            done["recordings"] += fuzzers.recordings(rng, place / "recording")
+            _fuzz_session(sessions, done["sessions"], rng, place)
+            done["sessions"] += 1
+            for each in ("calls", "recording"):
+                shutil.rmtree(place / each)
+            if time.monotonic() - said > _SAY_S:
+                said = time.monotonic()
+                print(f"{max(0.0, end - said):.0f} s left: {dict(done)}", flush=True)
+    told = ", ".join(f"{count} {name}" for name, count in done.items())
+    print(f"clean with seed {seed} after {seconds:g} s; accepted: {told}")
 
 
 def _loaded(name: str, folder: Path) -> Any:
@@ -121,7 +157,7 @@ def _loaded(name: str, folder: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     sys.modules[name] = module
-    if name.startswith("redline.profile"):  # redline.replay would load torch
+    if name.startswith("redline.profile"):  # the other packages would load torch
         setattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2], module)
     return module
 
@@ -144,86 +180,6 @@ def _fuzz_session(attack: Any, number: int, rng: random.Random, place: Path) -> 
     shutil.rmtree(folder)
 
 
-def _fuzz_decoding(sweep: Any, rng: random.Random) -> int:
-    """Random events over random tables of names; how many calls were not refused."""
-    import numpy as np
-
-    from redline.profile import layout
-
-    draw = np.random.default_rng(rng.randrange(2**32))
-    rows = int(draw.integers(0, 400))
-    top = int(draw.choice([8, 64, 2**16]))
-    deltas = draw.integers(0, int(draw.choice([2, 1000, 2**32])), rows).astype(np.uint32)
-    codes = draw.integers(0, top, rows).astype(np.uint16)
-    kinds = draw.integers(0, 256, layout.MAX_IDS).astype(np.uint8)
-    levels = draw.integers(0, 256, layout.MAX_IDS).astype(np.uint8)
-    return _accepted([lambda: sweep.decode(deltas, codes, kinds, levels)])
-
-
-def _accepted(calls: Sequence[Callable[[], Any]]) -> int:
-    """Make the calls; how many of them were not refused."""
-    count = 0
-    for call in calls:
-        try:
-            call()
-        except (ValueError, MemoryError, OverflowError, TypeError, IndexError, BufferError):
-            continue
-        count += 1
-    return count
-
-
-def _fuzz_streams(sweep: Any, rng: random.Random) -> int:
-    """Streams of random times and states: merged, summed, and as intervals of labels."""
-    import numpy as np
-
-    draw = np.random.default_rng(rng.randrange(2**32))
-
-    def stream(states: int) -> tuple[Any, Any]:
-        rows = int(draw.integers(0, 50))
-        times = draw.integers(-(2**40), 2**40, rows)
-        if draw.random() < 0.8:
-            times = np.sort(times)
-        return times.astype(np.int64), draw.integers(0, states + 1, rows).astype(np.uint32)
-
-    count = int(draw.integers(1, 4))
-    sizes = [int(each) for each in draw.integers(1, 9, count)]
-    streams = [stream(size) for size in sizes]
-    begin = int(draw.integers(-(2**40), 2**40))
-    intervals = [np.sort(draw.integers(0, 2**40, (2, 9)), axis=0) for _ in range(count)]
-    return _accepted(
-        [
-            lambda: sweep.accumulate(streams, sizes, begin, begin + int(draw.integers(0, 2**41))),
-            lambda: sweep.lead(stream(5), stream(5), bytes(draw.integers(0, 2, 12).tolist())),
-            lambda: sweep.overlap_masks(
-                [np.sort(each[0]) for each in intervals], [np.sort(each[1]) for each in intervals]
-            ),
-        ]
-    )
-
-
-def _fuzz_tree(tree: Any, rng: random.Random) -> int:
-    """Write and search trees of random sizes, leaves outside of them included."""
-    import numpy as np
-
-    draw = np.random.default_rng(rng.randrange(2**32))
-    size = int(draw.integers(1, 5000))
-    levels = [-(-(size + 1) // _FAN) * _FAN]
-    while len(levels) == 1 or levels[-1] > _TOP:
-        levels.append(-(-(levels[-1] // _FAN) // _FAN) * _FAN)
-    sums = tuple(np.zeros(length) for length in levels)
-    minima = tuple(np.full(length, np.inf) for length in levels[1:])
-    low, high = (0, size) if draw.random() < 0.7 else (-3, 2 * size + 3)
-    index = draw.integers(low, high, int(draw.integers(0, 40))).astype(np.int64)
-    value = draw.choice([0.0, 1.0, 1e-300, 1e300, np.nan, np.inf, -1.0], len(index))
-    found = np.zeros(16, np.int64)
-    return _accepted(
-        [
-            lambda: tree.set(sums, minima, index, value),
-            lambda: tree.find(sums, draw.random(16), found),
-        ]
-    )
-
-
 def main() -> int:
     """Check, or fuzz in the process that `check` started."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -239,8 +195,8 @@ def main() -> int:
     if reason is not None:
         print(f"nothing is checked: {reason}")
         return NOT_HERE
-    status, said = check(options.seconds, seed)
-    print(f"seed {seed}\n{said}")
+    print(f"seed {seed}", flush=True)
+    status, _said = check(options.seconds, seed)
     return 0 if status == 0 else 1
 
 
