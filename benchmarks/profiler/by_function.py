@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from benchmarks.third_party import NAMES, command, environment
-from redline.profile.analyse.stacks import read_stacks
+from redline.profile.analyse.stacks import stacks_of
 from redline.profile.analyse.timeline import build_timeline
 from redline.profile.reader import open_session
 
@@ -49,7 +49,7 @@ def our_shares(directory: Path) -> tuple[Shares, int]:
     times: dict[tuple[str, str], int] = defaultdict(int)
     samples = 0
     process = open_session(directory).processes[0]
-    stacks = read_stacks(build_timeline(process))
+    stacks = stacks_of(build_timeline(process))
     if stacks is not None:
         samples = len(stacks.times_ns)
         pairs = zip(stacks.leaves.tolist(), stacks.weights_ns.tolist(), strict=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from redline.errors import SessionError
-from redline.profile import layout
+from redline.profile import layout, reader
 from redline.profile.analyse.samples import read_machine_samples
 from redline.profile.reader import open_session, read_rows, regular_size
 from tests.profile.test_odd_sessions import END, START, report, write_session
@@ -167,3 +167,45 @@ def test_a_pyarrow_that_does_not_fit_numpy_is_named(
     monkeypatch.setattr("redline.profile.reader.import_module", no_pyarrow)
     with pytest.raises(SessionError, match=r"found 1\.26\.4\)\. Install one that fits: pip"):
         read_rows(tmp_path / "thread-1.arrows")
+
+
+def test_batches_are_read_alike_with_and_without_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the recorder frames them, with some in between as another writer would, and torn."""
+    path = tmp_path / "thread-00000.arrow"
+    schema, header_of = reader._framing()
+    text = bytearray(schema)
+    rows = [0, 1, 2, 7, 4096, 3]
+    for number in rows:
+        text += header_of(number) + np.arange(number, dtype=np.uint32).tobytes()
+        text += bytes(-4 * number % 8) + np.full(number, 20, np.uint16).tobytes()
+        text += bytes(-2 * number % 8)
+    path.write_bytes(text)
+    assert [len(codes) for _, codes, _ in reader._framed(path)] == rows
+    whole = read_rows(path)
+    for cut in (len(text), len(text) - 1, len(text) - 30, len(text) // 2, 200, 100, 0):
+        path.write_bytes(text[:cut])
+        quick = read_rows(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "_framing", lambda: (b"", None))
+            slow = read_rows(path)
+        assert quick.deltas.tolist() == slow.deltas.tolist()
+        assert quick.codes.tolist() == slow.codes.tolist()
+        assert quick.problem == slow.problem
+    assert whole.problem is None
+    assert len(whole.codes) == sum(rows)
+
+
+def test_a_batch_that_the_recorder_did_not_frame_goes_to_the_library(tmp_path: Path) -> None:
+    """A count that its buffers cannot hold is refused there, with what comes before it kept."""
+    path = tmp_path / "thread-00000.arrow"
+    schema, header_of = reader._framing()
+    good = header_of(4) + bytes(16) + np.full(4, 20, np.uint16).tobytes()
+    bad = bytearray(good)
+    bad[reader.ROWS_PLACE] = 40
+    path.write_bytes(schema + good + bytes(bad))
+    shard = read_rows(path)
+    assert len(shard.codes) == 4
+    assert shard.problem is not None
+    assert shard.problem.startswith("cut short after 4 rows")

@@ -57,6 +57,7 @@ def profile_main(argv: Sequence[str]) -> int:
         delay_steps=arguments.delay_steps,
         for_steps=arguments.for_steps,
         memory_mb=arguments.memory_mb,
+        max_events_per_s=arguments.max_events_per_s,
         lines=not arguments.no_lines,
         calibrate=not arguments.no_calibration,
         sample_hz=arguments.sample_hz,
@@ -114,6 +115,14 @@ def _profile_parser() -> argparse.ArgumentParser:
         default=64.0,
         metavar="X",
         help="bound of the event buffers per process, MB (default: 64)",
+    )
+    add(
+        "--max-events-per-s",
+        type=float,
+        default=usual.max_events_per_s,
+        metavar="X",
+        help="mode full: events of a process, on average; where more come, native calls are "
+        "observed part of the time, and the report says so; 0: any number (default: 300000)",
     )
     add(
         "--sample-hz",
@@ -262,19 +271,23 @@ def inspect_main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("directory", metavar="DIR", help="session directory")
     arguments = parser.parse_args(list(argv))
-    from redline.profile.reader import open_session
+    from redline.profile.reader import Source, open_session
 
     session = open_session(arguments.directory)
     rows: list[dict[str, Any]] = []
     for process in session.processes:
-        shards = [*process.threads, *([process.monitor] if process.monitor else [])]
-        size = sum(shard.path.stat().st_size for shard in shards)
-        events = sum(len(shard.codes) for shard in shards)
+        monitor = process.directory / "monitor.arrow"
+        sources = [*process.sources, *([Source(monitor)] if monitor.exists() else [])]
+        size = sum(source.path.lstat().st_size for source in sources)
+        events = sum(len(codes) for source in sources for _, codes in source.pieces())
+        for source in sources:
+            if source.problem is not None:
+                process.note(f"{source.path.name}: {source.problem}")
         rows.append(
             {
                 "name": process.name,
                 "pid": process.pid,
-                "threads": len(process.threads),
+                "threads": len(process.sources),
                 "rows": events,
                 "bytes": size,
                 "dropped": process.dropped,
@@ -283,7 +296,7 @@ def inspect_main(argv: Sequence[str]) -> int:
             }
         )
         sys.stdout.write(
-            f"{process.name} (pid {process.pid}): {len(process.threads)} threads, {events} rows, "
+            f"{process.name} (pid {process.pid}): {len(process.sources)} threads, {events} rows, "
             f"{size} bytes{''.join(f'; {p}' for p in process.problems)}\n"
         )
     summary = {"version": session.manifest["version"], "mode": session.mode, "processes": rows}

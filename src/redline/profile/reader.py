@@ -1,7 +1,8 @@
 """Read a session directory, also one that a crash left behind.
 
-A shard cut short gives what it holds up to the cut, and its name is in `Process.problems`. Times of
-a process are ns since its `base_ns`; add that for CLOCK_MONOTONIC.
+Event files are read in pieces (`Source`), so that a session of any length can be. A shard cut short
+gives what it holds up to the cut, and its name is in `Process.problems`. Times of a process are ns
+since its `base_ns`; add that for CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -30,12 +31,19 @@ ROW_BYTES = 6  # uint32 and uint16
 LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
 LARGEST = 1 << 62  # of times in ns: what is more is no time
 PID_STEP = 1 << 22  # more than the largest process id that Linux gives
+PIECE_ROWS = 1 << 15  # of a shard, read at once
+READ_BYTES = 1 << 20  # of a file, at once
+HEADER_BYTES, ROWS_PLACE, BATCH_ROWS = 192, 72, 1 << 15  # of batches, see csrc/arrow_stream.h
+ROWS_IN_HEADER = struct.Struct("<Q")
+MAP_BYTES = 1 << 25  # of a file, mapped at once: what is mapped counts as memory in use
 
 __all__ = [
     "Name",
     "Process",
+    "Rows",
     "Session",
     "Shard",
+    "Source",
     "open_session",
     "read_rows",
     "read_shard",
@@ -70,6 +78,133 @@ class Shard:
         return int(self.path.stem.removeprefix("thread-"))
 
 
+Rows = tuple[NDArray[np.uint32], NDArray[np.uint16]]  # deltas and codes, both [N]
+
+
+class Source:
+    """A shard as a sequence of pieces, none of them kept.
+
+    Args:
+        shard: a file, or its rows.
+    """
+
+    def __init__(self, shard: Path | Shard) -> None:
+        self.path = shard if isinstance(shard, Path) else shard.path
+        self._shard = None if isinstance(shard, Path) else shard
+        self.problem: str | None = None  # once all pieces were read
+
+    @property
+    def index(self) -> int:
+        """As `Shard.index`; 0 of what is no thread's."""
+        name = self.path.stem
+        return int(name.removeprefix("thread-")) if name.startswith("thread-") else 0
+
+    def pieces(self, piece_rows: int = PIECE_ROWS) -> Iterator[Rows]:
+        """Its rows in order, up to where they are sound.
+
+        A piece begins with a timed row, or what gives the absolute time of it; numbers that belong
+        to a row are in its piece.
+
+        Args:
+            piece_rows: in each, about.
+        """
+        sound, rows = _Sound(), 0
+        for deltas, codes in _regrouped(self.batches(), piece_rows):
+            good = sound.rows(deltas, codes)
+            rows += good
+            if good:
+                yield deltas[:good], codes[:good]
+            if good < len(codes):
+                self.problem = f"damaged after {rows} rows, the rest is lost (time runs backwards)"
+                return
+
+    def batches(self) -> Iterator[Rows]:
+        """Its rows as they were written, up to where they are whole."""
+        if self._shard is not None:
+            self.problem = self._shard.problem
+            yield self._shard.deltas, self._shard.codes
+            return
+        rows = at = 0
+        pa = _pyarrow()
+        try:
+            for deltas, codes, end in _framed(self.path):
+                rows, at = rows + len(codes), end
+                yield deltas, codes
+            for batch in _batches(self.path, at, rows):
+                # numpy cannot outlive the map, so that a session can be removed while open.
+                for at in range(0, batch.num_rows, PIECE_ROWS):
+                    part = batch.slice(at, PIECE_ROWS)
+                    yield part.column(0).to_numpy().copy(), part.column(1).to_numpy().copy()
+                rows += batch.num_rows
+        except (pa.ArrowException, OSError, ValueError) as error:
+            self.problem = f"cut short after {rows} rows, the rest is lost ({error})"
+
+
+def _regrouped(batches: Iterator[Rows], piece_rows: int) -> Iterator[Rows]:
+    held: list[Rows] = []
+    number = 0
+    for batch in batches:
+        held.append(batch)
+        number += len(batch[1])
+        if number < piece_rows:
+            continue
+        deltas, codes = _joined(held)
+        cut = _last_timed(codes) if number < 8 * piece_rows else number
+        if cut > 0:
+            yield deltas[:cut], codes[:cut]
+        held, number = [(deltas[cut:], codes[cut:])], number - cut
+    if number:
+        yield _joined(held)
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([d for d, _ in parts]), np.concatenate([c for _, c in parts])
+
+
+def _last_timed(codes: NDArray[np.uint16]) -> int:
+    """Where the last timed row begins, with its absolute time if it has one."""
+    timed = np.flatnonzero((codes < layout.CODE_ANCHOR) | (codes >= layout.CODE_BEAT))
+    at = int(timed[-1]) if len(timed) else 0
+    if at > 0 and codes[at - 1] == layout.CODE_ANCHOR:
+        at -= 1
+    if at > 0 and codes[at - 1] == layout.CODE_HIGH:
+        at -= 1
+    return at
+
+
+class _Sound:
+    """Up to where the absolute times of a shard can be, piece by piece.
+
+    Each must come in two rows, and be no earlier than the one before and what passed since.
+    """
+
+    def __init__(self) -> None:
+        self._earliest: int | None = None  # of the next absolute time
+
+    def rows(self, deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> int:
+        """How many of these are sound."""
+        anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
+        payloads = (codes >= layout.CODE_ANCHOR) & (codes < layout.CODE_BEAT)
+        running = np.concatenate([[0], np.cumsum(np.where(payloads, 0, deltas), dtype=np.int64)])
+        if len(anchors):
+            before = np.maximum(anchors - 1, 0)
+            high = deltas[before].astype(np.int64)
+            good = (anchors > 0) & (codes[before] == layout.CODE_HIGH) & (high < 1 << 16)
+            absolute = (high << 32) + deltas[anchors]
+            good[1:] &= absolute[1:] >= absolute[:-1] + np.diff(running[anchors])
+            if self._earliest is not None:
+                good[0] &= absolute[0] >= self._earliest + running[anchors[0]]
+            bad = np.flatnonzero(~good)
+            if len(bad):
+                return int(anchors[bad[0]])
+            self._earliest = int(absolute[-1] + running[-1] - running[anchors[-1]])
+        elif self._earliest is not None:
+            self._earliest += int(running[-1])
+        return len(codes)
+
+
 @dataclass
 class Process:
     """One process of a session."""
@@ -81,6 +216,7 @@ class Process:
     metadata: dict[str, Any]
     names: dict[int, Name]
     problems: list[str] = field(default_factory=list)
+    event_limit: float = 0.0  # a second, where more came; else 0
 
     @property
     def pid(self) -> int:
@@ -109,10 +245,17 @@ class Process:
         return shard
 
     @cached_property
-    def threads(self) -> list[Shard]:
-        """The shards of its threads, in order of their first events."""
+    def sources(self) -> list[Source]:
+        """The shards of its threads, in order of their first events, to be read in pieces."""
+        if "threads" in vars(self):
+            return [Source(shard) for shard in self.threads]
         found = [p for p in self.directory.iterdir() if SHARD_FILE.fullmatch(p.name)]
-        return [self._read(path) for path in sorted(found, key=lambda p: (len(p.name), p.name))]
+        return [Source(path) for path in sorted(found, key=lambda p: (len(p.name), p.name))]
+
+    @cached_property
+    def threads(self) -> list[Shard]:
+        """The same shards, whole."""
+        return [self._read(source.path) for source in self.sources]
 
     @cached_property
     def name_tables(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -136,22 +279,31 @@ class Process:
         found = self.end.get("too_deep", 0) if self.end is not None else 0
         return found if type(found) is int else 0
 
-    @property
+    @cached_property
     def dropped(self) -> int:
         """Events lost because a ring was full, as far as is known."""
         if self.end is not None:
             return int(self.end["dropped"])
-        return sum(
-            int(shard.deltas[np.flatnonzero(shard.codes == layout.CODE_DROPPED)[-1]])
-            for shard in self.threads
-            if (shard.codes == layout.CODE_DROPPED).any()
-        )
+        return sum(map(_last_dropped, self.sources))
+
+    def note(self, problem: str) -> None:
+        """Something is wrong with its files; said once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _read(self, path: Path) -> Shard:
         shard = read_shard(path)
         if shard.problem is not None:
-            self.problems.append(f"{path.name}: {shard.problem}")
+            self.note(f"{path.name}: {shard.problem}")
         return shard
+
+
+def _last_dropped(source: Source) -> int:
+    last = 0
+    for deltas, codes in source.pieces():
+        found = np.flatnonzero(codes == layout.CODE_DROPPED)
+        last = int(deltas[found[-1]]) if len(found) else last
+    return last
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +322,9 @@ class Session:
 
 
 def read_shard(path: Path) -> Shard:
-    """Read an event file up to where it is whole."""
-    shard = read_rows(path)
-    rows = _sound_rows(shard.deltas, shard.codes)
-    if rows == len(shard.codes):
-        return shard
-    problem = f"damaged after {rows} rows, the rest is lost (time runs backwards)"
-    return Shard(path, shard.deltas[:rows], shard.codes[:rows], problem)
+    """Read an event file up to where it is sound."""
+    source = Source(path)
+    return _whole(path, list(source.pieces()), source)
 
 
 def read_rows(path: Path) -> Shard:
@@ -185,19 +333,13 @@ def read_rows(path: Path) -> Shard:
     Only what recordings consist of: a regular file, uncompressed, so that no file unpacks into more
     than its own size.
     """
-    pa = _pyarrow()
-    deltas: list[NDArray[np.uint32]] = [np.empty(0, np.uint32)]
-    codes: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)]
-    problem = None
-    try:
-        for batch in _batches(path):
-            # numpy cannot outlive the map, so that a session can be removed while open.
-            deltas.append(batch.column(0).to_numpy().copy())
-            codes.append(batch.column(1).to_numpy().copy())
-    except (pa.ArrowException, OSError, ValueError) as error:
-        rows = sum(map(len, codes))
-        problem = f"cut short after {rows} rows, the rest is lost ({error})"
-    return Shard(path, np.concatenate(deltas), np.concatenate(codes), problem)
+    source = Source(path)
+    return _whole(path, list(source.batches()), source)
+
+
+def _whole(path: Path, parts: list[Rows], source: Source) -> Shard:
+    nothing = np.empty(0, np.uint32), np.empty(0, np.uint16)
+    return Shard(path, *_joined([nothing, *parts]), source.problem)
 
 
 def _pyarrow() -> Any:
@@ -215,32 +357,87 @@ def _pyarrow() -> Any:
         ) from error
 
 
-def _batches(path: Path) -> Iterator[Any]:
+@cache
+def _framing() -> tuple[bytes, Callable[[int], bytes]]:
+    """What the recorder writes at the beginning of a file, and before a batch of so many rows."""
+    try:
+        from redline.profile import _sweep
+    except ImportError:  # such files are read by the library as well, only slower
+        return b"", lambda rows: b""
+    return _sweep.arrow_schema(), lru_cache(1 << 14)(_sweep.arrow_header)
+
+
+def _framed(path: Path) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint16], int]]:
+    """The batches at the beginning of a file that are framed to the byte as the recorder does it.
+
+    Each with the place of its end. They are most of a file, and of some hundred rows each: reading
+    them through the library would take most of a report's time.
+    """
+    schema, header_of = _framing()
+    regular_size(path)
+    with path.open("rb") as file:
+        if not schema or file.read(len(schema)) != schema:
+            return
+        begin, data, at = len(schema), file.read(READ_BYTES), 0
+        while len(data) >= at + HEADER_BYTES:
+            (rows,) = ROWS_IN_HEADER.unpack_from(data, at + ROWS_PLACE)
+            if rows > BATCH_ROWS or data[at : at + HEADER_BYTES] != header_of(rows):
+                return
+            first, second = at + HEADER_BYTES, at + HEADER_BYTES + (4 * rows + 7 & ~7)
+            end = second + (2 * rows + 7 & ~7)
+            if end > len(data):
+                begin, data, at = begin + at, data[at:] + file.read(READ_BYTES), 0
+                if len(data) < end - (first - HEADER_BYTES):
+                    return
+                continue
+            at = end
+            yield (
+                np.frombuffer(data, np.uint32, rows, first),
+                np.frombuffer(data, np.uint16, rows, second),
+                begin + end,
+            )
+            if len(data) < at + HEADER_BYTES:
+                begin, data, at = begin + at, data[at:] + file.read(READ_BYTES), 0
+
+
+def _batches(path: Path, at: int, rows: int) -> Iterator[Any]:
+    """The batches from a place in the file on, behind which there are so many rows."""
     pa = _pyarrow()
     ipc: Any = import_module("pyarrow.ipc")
     size = regular_size(path)
     with pa.memory_map(str(path)) as source:
-        messages = ipc.MessageReader.open_stream(source)
-        try:
-            schema: Any = ipc.read_schema(messages.read_next_message())
-        except StopIteration:
-            raise pa.ArrowInvalid("it has no beginning") from None
-        if schema.names != ["delta_ns", "code"] or schema.types != [pa.uint32(), pa.uint16()]:
-            raise pa.ArrowInvalid(f"no event file: {schema.names}")
-        rows = 0
-        while True:
-            try:
-                message = messages.read_next_message()
-            except StopIteration:
-                return
-            if is_compressed(message.metadata):
-                raise pa.ArrowInvalid("it is compressed, which recordings are not")
-            batch: Any = ipc.read_record_batch(message, schema)
-            batch.validate()  # else a wrong length would have us read beyond the file
-            rows += batch.num_rows
-            if rows * ROW_BYTES > size:
-                raise pa.ArrowInvalid("it claims more rows than its size can hold")
-            yield batch
+        schema = _schema(ipc.MessageReader.open_stream(source))
+        at = at or source.tell()
+    while True:
+        with pa.memory_map(str(path)) as source:
+            source.seek(at)
+            messages = ipc.MessageReader.open_stream(source)
+            while source.tell() < at + MAP_BYTES:
+                try:
+                    message = messages.read_next_message()
+                except StopIteration:
+                    return
+                if is_compressed(message.metadata):
+                    raise pa.ArrowInvalid("it is compressed, which recordings are not")
+                batch: Any = ipc.read_record_batch(message, schema)
+                batch.validate()  # else a wrong length would have us read beyond the file
+                rows += batch.num_rows
+                if rows * ROW_BYTES > size:
+                    raise pa.ArrowInvalid("it claims more rows than its size can hold")
+                yield batch
+            at = source.tell()
+
+
+def _schema(messages: Any) -> Any:
+    pa = _pyarrow()
+    ipc: Any = import_module("pyarrow.ipc")
+    try:
+        schema: Any = ipc.read_schema(messages.read_next_message())
+    except StopIteration:
+        raise pa.ArrowInvalid("it has no beginning") from None
+    if schema.names != ["delta_ns", "code"] or schema.types != [pa.uint32(), pa.uint16()]:
+        raise pa.ArrowInvalid(f"no event file: {schema.names}")
+    return schema
 
 
 def regular_size(path: Path) -> int:
@@ -284,26 +481,6 @@ def _field(data: memoryview, table: int, number: int) -> int:
         return 0
     offset = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
     return table + offset if offset else 0
-
-
-def _sound_rows(deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> int:
-    """How many rows there are up to the first absolute time that cannot be.
-
-    Each must come in two rows, and be no earlier than the one before and what passed since.
-    """
-    anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
-    if len(anchors) == 0:
-        return len(codes)
-    high = deltas[anchors - 1].astype(np.int64)
-    good = (anchors > 0) & (codes[anchors - 1] == layout.CODE_HIGH) & (high < 1 << 16)
-    absolute = (high << 32) + deltas[anchors]
-    payloads = np.flatnonzero((codes >= layout.CODE_ANCHOR) & (codes < layout.CODE_BEAT))
-    passed = np.add.reduceat(deltas, anchors, dtype=np.int64)
-    segment = np.searchsorted(anchors, payloads, side="right") - 1
-    np.subtract.at(passed, segment[segment >= 0], deltas[payloads[segment >= 0]])
-    good[1:] &= absolute[1:] >= absolute[:-1] + passed[:-1]
-    bad = np.flatnonzero(~good)
-    return int(anchors[bad[0]]) if len(bad) else len(codes)
 
 
 def _lines(path: Path, problems: list[str]) -> Iterator[Any]:
@@ -352,6 +529,8 @@ def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             found |= {"start": note, "name": note.get("name")}
         elif event == "end" and seconds and _has(note, "time_ns", "dropped"):
             found["end"] = note
+        elif event == "limit" and isinstance(note.get("events_per_s"), int | float):
+            found["limit"] = float(note["events_per_s"])
         elif event == "lines" and "absent" in note:
             problems.append(printable(str(note["absent"])))
         elif event == "name":
@@ -392,7 +571,8 @@ def _read_process(directory: Path) -> Process | None:
         reason = os.strerror(min(end["write_errno"], 4095))
         problems.append(f"not all of it could be written: {reason}")
     name = printable(str(notes["name"]))
-    return Process(directory, start, end, name, notes["metadata"], names, problems)
+    limit: float = notes.get("limit", 0.0)
+    return Process(directory, start, end, name, notes["metadata"], names, problems, limit)
 
 
 def printable(text: Any) -> str:

@@ -270,7 +270,7 @@ while time.monotonic() < until:
     )
     process = open_session(profiled.session).processes[0]
     shard = process.threads[0]
-    found = find_cycles(process, shard, decode(process, shard))
+    found = find_cycles(process, decode(process, shard))
     assert len(found) >= 3
     for cycle in found:
         assert sum(part.callbacks for part in cycle.before.parts.values()) > 0
@@ -282,3 +282,19 @@ while time.monotonic() < until:
     assert levels["unattributed"] < 0.01 * sum(levels.values())
     assert sum(levels.values()) == pytest.approx(summary.processes[0].wall_s)
     assert min(levels["simulator"], levels["backend"]) > 0
+
+
+def test_what_was_never_seen_without_the_probe_says_nothing() -> None:
+    """Time outside of marks that no block without the probe holds is no cost of the probe.
+
+    All of it would be, with no error at all, and outweigh what the other blocks say.
+    """
+    found = cycles({"simulation": (1e6, 1000.0, 200_000.0)}, noise_ns=1e4)
+    alone, _ = fit(found)
+    for cycle in found:
+        for part in (cycle.before, cycle.after):
+            part.parts[""] = Part(0, 5_000_000, 5_000_000, 10)
+    beside, cost = fit(found)
+    assert "" not in cost.operations
+    assert beside.unit_ns == pytest.approx(alone.unit_ns)
+    assert beside.slowdown == pytest.approx(alone.slowdown)

@@ -20,8 +20,8 @@ from redline.profile.analyse.stacks import (
     flame,
     python_functions,
     python_lines,
-    read_stacks,
     stack_of,
+    stacks_of,
 )
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import build_timeline
@@ -68,7 +68,7 @@ def timeline_with(directory: Path, rows: list[Any]) -> Any:
 def test_own_and_inclusive_time_by_operation(tmp_path: Path) -> None:
     """Worked by hand: recursion counts once, a line's own time is without the lines it calls."""
     timeline = timeline_with(tmp_path, ROWS)
-    stacks = read_stacks(timeline)
+    stacks = stacks_of(timeline)
     assert stacks is not None
     functions = {
         (row.operation, row.function): (row.self_s, row.total_s, row.samples)
@@ -97,7 +97,7 @@ def test_own_and_inclusive_time_by_operation(tmp_path: Path) -> None:
 
 
 def test_the_flame_graph_holds_each_operation_once(tmp_path: Path) -> None:
-    stacks = read_stacks(timeline_with(tmp_path, ROWS))
+    stacks = stacks_of(timeline_with(tmp_path, ROWS))
     assert stacks is not None
     boxes = flame(stacks)
     assert {box for box in boxes if box.parent < 0} == {
@@ -134,7 +134,7 @@ def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     timeline = timeline_with(tmp_path, ROWS + odd)
     with (tmp_path / layout.STACKS).open("a") as file:
         file.write('["at", 1')
-    stacks = read_stacks(timeline)
+    stacks = stacks_of(timeline)
     assert stacks is not None
     assert len(stacks.times_ns) == 5
     assert stacks.codes[2] == Code("act", "/p/agent.py", 20)
@@ -222,7 +222,7 @@ def test_a_forked_child_has_stacks_of_its_own(profiled: Any) -> None:
     )
     session = open_session(profiled.session)
     for process in session.processes:
-        stacks = read_stacks(build_timeline(process))
+        stacks = stacks_of(build_timeline(process))
         assert stacks is not None
         assert "work" in {code.function for code in stacks.codes}
         assert process.problems == []

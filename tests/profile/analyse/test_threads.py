@@ -45,7 +45,7 @@ def test_what_a_thread_does_beside_the_leading_one_is_its_own() -> None:
         (1, "other", "python"): 0.02,
     }
     text = render_text(summary)
-    assert "thread   1: other python 0.020 s, inference python 0.020 s" in text
+    assert "thread   1: inference backend 0.020 s, inference python 0.020 s" in text
     assert thread_rows(build_timeline(streams.process(LEADS, end_ns=100 * MS))) == []
 
 

@@ -127,7 +127,7 @@ def test_busy_is_the_union_over_streams(window: GpuWindow) -> None:
 
     Kernels 0..50, 200..500, 750..820 = 420; the copy 150, of which 450..500 beside a kernel.
     """
-    first, second = device_busy(program(), [window])
+    first, second = device_busy(program().process, [window])
     assert (first.busy_ns, first.kernel_ns, first.copy_ns, first.both_ns) == (520, 420, 150, 50)
     assert (first.streams, first.window_ns) == (2, 1000)
     assert (second.device, second.busy_ns, second.kernel_ns, second.streams) == (1, 10, 0, 1)

@@ -72,7 +72,7 @@ def instants(made: list[Launch], **which: Any) -> set[int]:
 def test_busy_is_counted_over_streams_graphs_and_copies(
     tmp_path: Path, made: list[Launch], last_first: bool
 ) -> None:
-    rows = device_busy(program(), [read(tmp_path, made, last_first=last_first)])
+    rows = device_busy(program().process, [read(tmp_path, made, last_first=last_first)])
     found = {row.device: (row.busy_ns, row.kernel_ns, row.copy_ns, row.both_ns) for row in rows}
     devices = {ran.device for launch in made for ran in launch.ran}
     wanted = {}
@@ -135,7 +135,7 @@ def test_two_processes_on_one_gpu_are_each_given_their_own(tmp_path: Path) -> No
         at = 12 if number == 0 else 31
         window = read(folder, [Launch("kernel", at, 1, (ran,))], unix_ns=number * 10**9)
         timeline = program()
-        (busy,) = device_busy(timeline, [window])
+        (busy,) = device_busy(timeline.process, [window])
         (launched,) = launched_by(timeline, [window])
         found.append((busy.busy_ns, launched.operation, launched.total_ns))
     assert found == [(10, "inference", 10), (15, "simulation", 15)]
@@ -144,7 +144,7 @@ def test_two_processes_on_one_gpu_are_each_given_their_own(tmp_path: Path) -> No
 def test_what_runs_on_when_a_window_closes_is_cut(tmp_path: Path) -> None:
     """A kernel of 50..90 in a window of 0..60 was busy for 10 of it, and took 40."""
     window = read(tmp_path, [Launch("kernel", 40, 2, (Ran(50, 90, 0, 7),))])
-    assert device_busy(program(), [window])[0].busy_ns == 10
+    assert device_busy(program().process, [window])[0].busy_ns == 10
     assert launched_by(program(), [window])[0].total_ns == 40
 
 

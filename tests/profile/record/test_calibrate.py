@@ -16,6 +16,7 @@ from redline.profile.record.calibrate import (
     RARE,
     STEADY,
     Calibrator,
+    Limit,
     Schedule,
     choose_anchor,
 )
@@ -160,3 +161,54 @@ def test_a_mark_that_ends_no_more_is_not_waited_for(
     assert found[1][2] == "evaluation step"
     late_ns = found[1][0] - found[0][0] - BLOCK_NS
     assert calibrate.PATIENCE_NS <= late_ns <= calibrate.PATIENCE_NS + MS
+
+
+def test_the_probe_rests_until_the_average_is_below_the_limit() -> None:
+    """1,000 events in 100 ms and then in 1 ms, at most 20,000 a second: 50 ms each are due."""
+    events, acted = 0, 0
+
+    def act() -> None:
+        nonlocal acted
+        acted += 1
+
+    limit = Limit(20_000.0, lambda: events, act)
+    assert limit.rest_ns(0) == 0
+    events = 1_000
+    assert limit.rest_ns(100 * MS) == 0
+    assert acted == 0
+    events = 2_000
+    assert limit.rest_ns(101 * MS) == 49 * MS
+    events = 2_100  # of marks, while the probe rested; from 150 to 151 ms 100 are 4 ms too many
+    assert limit.rest_ns(151 * MS) == 4 * MS
+    events = 1_000_000
+    assert limit.rest_ns(160 * MS) == calibrate.LONGEST_REST_NS
+    assert acted == 1
+    assert Limit(0.0, lambda: 10**9, act).rest_ns(MS) == 0
+
+
+def test_where_events_come_too_fast_the_probe_rests_between_cycles(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand events a second, half of it allowed: unobserved half of the time at least.
+
+    What rests leaves markers that are no calibration cycle: two in a row that differ.
+    """
+    recorder = fake_recorder(ring_words=1 << 19)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    limit = Limit(50_000.0, lambda: recorder.now_ns // 10_000, lambda: None)
+    switched: list[tuple[int, bool]] = []
+    calibrator = Calibrator(lambda on: switched.append((recorder.now_ns, on)), RARE, limit)
+    calibrator.start(recorder.now_ns)
+    program.iterate(5.0)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    found = markers(recorder.events())
+    off_ns = sum(b[0] - a[0] for a, b in itertools.pairwise(switched) if not a[1])
+    assert off_ns > 0.5 * (switched[-1][0] - switched[0][0])
+    rests = [
+        i
+        for i in range(5, len(found) - 3)
+        if found[i - 1][1] and not found[i][1] and found[i + 1][1]
+    ]
+    assert rests

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from redline.errors import ProfileError
 from redline.profile import levels
 from redline.profile.analyse.cells import Key
+from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.summary import Summary, summarize
-from redline.profile.analyse.timeline import Timeline, build_timeline
 from redline.profile.analyse.transitions import entry_times
-from redline.profile.reader import Session, open_session
-from redline.profile.report.bins import bin_cells
+from redline.profile.reader import Process, Session, open_session
+from redline.profile.report.bins import CellBins
 
 STRETCHES = 20  # at most, or exactly where learning comes in no bursts
 MIN_BURSTS = 4
@@ -100,34 +100,36 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     if not isinstance(session, Session):
         session = open_session(session)
     summary = summarize(session)
-    timelines = [build_timeline(process) for process in session.processes]
-    steps = [_entries(timeline, SIMULATION) for timeline in timelines]
+    outlines = outline(session.processes)
+    entries = _entries(outlines)
+    steps = [each[SIMULATION] for each in entries]
     if not any(map(len, steps)):
         raise ProfileError(
             f"{session.directory} holds no env step: advice is per env step. Record a program that "
             "steps Gymnasium, EnvPool or Stable-Baselines3 envs, or mark its steps: with "
             'profile.operation("simulation")'
         )
-    place = _learner(summary, timelines, steps)
-    timeline = timelines[place]
+    place = _learner(summary, session.processes, steps)
+    process = session.processes[place]
     own = steps[place]
-    workers = [i for i in range(len(timelines)) if i != place and len(steps[i]) > 2]
-    num_envs = _num_envs(summary, timeline, bool(len(own)), len(workers))
+    workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
+    num_envs = _num_envs(summary, process, bool(len(own)), len(workers))
     if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
         own, num_envs = np.sort(np.concatenate([steps[i] for i in workers])), 1
-    edges = _steady(timeline, own)
+    learned = np.concatenate([entries[place][name] for name in LEARNING])
+    edges = _steady(learned, own)
     counts = np.histogram(own, edges)[0] * num_envs
     if counts.sum() < STRETCHES:
         raise ProfileError(
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
         )
-    table = _times(timeline, summary, edges)
+    table = _times(outlines[place], summary, edges)
     parts = _parts(table, counts)
     nothing = np.zeros(len(counts))
     ready = sum((row for key, row in table.items() if key[1] == _READY), nothing)
     return Iteration(
-        process=timeline.process.name,
-        pid=timeline.process.pid,
+        process=process.name,
+        pid=process.pid,
         framework=_framework(session),
         mode=session.mode,
         env_steps=int(counts.sum()),
@@ -139,9 +141,9 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         parts=parts,
         total=_total(table, counts),
         ready_us=_per_step(ready, counts).us,
-        optimizer_us=_optimizer_us(summary, timeline, parts),
-        gpu_busy=_gpu_share(summary, timeline.process.pid),
-        worker_busy_us=_worker_us(summary, [timelines[i] for i in workers], steps, workers),
+        optimizer_us=_optimizer_us(summary, outlines[place], parts),
+        gpu_busy=_gpu_share(summary, process.pid),
+        worker_busy_us=_worker_us(summary, [session.processes[i] for i in workers], steps, workers),
         problems=list(summary.problems),
     )
 
@@ -149,36 +151,41 @@ def read_iteration(session: Session | str | Path) -> Iteration:
 _READY = levels.LEVELS[levels.READY]
 
 
-def _entries(timeline: Timeline, operation: str) -> NDArray[np.int64]:
-    """[N] when an operation began, ns since the process's base."""
-    found = [entry_times(timeline.process, shard, operation) for shard in timeline.process.threads]
-    return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+def _entries(outlines: list[Outline]) -> list[dict[str, NDArray[np.int64]]]:
+    """Per process when simulation and learning began, in order, ns since its base."""
+    found: list[dict[str, list[NDArray[np.int64]]]] = [
+        {name: [np.empty(0, np.int64)] for name in (SIMULATION, *LEARNING)} for _ in outlines
+    ]
+    for step in slices_of(outlines):
+        for place, timeline in zip(step.places, step.timelines, strict=True):
+            for name, times in found[place].items():
+                times.append(entry_times(timeline, name))
+    return [{name: np.concatenate(times) for name, times in each.items()} for each in found]
 
 
-def _learner(summary: Summary, timelines: list[Timeline], steps: list[NDArray[np.int64]]) -> int:
+def _learner(summary: Summary, processes: list[Process], steps: list[NDArray[np.int64]]) -> int:
     """The process that spends most on learning, else the one that steps most."""
 
     def rank(i: int) -> tuple[float, int]:
-        pid = timelines[i].process.pid
+        pid = processes[i].pid
         cells = [c for c in summary.cells if c.pid == pid and c.operation in LEARNING]
         return sum(c.corrected_s for c in cells), len(steps[i])
 
-    return max(range(len(timelines)), key=rank)
+    return max(range(len(processes)), key=rank)
 
 
-def _num_envs(summary: Summary, timeline: Timeline, steps_itself: bool, workers: int) -> int:
+def _num_envs(summary: Summary, process: Process, steps_itself: bool, workers: int) -> int:
     """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
     for row in summary.processes:
-        if row.pid == timeline.process.pid:
+        if row.pid == process.pid:
             said = row.metadata.get("num_envs")
             if type(said) is int and said > 0:
                 return said
     return max(workers, 1) if steps_itself else 1
 
 
-def _steady(timeline: Timeline, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """[N + 1] edges of stretches, from the first update on, or the first step, to the last step."""
-    learned = np.concatenate([_entries(timeline, name) for name in LEARNING])
     begin, end = int(steps[0]), int(steps[-1]) + 1
     if len(learned) and int(learned.min()) < end and len(steps[steps > learned.min()]) > STRETCHES:
         begin = int(learned.min())
@@ -193,18 +200,20 @@ def _steady(timeline: Timeline, steps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _times(
-    timeline: Timeline, summary: Summary, edges: NDArray[np.int64]
+    found: Outline, summary: Summary, edges: NDArray[np.int64]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
     """{(operation, level): [STRETCHES] corrected ns}."""
-    last = max(timeline.end_ns, int(edges[-1])) + 1
-    binned = bin_cells(timeline, np.concatenate([[0], edges, [last]]))
+    last = max(found.end_ns, int(edges[-1])) + 1
+    bins = CellBins(np.concatenate([[0], edges, [last]]))
+    for step in slices_of([found]):
+        bins.add(*step.timelines)
     share: dict[Key, float] = {}
     for cell in summary.cells:
-        if cell.pid == timeline.process.pid and cell.raw_s > 0:
+        if cell.pid == found.process.pid and cell.raw_s > 0:
             key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
             share[key] = cell.corrected_s / cell.raw_s
     table: dict[tuple[str, str], NDArray[np.float64]] = {}
-    for key, row in binned.items():
+    for key, row in bins.result().items():
         scaled = row[1:-1] * share.get(key, 1.0)
         into = key[1], key[2]
         table[into] = table.get(into, np.zeros(len(scaled))) + scaled
@@ -227,17 +236,17 @@ def _total(table: dict[tuple[str, str], NDArray[np.float64]], counts: NDArray[np
 
 
 def parts_between(
-    timeline: Timeline, summary: Summary, edges: NDArray[np.int64], counts: NDArray[np.int64]
+    found: Outline, summary: Summary, edges: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[dict[str, Part], Time]:
     """The operations of a process, and all of them, per step.
 
     Args:
-        timeline: of the process.
+        found: outline of the process.
         summary: of its session.
         edges: [N + 1] ns since the process's base, of stretches of whole steps.
         counts: [N] steps in each.
     """
-    table = _times(timeline, summary, edges)
+    table = _times(found, summary, edges)
     return _parts(table, counts), _total(table, counts)
 
 
@@ -254,11 +263,11 @@ def _parts(
     return dict(sorted(parts.items(), key=lambda item: -item[1].time.us))
 
 
-def _optimizer_us(summary: Summary, timeline: Timeline, parts: dict[str, Part]) -> float:
+def _optimizer_us(summary: Summary, found: Outline, parts: dict[str, Part]) -> float:
     """Backpropagation without the backward passes, whose share the observed blocks tell."""
     if summary.mode != "full" or "backpropagation" not in parts:
         return math.nan
-    pid = timeline.process.pid
+    pid = found.process.pid
     backward_s = sum(
         row.total_s for row in summary.functions if row.pid == pid and row.function == BACKWARD
     )
@@ -267,17 +276,17 @@ def _optimizer_us(summary: Summary, timeline: Timeline, parts: dict[str, Part]) 
     own_s = sum(cell.corrected_s for cell in cells)
     if backward_s <= 0 or own_s <= 0:
         return math.nan
-    observed = 1.0 - _blind_share(timeline)
+    observed = 1.0 - _blind_share(found)
     share = min(backward_s / max(observed, 1e-3) / own_s, 1.0)
     return (1.0 - share) * parts["backpropagation"].time.us
 
 
-def _blind_share(timeline: Timeline) -> float:
-    times, states = timeline.blind
-    if len(times) == 0 or timeline.end_ns <= 0:
+def _blind_share(found: Outline) -> float:
+    times, states = found.blind
+    if len(times) == 0 or found.end_ns <= 0:
         return 0.0
-    held = np.diff(np.append(times, max(timeline.end_ns, int(times[-1]))))
-    return float(held[states == 1].sum()) / timeline.end_ns
+    held = np.diff(np.append(times, max(found.end_ns, int(times[-1]))))
+    return float(held[states == 1].sum()) / found.end_ns
 
 
 def _gpu_share(summary: Summary, pid: int) -> float:
@@ -288,14 +297,14 @@ def _gpu_share(summary: Summary, pid: int) -> float:
 
 def _worker_us(
     summary: Summary,
-    timelines: list[Timeline],
+    processes: list[Process],
     steps: list[NDArray[np.int64]],
     places: list[int],
 ) -> float:
     """Simulation per env step of the worker processes."""
-    if not timelines:
+    if not processes:
         return math.nan
-    pids = {timeline.process.pid for timeline in timelines}
+    pids = {process.pid for process in processes}
     cells = [c for c in summary.cells if c.pid in pids and c.operation == SIMULATION]
     seconds = sum(c.corrected_s for c in cells if c.level not in ("waiting", "ready"))
     return 1e6 * seconds / max(sum(len(steps[i]) for i in places), 1)

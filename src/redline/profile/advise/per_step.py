@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from redline.errors import ProfileError
 from redline.profile import layout
 from redline.profile.advise.iteration import STRETCHES, Part, Time, parts_between, read_iteration
+from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.summary import summarize
-from redline.profile.analyse.timeline import Timeline, build_timeline
 from redline.profile.reader import Session
 
 __all__ = ["PerStep", "read_per_step"]
@@ -47,8 +47,8 @@ def read_per_step(session: Session) -> PerStep:
 
 
 def _by_marks(session: Session) -> PerStep:
-    timelines = [build_timeline(process) for process in session.processes]
-    steps = [_step_times(timeline) for timeline in timelines]
+    outlines = outline(session.processes)
+    steps = _step_times(outlines)
     place = max(range(len(steps)), key=lambda i: len(steps[i]), default=None)
     if place is None or len(steps[place]) < 2 * STRETCHES:
         raise ProfileError(
@@ -58,12 +58,16 @@ def _by_marks(session: Session) -> PerStep:
     own = steps[place]
     at = np.linspace(0, len(own) - 1, STRETCHES + 1).astype(np.int64)[1:]
     counts = np.diff(at)
-    timeline = timelines[place]
-    parts, total = parts_between(timeline, summarize(session), own[at], counts)
-    process = timeline.process
+    parts, total = parts_between(outlines[place], summarize(session), own[at], counts)
+    process = session.processes[place]
     return PerStep("step", process.name, process.pid, int(counts.sum()), total, parts)
 
 
-def _step_times(timeline: Timeline) -> NDArray[np.int64]:
-    found = [t.special_times[t.special_codes == layout.CODE_STEP] for t in timeline.threads]
-    return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+def _step_times(outlines: list[Outline]) -> list[NDArray[np.int64]]:
+    """Per process when it called `profile.step()`, in order, ns since its base."""
+    found = [[np.empty(0, np.int64)] for _ in outlines]
+    for step in slices_of(outlines):
+        for place, timeline in zip(step.places, step.timelines, strict=True):
+            for each in timeline.threads:
+                found[place].append(each.special_times[each.special_codes == layout.CODE_STEP])
+    return [np.sort(np.concatenate(times)) for times in found]

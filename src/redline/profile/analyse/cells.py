@@ -28,6 +28,7 @@ NEAR_NS = 100_000_000  # observed before the first block and after the last, to 
 
 __all__ = [
     "BlindShares",
+    "CellSums",
     "Cells",
     "Hidden",
     "Key",
@@ -120,26 +121,47 @@ def compute_cells(
         gpu_busy: 1 while any device it uses executes something, ns since the process's base.
         gpu_api: 1 while it is inside a call of the GPU's API, 2 while it waits in one.
     """
-    seen: dict[Key, int] = defaultdict(int)
-    shares = BlindShares()
-    blind: list[tuple[int, Mark, Key, int]] = []
-    found = observed(timeline, stretches(timeline), gpu_busy, gpu_api)
-    for stretch, (key, mark, unseen, ns) in found:
-        if unseen:
-            blind.append((stretch, mark, key, ns))
-        else:
-            seen[key] += ns
-            shares.add(stretch, mark, key, ns)
-    hidden = [
-        Hidden(ns, shares.of(stretch, mark) or {unattributed(key): 1})
-        for stretch, mark, key, ns in blind
-    ]
-    observed_ns = dict(seen)
-    for each in hidden:
-        parts = split_exactly(each.ns, list(each.nearby_ns.values()))
-        for key, part in zip(each.nearby_ns, parts, strict=True):
-            seen[key] += part
-    return Cells({key: ns for key, ns in seen.items() if ns}, observed_ns, hidden)
+    sums = CellSums()
+    sums.add(timeline, gpu_busy, gpu_api)
+    return sums.result()
+
+
+class CellSums:
+    """The cells of a process, slice by slice."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, int] = defaultdict(int)
+        self._blind: dict[tuple[int, Mark, Key], int] = defaultdict(int)
+        self._shares = BlindShares()
+
+    def add(
+        self, timeline: Timeline, gpu_busy: Stream | None = None, gpu_api: Stream | None = None
+    ) -> None:
+        """The next slice; see `compute_cells`."""
+        found = observed(timeline, stretches(timeline), gpu_busy, gpu_api)
+        for stretch, (key, mark, unseen, ns) in found:
+            if unseen:
+                self._blind[stretch, mark, key] += ns
+            else:
+                self._seen[key] += ns
+                self._shares.add(stretch, mark, key, ns)
+
+    def result(self) -> Cells:
+        """After the last slice."""
+        seen = dict(self._seen)
+        hidden = [
+            Hidden(ns, self._shares.of(stretch, mark) or {unattributed(key): 1})
+            for (stretch, mark, key), ns in sorted(self._blind.items())
+        ]
+        for each in hidden:
+            parts = split_exactly(each.ns, list(each.nearby_ns.values()))
+            for key, part in zip(each.nearby_ns, parts, strict=True):
+                seen[key] = seen.get(key, 0) + part
+        return Cells(
+            {key: ns for key, ns in sorted(seen.items()) if ns},
+            dict(sorted(self._seen.items())),
+            hidden,
+        )
 
 
 class BlindShares:
@@ -158,7 +180,8 @@ class BlindShares:
 
     def of(self, stretch: int, mark: Mark) -> dict[Key, int]:
         """Ns of each cell near by, else in the whole session; empty if the mark was never seen."""
-        return self._near.get((stretch, mark)) or self._ever.get(mark) or {}
+        known = self._near.get((stretch, mark)) or self._ever.get(mark) or {}
+        return dict(sorted(known.items()))  # in an order of its own, whatever the slices were
 
 
 def unattributed(key: Key) -> Key:
@@ -173,7 +196,7 @@ def stretches(timeline: Timeline) -> NDArray[np.int64]:
     A program starts up, collects and learns, and all of it may be the same mark, or none. So a
     block is split like what lies beside it, not like the session.
     """
-    times, states = timeline.blind
+    times, states = timeline.all_blind or timeline.blind
     changes = np.diff(states.astype(np.int64), prepend=0)
     begins, ends = times[changes > 0], times[changes < 0]
     end_ns = max(timeline.end_ns, 0)
@@ -199,7 +222,8 @@ def observed(
 
     Args:
         timeline: of the process.
-        edges_ns: [N + 1] ascending, ns since the process's base; of the stretches.
+        edges_ns: [N + 1] ascending, ns since the process's base; of the stretches. What lies
+            outside of the slice is left out.
         gpu_busy: 1 while any device it uses executes something.
         gpu_api: 1 while it is inside a call of the GPU's API, 2 while it waits in one.
     """
@@ -207,7 +231,7 @@ def observed(
     gpu, api = gpu_busy or never, gpu_api or never
     streams = [timeline.lead, timeline.phase, gpu, api, timeline.window, timeline.blind]
     sizes = [len(timeline.states), len(timeline.phases), 2, 3 if len(api[0]) else 1, 2, 2]
-    inside = np.clip(edges_ns, 0, max(timeline.end_ns, 0)).tolist()
+    inside = np.clip(edges_ns, *timeline.span_ns).tolist()
     for at, (begin, end) in enumerate(pairwise(inside)):
         if end <= begin:
             continue

@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.decoded import Decoded
-from redline.profile.reader import Process, Shard
+from redline.profile.analyse.decoded import FOREVER, Decoded
+from redline.profile.reader import Process
 
 MIN_CYCLES = 6
 # An interval is narrow when it is small beside the estimate, or beside the times to be corrected.
@@ -50,6 +51,7 @@ NOT_MARKED = 0
 __all__ = [
     "Block",
     "Cycle",
+    "CycleSeeker",
     "Estimate",
     "Part",
     "Prior",
@@ -162,65 +164,102 @@ def _usual(prior: Prior, callbacks: float, python_ns: float) -> float:
     return prior.callback_ns * callbacks + prior.slowdown * python_ns
 
 
-def find_cycles(process: Process, shard: Shard, thread: Decoded) -> list[Cycle]:
+def find_cycles(process: Process, thread: Decoded) -> list[Cycle]:
     """The calibration cycles of a thread.
 
     Args:
         process: it belongs to.
-        shard: its rows.
-        thread: the same, decoded.
+        thread: the whole of it.
     """
-    blocks = _blocks(process, shard, thread)
-    return [
-        Cycle(before, off, after)
-        for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False)
-        if before is not None
-        and off is not None
-        and after is not None
-        and before.observed
-        and not off.observed
-        and after.observed
-    ]
+    seeker = CycleSeeker(process)
+    seeker.add(thread, 0, FOREVER)
+    return seeker.found()
 
 
-def _blocks(process: Process, shard: Shard, thread: Decoded) -> list[Block | None]:
-    """The blocks between markers; None where the recording paused in between.
+@dataclass(slots=True)
+class _Open:
+    """A block as far as it was seen."""
 
-    What follows a switch is left out: its first marker differs in state from the one before.
-    """
-    codes = shard.codes
-    markers = np.flatnonzero((codes == layout.CODE_PROBE_ON) | (codes == layout.CODE_PROBE_OFF))
-    special = thread.special_codes
-    is_marker = (special == layout.CODE_PROBE_ON) | (special == layout.CODE_PROBE_OFF)
-    times = thread.special_times[is_marker]
-    cpu = thread.special_values[special == layout.CODE_CPU]
-    if len(markers) < 2 or len(cpu) != len(markers) or len(times) != len(markers):
-        return []
-    observed = codes[markers] == layout.CODE_PROBE_ON
-    paused = np.flatnonzero(codes == layout.CODE_WINDOW_OFF)
-    ends = {
-        2 * name.id + 1: name.name for name in process.names.values() if name.kind == "operation"
-    }
-    blocks: list[Block | None] = []
-    for i in range(len(markers) - 1):
-        if i > 0 and observed[i] != observed[i - 1]:
-            continue
-        rows = slice(int(markers[i]), int(markers[i + 1]))
-        if ((paused >= rows.start) & (paused < rows.stop)).any():
-            blocks.append(None)
-            continue
-        parts = _parts(process, thread, int(times[i]), int(times[i + 1]))
-        counts = np.bincount(codes[rows], minlength=2 * layout.MAX_IDS)
-        for code, name in ends.items():
+    parts: defaultdict[str, Part] = field(default_factory=lambda: defaultdict(Part))
+    is_paused: bool = False  # the recording was, in between
+
+
+class CycleSeeker:
+    """The calibration cycles of a thread, slice by slice."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._ends = {
+            2 * name.id + 1: name.name
+            for name in process.names.values()
+            if name.kind == "operation"
+        }
+        self._observed: list[bool] = []  # of each marker
+        self._cpu: list[int] = []
+        self._blocks: list[_Open] = []  # from each marker on
+
+    def add(self, thread: Decoded, begin_ns: int, until_ns: int) -> None:
+        """The next slice, between two times."""
+        special, codes = thread.special_codes, thread.rows[1]
+        is_marker = (special == layout.CODE_PROBE_ON) | (special == layout.CODE_PROBE_OFF)
+        times = thread.special_times[is_marker].tolist()
+        rows = np.flatnonzero((codes == layout.CODE_PROBE_ON) | (codes == layout.CODE_PROBE_OFF))
+        self._cpu += thread.special_values[special == layout.CODE_CPU].tolist()
+        edges = [begin_ns, *times, until_ns]
+        places = [0, *rows.tolist(), len(codes)]
+        for k, (begin, end) in enumerate(pairwise(edges)):
+            if k > 0:
+                self._observed.append(bool(codes[places[k]] == layout.CODE_PROBE_ON))
+                self._blocks.append(_Open())
+            if self._blocks and not self._settles(len(self._blocks) - 1):
+                self._see(self._blocks[-1], thread, begin, end, codes[places[k] : places[k + 1]])
+
+    def _settles(self, place: int) -> bool:
+        """Whether this follows a switch: its first marker differs in state from the one before."""
+        return place > 0 and self._observed[place] != self._observed[place - 1]
+
+    def _see(
+        self, block: _Open, thread: Decoded, begin: int, end: int, codes: NDArray[np.uint16]
+    ) -> None:
+        _add_parts(block.parts, self._process, thread, begin, end)
+        counts = np.bincount(codes, minlength=2 * layout.MAX_IDS)
+        block.is_paused |= bool(counts[layout.CODE_WINDOW_OFF])
+        for code, name in self._ends.items():
             if counts[code]:
-                parts[name].ends += int(counts[code])
-        blocks.append(Block(bool(observed[i]), int(cpu[i + 1] - cpu[i]), dict(parts)))
-    return blocks
+                block.parts[name].ends += int(counts[code])
+
+    def found(self) -> list[Cycle]:
+        """After the last slice."""
+        blocks = self._finished()
+        return [
+            Cycle(before, off, after)
+            for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False)
+            if before is not None
+            and off is not None
+            and after is not None
+            and before.observed
+            and not off.observed
+            and after.observed
+        ]
+
+    def _finished(self) -> list[Block | None]:
+        """The blocks between markers; None where the recording paused in between."""
+        cpu = self._cpu
+        if len(cpu) != len(self._observed):
+            return []
+        return [
+            None
+            if block.is_paused
+            else Block(self._observed[i], cpu[i + 1] - cpu[i], dict(block.parts))
+            for i, block in enumerate(self._blocks[:-1])
+            if not self._settles(i)
+        ]
 
 
-def _parts(process: Process, thread: Decoded, begin: int, end: int) -> defaultdict[str, Part]:
-    """What each marked operation took between two times."""
-    parts: defaultdict[str, Part] = defaultdict(Part)
+def _add_parts(
+    parts: defaultdict[str, Part], process: Process, thread: Decoded, begin: int, end: int
+) -> None:
+    """Add what each marked operation took between two times."""
     times, numbers = thread.stream
     first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
     after = int(np.searchsorted(times, end, side="left"))
@@ -239,7 +278,6 @@ def _parts(process: Process, thread: Decoded, begin: int, end: int) -> defaultdi
     for place, callbacks in zip(own.tolist(), thread.special_values[chosen].tolist(), strict=True):
         state = thread.states[int(numbers[place])] if place >= 0 else None
         parts[_name(process, state.marked if state else NOT_MARKED)].callbacks += callbacks
-    return parts
 
 
 def _name(process: Process, number: int) -> str:
@@ -330,17 +368,19 @@ def _seen(cycles: list[Cycle]) -> dict[str, _Seen]:
     work = _cost_per_operation(cycles)
     rows: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
     for cycle in cycles:
-        for name in {*cycle.before.parts, *cycle.after.parts}:
+        # In an order of its own: sums of floating-point numbers depend on it.
+        for name in sorted({*cycle.before.parts, *cycle.after.parts}):
             row = _row(cycle, name, work)
             if row is not None:
                 rows[name].append(row)
     found: dict[str, _Seen] = {}
-    for name, own in rows.items():
+    for name, own in sorted(rows.items()):
         if len(own) < MIN_CYCLES:
             continue
         table = _without_outliers(np.array(own))
         extra, spent, callbacks, python_ns = table.sum(0)
-        if callbacks + python_ns > 0:
+        # What was never seen without the probe says nothing of it: all of its time would be cost.
+        if callbacks + python_ns > 0 and extra < spent:
             error = t_quantile(len(table) - 1) / WIDE * _jackknife_error(table[:, 0], table[:, 1])
             found[name] = _Seen(extra, error * spent, callbacks, python_ns)
     return found

@@ -1,19 +1,23 @@
-"""A shard decoded: what its thread was doing, as a stream of states over time."""
+"""A shard decoded, whole or piece by piece: what its thread was doing, as states over time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import ProfileError
-from redline.profile.reader import Process, Shard
+from redline.profile import layout
+from redline.profile.reader import Process, Rows, Shard, Source
 
 Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
 
-__all__ = ["Decoded", "State", "Stream", "decode"]
+FOREVER = (1 << 63) - 1
+NO_ROWS: Rows = np.empty(0, np.uint32), np.empty(0, np.uint16)
+
+__all__ = ["FOREVER", "Cursor", "Decoded", "State", "Stream", "decode", "row_times"]
 
 
 class State(NamedTuple):
@@ -26,7 +30,10 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded shard."""
+    """A decoded shard, or a slice of one.
+
+    The stream of a slice begins with the state that lasts into it, if the thread is there.
+    """
 
     index: int
     stream: Stream  # of indices into `states`, 0: the thread is not there
@@ -34,39 +41,135 @@ class Decoded:
     special_times: NDArray[np.int64]  # [M] ns
     special_codes: NDArray[np.uint16]  # [M] CODE_*, or 2 * id + is_end of phases
     special_values: NDArray[np.int64]  # [M] of payloads
-    inclusive_ns: NDArray[np.int64]  # [largest id begun + 1] time inside each name
-    counts: NDArray[np.int64]  # [largest id begun + 1] begins of each name
+    inclusive_ns: NDArray[np.int64]  # [largest id + 1] time inside each name that ended in it
+    counts: NDArray[np.int64]  # [largest id + 1] begins of each name
     last_ns: int
+    rows: Rows = field(default_factory=lambda: NO_ROWS)  # as recorded
+    since_ns: int = 0  # the time that its first row's delta counts from
+    before: State | None = None  # what the thread did just before a slice; None: it was not there
+
+    def last_state(self) -> State | None:
+        """At its end."""
+        numbers = self.stream[1]
+        return self.states[int(numbers[-1])] if len(numbers) else self.before
+
+    def times_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Ns since the process's base of some rows; payloads have the time of the row before."""
+        return row_times(self.rows, self.since_ns)[chosen]
 
 
-def decode(process: Process, shard: Shard) -> Decoded:
-    """Follow the begins and ends of a shard.
+def row_times(rows: Rows, since_ns: int = 0) -> NDArray[np.int64]:
+    """[N] ns since the process's base of each row; payload rows have the time before them.
 
-    Raises:
-        ProfileError: if the C extension was not built.
+    Args:
+        rows: of a shard, or a piece of it.
+        since_ns: the time that the first delta counts from.
     """
+    deltas, codes = rows
+    timed = (codes < layout.CODE_ANCHOR) | (codes >= layout.CODE_BEAT)
+    running = np.cumsum(np.where(timed, deltas, 0), dtype=np.int64)
+    anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
+    anchors = anchors[anchors > 0]
+    if len(anchors) == 0:
+        return running + since_ns
+    absolute = (deltas[anchors - 1].astype(np.int64) << 32) + deltas[anchors]
+    # What the rows behind each absolute time, and before the first, begin at.
+    starts = np.concatenate([[since_ns], absolute - running[anchors]])
+    lengths = np.diff(np.concatenate([[0], anchors, [len(codes)]]))
+    return running + np.repeat(starts, lengths)
+
+
+class Cursor:
+    """Decodes a shard from one time to the next.
+
+    Args:
+        process: it belongs to.
+        source: the shard.
+        begins_ns: [P] when each of its pieces begins; None: it is decoded at once.
+    """
+
+    def __init__(
+        self, process: Process, source: Source, begins_ns: NDArray[np.int64] | None = None
+    ) -> None:
+        self.index = source.index
+        self._process, self._source = process, source
+        self._pieces = source.pieces()
+        self._begins = [] if begins_ns is None else begins_ns.tolist()
+        self._read = 0 if begins_ns is not None else -1
+        self._left = NO_ROWS
+        self._carry = b""
+        self._last_ns = 0
+        self._state: State | None = None
+
+    def is_idle(self, until_ns: int) -> bool:
+        """Whether the thread is not there before a time, and has no rows."""
+        begun = self._read != 0 or not self._begins or self._begins[0] < until_ns
+        return not begun or self._is_over()
+
+    def _is_over(self) -> bool:
+        read_all = self._read == len(self._begins)
+        return read_all and len(self._left[1]) == 0 and self._state is None
+
+    def advance(self, from_ns: int, until_ns: int) -> Decoded:
+        """What the thread did between two times; the first is where the last call ended.
+
+        Raises:
+            ProfileError: if the C extension was not built.
+        """
+        deltas, codes = self._gather(until_ns)
+        since_ns, before = self._last_ns, self._state
+        raw = _sweep().decode(
+            deltas, codes, *self._process.name_tables, self._carry, from_ns, until_ns
+        )
+        done = raw["rows"]
+        self._left = deltas[done:].copy(), codes[done:].copy()
+        self._carry, self._last_ns = raw["carry"], raw["last_ns"]
+        keys = np.frombuffer(raw["keys"], np.uint64).tolist()
+        states = [State(key >> 24 & 0xFFFF, key >> 8 & 0xFFFF, key & 0xFF) for key in keys]
+        found = Decoded(
+            index=self.index,
+            stream=(np.frombuffer(raw["times"], np.int64), np.frombuffer(raw["states"], np.uint32)),
+            states=[None, *states],
+            special_times=np.frombuffer(raw["special_times"], np.int64),
+            special_codes=np.frombuffer(raw["special_codes"], np.uint16),
+            special_values=np.frombuffer(raw["special_values"], np.int64),
+            inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64),
+            counts=np.frombuffer(raw["counts"], np.int64),
+            last_ns=raw["last_ns"],
+            rows=(deltas[:done], codes[:done]),
+            since_ns=since_ns,
+            before=before,
+        )
+        self._state = found.last_state()
+        return found
+
+    def _gather(self, until_ns: int) -> Rows:
+        """What was left, and the pieces that begin before a time."""
+        parts = [self._left]
+        if self._read < 0:
+            parts += self._pieces
+            self._read = 0
+        while self._read < len(self._begins) and self._begins[self._read] < until_ns:
+            self._read += 1
+            parts.append(next(self._pieces))
+        return np.concatenate([d for d, _ in parts]), np.concatenate([c for _, c in parts])
+
+
+def _sweep() -> Any:
     try:
-        from redline.profile import _sweep
+        from redline.profile import _sweep as extension
     except ImportError as error:
         raise ProfileError(
             "the C extension redline.profile._sweep was not built, so no session can be analysed. "
             "Install a C compiler and run `pip install --force-reinstall redline`"
         ) from error
-    raw = _sweep.decode(shard.deltas, shard.codes, *process.name_tables)
-    inclusive_ns = np.frombuffer(raw["inclusive_ns"], np.int64)
-    counts = np.frombuffer(raw["counts"], np.int64)
-    used = int(np.flatnonzero(counts).max(initial=-1)) + 1
-    keys = np.frombuffer(raw["keys"], np.uint64).tolist()
-    states = [State(key >> 24 & 0xFFFF, key >> 8 & 0xFFFF, key & 0xFF) for key in keys]
-    return Decoded(
-        index=0 if shard.path.stem == "monitor" else shard.index,
-        stream=(np.frombuffer(raw["times"], np.int64), np.frombuffer(raw["states"], np.uint32)),
-        states=[None, *states],
-        special_times=np.frombuffer(raw["special_times"], np.int64),
-        special_codes=np.frombuffer(raw["special_codes"], np.uint16),
-        special_values=np.frombuffer(raw["special_values"], np.int64),
-        # All ids would be half a megabyte for each of thousands of threads.
-        inclusive_ns=inclusive_ns[:used].copy(),
-        counts=counts[:used].copy(),
-        last_ns=raw["last_ns"],
-    )
+    return extension
+
+
+def decode(process: Process, shard: Shard) -> Decoded:
+    """Follow the begins and ends of a whole shard.
+
+    Raises:
+        ProfileError: if the C extension was not built.
+    """
+    return Cursor(process, Source(shard)).advance(0, FOREVER)

@@ -7,18 +7,23 @@ nanoseconds. A process waits while all its threads do; outside its recorded wind
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import levels
 from redline.profile.analyse.cells import held_together, operation_name, sweep_streams
-from redline.profile.analyse.timeline import Stream, Timeline
+from redline.profile.analyse.decoded import FOREVER, Stream
+from redline.profile.analyse.slices import Outline
+from redline.profile.analyse.timeline import Timeline
+from redline.profile.reader import Process
 
 ABSENT, WAITING, BUSY, READY = range(4)
+NOTHING: Stream = np.empty(0, np.int64), np.empty(0, np.uint32)
 
-__all__ = ["Waits", "WaitsFor", "busy_together", "session_span", "waits"]
+__all__ = ["WaitSums", "Waits", "WaitsFor", "busy_together", "session_span", "waits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,32 @@ class Waits:
     nobody_busy_ns: int  # of these, with no recorded process at work: it waited for the outside
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Activity:
     """What a process does over time: a stream of indices into `rows`."""
 
-    timeline: Timeline
-    stream: Stream
-    rows: list[tuple[int, str]]  # (ABSENT, WAITING, BUSY or READY, operation); 0 is absent
+    process: Process
+    numbers: dict[tuple[int, str], int]  # (ABSENT, WAITING, BUSY or READY, operation); 0 is absent
+    stream: Stream = field(default_factory=lambda: NOTHING)  # CLOCK_MONOTONIC
+
+    @property
+    def rows(self) -> list[tuple[int, str]]:
+        """What each index means."""
+        return list(self.numbers)
+
+    def go_on(self, stream: Stream) -> None:
+        """Append what comes next."""
+        (times, states), (more, others) = self.stream, stream
+        self.stream = np.concatenate([times, more]), np.concatenate([states, others])
+
+    def drop(self, until_ns: int) -> None:
+        """Forget what came before, but for the state that lasts."""
+        times, states = self.stream
+        at = max(int(np.searchsorted(times, until_ns, side="right")) - 1, 0)
+        self.stream = times[at:], states[at:]
 
 
-def session_span(timelines: list[Timeline]) -> tuple[int, int]:
+def session_span(timelines: Sequence[Timeline | Outline]) -> tuple[int, int]:
     """From the first process's start to the last one's end, CLOCK_MONOTONIC ns."""
     begin = min((t.process.base_ns for t in timelines), default=0)
     end = max((t.process.base_ns + t.end_ns for t in timelines), default=0)
@@ -63,14 +84,7 @@ def session_span(timelines: list[Timeline]) -> tuple[int, int]:
 
 def busy_together(timelines: list[Timeline]) -> dict[int, int]:
     """{k: ns during which exactly k processes worked}; sums to the span of the session."""
-    begin, end = session_span(timelines)
-    times, counts = _busy_count([_activity(t) for t in timelines])
-    edges = np.clip(np.concatenate([[begin], times, [end]]), begin, end)
-    held = np.diff(edges)
-    levels_held = np.concatenate([[0], counts.astype(np.int64)])
-    totals = np.zeros(len(timelines) + 1, np.int64)
-    np.add.at(totals, levels_held, held)
-    return {k: ns for k, ns in enumerate(totals.tolist()) if ns}
+    return _sums(timelines).busy_together()
 
 
 def waits(timelines: list[Timeline]) -> tuple[list[Waits], list[WaitsFor]]:
@@ -81,75 +95,126 @@ def waits(timelines: list[Timeline]) -> tuple[list[Waits], list[WaitsFor]]:
     Returns:
         Per process and operation how long it waited, and the pairs; the longest first.
     """
-    begin, end = session_span(timelines)
-    found = [_activity(t) for t in timelines]
-    times, counts = _busy_count(found)
-    anybody = times, np.minimum(counts, 1)
-    totals: list[Waits] = []
-    pairs: list[WaitsFor] = []
-    for number, waiter in enumerate(found):
-        table = sweep_streams([waiter.stream, anybody], [len(waiter.rows), 2], begin, end)
-        by_operation: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(2, np.int64))
-        for (activity, operation), ns in zip(waiter.rows, table, strict=True):
-            if activity == WAITING:
-                by_operation[operation] = by_operation[operation] + ns
-        totals += [
-            Waits(_name(waiter), _pid(waiter), operation, int(ns.sum()), int(ns[0]))
-            for operation, ns in by_operation.items()
-            if ns.sum()
+    return _sums(timelines).waits()
+
+
+def _sums(timelines: list[Timeline]) -> WaitSums:
+    sums = WaitSums([t.process for t in timelines], *session_span(timelines))
+    sums.add(list(range(len(timelines))), timelines, FOREVER)
+    return sums
+
+
+class WaitSums:
+    """The processes of a session against each other, slice by slice.
+
+    Args:
+        processes: of the session.
+        begin_ns: CLOCK_MONOTONIC of its begin.
+        end_ns: and of its end.
+    """
+
+    def __init__(self, processes: list[Process], begin_ns: int, end_ns: int) -> None:
+        self._found = [_Activity(process, {(ABSENT, ""): 0}) for process in processes]
+        self._told_ns, self._end_ns = begin_ns, end_ns
+        self._busy = np.zeros(len(processes) + 1, np.int64)
+        self._waits: dict[tuple[int, str], NDArray[np.int64]] = defaultdict(
+            lambda: np.zeros(2, np.int64)
+        )
+        self._pairs: dict[tuple[int, str, int, str], int] = defaultdict(int)
+
+    def add(self, places: list[int], timelines: list[Timeline], until_ns: int) -> None:
+        """The next slices of some processes, after which all are known up to a time."""
+        for place, timeline in zip(places, timelines, strict=True):
+            self._found[place].go_on(_activity(timeline, self._found[place].numbers))
+        begin, end = self._told_ns, min(until_ns, self._end_ns)
+        if end <= begin:
+            return
+        self._told_ns = end
+        there = [i for i, each in enumerate(self._found) if _is_there(each, begin, end)]
+        found = [self._found[i] for i in there]
+        times, counts = _busy_count(found, begin, end)
+        edges = np.clip(np.concatenate([[begin], times, [end]]), begin, end)
+        np.add.at(self._busy, np.concatenate([[0], counts.astype(np.int64)]), np.diff(edges))
+        anybody = times, np.minimum(counts, 1)
+        for i in there:
+            self._add_waits(i, anybody, begin, end)
+            for j in there:
+                if j != i:
+                    self._add_pair(i, j, begin, end)
+        for each in found:
+            each.drop(end)
+
+    def _add_waits(self, place: int, anybody: Stream, begin: int, end: int) -> None:
+        waiter = self._found[place]
+        table = sweep_streams([waiter.stream, anybody], [len(waiter.numbers), 2], begin, end)
+        for (activity, operation), ns in zip(waiter.numbers, table, strict=True):
+            if activity == WAITING and ns.any():
+                self._waits[place, operation] += ns
+
+    def _add_pair(self, place: int, other: int, begin: int, end: int) -> None:
+        waiter, worker = self._found[place], self._found[other]
+        rows, others = waiter.rows, worker.rows
+        sizes = [len(rows), len(others)]
+        for (i, j), ns in held_together([waiter.stream, worker.stream], sizes, begin, end):
+            if rows[i][0] == WAITING and others[j][0] == BUSY:
+                self._pairs[place, rows[i][1], other, others[j][1]] += ns
+
+    def busy_together(self) -> dict[int, int]:
+        """{k: ns during which exactly k processes worked}."""
+        return {k: ns for k, ns in enumerate(self._busy.tolist()) if ns}
+
+    def waits(self) -> tuple[list[Waits], list[WaitsFor]]:
+        """See `waits`."""
+
+        def who(place: int) -> tuple[str, int]:
+            return self._found[place].process.name, self._found[place].process.pid
+
+        totals = [
+            Waits(*who(place), operation, int(ns.sum()), int(ns[0]))
+            for (place, operation), ns in sorted(self._waits.items(), key=lambda item: item[0])
         ]
-        for other, worker in enumerate(found):
-            if other != number and _meet(waiter, worker):
-                pairs += _pair(waiter, worker, begin, end)
-    totals.sort(key=lambda row: -row.waiting_ns)
-    pairs.sort(key=lambda row: -row.both_ns)
-    return totals, pairs
+        pairs = [
+            WaitsFor(*who(i), a, *who(j), b, ns) for (i, a, j, b), ns in sorted(self._pairs.items())
+        ]
+        totals.sort(key=lambda row: -row.waiting_ns)
+        pairs.sort(key=lambda row: -row.both_ns)
+        return totals, pairs
 
 
-def _meet(a: _Activity, b: _Activity) -> bool:
-    """Whether both are there at some time: of many short processes few are."""
-    times_a, times_b = a.stream[0], b.stream[0]
-    if len(times_a) == 0 or len(times_b) == 0:
+def _is_there(activity: _Activity, begin: int, end: int) -> bool:
+    """Whether a process is there at some time in between: of many short ones few are."""
+    times, states = activity.stream
+    if len(times) == 0 or times[0] >= end:
         return False
-    return bool(times_a[0] < times_b[-1] and times_b[0] < times_a[-1])
+    return bool(times[-1] > begin or states[-1] != 0)
 
 
-def _pair(waiter: _Activity, worker: _Activity, begin: int, end: int) -> list[WaitsFor]:
-    sizes = [len(waiter.rows), len(worker.rows)]
-    both: dict[tuple[str, str], int] = defaultdict(int)
-    for (i, j), ns in held_together([waiter.stream, worker.stream], sizes, begin, end):
-        if waiter.rows[i][0] == WAITING and worker.rows[j][0] == BUSY:
-            both[waiter.rows[i][1], worker.rows[j][1]] += ns
-    return [
-        WaitsFor(_name(waiter), _pid(waiter), a, _name(worker), _pid(worker), b, ns)
-        for (a, b), ns in both.items()
-    ]
+def _activity(timeline: Timeline, numbers: dict[tuple[int, str], int]) -> Stream:
+    """What a process does in a slice, CLOCK_MONOTONIC.
 
-
-def _name(activity: _Activity) -> str:
-    return activity.timeline.process.name
-
-
-def _pid(activity: _Activity) -> int:
-    return activity.timeline.process.pid
-
-
-def _activity(timeline: Timeline) -> _Activity:
-    numbers: dict[tuple[int, str], int] = {(ABSENT, ""): 0}
+    Args:
+        timeline: the slice.
+        numbers: of what it can do; what is new is added.
+    """
+    if timeline.begin_ns > max(timeline.end_ns, 0):
+        return NOTHING
     table: list[int] = []
     for state in timeline.states:
         activity = {levels.WAITING: WAITING, levels.READY: READY}.get(state.level, BUSY)
         row = activity, operation_name(timeline, state)
         table.append(numbers.setdefault(row, len(numbers)))
-    window, end_ns = timeline.window, max(timeline.end_ns, 0)
+    window, (begin_ns, end_ns) = timeline.window, timeline.span_ns
     lead = _changes(timeline.lead[0], np.array(table, np.uint32)[timeline.lead[1]], table[0])
     # Recorded up to its end; after that it is absent whatever its last state was.
-    edges = np.sort(np.concatenate([window[0], lead[0], [0, end_ns]]), kind="stable")
+    edges = np.sort(np.concatenate([window[0], lead[0], [begin_ns, end_ns]]), kind="stable")
+    edges = edges[(edges >= begin_ns) & (edges <= end_ns)]
     states = _held(lead, edges, table[0])
-    states[(_held(window, edges, 0) == 0) | (edges >= end_ns)] = 0
+    states[(_held(window, edges, 0) == 0) | (edges >= timeline.end_ns)] = 0
     last = np.append(edges[1:] != edges[:-1], True)
-    times, states = _changes(edges[last], states[last], 0)
-    return _Activity(timeline, (times + timeline.process.base_ns, states), list(numbers))
+    if end_ns < timeline.end_ns:
+        last &= edges < end_ns  # where the next slice begins
+    times, states = edges[last], states[last]
+    return times + timeline.process.base_ns, states
 
 
 def _changes(times: NDArray[np.int64], states: NDArray[np.uint32], before: int) -> Stream:
@@ -163,12 +228,14 @@ def _held(stream: Stream, times: NDArray[np.int64], before: int) -> NDArray[np.u
     return np.concatenate([np.array([before], np.uint32), stream[1]])[at]
 
 
-def _busy_count(found: list[_Activity]) -> Stream:
-    """How many processes are busy."""
+def _busy_count(found: list[_Activity], begin: int, end: int) -> Stream:
+    """How many processes are busy, between two times."""
     times, steps = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for each in found:
-        busy = np.array([row[0] == BUSY for row in each.rows])[each.stream[1]].astype(np.int64)
-        times.append(each.stream[0])
+        own, states = each.stream
+        own, states = own[own < end], states[own < end]
+        busy = np.array([row[0] == BUSY for row in each.rows])[states].astype(np.int64)
+        times.append(np.maximum(own, begin))
         steps.append(np.diff(busy, prepend=0))
     order = np.argsort(np.concatenate(times), kind="stable")
     merged = np.concatenate(times)[order]

@@ -16,6 +16,7 @@ stretch may hold a wait, and only looks between which the thread slept throughou
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,6 +48,12 @@ class Ticks:
     def slept_ns(self) -> NDArray[np.int64]:
         """[N] the rest."""
         return np.maximum(self.end_ns - self.begin_ns - self.ran_ns - self.ready_ns, 0)
+
+    def between(self, begin_ns: int, until_ns: int) -> Ticks:
+        """Those that begin between two times."""
+        first, last = np.searchsorted(self.begin_ns, [begin_ns, until_ns], side="left")
+        rows = slice(int(first), int(last))
+        return Ticks(self.begin_ns[rows], self.end_ns[rows], self.ran_ns[rows], self.ready_ns[rows])
 
 
 def read_ticks(process: Process) -> dict[int, Ticks]:
@@ -119,12 +126,9 @@ def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:
     unseen[~throughout & _is_blind(blind, ticks)] = 0
     chosen = (ticks.ready_ns >= SHORTEST_READY_NS) | (unseen >= SHORTEST_SLEEP_NS)
     pieces: list[tuple[int, int, int]] = []
-    for i in np.flatnonzero(chosen).tolist():
-        stretches = _stretches(
-            thread.stream, waits, int(ticks.begin_ns[i]), int(ticks.end_ns[i]), thread.last_ns
-        )
-        _take(stretches, int(ticks.ready_ns[i]), SHORTEST_READY_NS, levels.READY, pieces)
-        _take(stretches, int(unseen[i]), SHORTEST_SLEEP_NS, levels.WAITING, pieces)
+    for place, stretches in _stretches(thread.stream, waits, ticks, np.flatnonzero(chosen)):
+        _take(stretches, int(ticks.ready_ns[place]), SHORTEST_READY_NS, levels.READY, pieces)
+        _take(stretches, int(unseen[place]), SHORTEST_SLEEP_NS, levels.WAITING, pieces)
     return _overlaid(thread, sorted(pieces))
 
 
@@ -158,16 +162,25 @@ def _waited(stream: Stream, waits: NDArray[np.bool_], ticks: Ticks) -> NDArray[n
 
 
 def _stretches(
-    stream: Stream, waits: NDArray[np.bool_], begin: int, end: int, last_ns: int
-) -> list[list[int]]:
-    """[length, begin, end] of what is no wait between two times, the longest first."""
+    stream: Stream, waits: NDArray[np.bool_], ticks: Ticks, chosen: NDArray[np.int64]
+) -> Iterator[tuple[int, list[list[int]]]]:
+    """Of some ticks: [length, begin, end] of what is no wait in each, the longest first."""
     times, numbers = stream
-    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
-    after = int(np.searchsorted(times, end, side="left"))
-    edges = np.clip(np.append(times[first:after], end), begin, end)
-    length = np.where(waits[numbers[first:after]], 0, np.diff(edges))
-    order = np.argsort(-length, kind="stable")[:MOST_STRETCHES].tolist()
-    return [[int(length[i]), int(edges[i]), int(edges[i + 1])] for i in order if length[i]]
+    begins, ends = ticks.begin_ns[chosen], ticks.end_ns[chosen]
+    first = np.maximum(np.searchsorted(times, begins, side="right") - 1, 0)
+    after = np.maximum(np.searchsorted(times, ends, side="left"), first)
+    rows = zip(*(each.tolist() for each in (chosen, begins, ends, first, after)), strict=True)
+    for place, begin, end, i, j in rows:
+        edges = np.empty(j - i + 1, np.int64)
+        edges[:-1] = times[i:j]
+        edges[-1] = end
+        if i < j:
+            edges[0] = max(edges[0], begin)
+        length = edges[1:] - edges[:-1]
+        length[waits[numbers[i:j]]] = 0
+        long = (length >= SHORTEST_READY_NS).nonzero()[0].tolist()  # no shorter one is taken
+        found = [[int(length[k]), int(edges[k]), int(edges[k + 1])] for k in long]
+        yield place, sorted(found, key=lambda stretch: -stretch[0])[:MOST_STRETCHES]
 
 
 def _take(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import sweep_streams
+from redline.profile.analyse.slices import outline, slices_of
 from redline.profile.analyse.summary import ShareRow, Summary, all_problems, summarize
-from redline.profile.analyse.timeline import OTHER, Stream, Timeline, build_timeline
+from redline.profile.analyse.timeline import OTHER, Stream, Timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
 
 LONGEST_GAP = 5  # a sample stands for at most so many times the median interval around it
@@ -46,7 +48,7 @@ def read_sampled(process: Process) -> Sampled | None:
         return None
     shard = read_shard(path)
     if shard.problem is not None:
-        process.problems.append(f"{path.name}: {shard.problem}")
+        process.note(f"{path.name}: {shard.problem}")
     return weigh(shard)
 
 
@@ -95,34 +97,103 @@ def compare_shares(
         one session is compared with the n-th of that name in the other.
     """
     rows: list[ShareRow] = []
-    others = _by_name(measured)
-    for key, process in _by_name(sampled).items():
-        samples = read_sampled(process)
-        if samples is None or key not in others:
+    here, there = _by_name(measured), _by_name(sampled)
+    seen = {key: samples for key, p in there.items() if (samples := read_sampled(p)) is not None}
+    common = [key for key in there if key in seen and key in here]
+    same = measured is sampled
+    sums = _sums(sampled, {there[key].directory: seen[key] for key in common})
+    others = sums if same else _sums(measured, {here[key].directory: None for key in common})
+    for key in common:
+        own, other = sums[there[key].directory], others[here[key].directory]
+        if not own.number:
             continue
-        timeline = build_timeline(process)
-        same = others[key] is process
-        found = timeline if same else build_timeline(others[key])
-        inside = _state_at(timeline.window, samples.times_ns) == 1
-        inside &= samples.weights_ns > 0
-        if not inside.any():
-            continue
-        shown = inside
-        if same:
-            shown = inside & (_state_at(timeline.blind, samples.times_ns) == 0)
-            measured_levels = _level_shares(found)
-        else:
-            summary = summary or summarize(measured)
-            measured_levels = _corrected_level_shares(summary, found.process.pid)
         if measured.mode != "full":
             measured_levels = {str(level): math.nan for level in levels.LEVELS}
-        codes: list[int] = samples.levels[shown].tolist()
-        names: list[str] = [levels.LEVELS[code] for code in codes]
-        rows += _rows(process, "level", measured_levels, names, samples.weights_ns[shown])
-        marked = _marked_at(timeline, samples.times_ns[inside])
-        weights = samples.weights_ns[inside]
-        rows += _rows(process, "operation", _operation_shares(found), marked, weights)
+        elif same:
+            measured_levels = _normalized(other.level_ns)
+        else:
+            summary = summary or summarize(measured)
+            measured_levels = _corrected_level_shares(summary, here[key].pid)
+        shown = own.beside_probe if same else own.by_level
+        rows += _rows(there[key], "level", measured_levels, shown)
+        rows += _rows(there[key], "operation", _normalized(other.operation_ns), own.by_operation)
     return rows
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Samples by what they show."""
+
+    ns: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # that they stand for
+    number: int = 0
+    squares: float = 0.0  # sum of the squares of what each stands for
+
+    def add(self, names: list[str], which: NDArray[np.int64], weights: NDArray[np.int64]) -> None:
+        """Some samples.
+
+        Args:
+            names: [K] of what can be seen.
+            which: [N] what each shows.
+            weights: [N] ns that each stands for.
+        """
+        held = np.zeros(len(names), np.int64)
+        np.add.at(held, which, weights)
+        for name, ns in zip(names, held.tolist(), strict=True):
+            if ns:
+                self.ns[MERGED.get(name, name)] += ns
+        self.number += len(weights)
+        self.squares += float((weights.astype(np.float64) ** 2).sum())
+
+
+class _ShareSums:
+    """The time of one process by level and by operation, and its samples, slice by slice."""
+
+    def __init__(self, samples: Sampled | None) -> None:
+        self._samples = samples
+        self.level_ns: dict[str, int] = defaultdict(int)  # while the boundary was observed
+        self.operation_ns: dict[str, int] = defaultdict(int)
+        self.by_level, self.beside_probe, self.by_operation = _Tally(), _Tally(), _Tally()
+
+    @property
+    def number(self) -> int:
+        """Of the samples in the recorded time."""
+        return self.by_level.number
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        streams = [timeline.lead, timeline.window, timeline.blind]
+        table = sweep_streams(streams, [len(timeline.states), 2, 2], *timeline.span_ns)[:, 1]
+        marked = _marked_names(timeline)
+        for state, name, ns in zip(timeline.states, marked, table.tolist(), strict=True):
+            level = levels.LEVELS[state.level]
+            self.level_ns[MERGED.get(level, level)] += ns[0]
+            self.operation_ns[name] += sum(ns)
+        if self._samples is not None:
+            self._add_samples(timeline, marked, self._samples)
+
+    def _add_samples(self, timeline: Timeline, marked: list[str], samples: Sampled) -> None:
+        edges = [timeline.begin_ns, timeline.until_ns]
+        first, last = np.searchsorted(samples.times_ns, edges, side="left").tolist()
+        rows = slice(first, None if timeline.is_last else last)
+        times, weights = samples.times_ns[rows], samples.weights_ns[rows]
+        inside = (_state_at(timeline.window, times) == 1) & (weights > 0)
+        observed = inside & (_state_at(timeline.blind, times) == 0)
+        names, seen = list(levels.LEVELS), samples.levels[rows].astype(np.int64)
+        self.by_level.add(names, seen[inside], weights[inside])
+        self.beside_probe.add(names, seen[observed], weights[observed])
+        leads = _state_at(timeline.lead, times[inside]).astype(np.int64)
+        self.by_operation.add(marked, leads, weights[inside])
+
+
+def _sums(session: Session, samples: Mapping[Path, Sampled | None]) -> dict[Path, _ShareSums]:
+    """Of the processes that have an entry."""
+    found = {directory: _ShareSums(each) for directory, each in samples.items()}
+    processes = [p for p in session.processes if p.directory in found]
+    if found:
+        for step in slices_of(outline(processes)):
+            for timeline in step.timelines:
+                found[timeline.process.directory].add(timeline)
+    return found
 
 
 def with_shares(summary: Summary, session: Session, sampled: Session | None = None) -> Summary:
@@ -156,16 +227,12 @@ def _by_name(session: Session) -> dict[tuple[str, int], Process]:
 
 
 def _rows(
-    process: Process,
-    kind: str,
-    measured: Mapping[str, float],
-    seen: list[str],
-    weights: NDArray[np.int64],
+    process: Process, kind: str, measured: Mapping[str, float], seen: _Tally
 ) -> list[ShareRow]:
-    sampled, number = _merge(seen, weights), len(seen)
+    sampled = _normalized(seen.ns)
     # Samples that stand for unequal times tell less than so many equal ones.
-    sizes = weights.astype(np.float64)
-    alike = float(sizes.sum() ** 2 / (sizes**2).sum()) if number else math.nan
+    whole = float(sum(seen.ns.values()))
+    alike = whole**2 / seen.squares if seen.number else math.nan
     return [
         ShareRow(
             process.name,
@@ -175,9 +242,9 @@ def _rows(
             measured.get(name, 0.0),
             share := sampled.get(name, 0.0),
             math.sqrt(share * (1 - share) / alike),
-            number,
+            seen.number,
         )
-        for name in sorted({*measured, *sampled}, key=lambda n: -sampled.get(n, 0.0))
+        for name in sorted({*measured, *sampled}, key=lambda n: (-sampled.get(n, 0.0), n))
         if measured.get(name, 0.0) == measured.get(name, 0.0) or name in sampled
     ]
 
@@ -192,33 +259,9 @@ def _marked_names(timeline: Timeline) -> list[str]:
     return [names[s.marked].name if s.marked in names else OTHER for s in timeline.states]
 
 
-def _marked_at(timeline: Timeline, times: NDArray[np.int64]) -> list[str]:
-    names = _marked_names(timeline)
-    return [names[state] for state in _state_at(timeline.lead, times).tolist()]
-
-
-def _merge(names: list[str], weights: NDArray[np.int64]) -> dict[str, float]:
-    totals: dict[str, int] = defaultdict(int)
-    for name, weight in zip(names, weights.tolist(), strict=True):
-        totals[MERGED.get(name, name)] += weight
-    return _normalized(totals)
-
-
 def _normalized(totals: Mapping[str, float]) -> dict[str, float]:
     whole = sum(totals.values())
     return {name: part / whole for name, part in totals.items() if part}
-
-
-def _level_shares(timeline: Timeline) -> dict[str, float]:
-    """Of the time in which the native boundary was observed."""
-    streams = [timeline.lead, timeline.window, timeline.blind]
-    sizes = [len(timeline.states), 2, 2]
-    table = sweep_streams(streams, sizes, 0, max(timeline.end_ns, 0))[:, 1, 0]
-    totals: dict[str, int] = defaultdict(int)
-    for state, ns in zip(timeline.states, table.tolist(), strict=True):
-        level = levels.LEVELS[state.level]
-        totals[MERGED.get(level, level)] += ns
-    return _normalized(totals)
 
 
 def _corrected_level_shares(summary: Summary, pid: int) -> dict[str, float]:
@@ -226,14 +269,4 @@ def _corrected_level_shares(summary: Summary, pid: int) -> dict[str, float]:
     for cell in summary.cells:
         if cell.pid == pid:
             totals[MERGED.get(cell.level, cell.level)] += cell.corrected_s
-    return _normalized(totals)
-
-
-def _operation_shares(timeline: Timeline) -> dict[str, float]:
-    end_ns = max(timeline.end_ns, 0)
-    sizes = [len(timeline.states), 2]
-    table = sweep_streams([timeline.lead, timeline.window], sizes, 0, end_ns)[:, 1]
-    totals: dict[str, int] = defaultdict(int)
-    for name, ns in zip(_marked_names(timeline), table.tolist(), strict=True):
-        totals[name] += ns
     return _normalized(totals)

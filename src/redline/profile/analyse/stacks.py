@@ -7,6 +7,7 @@ to that of the recording. It belongs to the operation that the thread was in at 
 from __future__ import annotations
 
 import json
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ __all__ = [
     "python_lines",
     "read_stacks",
     "stack_of",
+    "stacks_of",
 ]
 
 
@@ -59,16 +61,48 @@ class Node(NamedTuple):
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stacks:
-    """What was seen of one process."""
+    """What was seen of one process.
+
+    `add` says what the process did meanwhile, slice by slice; what a sample was in is `other`
+    until then.
+    """
 
     codes: list[Code]
     nodes: list[Node]  # a caller comes before whom it calls
     times_ns: NDArray[np.int64]  # [N] since the process's base
     leaves: NDArray[np.int64]  # [N] nodes; NO_CALLER: no Python code
     weights_ns: NDArray[np.int64]  # [N] the time each sample stands for
-    operations: list[str]  # [N]
+    names: list[str]  # of operations
+    places: NDArray[np.uint16]  # [N] in `names`
+
+    @property
+    def operations(self) -> list[str]:
+        """[N] what each sample was in."""
+        return [self.names[place] for place in self.places.tolist()]
+
+    def add(self, timeline: Timeline) -> None:
+        """What the main thread was in, in this slice, whoever led."""
+        main = timeline.process.sources[0].index if timeline.process.sources else None
+        for thread in timeline.threads:
+            if thread.index != main:
+                continue
+            edges = [timeline.begin_ns, timeline.until_ns]
+            first, last = np.searchsorted(self.times_ns, edges, side="left").tolist()
+            last = len(self.times_ns) if timeline.is_last else last
+            at = np.searchsorted(thread.stream[0], self.times_ns[first:last], side="right")
+            into = [
+                self._place(OTHER if state is None else operation_name(timeline, state))
+                for state in thread.states
+            ]
+            numbers = np.concatenate([[0], thread.stream[1]])[at]
+            self.places[first:last] = np.array(into, np.uint16)[numbers]
+
+    def _place(self, name: str) -> int:
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +145,25 @@ class FlameNode(NamedTuple):
     total_s: float
 
 
-def read_stacks(timeline: Timeline) -> Stacks | None:
+def stacks_of(timeline: Timeline) -> Stacks | None:
+    """The samples of a process, and what it was in; None if there are none."""
+    stacks = read_stacks(timeline.process)
+    if stacks is not None:
+        stacks.add(timeline)
+    return stacks
+
+
+def read_stacks(process: Process) -> Stacks | None:
     """The samples of a process; None if there are none.
 
     Rows that make no sense are left out, and counted among the process's problems.
     """
-    process = timeline.process
     path = process.directory / layout.STACKS
     if not path.exists():
         return None
     codes: dict[int, Code] = {}
     nodes: dict[int, Node] = {}
-    seen: list[tuple[int, int, int]] = []
+    seen = array("q")  # time, leaf, weight of each sample
     odd = 0
     for row in _rows(process):
         try:
@@ -130,15 +171,17 @@ def read_stacks(timeline: Timeline) -> Stacks | None:
         except (TypeError, ValueError, LookupError):
             odd += 1
     if odd:
-        process.problems.append(f"{path.name}: {odd} lines that make no sense, ignored")
+        process.note(f"{path.name}: {odd} lines that make no sense, ignored")
     table = np.array(seen, np.int64).reshape(-1, 3)
+    table = table[np.argsort(table[:, 0], kind="stable")]
     return Stacks(
         codes=list(codes.values()),
         nodes=list(nodes.values()),
         times_ns=table[:, 0],
         leaves=table[:, 1],
         weights_ns=table[:, 2],
-        operations=_operations_at(timeline, table[:, 0]),
+        names=[OTHER],
+        places=np.zeros(len(table), np.uint16),
     )
 
 
@@ -154,12 +197,10 @@ def _rows(process: Process) -> Iterator[Any]:
                 except (ValueError, RecursionError):
                     yield None
     except OSError as error:
-        process.problems.append(str(error))
+        process.note(str(error))
 
 
-def _take(
-    row: Any, codes: dict[int, Code], nodes: dict[int, Node], seen: list[tuple[int, int, int]]
-) -> None:
+def _take(row: Any, codes: dict[int, Code], nodes: dict[int, Node], seen: array[int]) -> None:
     kind, *values = row
     if kind == "code":
         number, function, file, line = values
@@ -175,7 +216,7 @@ def _take(
         time_ns, leaf, weight_ns = map(_whole, values)
         if not NO_CALLER <= leaf < len(nodes) or min(time_ns, weight_ns) < 0:
             raise ValueError("of no node")
-        seen.append((time_ns, leaf, weight_ns))
+        seen.extend((time_ns, leaf, weight_ns))
     else:
         raise ValueError("unknown")
 
@@ -184,17 +225,6 @@ def _whole(value: Any) -> int:
     if type(value) is not int or not -LARGEST < value < LARGEST:
         raise TypeError("not a number that can be")
     return value
-
-
-def _operations_at(timeline: Timeline, times: NDArray[np.int64]) -> list[str]:
-    """What the main thread was in, whoever led."""
-    if not timeline.threads:
-        return [OTHER] * len(times)
-    thread = timeline.threads[0]
-    at = np.searchsorted(thread.stream[0], times, side="right")
-    numbers = np.concatenate([[0], thread.stream[1]])[at]
-    names = [OTHER if s is None else operation_name(timeline, s) for s in thread.states]
-    return [names[number] for number in numbers.tolist()]
 
 
 def stack_of(stacks: Stacks, leaf: int) -> list[Node]:
@@ -209,12 +239,15 @@ def stack_of(stacks: Stacks, leaf: int) -> list[Node]:
 
 def _by_leaf(stacks: Stacks) -> dict[tuple[str, int], tuple[int, int]]:
     """{(operation, leaf): (ns, samples)}."""
-    found: dict[tuple[str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
-    rows = zip(stacks.operations, stacks.leaves.tolist(), stacks.weights_ns.tolist(), strict=True)
-    for operation, leaf, ns in rows:
-        before = found[operation, leaf]
-        found[operation, leaf] = before[0] + ns, before[1] + 1
-    return found
+    nodes = len(stacks.nodes) + 1
+    keys = stacks.places.astype(np.int64) * nodes + stacks.leaves + 1
+    every, which = np.unique(keys, return_inverse=True)
+    spent = np.zeros(len(every), np.int64)
+    np.add.at(spent, which, stacks.weights_ns)
+    rows = zip(
+        every.tolist(), spent.tolist(), np.bincount(which, minlength=0).tolist(), strict=True
+    )
+    return {(stacks.names[key // nodes], key % nodes - 1): (ns, n) for key, ns, n in rows}
 
 
 def _spent(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.cells import Cells, Key, compute_cells, operation_name
+from redline.profile.analyse.cells import Cells, CellSums, Key, operation_name
 from redline.profile.analyse.correction import (
     WIDE,
     Cycle,
+    CycleSeeker,
     Estimate,
     ProbeCost,
     estimate_probe_cost,
-    find_cycles,
     prior_of,
 )
-from redline.profile.analyse.processes import Waits, WaitsFor, busy_together, session_span, waits
+from redline.profile.analyse.decoded import Stream
+from redline.profile.analyse.processes import Waits, WaitsFor, WaitSums, session_span
+from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.stacks import (
     PythonFunction,
     PythonLine,
@@ -30,18 +33,17 @@ from redline.profile.analyse.stacks import (
     python_lines,
     read_stacks,
 )
-from redline.profile.analyse.threads import ThreadRow, blind_share, thread_rows
-from redline.profile.analyse.timeline import Decoded, Timeline, build_timeline, decode
-from redline.profile.analyse.transitions import Transitions, transitions
+from redline.profile.analyse.threads import ThreadRow, ThreadSums
+from redline.profile.analyse.timeline import Timeline, decode
+from redline.profile.analyse.transitions import Transitions, TransitionSums
 from redline.profile.gpu.activity import (
     Concurrent,
     DeviceBusy,
+    GpuSums,
     Launched,
     api_stream,
     busy_stream,
-    concurrent_with,
     device_busy,
-    launched_by,
 )
 from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.reader import Process, Session, open_session
@@ -185,45 +187,111 @@ def summarize(session: Session | str | Path) -> Summary:
     """
     if not isinstance(session, Session):
         session = open_session(session)
-    timelines = [build_timeline(process) for process in session.processes]
-    charged = [_callbacks_by_operation(timeline) for timeline in timelines]
-    windows = [_gpu_windows(timeline.process) for timeline in timelines]
-    all_cells = [_cells(t, found) for t, found in zip(timelines, windows, strict=True)]
-    overhead, costs = _overhead(session, timelines, all_cells, charged)
+    outlines = outline(session.processes)
+    sums = [_ProcessSums(each) for each in outlines]
+    begin, end = session_span(outlines)
+    together = WaitSums(session.processes, begin, end)
+    for step in slices_of(outlines):
+        for place, timeline in zip(step.places, step.timelines, strict=True):
+            sums[place].add(timeline)
+        together.add(step.places, step.timelines, step.until_ns)
+    return _summary(session, sums, together, (end - begin) / 1e9)
+
+
+class _ProcessSums:
+    """All tables of one process, slice by slice."""
+
+    def __init__(self, found: Outline) -> None:
+        process = self.process = found.process
+        self.windows = _gpu_windows(process)
+        base_ns = process.base_ns
+        self._gpu = (
+            (busy_stream(self.windows, base_ns), api_stream(self.windows, base_ns))
+            if self.windows
+            else (None, None)
+        )
+        self.gpu = GpuSums(process, self.windows)
+        self.cell_sums = CellSums()
+        self.charges = ChargeSums()
+        self.cycles: dict[int, CycleSeeker] = defaultdict(lambda: CycleSeeker(process))
+        self.threads = ThreadSums(process)
+        self.transitions = TransitionSums(process)
+        self.stacks = read_stacks(process)
+        self.steps = 0
+        self.calls, self.inclusive_ns = np.zeros((2, layout.MAX_IDS), np.int64)
+        self.is_full = process.start.get("mode", "full") == "full"
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        self.cell_sums.add(timeline, *self._gpu)
+        self.charges.add(timeline)
+        self.threads.add(timeline)
+        self.transitions.add(timeline)
+        if self.stacks is not None:
+            self.stacks.add(timeline)
+        if self.windows:
+            self.gpu.add(timeline)
+        for thread in timeline.threads:
+            if self.is_full:
+                self.cycles[thread.index].add(thread, timeline.begin_ns, timeline.until_ns)
+            self.steps += int((thread.special_codes == layout.CODE_STEP).sum())
+            self.calls[: len(thread.counts)] += thread.counts
+            self.inclusive_ns[: len(thread.inclusive_ns)] += thread.inclusive_ns
+
+    def tell_limit(self) -> None:
+        """Say what the limit of the recording cost, if it acted."""
+        most, seen = self.process.event_limit, 1.0 - self.threads.blind_share()
+        if most > 0:
+            self.process.note(
+                f"more than {most:,.0f} events a second: to stay below, native calls were observed "
+                f"{100 * seen:.0f}% of the time; the rest is split like that, and calls in it are "
+                "not counted (see --max-events-per-s)"
+            )
+
+    @cached_property
+    def cells(self) -> Cells:
+        """After the last slice."""
+        return self.cell_sums.result()
+
+
+def _summary(
+    session: Session, sums: list[_ProcessSums], together: WaitSums, wall_s: float
+) -> Summary:
+    for each in sums:
+        each.tell_limit()
+    overhead, costs = _overhead(session, sums)
     is_corrected = any(estimate.corrected for estimate in overhead)
     cells: list[Cell] = []
-    rows: list[ProcessRow] = []
-    functions: list[FunctionRow] = []
-    for timeline, found, cost in zip(timelines, all_cells, costs, strict=True):
-        cells += _cell_rows(timeline.process, found, cost, is_corrected)
-        rows.append(_process_row(timeline, found))
-        functions += _function_rows(timeline)
-    seen = [(t.process, stacks) for t in timelines if (stacks := read_stacks(t)) is not None]
-    begin, end = session_span(timelines)
-    waiting, waiting_for = waits(timelines)
-    gpu = [(timeline, found) for timeline, found in zip(timelines, windows, strict=True) if found]
+    for each, cost in zip(sums, costs, strict=True):
+        cells += _cell_rows(each.process, each.cells, cost, is_corrected)
+    functions = [row for each in sums for row in _function_rows(each)]
+    waiting, waiting_for = together.waits()
+    seen = [(each.process, each.stacks) for each in sums if each.stacks is not None]
+    gpu = [each for each in sums if each.windows]
     return Summary(
         session=str(session.directory),
         mode=session.mode,
-        wall_s=(end - begin) / 1e9,
-        processes=rows,
+        wall_s=wall_s,
+        processes=[_process_row(each) for each in sums],
         cells=cells,
         overhead=overhead,
         functions=sorted(functions, key=lambda row: -row.total_s),
         dropped_events=sum(process.dropped for process in session.processes),
         too_deep_events=sum(process.too_deep for process in session.processes),
         problems=all_problems(session),
-        transitions=[row for t in timelines for row in transitions(t)],
-        busy_together=[BusyTogether(k, ns / 1e9) for k, ns in busy_together(timelines).items()],
+        transitions=[row for each in sums for row in each.transitions.rows()],
+        busy_together=[BusyTogether(k, ns / 1e9) for k, ns in together.busy_together().items()],
         waits=waiting,
         waits_for=waiting_for,
-        gpu_devices=[row for t, found in gpu for row in device_busy(t, found)],
-        gpu_launched=[row for t, found in gpu for row in launched_by(t, found)],
-        gpu_concurrent=[row for t, found in gpu for row in concurrent_with(t, found)],
-        threads=[row for t in timelines for row in thread_rows(t)],
+        gpu_devices=[row for each in gpu for row in device_busy(each.process, each.windows)],
+        gpu_launched=[row for each in gpu for row in each.gpu.launched_by()],
+        gpu_concurrent=[row for each in gpu for row in each.gpu.concurrent_with()],
+        threads=[row for each in sums for row in each.threads.rows()],
         python_functions=[row for each in seen for row in python_functions(*each)],
         python_lines=[row for each in seen for row in python_lines(*each)],
-        attributed=_attributed(all_cells) if session.mode == "full" else math.nan,
+        attributed=_attributed([each.cells for each in sums])
+        if session.mode == "full"
+        else math.nan,
     )
 
 
@@ -236,22 +304,22 @@ def all_problems(session: Session) -> list[str]:
     ]
 
 
-def _overhead(
-    session: Session, timelines: list[Timeline], cells: list[Cells], charged: list[Charge]
-) -> tuple[list[Estimate], list[Costs]]:
+def _overhead(session: Session, sums: list[_ProcessSums]) -> tuple[list[Estimate], list[Costs]]:
     """What the native boundary's probe cost, from the calibration cycles of all threads."""
     if session.mode != "full":
-        return [], [{} for _ in cells]
+        return [], [{} for _ in sums]
     cycles: list[Cycle] = []
-    for timeline in timelines:
-        for shard, thread in zip(timeline.process.threads, timeline.threads, strict=True):
-            cycles += find_cycles(timeline.process, shard, thread)
+    for each in sums:
+        for _, seeker in sorted(each.cycles.items()):
+            cycles += seeker.found()
+    cells = [each.cells for each in sums]
+    charged = [each.charges.result() for each in sums]
     idle = {levels.LEVELS[level] for level in levels.IDLE}
     busy_ns = sum(ns for each in cells for key, ns in each.time_ns.items() if key[2] not in idle)
     interpreted = [_interpreted(each) for each in cells]
     whole: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for charge, python_ns in zip(charged, interpreted, strict=True):
-        for operation in {*charge, *python_ns}:
+        for operation in sorted({*charge, *python_ns}):
             callbacks, marked = charge.get(operation, (0, operation[1]))
             before = whole[marked]
             whole[marked] = before[0] + callbacks, before[1] + python_ns.get(operation, 0)
@@ -274,7 +342,7 @@ def _interpreted(cells: Cells) -> dict[tuple[str, str], int]:
 
 def _costs(charge: Charge, python_ns: dict[tuple[str, str], int], cost: ProbeCost) -> Costs:
     found: Costs = {}
-    for operation in {*charge, *python_ns}:
+    for operation in sorted({*charge, *python_ns}):
         callbacks, marked = charge.get(operation, (0, operation[1]))
         found[operation] = cost.of(marked, callbacks, python_ns.get(operation, 0))
     return found
@@ -293,49 +361,44 @@ def _gpu_windows(process: Process) -> list[GpuWindow]:
     return windows
 
 
-def _cells(timeline: Timeline, windows: list[GpuWindow]) -> Cells:
-    """The cells, with what the GPU's records add to them where it was observed."""
-    if not windows:
-        return compute_cells(timeline)
-    base_ns = timeline.process.base_ns
-    return compute_cells(timeline, busy_stream(windows, base_ns), api_stream(windows, base_ns))
+class ChargeSums:
+    """Probe callbacks per (phase, operation), slice by slice."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice: callbacks of the threads that led when they happened."""
+        for thread in timeline.threads:
+            chosen = thread.special_codes == layout.CODE_CALLBACKS
+            times, values = thread.special_times[chosen], thread.special_values[chosen]
+            own = _states_at(thread.stream, times)
+            phases = _states_at(timeline.phase, times)
+            leads = _states_at(timeline.lead, times)
+            keys = (own << 40) | (leads << 16) | phases
+            every, which = np.unique(keys, return_inverse=True)
+            totals = np.zeros(len(every), np.int64)
+            np.add.at(totals, which, values)
+            for key, total in zip(every.tolist(), totals.tolist(), strict=True):
+                state = thread.states[key >> 40]
+                lead = timeline.states[key >> 16 & 0xFFFFFF]
+                if state is not None and lead.operation == state.operation:
+                    phase = timeline.phases[key & 0xFFFF]
+                    name = timeline.process.names.get(state.marked)
+                    marked = name.name if name is not None else ""
+                    self._counts[phase, operation_name(timeline, state)][marked] += total
+
+    def result(self) -> Charge:
+        """After the last slice; beside each sum the marked operation most of it fell into."""
+        return {
+            operation: (sum(found.values()), max(sorted(found), key=lambda name: found[name]))
+            for operation, found in sorted(self._counts.items())
+        }
 
 
-def _callbacks_by_operation(timeline: Timeline) -> Charge:
-    """Probe callbacks per (phase, operation) of the threads that led when they happened.
-
-    Beside them the marked operation most of them fell into, "" for none.
-    """
-    counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for thread in timeline.threads:
-        chosen = thread.special_codes == layout.CODE_CALLBACKS
-        times, values = thread.special_times[chosen], thread.special_values[chosen]
-        own = _states_at(thread, times)
-        phases = np.concatenate([[0], timeline.phase[1]])[
-            np.searchsorted(timeline.phase[0], times, side="right")
-        ]
-        leads = np.concatenate([[0], timeline.lead[1]])[
-            np.searchsorted(timeline.lead[0], times, side="right")
-        ]
-        keys = (own.astype(np.int64) << 40) | (leads.astype(np.int64) << 16) | phases
-        for key in np.unique(keys):
-            state = thread.states[int(key) >> 40]
-            lead = timeline.states[int(key) >> 16 & 0xFFFFFF]
-            if state is not None and lead.operation == state.operation:
-                phase = timeline.phases[int(key) & 0xFFFF]
-                total = int(values[keys == key].sum())
-                name = timeline.process.names.get(state.marked)
-                marked = name.name if name is not None else ""
-                counts[phase, operation_name(timeline, state)][marked] += total
-    return {
-        operation: (sum(found.values()), max(found, key=lambda name: found[name]))
-        for operation, found in counts.items()
-    }
-
-
-def _states_at(thread: Decoded, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    at = np.searchsorted(thread.stream[0], times, side="right")
-    return np.concatenate([[0], thread.stream[1]])[at]
+def _states_at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    at = np.searchsorted(stream[0], times, side="right")
+    return np.concatenate([[0], stream[1]])[at].astype(np.int64)
 
 
 def correct(cells: Cells, costs: dict[tuple[str, str], float]) -> dict[Key, float]:
@@ -402,18 +465,18 @@ def _cell_rows(process: Process, cells: Cells, costs: Costs, is_corrected: bool)
     return rows
 
 
-def _process_row(timeline: Timeline, cells: Cells) -> ProcessRow:
-    process = timeline.process
+def _process_row(sums: _ProcessSums) -> ProcessRow:
+    process = sums.process
     return ProcessRow(
         name=process.name,
         pid=process.pid,
         parent_pid=process.parent_pid,
-        wall_s=sum(cells.time_ns.values()) / 1e9,
+        wall_s=sum(sums.cells.time_ns.values()) / 1e9,
         cpu_s=_cpu_s(process),
         ended=process.end is not None,
         metadata=process.metadata,
         problems=list(process.problems),
-        steps=sum(int((t.special_codes == layout.CODE_STEP).sum()) for t in timeline.threads),
+        steps=sums.steps,
     )
 
 
@@ -429,24 +492,20 @@ def _cpu_s(process: Process) -> float:
     return max(float(readings[-1]) / 1e6 - before_s, 0.0) if len(readings) else 0.0
 
 
-def _function_rows(timeline: Timeline) -> list[FunctionRow]:
-    process = timeline.process
-    calls, total_ns = np.zeros((2, layout.MAX_IDS), np.int64)
-    unseen = min(blind_share(timeline), MOST_BLIND)
-    for thread in timeline.threads:
-        calls[: len(thread.counts)] += thread.counts
-        total_ns[: len(thread.inclusive_ns)] += thread.inclusive_ns
+def _function_rows(sums: _ProcessSums) -> list[FunctionRow]:
+    process = sums.process
+    unseen = min(sums.threads.blind_share(), MOST_BLIND)
     return [
         FunctionRow(
             process.name,
             process.pid,
             levels.LEVELS[name.level],
             f"{name.module}.{name.name}" if name.module else name.name,
-            int(calls[name.id]),
-            int(total_ns[name.id]) / 1e9,
-            int(calls[name.id]) / (1.0 - unseen),
-            int(total_ns[name.id]) / 1e9 / (1.0 - unseen),
+            calls := int(sums.calls[name.id]),
+            total_s := int(sums.inclusive_ns[name.id]) / 1e9,
+            calls / (1.0 - unseen),
+            total_s / (1.0 - unseen),
         )
         for name in process.names.values()
-        if name.kind == "call" and name.level != levels.PYTHON and calls[name.id]
+        if name.kind == "call" and name.level != levels.PYTHON and sums.calls[name.id]
     ]

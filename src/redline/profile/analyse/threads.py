@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from redline.profile import levels
 from redline.profile.analyse.cells import operation_name, sweep_streams
 from redline.profile.analyse.timeline import Timeline
+from redline.profile.reader import Process
 
-__all__ = ["ThreadRow", "blind_share", "thread_rows"]
+__all__ = ["ThreadRow", "ThreadSums", "blind_share", "thread_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +32,55 @@ class ThreadRow:
     raw_s: float
 
 
+class ThreadSums:
+    """The threads of a process, slice by slice."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._held: dict[int, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+        self._recorded = self._blind = 0
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        span = timeline.span_ns
+        blind = sweep_streams([timeline.window, timeline.blind], [2, 2], *span)
+        self._recorded += int(blind[1].sum())
+        self._blind += int(blind[1, 1])
+        if timeline.num_threads < 2:
+            return
+        for thread in timeline.threads:
+            sizes = [len(thread.states), 2]
+            held: NDArray[np.int64] = sweep_streams([thread.stream, timeline.window], sizes, *span)
+            found = self._held[thread.index]
+            for state, ns in zip(thread.states, held[:, 1].tolist(), strict=True):
+                if state is not None and ns:
+                    found[operation_name(timeline, state), levels.LEVELS[state.level]] += ns
+
+    def rows(self) -> list[ThreadRow]:
+        """All threads by time; none of a process with one thread."""
+        rows: list[ThreadRow] = []
+        process = self._process
+        for index, found in sorted(self._held.items()):
+            own = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+            rows += [ThreadRow(process.name, process.pid, index, *key, ns / 1e9) for key, ns in own]
+        return rows
+
+    def blind_share(self) -> float:
+        """The part of the recorded time in which native calls were not observed, of 1."""
+        return self._blind / self._recorded if self._recorded else 0.0
+
+
+def _sums(timeline: Timeline) -> ThreadSums:
+    sums = ThreadSums(timeline.process)
+    sums.add(timeline)
+    return sums
+
+
 def thread_rows(timeline: Timeline) -> list[ThreadRow]:
     """All threads of a process by time; none of a process with one thread."""
-    if len(timeline.threads) < 2:
-        return []
-    process, rows = timeline.process, list[ThreadRow]()
-    for thread in timeline.threads:
-        sizes = [len(thread.states), 2]
-        streams = [thread.stream, timeline.window]
-        held: NDArray[np.int64] = sweep_streams(streams, sizes, 0, max(timeline.end_ns, 0))
-        found: dict[tuple[str, str], int] = defaultdict(int)
-        for state, ns in zip(thread.states, held[:, 1].tolist(), strict=True):
-            if state is not None and ns:
-                found[operation_name(timeline, state), levels.LEVELS[state.level]] += ns
-        own = sorted(found.items(), key=lambda item: -item[1])
-        rows += [
-            ThreadRow(process.name, process.pid, thread.index, *key, ns / 1e9) for key, ns in own
-        ]
-    return rows
+    return _sums(timeline).rows()
 
 
 def blind_share(timeline: Timeline) -> float:
     """The part of the recorded time in which native calls were not observed, of 1."""
-    streams = [timeline.window, timeline.blind]
-    held = sweep_streams(streams, [2, 2], 0, max(timeline.end_ns, 0))
-    recorded = int(held[1].sum())
-    return int(held[1, 1]) / recorded if recorded else 0.0
+    return _sums(timeline).blind_share()

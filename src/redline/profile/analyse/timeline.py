@@ -6,16 +6,17 @@ A stream is `(times [N] int64 ns, states [N] uint32)`: state `states[i]` holds f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.blocked import blocked, still_waiting
-from redline.profile.analyse.decoded import Decoded, State, Stream, decode
-from redline.profile.analyse.gaps import named_gaps
-from redline.profile.analyse.scheduling import read_ticks, scheduled
+from redline.profile.analyse.blocked import Wait, blocked, silent_waits, still_waiting
+from redline.profile.analyse.decoded import FOREVER, Cursor, Decoded, State, Stream, decode
+from redline.profile.analyse.gaps import Gaps, gaps_of
+from redline.profile.analyse.scheduling import Ticks, read_ticks, scheduled
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process
 
@@ -24,12 +25,28 @@ NO_PHASE = ""
 IDLE_RANKS = {levels.READY: 1, levels.WAITING: 2}
 ABSENT_RANK = 3
 
-__all__ = ["OTHER", "Decoded", "State", "Stream", "Timeline", "build_timeline", "decode"]
+__all__ = [
+    "OTHER",
+    "Decoded",
+    "Follower",
+    "Slice",
+    "State",
+    "Stream",
+    "Timeline",
+    "assemble",
+    "build_timeline",
+    "decode",
+    "end_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A process over time: who leads, in which phase, what was being observed."""
+    """A process over time: who leads, in which phase, what was being observed.
+
+    Of the whole recording, or of a slice of it (see `slices`). The streams of a slice begin with
+    the states that last into it.
+    """
 
     process: Process
     threads: list[Decoded]
@@ -39,7 +56,43 @@ class Timeline:
     phase: Stream
     window: Stream  # 1 while recording
     blind: Stream  # 1 while the native boundary was not observed, for calibration
-    end_ns: int
+    end_ns: int  # of the recording
+    all_blind: Stream | None = None  # `blind` of the whole recording; None: this is the whole
+    num_threads: int = 1  # of the whole recording
+    begin_ns: int = 0  # of the slice
+    until_ns: int = FOREVER  # of the slice, which holds all events before
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """From when to when something was recorded in it; empty where that is over."""
+        end = max(self.end_ns, 0)
+        return min(self.begin_ns, end), min(self.until_ns, end)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows this slice."""
+        return self.until_ns == FOREVER
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What the events of a process say between two times."""
+
+    begin_ns: int
+    until_ns: int
+    threads: list[Decoded]
+    blind: Stream
+    window: Stream
+    phases: list[str]
+    phase: Stream
+    switched: Stream  # of `blind` what is not of an earlier slice
+
+    def cut(self, stream: Stream) -> Stream:
+        """Without what begins after the slice."""
+        if self.until_ns == FOREVER:
+            return stream
+        last = int(np.searchsorted(stream[0], self.until_ns, side="left"))
+        return stream[0][:last], stream[1][:last]
 
 
 def build_timeline(process: Process) -> Timeline:
@@ -48,17 +101,134 @@ def build_timeline(process: Process) -> Timeline:
     The first thread leads unless it waits or is gone; then the next that does not wait. So a
     process counts as waiting only while all its threads wait.
     """
-    threads = [decode(process, shard) for shard in process.threads]
-    blind = _switch(threads, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON)
-    begins = blind[0][blind[1] == 1]
-    threads = [still_waiting(thread, begins) for thread in threads]
+    part = Follower(process).advance(0, FOREVER)
     ticks = read_ticks(process)
+    waits = [] if ticks else silent_waits(part.threads)
+    gaps = {thread.index: gaps_of(process, [thread]) for thread in part.threads}
+    end_ns = end_of(process, max((thread.last_ns for thread in part.threads), default=0))
+    for source in process.sources:
+        if source.problem is not None:
+            process.note(f"{source.path.name}: {source.problem}")
+    return assemble(process, part, ticks, waits, gaps, end_ns, part.blind)
+
+
+class Follower:
+    """Follows the events of a process from one time to the next.
+
+    Args:
+        process: to follow.
+        begins_ns: per shard when each of its pieces begins; None: it is followed at once.
+    """
+
+    def __init__(self, process: Process, begins_ns: list[NDArray[np.int64]] | None = None) -> None:
+        self._process, self._in_slices = process, begins_ns is not None
+        sources = process.sources
+        begins: Sequence[NDArray[np.int64] | None] = begins_ns or [None] * len(sources)
+        self._cursors = [Cursor(process, s, b) for s, b in zip(sources, begins, strict=True)]
+        self._blind = self._window = 0
+        self._open_phases: list[int] = []
+        self._ends: dict[int, tuple[State | None, State | None]] = {}
+
+    def advance(self, begin_ns: int, until_ns: int) -> Slice:
+        """What happened between two times; the first is where the last call ended."""
+        decoded = [
+            cursor.advance(begin_ns, until_ns)
+            for cursor in self._cursors
+            if not (self._in_slices and cursor.is_idle(until_ns))
+        ]
+        switched = _switch(decoded, layout.CODE_PROBE_OFF, layout.CODE_PROBE_ON)
+        begins = switched[0][switched[1] == 1]
+        threads = [self._still_waiting(thread, begin_ns, begins) for thread in decoded]
+        windows = _switch(threads, layout.CODE_WINDOW_ON, layout.CODE_WINDOW_OFF)
+        blind = _from(begin_ns, self._blind, switched)
+        window = _from(begin_ns, self._window, windows)
+        self._blind, self._window = _last(blind), _last(window)
+        phases, phase = _phases(self._process, threads, self._open_phases, begin_ns)
+        return Slice(begin_ns, until_ns, threads, blind, window, phases, phase, switched)
+
+    def _still_waiting(
+        self, thread: Decoded, begin_ns: int, blind_ns: NDArray[np.int64]
+    ) -> Decoded:
+        """As `still_waiting`, also where it was in an earlier slice that the probe went off."""
+        plain, shown = self._ends.get(thread.index, (None, None))
+        found = _still_waiting_after(thread, plain, begin_ns, blind_ns)
+        times, numbers = found.stream
+        lasts = len(times) > 0 and times[0] == begin_ns and found.states[int(numbers[0])] == plain
+        if lasts and shown != plain:
+            own = numbers.copy()
+            own[0] = len(found.states)
+            found = replace(found, stream=(times, own), states=[*found.states, shown])
+        found = replace(found, before=shown)
+        self._ends[thread.index] = thread.last_state(), found.last_state()
+        return found
+
+
+def _still_waiting_after(
+    thread: Decoded, plain: State | None, begin_ns: int, blind_ns: NDArray[np.int64]
+) -> Decoded:
+    """`still_waiting`, also where the probe goes off just as the slice begins."""
+    if plain is None or begin_ns not in blind_ns:
+        return still_waiting(thread, blind_ns)
+    times, numbers = thread.stream
+    first = np.array([begin_ns - 1], np.int64), np.array([len(thread.states)], np.uint32)
+    stream = np.concatenate([first[0], times]), np.concatenate([first[1], numbers])
+    found = still_waiting(replace(thread, stream=stream, states=[*thread.states, plain]), blind_ns)
+    return replace(found, stream=(found.stream[0][1:], found.stream[1][1:]))
+
+
+def assemble(
+    process: Process,
+    part: Slice,
+    ticks: dict[int, Ticks],
+    waits: list[Wait],
+    gaps: dict[int, Gaps],
+    end_ns: int,
+    all_blind: Stream,
+) -> Timeline:
+    """The timeline of a slice.
+
+    Args:
+        process: it belongs to.
+        part: what its events say.
+        ticks: of its threads; empty where the system does not tell.
+        waits: which no event says, used where there are no ticks.
+        gaps: how to name those of each thread.
+        end_ns: of the recording.
+        all_blind: of the whole recording.
+    """
+    threads = part.threads
     if ticks:
-        seen = blind if process.start.get("mode") == "full" else None
-        threads = [scheduled(thread, ticks[thread.index], seen) for thread in threads]
+        seen = part.blind if process.start.get("mode") == "full" else None
+        threads = [
+            scheduled(thread, ticks[thread.index].between(part.begin_ns, part.until_ns), seen)
+            for thread in threads
+        ]
     else:
-        threads = blocked(threads)
-    threads = [named_gaps(process, thread) for thread in threads]
+        threads = [blocked(thread, waits, part.begin_ns, part.until_ns) for thread in threads]
+    threads = [
+        replace(named, stream=part.cut(named.stream))
+        for named in (gaps[thread.index].name(thread, part.begin_ns) for thread in threads)
+    ]
+    states, lead = _leading(threads)
+    return Timeline(
+        process=process,
+        threads=threads,
+        states=states,
+        lead=lead,
+        phases=part.phases,
+        phase=part.phase,
+        window=part.window,
+        blind=part.blind,
+        end_ns=end_ns,
+        all_blind=all_blind,
+        num_threads=len(process.sources),
+        begin_ns=part.begin_ns,
+        until_ns=part.until_ns,
+    )
+
+
+def _leading(threads: list[Decoded]) -> tuple[list[State], Stream]:
+    """Who leads at each instant."""
     table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
     streams: list[tuple[Decoded, NDArray[np.uint32], NDArray[np.bool_]]] = []
     for thread in threads:
@@ -72,19 +242,20 @@ def build_timeline(process: Process) -> Timeline:
     ]
     states = list(table)
     idle = bytes([ABSENT_RANK, *(IDLE_RANKS.get(s.level, 0) for s in states)])
-    lead = _first_busy(absent, idle)
-    phases, phase = _phases(process, threads)
-    return Timeline(
-        process=process,
-        threads=threads,
-        states=[State(0, 0, levels.PYTHON), *states],
-        lead=lead,
-        phases=phases,
-        phase=phase,
-        window=_switch(threads, layout.CODE_WINDOW_ON, layout.CODE_WINDOW_OFF),
-        blind=blind,
-        end_ns=_end_of(process, threads),
-    )
+    return [State(0, 0, levels.PYTHON), *states], _first_busy(absent, idle)
+
+
+def _last(stream: Stream) -> int:
+    return int(stream[1][-1]) if len(stream[1]) else 0
+
+
+def _from(begin_ns: int, state: int, stream: Stream) -> Stream:
+    """A stream of a slice, with the state that lasts into it."""
+    times, states = stream
+    if state == 0 or (len(times) and times[0] == begin_ns):
+        return stream
+    first = np.array([begin_ns], np.int64), np.array([state], np.uint32)
+    return np.concatenate([first[0], times]), np.concatenate([first[1], states])
 
 
 def _empty() -> Stream:
@@ -107,14 +278,18 @@ def _lead(a: Stream, b: Stream, idle: bytes) -> Stream:
     return np.frombuffer(times, np.int64), np.frombuffer(states, np.uint32)
 
 
-def _end_of(process: Process, threads: list[Decoded]) -> int:
-    """The last instant that is known of, ns since the base."""
+def end_of(process: Process, last_ns: int) -> int:
+    """The last instant that is known of, ns since the base.
+
+    Args:
+        process: to look at.
+        last_ns: of the last event of its threads.
+    """
     if process.end is not None:
         return int(process.end["time_ns"]) - process.base_ns
-    last = [thread.last_ns for thread in threads]
     if process.monitor is not None:
-        last.append(decode(process, process.monitor).last_ns)
-    return max(last, default=0)
+        return max(last_ns, decode(process, process.monitor).last_ns)
+    return last_ns
 
 
 def _special(threads: list[Decoded], wanted: set[int]) -> list[tuple[int, int]]:
@@ -146,14 +321,24 @@ def _switch(threads: list[Decoded], on: int, off: int) -> Stream:
     return _as_stream([(t, int(code == on)) for t, code in _special(threads, {on, off})])
 
 
-def _phases(process: Process, threads: list[Decoded]) -> tuple[list[str], Stream]:
-    """The innermost phase of the process at each time."""
+def _phases(
+    process: Process, threads: list[Decoded], stack: list[int], begin_ns: int
+) -> tuple[list[str], Stream]:
+    """The innermost phase of the process at each time.
+
+    Args:
+        process: it belongs to.
+        threads: of a slice.
+        stack: ids of the phases that are open, kept up to date.
+        begin_ns: of the slice.
+    """
     ids = {name.id: name.name for name in process.names.values() if name.kind == "phase"}
     numbers: dict[str, int] = {NO_PHASE: 0}
     codes = {2 * number + end for number in ids for end in (0, 1)}
     windows = {layout.CODE_WINDOW_OFF}
-    stack: list[int] = []
     points: list[tuple[int, int]] = []
+    if stack:
+        points.append((begin_ns, numbers.setdefault(ids[stack[-1]], len(numbers))))
     for time, code in _special(threads, codes | windows):
         if code in windows:
             stack.clear()

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.timeline import OTHER, Decoded, Stream, Timeline
-from redline.profile.reader import Process, Shard
+from redline.profile.reader import Process
 
-__all__ = ["Transitions", "entry_times", "transitions"]
+__all__ = ["TransitionSums", "Transitions", "begins_of", "entry_times", "transitions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +45,63 @@ class Transitions:
 
 def transitions(timeline: Timeline) -> list[Transitions]:
     """Count the transitions of a process, the most frequent first."""
-    process = timeline.process
-    counts: dict[tuple[int, int], int] = defaultdict(int)
-    entries: dict[int, int] = defaultdict(int)
-    steps = 0
-    is_begin = np.zeros(2 * layout.MAX_IDS, bool)
-    kinds = {"operation", "inferred"}
-    is_begin[[2 * n.id for n in process.names.values() if n.kind in kinds]] = True
-    for thread, shard in zip(timeline.threads, process.threads, strict=True):
-        for key, count in _crossings(thread).items():
-            counts[key] += count
-        for number, count in _entries(timeline, shard, is_begin).items():
-            entries[number] += count
-        at = thread.special_times[thread.special_codes == layout.CODE_STEP]
-        steps += int((~_is_on(timeline.blind, at)).sum())
-    names = {i: name.name for i, name in process.names.items()}
-    merged: dict[tuple[str, int], int] = defaultdict(int)
-    for (operation, level), count in counts.items():
-        merged[names.get(operation, OTHER), level] += count
-    begun: dict[str, int] = defaultdict(int)
-    for number, count in entries.items():
-        begun[names[number]] += count
-    rows = [
-        Transitions(
-            process.name,
-            process.pid,
-            operation,
-            levels.LEVELS[level],
-            count,
-            steps,
-            begun.get(operation, 0),
-        )
-        for (operation, level), count in merged.items()
-    ]
-    return sorted(rows, key=lambda row: -row.count)
+    sums = TransitionSums(timeline.process)
+    sums.add(timeline)
+    return sums.rows()
+
+
+class TransitionSums:
+    """The transitions of a process, slice by slice."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._counts: dict[tuple[int, int], int] = defaultdict(int)
+        self._entries: dict[int, int] = defaultdict(int)
+        self._steps = 0
+        self._is_begin = begins_of(process, None)
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        for thread in timeline.threads:
+            for key, count in _crossings(thread).items():
+                self._counts[key] += count
+            for number, count in _entries(timeline, thread, self._is_begin).items():
+                self._entries[number] += count
+            at = thread.special_times[thread.special_codes == layout.CODE_STEP]
+            self._steps += int((~_is_on(timeline.blind, at)).sum())
+
+    def rows(self) -> list[Transitions]:
+        """After the last slice; the most frequent first."""
+        process = self._process
+        names = {i: name.name for i, name in process.names.items()}
+        merged: dict[tuple[str, int], int] = defaultdict(int)
+        for (operation, level), count in self._counts.items():
+            merged[names.get(operation, OTHER), level] += count
+        begun: dict[str, int] = defaultdict(int)
+        for number, count in self._entries.items():
+            begun[names[number]] += count
+        rows = [
+            Transitions(
+                process.name,
+                process.pid,
+                operation,
+                levels.LEVELS[level],
+                count,
+                self._steps,
+                begun.get(operation, 0),
+            )
+            for (operation, level), count in sorted(merged.items())
+        ]
+        return sorted(rows, key=lambda row: -row.count)
+
+
+def begins_of(process: Process, operation: str | None) -> NDArray[np.bool_]:
+    """Which codes begin an operation of this name; None: of any."""
+    found = np.zeros(2 * layout.MAX_IDS, bool)
+    for name in process.names.values():
+        if name.kind in ("operation", "inferred") and operation in (None, name.name):
+            found[2 * name.id] = True
+    return found
 
 
 def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
@@ -87,7 +110,8 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     level = np.array([python if s is None else s.level for s in thread.states], np.int64)
     operation = np.array([0 if s is None else s.operation for s in thread.states], np.int64)
     states = thread.stream[1]
-    before = np.concatenate([[python], level[states][:-1]]) if len(states) else states
+    first = python if thread.before is None else thread.before.level
+    before = np.concatenate([[first], level[states][:-1]]) if len(states) else states
     into = states[(before == python) & (level[states] != python)]
     counts: dict[tuple[int, int], int] = defaultdict(int)
     for state, count in enumerate(np.bincount(into, minlength=1).tolist()):
@@ -96,26 +120,13 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     return counts
 
 
-def _entries(timeline: Timeline, shard: Shard, is_begin: NDArray[np.bool_]) -> dict[int, int]:
+def _entries(timeline: Timeline, thread: Decoded, is_begin: NDArray[np.bool_]) -> dict[int, int]:
     """{operation: how often it began while the boundary was observed}."""
-    rows = np.flatnonzero(is_begin[shard.codes])
-    rows = rows[~_is_on(timeline.blind, _times_of(shard, rows))]
-    counts = np.bincount(shard.codes[rows] >> 1, minlength=1).tolist()
+    codes = thread.rows[1]
+    rows = np.flatnonzero(is_begin[codes])
+    rows = rows[~_is_on(timeline.blind, thread.times_of(rows))]
+    counts = np.bincount(codes[rows] >> 1, minlength=1).tolist()
     return {number: count for number, count in enumerate(counts) if count}
-
-
-def _times_of(shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ns since the process's base of some timed rows, each after an anchor or the shard's start."""
-    codes, deltas = shard.codes, shard.deltas.astype(np.int64)
-    payload = (codes >= layout.CODE_ANCHOR) & (codes < layout.CODE_BEAT)
-    running = np.cumsum(np.where(payload, 0, deltas))
-    anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
-    which = np.searchsorted(anchors, rows) - 1
-    if len(anchors) == 0:
-        return running[rows]
-    absolute = (deltas[anchors - 1] << 32) + deltas[anchors]
-    since_anchor = running[rows] - running[anchors][which]
-    return np.where(which >= 0, absolute[which] + since_anchor, running[rows])
 
 
 def _is_on(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -123,10 +134,10 @@ def _is_on(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at] == 1
 
 
-def entry_times(process: Process, shard: Shard, operation: str) -> NDArray[np.int64]:
-    """[N] when an operation began in a thread, ns since the process's base."""
-    kinds = {"operation", "inferred"}
-    is_begin = np.zeros(2 * layout.MAX_IDS, bool)
-    named = [n.id for n in process.names.values() if n.kind in kinds and n.name == operation]
-    is_begin[[2 * number for number in named]] = True
-    return _times_of(shard, np.flatnonzero(is_begin[shard.codes]))
+def entry_times(timeline: Timeline, operation: str) -> NDArray[np.int64]:
+    """[N] when an operation began, in order, ns since the process's base."""
+    is_begin = begins_of(timeline.process, operation)
+    found = [
+        thread.times_of(np.flatnonzero(is_begin[thread.rows[1]])) for thread in timeline.threads
+    ]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))

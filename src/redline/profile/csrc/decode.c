@@ -1,9 +1,14 @@
-/* Turn the rows of a shard into change points: at which time which state began. */
+/* Turn the rows of a shard into change points: at which time which state began.
+ *
+ * A shard may come in pieces: what is open at the end of one is handed to the next, so that the
+ * pieces say together what the whole says.
+ */
 #include "sweep.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "arrow_stream.h"
 #include "recorder.h"
 
 enum { KIND_OPERATION = 0, KIND_INFERRED = 1, KIND_PHASE = 2, KIND_CALL = 3, KIND_NONE = 255 };
@@ -39,9 +44,21 @@ typedef struct {
     Open stack[STACK];
     Py_ssize_t depth, lost;
     State state;
+    int64_t now;
+    uint64_t high;
+    uint16_t used; /* the largest id that has a count or a time */
+    int started, there; /* whether an event came, and whether the thread is there */
     uint64_t last_key;
     uint32_t last_number;
 } Decoder;
+
+/* What is handed from one piece of a shard to the next; the open entries follow it. */
+typedef struct {
+    int64_t now, depth, lost;
+    uint64_t high;
+    State state;
+    int32_t started, there;
+} Carry;
 
 /* Twice as many as all ids at all levels; what is not used is never touched. */
 enum { INDEX_SIZE = 1 << 19 };
@@ -80,6 +97,7 @@ static void point(Decoder *d, int64_t now, uint32_t number) {
         d->times[d->points] = now;
         d->states[d->points++] = number;
     }
+    d->there = number != 0;
 }
 
 static void special(Decoder *d, int64_t now, uint16_t code, int64_t value) {
@@ -109,6 +127,7 @@ static void begin(Decoder *d, int64_t now, uint16_t id) {
     o->since = now;
     o->outside = d->state;
     d->counts[id]++;
+    d->used = id > d->used ? id : d->used;
     enter(d, id);
     point(d, now, number_of(d, key_of(d->state)));
 }
@@ -117,6 +136,7 @@ static void begin(Decoder *d, int64_t now, uint16_t id) {
 static void add_inclusive(Decoder *d, uint16_t id, int64_t since, int64_t now) {
     d->inclusive_ns[id] =
         (int64_t)((uint64_t)d->inclusive_ns[id] + ((uint64_t)now - (uint64_t)since));
+    d->used = id > d->used ? id : d->used;
 }
 
 static void end(Decoder *d, int64_t now, uint16_t id) {
@@ -178,39 +198,79 @@ static void timed(Decoder *d, int64_t now, uint16_t code) {
     }
 }
 
-static int64_t run(Decoder *d, const uint32_t *deltas, const uint16_t *codes, Py_ssize_t rows) {
-    int64_t now = 0;
-    uint64_t high = 0;
-    int started = 0;
+/* Follow the rows up to the first event at `until` or later; how many that were. */
+static Py_ssize_t run(Decoder *d, const uint32_t *deltas, const uint16_t *codes, Py_ssize_t rows,
+                      int64_t until) {
     for (Py_ssize_t i = 0; i < rows; i++) {
         const uint16_t code = codes[i];
-        if (code >= 2 * RL_FIRST_ID) {
-            now += deltas[i];
-        } else if (code == RL_CODE_HIGH) {
-            high = deltas[i];
+        if (code == RL_CODE_HIGH) {
+            d->high = deltas[i];
             continue;
-        } else if (code == RL_CODE_ANCHOR) {
-            now = (int64_t)((high << 32) | deltas[i]);
-            high = 0;
-            continue;
-        } else if ((code >= RL_CODE_CPU && code <= RL_CODE_PROCESS_CPU)) {
-            special(d, now, code, (int64_t)((high << 32) | deltas[i]));
-            high = 0;
-            continue;
-        } else {
-            now += deltas[i];
         }
-        if (!started) {
-            started = 1;
-            point(d, now, number_of(d, key_of(d->state)));
+        if (code == RL_CODE_ANCHOR) {
+            d->now = (int64_t)((d->high << 32) | deltas[i]);
+            d->high = 0;
+            continue;
         }
-        timed(d, now, code);
+        if (code >= RL_CODE_CPU && code <= RL_CODE_PROCESS_CPU) {
+            special(d, d->now, code, (int64_t)((d->high << 32) | deltas[i]));
+            d->high = 0;
+            continue;
+        }
+        const int64_t then = d->now + deltas[i];
+        if (then >= until) {
+            return i;
+        }
+        d->now = then;
+        if (!d->started) {
+            d->started = 1;
+            point(d, then, number_of(d, key_of(d->state)));
+        }
+        timed(d, then, code);
     }
-    return now;
+    return rows;
+}
+
+/* Go on where the piece before ended, at `from`; 0 if that is no carry of ours. */
+static int resume(Decoder *d, const Py_buffer *carry, int64_t from) {
+    Carry c;
+    if (carry->len == 0) {
+        return 1;
+    }
+    if (carry->len < (Py_ssize_t)sizeof c) {
+        return 0;
+    }
+    memcpy(&c, carry->buf, sizeof c);
+    if (c.depth < 0 || c.depth > STACK ||
+        carry->len != (Py_ssize_t)(sizeof c + (size_t)c.depth * sizeof(Open))) {
+        return 0;
+    }
+    memcpy(d->stack, (const char *)carry->buf + sizeof c, (size_t)c.depth * sizeof(Open));
+    d->now = c.now;
+    d->depth = c.depth;
+    d->lost = c.lost;
+    d->high = c.high;
+    d->state = c.state;
+    d->started = c.started;
+    if (c.there) {
+        point(d, from, number_of(d, key_of(d->state)));
+    }
+    return 1;
+}
+
+static PyObject *carry_of(const Decoder *d) {
+    const Carry c = {d->now, d->depth, d->lost, d->high, d->state, d->started, d->there};
+    const size_t open = (size_t)d->depth * sizeof(Open);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof c + open));
+    if (bytes != NULL) {
+        memcpy(PyBytes_AS_STRING(bytes), &c, sizeof c);
+        memcpy(PyBytes_AS_STRING(bytes) + sizeof c, d->stack, open);
+    }
+    return bytes;
 }
 
 static int allocate(Decoder *d, Py_ssize_t rows) {
-    const size_t n = (size_t)rows + 2;
+    const size_t n = (size_t)rows + 3;
     d->times = malloc(n * 8);
     d->states = malloc(n * 4);
     d->special_times = malloc(n * 8);
@@ -240,12 +300,31 @@ static void release(Decoder *d) {
     free(d);
 }
 
-/* decode(deltas, codes, kinds, levels) -> dict of bytes, see analyse/decoded.py */
+static PyObject *result_of(const Decoder *d, Py_ssize_t rows) {
+    const Py_ssize_t ids = (Py_ssize_t)d->used + 1;
+    PyObject *carry = carry_of(d);
+    if (carry == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue(
+        "{s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:L,s:n,s:N}", "times", (char *)d->times,
+        d->points * 8, "states", (char *)d->states, d->points * 4, "special_times",
+        (char *)d->special_times, d->specials * 8, "special_codes", (char *)d->special_codes,
+        d->specials * 2, "special_values", (char *)d->special_values, d->specials * 8, "keys",
+        (char *)d->keys, (Py_ssize_t)d->num_keys * 8, "inclusive_ns", (char *)d->inclusive_ns,
+        ids * 8, "counts", (char *)d->counts, ids * 8, "last_ns", (long long)d->now, "rows", rows,
+        "carry", carry);
+}
+
+/* decode(deltas, codes, kinds, levels, carry, from_ns, until_ns) -> dict of bytes, see
+ * analyse/decoded.py */
 static PyObject *decode(PyObject *module, PyObject *args) {
     (void)module;
-    Py_buffer deltas, codes, kinds, levels;
+    Py_buffer deltas, codes, kinds, levels, carry;
+    long long from, until;
     PyObject *result = NULL;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*:decode", &deltas, &codes, &kinds, &levels)) {
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*LL:decode", &deltas, &codes, &kinds, &levels, &carry,
+                          &from, &until)) {
         return NULL;
     }
     const Py_ssize_t rows = deltas.len / 4;
@@ -254,21 +333,16 @@ static PyObject *decode(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "columns differ in length, or the name tables are short");
     } else if (d == NULL || !allocate(d, rows)) {
         PyErr_NoMemory();
+    } else if (!resume(d, &carry, from)) {
+        PyErr_SetString(PyExc_ValueError, "no carry of an earlier piece");
     } else {
-        int64_t last;
+        Py_ssize_t done;
         d->kinds = kinds.buf;
         d->levels = levels.buf;
         Py_BEGIN_ALLOW_THREADS;
-        last = run(d, deltas.buf, codes.buf, rows);
+        done = run(d, deltas.buf, codes.buf, rows, until);
         Py_END_ALLOW_THREADS;
-        result = Py_BuildValue(
-            "{s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:y#,s:L}", "times", (char *)d->times,
-            d->points * 8, "states", (char *)d->states, d->points * 4, "special_times",
-            (char *)d->special_times, d->specials * 8, "special_codes", (char *)d->special_codes,
-            d->specials * 2, "special_values", (char *)d->special_values, d->specials * 8, "keys",
-            (char *)d->keys, (Py_ssize_t)d->num_keys * 8, "inclusive_ns", (char *)d->inclusive_ns,
-            (Py_ssize_t)NUM_IDS * 8, "counts", (char *)d->counts, (Py_ssize_t)NUM_IDS * 8,
-            "last_ns", (long long)last);
+        result = result_of(d, done);
     }
     if (d != NULL) {
         release(d);
@@ -277,10 +351,32 @@ static PyObject *decode(PyObject *module, PyObject *args) {
     PyBuffer_Release(&codes);
     PyBuffer_Release(&kinds);
     PyBuffer_Release(&levels);
+    PyBuffer_Release(&carry);
     return result;
 }
 
+/* arrow_schema(): how every shard begins. */
+static PyObject *arrow_schema(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyBytes_FromStringAndSize((const char *)RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA);
+}
+
+/* arrow_header(rows): what precedes a batch of so many rows. */
+static PyObject *arrow_header(PyObject *module, PyObject *number) {
+    (void)module;
+    unsigned char header[sizeof RL_ARROW_BATCH];
+    const size_t rows = PyLong_AsSize_t(number);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    rl_arrow_batch_header(header, rows);
+    return PyBytes_FromStringAndSize((const char *)header, sizeof header);
+}
+
 PyMethodDef rl_decode_methods[] = {
-    {"decode", decode, METH_VARARGS, "decode(deltas, codes, kinds, levels) -> dict of bytes."},
+    {"arrow_schema", arrow_schema, METH_NOARGS, "arrow_schema() -> bytes: how a shard begins."},
+    {"arrow_header", arrow_header, METH_O, "arrow_header(rows) -> bytes that precede a batch."},
+    {"decode", decode, METH_VARARGS, "decode(deltas, codes, kinds, levels, carry, from_ns, until_ns) -> dict of bytes."},
     {NULL, NULL, 0, NULL},
 };

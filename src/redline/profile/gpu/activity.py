@@ -33,12 +33,14 @@ from redline.profile.gpu.records import (
     GpuRecords,
     GpuWindow,
 )
+from redline.profile.reader import Process
 
 BEFORE = "(before the window)"
 
 __all__ = [
     "Concurrent",
     "DeviceBusy",
+    "GpuSums",
     "Launched",
     "api_stream",
     "busy_stream",
@@ -132,7 +134,7 @@ def api_stream(windows: list[GpuWindow], base_ns: int) -> Stream:
     return times, np.maximum(_held(in_call, times), 2 * _held(in_wait, times)).astype(np.uint32)
 
 
-def device_busy(timeline: Timeline, windows: list[GpuWindow]) -> list[DeviceBusy]:
+def device_busy(process: Process, windows: list[GpuWindow]) -> list[DeviceBusy]:
     """How busy each device was."""
     rows: list[DeviceBusy] = []
     every = sorted({int(d) for w in windows for d in np.unique(w.records.device) if d >= 0})
@@ -149,8 +151,8 @@ def device_busy(timeline: Timeline, windows: list[GpuWindow]) -> list[DeviceBusy
         total = {k: sum(ns for s, ns in held.items() if k in s) for k in ("all", "kernel", "copy")}
         rows.append(
             DeviceBusy(
-                timeline.process.name,
-                timeline.process.pid,
+                process.name,
+                process.pid,
                 device,
                 sum(w.end_ns - w.begin_ns for w in windows),
                 total["all"],
@@ -168,40 +170,98 @@ def launched_by(timeline: Timeline, windows: list[GpuWindow]) -> list[Launched]:
 
     What was launched before a window began is under a name of its own.
     """
-    found: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
-    names: list[str] = [operation_name(timeline, state) for state in timeline.states]
-    for window in windows:
+    sums = GpuSums(timeline.process, windows)
+    sums.add(timeline)
+    return sums.launched_by()
+
+
+class GpuSums:
+    """What a process's CPU did in its windows, slice by slice.
+
+    Args:
+        process: it belongs to.
+        windows: in which the GPU was observed.
+    """
+
+    def __init__(self, process: Process, windows: list[GpuWindow]) -> None:
+        self._process, self._windows = process, windows
+        base_ns = process.base_ns
+        self._busy, self._api = busy_stream(windows, base_ns), api_stream(windows, base_ns)
+        self._spans: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
+        self._totals: dict[tuple[str, str, bool], int] = defaultdict(int)
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        for window in self._windows:
+            self._add_launches(timeline, window)
+            self._add_meanwhile(timeline, window)
+
+    def _add_launches(self, timeline: Timeline, window: GpuWindow) -> None:
+        base_ns = self._process.base_ns
+        if timeline.begin_ns > 0 and window.end_ns - base_ns < timeline.begin_ns:
+            return
         records = window.records
         on_device = np.isin(records.kinds, ON_DEVICE)
         launch_ns = _launch_times(records, on_device)
-        states = _held(timeline.lead, launch_ns - timeline.process.base_ns)
+        # What was launched before the window began is of the slice in which that did.
+        at = np.where(launch_ns >= 0, launch_ns, window.begin_ns) - base_ns
+        mine = (at < timeline.until_ns) & ((at >= timeline.begin_ns) | (timeline.begin_ns <= 0))
+        names: list[str] = [operation_name(timeline, state) for state in timeline.states]
+        states = _held(timeline.lead, launch_ns[mine] - base_ns)
         operations: list[str] = [
             names[state] if time >= 0 else BEFORE
-            for state, time in zip(states.tolist(), launch_ns.tolist(), strict=True)
+            for state, time in zip(states.tolist(), launch_ns[mine].tolist(), strict=True)
         ]
-        spans = _intervals(records, on_device)
+        chosen = np.flatnonzero(on_device)[mine]
         keys = zip(
             operations,
-            records.kinds[on_device].tolist(),
-            records.device[on_device].tolist(),
+            records.kinds[chosen].tolist(),
+            records.device[chosen].tolist(),
             strict=True,
         )
+        spans = np.stack([records.begin_ns[chosen], records.end_ns[chosen]], axis=1)
         for key, span in zip(keys, spans, strict=True):
-            found[key].append(span)
-    rows = [
-        Launched(
-            timeline.process.name,
-            timeline.process.pid,
-            operation,
-            KINDS[kind],
-            device,
-            len(spans),
-            int(sum(end - begin for begin, end in spans)),
-            int(np.diff(_union(np.array(spans)), axis=1).sum()),
-        )
-        for (operation, kind, device), spans in found.items()
-    ]
-    return sorted(rows, key=lambda row: -row.total_ns)
+            self._spans[key].append(span)
+
+    def _add_meanwhile(self, timeline: Timeline, window: GpuWindow) -> None:
+        base_ns = self._process.base_ns
+        begin = max(window.begin_ns - base_ns, timeline.begin_ns)
+        end = min(window.end_ns - base_ns, timeline.until_ns)
+        if end <= begin:
+            return
+        sizes = [len(timeline.states), 2, 3]
+        table = sweep_streams([timeline.lead, self._busy, self._api], sizes, begin, end)
+        for number, gpu, call in np.argwhere(table).tolist():
+            state = timeline.states[number]
+            operation = operation_name(timeline, state) if number else OTHER
+            level = levels.LEVELS[level_with_api(state.level, call)]
+            self._totals[operation, level, bool(gpu)] += int(table[number, gpu, call])
+
+    def launched_by(self) -> list[Launched]:
+        """See `launched_by`."""
+        rows = [
+            Launched(
+                self._process.name,
+                self._process.pid,
+                operation,
+                KINDS[kind],
+                device,
+                len(spans),
+                int(sum(end - begin for begin, end in spans)),
+                int(np.diff(_union(np.array(spans)), axis=1).sum()),
+            )
+            for (operation, kind, device), spans in sorted(self._spans.items())
+        ]
+        return sorted(rows, key=lambda row: -row.total_ns)
+
+    def concurrent_with(self) -> list[Concurrent]:
+        """See `concurrent_with`."""
+        process = self._process
+        rows = [
+            Concurrent(process.name, process.pid, *key, ns)
+            for key, ns in sorted(self._totals.items())
+        ]
+        return sorted(rows, key=lambda row: -row.time_ns)
 
 
 def _launch_times(records: GpuRecords, on_device: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -222,21 +282,9 @@ def concurrent_with(timeline: Timeline, windows: list[GpuWindow]) -> list[Concur
     Inside the ML back end, CUDA calls are a level of their own; in one that waits for the device
     the CPU waits.
     """
-    base_ns = timeline.process.base_ns
-    busy, api = busy_stream(windows, base_ns), api_stream(windows, base_ns)
-    totals: dict[tuple[str, str, bool], int] = defaultdict(int)
-    sizes = [len(timeline.states), 2, 3]
-    for window in windows:
-        begin, end = window.begin_ns - base_ns, window.end_ns - base_ns
-        table = sweep_streams([timeline.lead, busy, api], sizes, begin, end)
-        for number, gpu, call in np.argwhere(table).tolist():
-            state = timeline.states[number]
-            operation = operation_name(timeline, state) if number else OTHER
-            level = levels.LEVELS[level_with_api(state.level, call)]
-            totals[operation, level, bool(gpu)] += int(table[number, gpu, call])
-    process = timeline.process
-    rows = [Concurrent(process.name, process.pid, *key, ns) for key, ns in totals.items()]
-    return sorted(rows, key=lambda row: -row.time_ns)
+    sums = GpuSums(timeline.process, windows)
+    sums.add(timeline)
+    return sums.concurrent_with()
 
 
 def _held(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:

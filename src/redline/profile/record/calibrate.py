@@ -7,6 +7,8 @@ the thread mostly waited is prolonged. After each switch a stretch is left out, 
 instrumented anew and caches warm up. Cycles come in close succession at first, so that a run of
 some ten seconds has enough of them, and seldom later; but before Python 3.12 they go on as they
 began. `analyse.correction` reads the markers this leaves.
+
+Between two cycles the probe also rests where more events come than the recording may hold.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FIRST_NS = 300_000_000  # after the start: imports and warm-up are over, hopeful
 OVERDUE_NS = LONGEST_NS + PATIENCE_NS + 50_000_000
 MIN_ENDS = 2  # in a block, of the mark that blocks are aligned with
 
-__all__ = ["RARE", "SCHEDULE", "STEADY", "Calibrator", "Schedule", "choose_anchor"]
+__all__ = ["RARE", "SCHEDULE", "STEADY", "Calibrator", "Limit", "Schedule", "choose_anchor"]
 
 
 class Schedule(NamedTuple):
@@ -54,7 +56,43 @@ RARE = Schedule(BLOCK_NS, ((24, 20_000_000), (24, 200_000_000)), 1_000_000_000)
 STEADY = Schedule(60_000_000, (), 5_000_000)
 SCHEDULE = RARE if sys.version_info >= (3, 12) else STEADY
 
+LONGEST_REST_NS = 1_000_000_000  # without the probe at once, where events come too fast
+
 Tallies = dict[int, tuple[int, int]]
+
+
+class Limit:
+    """How long the probe must rest so that no more events come than may, on average.
+
+    Args:
+        events_per_s: at most; 0 for any number.
+        events: how many were recorded so far.
+        acts: called the first time that there are too many.
+    """
+
+    def __init__(
+        self, events_per_s: float, events: Callable[[], int], acts: Callable[[], object]
+    ) -> None:
+        self._events_per_s, self._events, self._acts = events_per_s, events, acts
+        self._has_acted = False
+        self._since: tuple[int, int] | None = None  # time and events when it was last asked
+
+    def rest_ns(self, now_ns: int) -> int:
+        """From now on; 0 where it need not."""
+        if not self._events_per_s:
+            return 0
+        events = self._events()
+        since_ns, before = self._since or (now_ns, events)
+        self._since = now_ns, events
+        rest_ns = round((events - before) / self._events_per_s * 1e9) - (now_ns - since_ns)
+        if rest_ns <= 0:
+            return 0
+        if not self._has_acted:
+            self._has_acted = True
+            self._acts()
+        rest_ns = min(max(rest_ns, SETTLE_NS), LONGEST_REST_NS)
+        self._since = now_ns + rest_ns, events
+        return rest_ns
 
 
 class Calibrator:
@@ -63,10 +101,17 @@ class Calibrator:
     Args:
         switch: observes the native boundary, or stops to.
         schedule: how often.
+        limit: of the events; None: as many as come.
     """
 
-    def __init__(self, switch: Callable[[bool], None], schedule: Schedule = SCHEDULE) -> None:
-        self._switch, self._schedule = switch, schedule
+    def __init__(
+        self,
+        switch: Callable[[bool], None],
+        schedule: Schedule = SCHEDULE,
+        limit: Limit | None = None,
+    ) -> None:
+        self._switch, self._schedule, self._limit = switch, schedule, limit
+        self._is_resting = False  # the probe, as events come too fast
         # A window that begins late is begun by another thread.
         self._thread = threading.main_thread().ident or 0
         self._cycles = 0
@@ -93,6 +138,8 @@ class Calibrator:
         if threading.get_ident() != self._thread:
             overdue = self._is_off and now_ns - self._block[0] > OVERDUE_NS
             return now_ns + (self.finish() if overdue else SETTLE_NS)
+        if self._is_resting:
+            return now_ns + self.finish()
         if self._at < 0:
             return now_ns + self._look_around()
         cpu_ns = time.thread_time_ns()
@@ -109,18 +156,30 @@ class Calibrator:
         self._at += 1
         if self._at < len(self._script):
             return now_ns + wait_ns
-        return now_ns + self._end_cycle()
+        rest_ns = self._end_cycle()
+        return now_ns + (self._rest(now_ns, cpu_ns) or rest_ns)
+
+    def _rest(self, now_ns: int, cpu_ns: int) -> int:
+        """Observe nothing for a while if events come too fast; how long, ns."""
+        rest_ns = self._limit.rest_ns(now_ns) if self._limit is not None else 0
+        if rest_ns:
+            self._switch(False)
+            _native.probe(False, cpu_ns)
+            self._is_off = self._is_resting = True
+            self._block = now_ns + rest_ns, cpu_ns
+        return rest_ns
 
     def finish(self) -> int:
         """End the cycle, from any thread; how long to rest, ns."""
+        was_resting = self._is_resting
         if self._is_off:
             clock = _clock_of(self._thread)
             if clock is None:
                 return SETTLE_NS
-            self._is_off = False
+            self._is_off = self._is_resting = False
             _native.probe(True, time.clock_gettime_ns(clock))
             self._switch(True)
-        return self._end_cycle()
+        return self._rest_ns() if was_resting else self._end_cycle()
 
     def _end_cycle(self) -> int:
         self._at, self._ends = -1, None

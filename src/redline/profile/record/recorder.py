@@ -219,7 +219,7 @@ class Recorder:
         window.open(self._native.set_step_hook)
 
     def _begin_window(self) -> None:
-        from redline.profile.record.calibrate import Calibrator
+        from redline.profile.record.calibrate import SCHEDULE, Calibrator, Limit
 
         if self._files is None:
             return
@@ -227,7 +227,13 @@ class Recorder:
             self._native.set_active(MARKS | CALLS)
             self._boundary.resume()
             if self.options.calibrate:
-                self._calibrator = Calibrator(self._switch)
+                most = self.options.max_events_per_s
+                limit = Limit(
+                    most,
+                    lambda: int(self._native.statistics()["events"]),
+                    lambda: self._note("limit", events_per_s=most),
+                )
+                self._calibrator = Calibrator(self._switch, SCHEDULE, limit)
                 self._calibrator.start(self._native.now())
         else:
             self._native.set_active(MARKS)

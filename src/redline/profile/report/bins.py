@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from redline.profile import layout
 from redline.profile.analyse.cells import (
     BlindShares,
+    CellSums,
     Key,
     Mark,
-    compute_cells,
     observed,
     split_exactly,
     stretches,
     unattributed,
 )
 from redline.profile.analyse.timeline import Stream, Timeline
-from redline.profile.report.trace import row_times
 
-__all__ = ["FunctionBins", "bin_cells", "bin_functions", "held", "spread"]
+__all__ = ["CallBins", "CellBins", "FunctionBins", "bin_cells", "bin_functions", "held", "spread"]
 
 
 def bin_cells(
@@ -50,42 +49,70 @@ def bin_cells(
     Returns:
         [N] ns for each (phase, operation, level, GPU busy).
     """
-    number = len(edges_ns) - 1
-    seen: dict[Key, NDArray[np.int64]] = defaultdict(lambda: np.zeros(number, np.int64))
-    shares = BlindShares()
-    blind: dict[tuple[int, Mark], dict[Key, NDArray[np.int64]]] = defaultdict(
-        lambda: defaultdict(lambda: np.zeros(number, np.int64))
-    )
-    near = stretches(timeline)
-    edges = np.unique(
-        np.concatenate([edges_ns, near[(near > edges_ns[0]) & (near < edges_ns[-1])]])
-    )
-    bins = np.searchsorted(edges_ns, edges[:-1], side="right") - 1
-    stretch_of = np.searchsorted(near, np.maximum(edges[:-1], 0), side="right") - 1
-    for piece, (key, mark, unseen, ns) in observed(timeline, edges, gpu_busy, gpu_api):
-        at, stretch = int(bins[piece]), int(stretch_of[piece])
-        if unseen:
-            blind[stretch, mark][key][at] += ns
-        else:
-            seen[key][at] += ns
-            shares.add(stretch, mark, key, ns)
-    unseen_ns = np.zeros(number, np.int64)
-    for (stretch, mark), keys in blind.items():
-        columns = np.sum(list(keys.values()), axis=0)
-        unseen_ns += columns
-        known = shares.of(stretch, mark)
-        if known:
-            parts = split_exactly(int(columns.sum()), list(known.values()))
-            for key, row in zip(known, spread(parts, columns.tolist()), strict=True):
-                seen[key] += np.array(row, np.int64)
-        else:
-            for key, row in keys.items():
-                seen[unattributed(key)] += row
-    # The cells were split in smaller parts, rounded each: the few ns that differ go to one bin.
-    at = int(unseen_ns.argmax())
-    for key, ns in compute_cells(timeline, gpu_busy, gpu_api).time_ns.items():
-        seen[key][at] += ns - int(seen[key].sum())
-    return dict(seen)
+    sums = CellBins(edges_ns)
+    sums.add(timeline, gpu_busy, gpu_api)
+    return sums.result()
+
+
+class CellBins:
+    """The cells of a process per stretch of time, slice by slice; see `bin_cells`.
+
+    Args:
+        edges_ns: [N + 1] ascending, ns since the process's base.
+    """
+
+    def __init__(self, edges_ns: NDArray[np.int64]) -> None:
+        self._edges_ns = edges_ns
+        self._seen: dict[Key, NDArray[np.int64]] = defaultdict(self._zeros)
+        self._blind: dict[tuple[int, Mark], dict[Key, NDArray[np.int64]]] = defaultdict(
+            lambda: defaultdict(self._zeros)
+        )
+        self._shares = BlindShares()
+        self._cells = CellSums()
+
+    def _zeros(self) -> NDArray[np.int64]:
+        return np.zeros(len(self._edges_ns) - 1, np.int64)
+
+    def add(
+        self, timeline: Timeline, gpu_busy: Stream | None = None, gpu_api: Stream | None = None
+    ) -> None:
+        """The next slice."""
+        edges_ns, near = self._edges_ns, stretches(timeline)
+        edges = np.unique(
+            np.concatenate([edges_ns, near[(near > edges_ns[0]) & (near < edges_ns[-1])]])
+        )
+        bins = np.searchsorted(edges_ns, edges[:-1], side="right") - 1
+        stretch_of = np.searchsorted(near, np.maximum(edges[:-1], 0), side="right") - 1
+        for piece, (key, mark, unseen, ns) in observed(timeline, edges, gpu_busy, gpu_api):
+            at, stretch = int(bins[piece]), int(stretch_of[piece])
+            if unseen:
+                self._blind[stretch, mark][key][at] += ns
+            else:
+                self._seen[key][at] += ns
+                self._shares.add(stretch, mark, key, ns)
+        self._cells.add(timeline, gpu_busy, gpu_api)
+
+    def result(self) -> dict[Key, NDArray[np.int64]]:
+        """After the last slice."""
+        seen: dict[Key, NDArray[np.int64]] = defaultdict(self._zeros)
+        seen.update({key: row.copy() for key, row in self._seen.items()})
+        unseen_ns = self._zeros()
+        for (stretch, mark), keys in sorted(self._blind.items(), key=lambda item: item[0]):
+            columns = np.sum(list(keys.values()), axis=0)
+            unseen_ns += columns
+            known = self._shares.of(stretch, mark)
+            if known:
+                parts = split_exactly(int(columns.sum()), list(known.values()))
+                for key, row in zip(known, spread(parts, columns.tolist()), strict=True):
+                    seen[key] += np.array(row, np.int64)
+            else:
+                for key, row in keys.items():
+                    seen[unattributed(key)] += row
+        # The cells were split in smaller parts, rounded each: the few ns that differ go to one bin.
+        at = int(unseen_ns.argmax())
+        for key, ns in self._cells.result().time_ns.items():
+            seen[key][at] += ns - int(seen[key].sum())
+        return dict(sorted(seen.items()))
 
 
 def spread(rows: list[int], columns: list[int]) -> list[list[int]]:
@@ -129,24 +156,64 @@ def bin_functions(
         ids: of the functions.
         edges_ns: [N + 1] ascending, ns since the process's base.
     """
-    number = len(edges_ns) - 1
-    zeros = np.zeros(number, np.int64)
-    until = np.append(edges_ns[:-1], edges_ns[-1] + 1)  # what begins at the very end counts, too
-    found = {each: FunctionBins(zeros.copy(), zeros.copy()) for each in ids}
-    for shard in timeline.process.threads:
-        times, codes = row_times(shard), shard.codes
-        stops = times[(codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)]
-        chosen = np.flatnonzero(np.isin(codes >> 1, np.array(ids, np.uint16)))
-        chosen = chosen[np.argsort(codes[chosen] >> 1, kind="stable")]
-        times, codes = times[chosen], codes[chosen]
-        for each in ids:
-            first, last = np.searchsorted(codes >> 1, [each, each + 1])
-            rows = slice(int(first), int(last))
-            begins, ends = _paired(times[rows], (codes[rows] & 1) == 0, stops)
-            open_ns = _elapsed(begins, edges_ns) - _elapsed(ends, edges_ns)
-            found[each].inclusive_ns[:] += np.diff(open_ns)
-            found[each].calls[:] += np.diff(np.searchsorted(begins, until, side="left"))
-    return found
+    sums = CallBins(ids, edges_ns)
+    sums.add(timeline)
+    return sums.result()
+
+
+class CallBins:
+    """Native functions per stretch of time, slice by slice; see `bin_functions`.
+
+    Args:
+        ids: of the functions.
+        edges_ns: [N + 1] ascending, ns since the process's base.
+    """
+
+    def __init__(self, ids: list[int], edges_ns: NDArray[np.int64]) -> None:
+        self._ids, self._edges_ns = np.array(ids, np.uint16), edges_ns
+        # What begins at the very end counts, too.
+        self._until = np.append(edges_ns[:-1], edges_ns[-1] + 1)
+        zeros = np.zeros(len(edges_ns) - 1, np.int64)
+        self._found = {each: FunctionBins(zeros.copy(), zeros.copy()) for each in ids}
+        self._open: dict[tuple[int, int], list[int]] = {}  # (thread, id): begins
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        for thread in timeline.threads:
+            codes = thread.rows[1]
+            is_stop = (codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)
+            stops = thread.times_of(np.flatnonzero(is_stop))
+            chosen = np.flatnonzero(np.isin(codes >> 1, self._ids))
+            chosen = chosen[np.argsort(codes[chosen] >> 1, kind="stable")]
+            times, codes = thread.times_of(chosen), codes[chosen]
+            for each, found in self._found.items():
+                first, last = np.searchsorted(codes >> 1, [each, each + 1])
+                rows = slice(int(first), int(last))
+                is_begin = (codes[rows] & 1) == 0
+                self._add(found, (thread.index, each), times[rows], is_begin, stops)
+
+    def _add(
+        self,
+        found: FunctionBins,
+        place: tuple[int, int],
+        times: NDArray[np.int64],
+        is_begin: NDArray[np.bool_],
+        stops: NDArray[np.int64],
+    ) -> None:
+        """Those calls that end in this slice."""
+        opened = self._open.pop(place, [])
+        if len(times) == 0 and not opened:
+            return
+        begins, ends, left = _paired(times, is_begin, stops, opened)
+        if left:
+            self._open[place] = left
+        edges_ns = self._edges_ns
+        found.inclusive_ns[:] += np.diff(_elapsed(begins, edges_ns) - _elapsed(ends, edges_ns))
+        found.calls[:] += np.diff(np.searchsorted(begins, self._until, side="left"))
+
+    def result(self) -> dict[int, FunctionBins]:
+        """After the last slice."""
+        return self._found
 
 
 def held(stream: Stream, edges_ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -170,15 +237,20 @@ def _elapsed(times: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def _paired(
-    times: NDArray[np.int64], begins: NDArray[np.bool_], stops: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The begins and ends of whole calls: a stop ends what is open, a lone end is no call."""
-    depth = np.cumsum(np.where(begins, 1, -1))
-    if len(depth) == 0 or (depth.min() >= 0 and depth[-1] == 0):
-        return times[begins], times[~begins]
-    opened: list[int] = []
+    times: NDArray[np.int64],
+    is_begin: NDArray[np.bool_],
+    stops: NDArray[np.int64],
+    opened: list[int],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
+    """The begins and ends of whole calls, and the begins of those that are still open.
+
+    A stop ends what is open; a lone end is no call.
+    """
+    depth = np.cumsum(np.where(is_begin, 1, -1))
+    if not opened and (len(depth) == 0 or (depth.min() >= 0 and depth[-1] == 0)):
+        return times[is_begin], times[~is_begin], []
     pairs: list[tuple[int, int]] = []
-    events = [(t, 1 if b else 0) for t, b in zip(times.tolist(), begins.tolist(), strict=True)]
+    events = [(t, 1 if b else 0) for t, b in zip(times.tolist(), is_begin.tolist(), strict=True)]
     for time, kind in sorted(events + [(t, 2) for t in stops.tolist()], key=lambda e: e[0]):
         if kind == 1:
             opened.append(time)
@@ -190,4 +262,5 @@ def _paired(
     return (
         np.array(sorted(p[0] for p in pairs), np.int64),
         np.array(sorted(p[1] for p in pairs), np.int64),
+        opened,
     )

@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from redline.profile.analyse.processes import session_span
+from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.stacks import flame, read_stacks
 from redline.profile.analyse.summary import Summary
-from redline.profile.analyse.timeline import Timeline, build_timeline
+from redline.profile.analyse.timeline import Timeline
 from redline.profile.gpu.activity import api_stream, busy_stream
-from redline.profile.gpu.records import GpuWindow, read_windows
+from redline.profile.gpu.records import read_windows
 from redline.profile.levels import LEVELS
-from redline.profile.reader import Session
-from redline.profile.report.bins import bin_cells, bin_functions
+from redline.profile.reader import Process, Session
+from redline.profile.report.bins import CallBins, CellBins
 from redline.profile.report.colors import LEVEL_COLORS, SERIES_COLORS
 from redline.profile.report.samples import gpu_series, process_series, session_series
 
@@ -47,21 +49,22 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
     Raises:
         ProfileError: if the C extension was not built.
     """
-    timelines = [build_timeline(process) for process in session.processes]
-    begin = min((t.process.base_ns for t in timelines), default=0)
-    end = max((t.process.base_ns + t.end_ns for t in timelines), default=1)
-    edges = _edges(begin, max(end, begin + 1), len(timelines))
+    outlines = outline(session.processes)
+    begin, end = session_span(outlines)
+    edges = _edges(begin, max(end, begin + 1), len(outlines))
+    sums = [_Bins(each, summary, edges) for each in outlines]
+    for step in slices_of(outlines):
+        for place, timeline in zip(step.places, step.timelines, strict=True):
+            sums[place].add(timeline)
     cell_bins: list[Any] = [None] * len(summary.cells)
     function_bins: list[Any] = []
     series, notes = session_series(session, begin)
     manifest = session.manifest
-    for row, timeline in enumerate(timelines):
-        own = edges - timeline.process.base_ns
-        windows = read_windows(timeline.process)[0]
-        _put_cells(timeline, summary, own, windows, cell_bins)
-        function_bins += _functions(timeline, summary, own)
-        series += process_series(timeline.process, row, begin)
-        series += gpu_series(windows, row, edges)
+    for row, each in enumerate(sums):
+        each.put_cells(cell_bins)
+        function_bins += each.functions()
+        series += process_series(each.process, row, begin)
+        series += gpu_series(each.windows, row, edges)
     return {
         "summary": summary.to_json(),
         "command": manifest.get("command"),
@@ -69,14 +72,14 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
         "edges_s": ((edges - begin) / 1e9).tolist(),
         "processes": [
             {
-                "begin_s": (t.process.base_ns - begin) / 1e9,
-                "end_s": (t.process.base_ns - begin + max(t.end_ns, 0)) / 1e9,
+                "begin_s": (each.process.base_ns - begin) / 1e9,
+                "end_s": (each.process.base_ns - begin + max(each.end_ns, 0)) / 1e9,
             }
-            for t in timelines
+            for each in outlines
         ],
         "cell_bins": cell_bins,
         "function_bins": function_bins,
-        "flames": [_flame(timeline) for timeline in timelines],
+        "flames": [each.flame() for each in sums],
         "series": series,
         "series_notes": notes,
         "levels": list(LEVELS),
@@ -90,44 +93,64 @@ def _edges(begin: int, end: int, processes: int) -> NDArray[np.int64]:
     return np.array([begin + (end - begin) * i // number for i in range(number + 1)], np.int64)
 
 
-def _put_cells(
-    timeline: Timeline,
-    summary: Summary,
-    edges: NDArray[np.int64],
-    windows: list[GpuWindow],
-    into: list[Any],
-) -> None:
-    base_ns = timeline.process.base_ns
-    gpu = (busy_stream(windows, base_ns), api_stream(windows, base_ns)) if windows else ()
-    binned = bin_cells(timeline, edges, *gpu)
-    for row, cell in enumerate(summary.cells):
-        key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
-        if cell.pid == timeline.process.pid and key in binned:
-            into[row] = _sparse(binned.pop(key))
+class _Bins:
+    """What the page shows of one process per stretch of time, slice by slice."""
+
+    def __init__(self, found: Outline, summary: Summary, edges: NDArray[np.int64]) -> None:
+        self.process, self._summary = found.process, summary
+        base_ns = self.process.base_ns
+        self.windows = read_windows(self.process)[0]
+        self._gpu = (
+            (busy_stream(self.windows, base_ns), api_stream(self.windows, base_ns))
+            if self.windows
+            else ()
+        )
+        self._rows = _shown_functions(self.process, summary)
+        self._cells = CellBins(edges - base_ns)
+        self._calls = CallBins([number for _, number in self._rows], edges - base_ns)
+        self._stacks = read_stacks(self.process)
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        self._cells.add(timeline, *self._gpu)
+        self._calls.add(timeline)
+        if self._stacks is not None:
+            self._stacks.add(timeline)
+
+    def put_cells(self, into: list[Any]) -> None:
+        """The bins of each cell of the summary that is of this process."""
+        binned = self._cells.result()
+        for row, cell in enumerate(self._summary.cells):
+            key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
+            if cell.pid == self.process.pid and key in binned:
+                into[row] = _sparse(binned.pop(key))
+
+    def functions(self) -> list[Any]:
+        """The bins of the functions that are shown."""
+        found = self._calls.result()
+        return [
+            [row, *_sparse(found[number].inclusive_ns), found[number].calls.tolist()]
+            for row, number in self._rows
+        ]
+
+    def flame(self) -> list[Any]:
+        """The boxes of the flame graph."""
+        return [] if self._stacks is None else [list(node) for node in flame(self._stacks)]
 
 
-def _functions(timeline: Timeline, summary: Summary, edges: NDArray[np.int64]) -> list[Any]:
+def _shown_functions(process: Process, summary: Summary) -> list[tuple[int, int]]:
+    """(row of the summary, id) of those that take longest."""
     # Of one name there may be two levels, as of loading libraries.
     ids = {
         (LEVELS[name.level], f"{name.module}.{name.name}" if name.module else name.name): name.id
-        for name in timeline.process.names.values()
+        for name in process.names.values()
         if name.kind == "call"
     }
-    rows = [
+    return [
         (row, ids[function.level, function.function])
         for row, function in enumerate(summary.functions)
-        if function.pid == timeline.process.pid and (function.level, function.function) in ids
+        if function.pid == process.pid and (function.level, function.function) in ids
     ][:MAX_FUNCTIONS]
-    found = bin_functions(timeline, [number for _, number in rows], edges)
-    return [
-        [row, *_sparse(found[number].inclusive_ns), found[number].calls.tolist()]
-        for row, number in rows
-    ]
-
-
-def _flame(timeline: Timeline) -> list[Any]:
-    stacks = read_stacks(timeline)
-    return [] if stacks is None else [list(node) for node in flame(stacks)]
 
 
 def _sparse(values: NDArray[np.int64]) -> list[Any]:

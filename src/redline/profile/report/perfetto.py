@@ -16,12 +16,11 @@ import numpy as np
 from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.timeline import decode
-from redline.profile.reader import Name, Process, Session, Shard
-from redline.profile.report.trace import FIRST_CODE, row_times
+from redline.profile.reader import Name, Process, Session, Source
+from redline.profile.report.trace import FIRST_CODE, timed_rows
 
 SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4
 STATE_CLEARED, NEEDS_STATE = 1, 2
-CHUNK = 1 << 16
 
 __all__ = ["write_perfetto"]
 
@@ -84,7 +83,7 @@ def _process(process: Process, uuids: Iterator[int]) -> Iterator[tuple[bytes, in
     phases = next(uuids)
     if any(name.kind == "phase" for name in process.names.values()):
         yield _packet(block(60, number(1, phases) + block(2, "phases") + number(5, own))), 0
-    for shard in process.threads:
+    for shard in process.sources:
         track = next(uuids)
         name = "main thread" if shard.index == 0 else f"thread {shard.index}"
         # Perfetto takes the thread whose id is the process's for its main thread.
@@ -94,7 +93,9 @@ def _process(process: Process, uuids: Iterator[int]) -> Iterator[tuple[bytes, in
     yield from _counters(process, own, uuids)
 
 
-def _thread(process: Process, shard: Shard, track: int, phases: int) -> Iterator[tuple[bytes, int]]:
+def _thread(
+    process: Process, shard: Source, track: int, phases: int
+) -> Iterator[tuple[bytes, int]]:
     """The events of a thread; `track` numbers its sequence, too."""
     sequence = number(10, track) + number(13, NEEDS_STATE)
     yield _packet(number(10, track) + number(13, STATE_CLEARED | NEEDS_STATE) + _names(process)), 0
@@ -105,13 +106,10 @@ def _thread(process: Process, shard: Shard, track: int, phases: int) -> Iterator
         events[2 * name.id + 1] = _slice(SLICE_END, target, None) + sequence
     step = number(9, INSTANT) + number(11, track) + block(23, "step")
     events[layout.CODE_STEP] = block(11, step) + sequence
-    times, codes = row_times(shard) + process.base_ns, shard.codes
     open_ids: dict[int, int] = {}
-    for start in range(0, len(codes), CHUNK):
+    for times, (_, codes) in timed_rows(process, shard):
         packets: list[bytes] = []
-        rows = slice(start, start + CHUNK)
-        stamps = _stamps(times[rows])
-        for code, stamp in zip(codes[rows].tolist(), stamps, strict=True):
+        for code, stamp in zip(codes.tolist(), _stamps(times), strict=True):
             event = events.get(code)
             if event is None or not _fits(code, open_ids):
                 continue

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.profile.analyse.slices import outline, slices_of
 from redline.profile.analyse.stacks import Stacks, read_stacks, stack_of
-from redline.profile.analyse.timeline import build_timeline
 from redline.profile.reader import Process, Session
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -52,9 +52,8 @@ def write_speedscope(session: Session, output: Path) -> int:
     """
     frames = _Frames()
     profiles: list[dict[str, Any]] = []
-    for process in session.processes:
-        stacks = read_stacks(build_timeline(process))
-        if stacks is not None and len(stacks.times_ns):
+    for process, stacks in _all_stacks(session):
+        if len(stacks.times_ns):
             profiles.append(_profile(process, stacks, frames))
     if not profiles:
         raise ConfigError(
@@ -74,6 +73,14 @@ def write_speedscope(session: Session, output: Path) -> int:
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}. Give another file") from error
     return sum(len(profile["samples"]) for profile in profiles)
+
+
+def _all_stacks(session: Session) -> list[tuple[Process, Stacks]]:
+    found = [(p, stacks) for p in session.processes if (stacks := read_stacks(p)) is not None]
+    for step in slices_of(outline([process for process, _ in found])):
+        for place, timeline in zip(step.places, step.timelines, strict=True):
+            found[place][1].add(timeline)
+    return found
 
 
 def _profile(process: Process, stacks: Stacks, frames: _Frames) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from redline.errors import ConfigError
 from redline.profile import layout, levels
-from redline.profile.analyse.timeline import decode
-from redline.profile.reader import Process, Session, Shard
+from redline.profile.analyse.decoded import decode, row_times
+from redline.profile.reader import Process, Rows, Session, Source
 
-__all__ = ["write_trace"]
+__all__ = ["timed_rows", "write_trace"]
 
 PHASE_TRACK = 1_000_000
 FIRST_CODE = 16
@@ -58,7 +59,7 @@ def _write(file: TextIO, event: dict[str, Any], *, first: bool) -> None:
 def _process_events(process: Process) -> Iterator[dict[str, Any]]:
     pid = process.pid
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": process.name}}
-    for shard in process.threads:
+    for shard in process.sources:
         name = "main thread" if shard.index == 0 else f"thread {shard.index}"
         track = {"pid": pid, "tid": shard.index}
         yield {"ph": "M", **track, "name": "thread_name", "args": {"name": name}}
@@ -66,24 +67,32 @@ def _process_events(process: Process) -> Iterator[dict[str, Any]]:
     yield from _memory_events(process)
 
 
-def row_times(shard: Shard) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[N] ns since the process's base of each row; payload rows have the time before them."""
-    codes, deltas = shard.codes, shard.deltas.astype(np.int64)
-    timed = (codes < layout.CODE_ANCHOR) | (codes == layout.CODE_BEAT) | (codes >= FIRST_CODE)
-    running = np.cumsum(np.where(timed, deltas, 0))
-    anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
-    if len(anchors) == 0:
-        return running
-    absolute = (deltas[anchors - 1] << 32) + deltas[anchors]
-    which = np.clip(np.searchsorted(anchors, np.arange(len(codes)), side="right") - 1, 0, None)
-    return absolute[which] + running - running[anchors][which]
+def timed_rows(process: Process, source: Source) -> Iterator[tuple[NDArray[np.int64], Rows]]:
+    """The pieces of a shard with the time of each row, CLOCK_MONOTONIC ns."""
+    now = 0
+    for rows in source.pieces():
+        times = row_times(rows, now)
+        now = int(times[-1])
+        yield times + process.base_ns, rows
+    if source.problem is not None:
+        process.note(f"{source.path.name}: {source.problem}")
 
 
-def _thread_events(process: Process, shard: Shard) -> Iterator[dict[str, Any]]:
-    times = ((row_times(shard) + process.base_ns) / 1000).tolist()
-    pid, tid = process.pid, shard.index
+def _thread_events(process: Process, source: Source) -> Iterator[dict[str, Any]]:
     open_ids: list[int] = []
-    for time_us, code in zip(times, shard.codes.tolist(), strict=True):
+    for times, (_, codes) in timed_rows(process, source):
+        yield from _row_events(process, source.index, open_ids, times, codes)
+
+
+def _row_events(
+    process: Process,
+    tid: int,
+    open_ids: list[int],
+    times_ns: NDArray[np.int64],
+    codes: NDArray[np.uint16],
+) -> Iterator[dict[str, Any]]:
+    pid = process.pid
+    for time_us, code in zip((times_ns / 1000).tolist(), codes.tolist(), strict=True):
         if code < FIRST_CODE:
             if code == layout.CODE_STEP:
                 yield {"ph": "i", "pid": pid, "tid": tid, "ts": time_us, "name": "step", "s": "t"}

@@ -1,0 +1,193 @@
+"""A session in slices of time, so that any length of it can be analysed in bounded memory.
+
+The shards are read three times, and never held whole:
+
+1. when each piece of them begins, which says where to cut (`_Index`);
+2. what must be known before a slice can be told: how the gaps at its end are named, where no
+   event tells of a wait, where calibration blocks lie (`_Outline`);
+3. the slices themselves, those of all processes side by side (`slices_of`).
+
+What is summed over slices equals what the whole says, to the nanosecond. A process's slices end at
+its own edges: where the scheduler was looked at, if it was, since the time between two looks is
+told as one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.profile import layout
+from redline.profile.analyse import timeline as timelines
+from redline.profile.analyse.blocked import SilenceSeeker, Wait
+from redline.profile.analyse.decoded import FOREVER, State, Stream, row_times
+from redline.profile.analyse.gaps import Gaps, GapSeeker
+from redline.profile.analyse.scheduling import Ticks
+from redline.profile.analyse.timeline import Follower, Timeline, assemble, end_of
+from redline.profile.reader import PIECE_ROWS, Process
+
+SLICE_ROWS = 1 << 19  # of all processes together: some 150 bytes each while they are analysed
+
+__all__ = ["SLICE_ROWS", "Outline", "Step", "outline", "slices_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of a process before its slices are read."""
+
+    process: Process
+    begins_ns: list[NDArray[np.int64]]  # per shard when each of its pieces begins
+    edges_ns: list[int]  # its slices begin and end there; the first is 0, the last FOREVER
+    ticks: dict[int, Ticks]
+    waits: list[Wait]
+    gaps: dict[int, Gaps]
+    end_ns: int
+    blind: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The slices that are next: at most one of each process.
+
+    Attributes:
+        places: of the processes in the session.
+        timelines: of these.
+        until_ns: CLOCK_MONOTONIC up to which all processes are told now.
+    """
+
+    places: list[int]
+    timelines: list[Timeline]
+    until_ns: int
+
+
+def outline(processes: list[Process], slice_rows: int = SLICE_ROWS) -> list[Outline]:
+    """Look through the shards of all processes of a session.
+
+    Args:
+        processes: of the session.
+        slice_rows: of all processes together, in a slice.
+    """
+    found = [_begins(process) for process in processes]
+    edges = _edges(processes, found, slice_rows)
+    return [
+        _outline(process, begins, edges) for process, begins in zip(processes, found, strict=True)
+    ]
+
+
+def slices_of(outlines: list[Outline]) -> Iterator[Step]:
+    """The slices of all processes, in order of time."""
+    walks = [_walk(each) for each in outlines]
+    ahead = [next(walk, None) for walk in walks]
+    while any(timeline is not None for timeline in ahead):
+        until_ns = min(_until(each) for each in ahead if each is not None)
+        due = [i for i, each in enumerate(ahead) if each is not None and _begins_by(each, until_ns)]
+        told = [each for i in due if (each := ahead[i]) is not None]
+        for i in due:
+            ahead[i] = next(walks[i], None)
+        left = [_start(each) for each in ahead if each is not None]
+        yield Step(due, told, min([FOREVER, *left]))
+
+
+def _start(timeline: Timeline) -> int:
+    return timeline.begin_ns + timeline.process.base_ns
+
+
+def _until(timeline: Timeline) -> int:
+    if timeline.until_ns == FOREVER:
+        return FOREVER
+    return timeline.until_ns + timeline.process.base_ns
+
+
+def _begins_by(timeline: Timeline, until_ns: int) -> bool:
+    return _start(timeline) < until_ns
+
+
+def _walk(found: Outline) -> Iterator[Timeline]:
+    follower = Follower(found.process, found.begins_ns)
+    before: dict[int, State | None] = {}
+    for begin, until in pairwise(found.edges_ns):
+        part = follower.advance(begin, until)
+        made = assemble(
+            found.process, part, found.ticks, found.waits, found.gaps, found.end_ns, found.blind
+        )
+        threads = [replace(each, before=before.get(each.index)) for each in made.threads]
+        before |= {each.index: each.last_state() for each in threads}
+        yield replace(made, threads=threads)
+
+
+def _begins(process: Process) -> list[NDArray[np.int64]]:
+    """Per shard when each of its pieces begins, ns since the process's base."""
+    found: list[NDArray[np.int64]] = []
+    for source in process.sources:
+        now, begins = 0, list[int]()
+        for rows in source.pieces():
+            times = row_times(rows, now)
+            timed = int(np.argmax((rows[1] < layout.CODE_ANCHOR) | (rows[1] >= layout.CODE_BEAT)))
+            begins.append(int(times[timed]))
+            now = int(times[-1])
+        if source.problem is not None:
+            process.note(f"{source.path.name}: {source.problem}")
+        found.append(np.array(begins, np.int64))
+    return found
+
+
+def _edges(
+    processes: list[Process], begins: list[list[NDArray[np.int64]]], slice_rows: int
+) -> NDArray[np.int64]:
+    """CLOCK_MONOTONIC between the slices: about as many rows are in each."""
+    at = [own + p.base_ns for p, found in zip(processes, begins, strict=True) for own in found]
+    every = np.sort(np.concatenate([np.empty(0, np.int64), *at]))
+    return np.unique(every[:: max(slice_rows // PIECE_ROWS, 1)][1:])
+
+
+def _outline(
+    process: Process, begins: list[NDArray[np.int64]], edges_ns: NDArray[np.int64]
+) -> Outline:
+    ticks = timelines.read_ticks(process)
+    own = _own_edges(edges_ns - process.base_ns, ticks, begins)
+    follower = Follower(process, begins)
+    silences = SilenceSeeker()
+    seekers: dict[int, GapSeeker] = defaultdict(lambda: GapSeeker(process))
+    switches: list[Stream] = []
+    last_ns = 0
+    for begin, until in pairwise(own):
+        part = follower.advance(begin, until)
+        switches.append(part.switched)
+        for thread in part.threads:
+            seekers[thread.index].add(thread, begin)
+            last_ns = max(last_ns, thread.last_ns)
+        if not ticks:
+            silences.add(part.threads)
+    blind = (
+        np.concatenate([times for times, _ in switches]),
+        np.concatenate([states for _, states in switches]),
+    )
+    return Outline(
+        process=process,
+        begins_ns=begins,
+        edges_ns=own,
+        ticks=ticks,
+        waits=silences.found(),
+        gaps={index: seeker.found() for index, seeker in seekers.items()},
+        end_ns=end_of(process, last_ns),
+        blind=blind,
+    )
+
+
+def _own_edges(
+    edges_ns: NDArray[np.int64], ticks: dict[int, Ticks], begins: list[NDArray[np.int64]]
+) -> list[int]:
+    """Where the slices of a process begin and end, ns since its base."""
+    last = max((int(own[-1]) for own in begins if len(own)), default=0)
+    inner = edges_ns[(edges_ns > 0) & (edges_ns <= last)]
+    longest = max(ticks.values(), key=lambda each: len(each.begin_ns), default=None)
+    if longest is not None and len(longest.begin_ns):
+        looks = np.append(longest.begin_ns, longest.end_ns[-1])
+        place = np.searchsorted(looks, inner)
+        inner = np.where(place < len(looks), looks[np.minimum(place, len(looks) - 1)], inner)
+    return [0, *np.unique(inner[inner > 0]).tolist(), FOREVER]
