@@ -143,7 +143,7 @@ class Source:
 def _regrouped(batches: Iterator[Rows], piece_rows: int) -> Iterator[Rows]:
     held: list[Rows] = []
     number = 0
-    for batch in batches:
+    for batch in (part for each in batches for part in _parted(each, piece_rows)):
         held.append(batch)
         number += len(batch[1])
         if number < piece_rows:
@@ -155,6 +155,11 @@ def _regrouped(batches: Iterator[Rows], piece_rows: int) -> Iterator[Rows]:
         held, number = [(deltas[cut:], codes[cut:])], number - cut
     if number:
         yield _joined(held)
+
+
+def _parted(rows: Rows, most: int) -> Iterator[Rows]:
+    for at in range(0, len(rows[1]), most):
+        yield rows[0][at : at + most], rows[1][at : at + most]
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -141,7 +141,8 @@ time.sleep(0.6)
         assert found.count((track, b"mujoco.spin", b"simulator")) == 1
     assert all(d >= 1_000_000 for _, name, _, d in slices if name == b"mujoco.spin")
     shard = process.threads[0]
-    times = row_times((shard.deltas, shard.codes))[shard.codes == layout.CODE_STEP] + process.base_ns
+    times = row_times((shard.deltas, shard.codes)) + process.base_ns
+    times = times[shard.codes == layout.CODE_STEP]
     stamps = [p[8][0] for p in packets if 11 in p and decode(p[11][0])[9] == [3]]
     assert times[0] in stamps
 

@@ -153,7 +153,11 @@ class Follower:
         plain, shown = self._ends.get(thread.index, (None, None))
         found = _still_waiting_after(thread, plain, begin_ns, blind_ns)
         times, numbers = found.stream
-        lasts = len(times) > 0 and times[0] == begin_ns and found.states[int(numbers[0])] == plain
+        lasts = (
+            len(times) > 0
+            and times[0] == begin_ns
+            and thread.states[int(thread.stream[1][0])] == plain
+        )
         if lasts and shown != plain:
             own = numbers.copy()
             own[0] = len(found.states)
