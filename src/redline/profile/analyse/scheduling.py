@@ -208,9 +208,11 @@ def _overlaid(thread: Decoded, pieces: list[tuple[int, int, int]]) -> Decoded:
     times, numbers = thread.stream
     begins, ends, found = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
     # What the pieces add is put in between: the stream itself may have a hundred million states.
-    extra = np.setdiff1d(np.concatenate([begins, ends]), times)
+    extra = np.unique(np.concatenate([begins, ends]))
     extra = extra[extra >= times[0]]
     at = np.searchsorted(times, extra)
+    is_new = times[np.minimum(at, len(times) - 1)] != extra
+    extra, at = extra[is_new], at[is_new]
     edges, own = np.insert(times, at, extra), np.insert(numbers, at, numbers[at - 1])
     first, after = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
     spans = [np.arange(int(i), int(j)) for i, j in zip(first, after, strict=True)]
