@@ -61,8 +61,8 @@ def our_shares(directory: Path) -> tuple[Shares, int]:
 
 
 def short(file: str) -> str:
-    """What both call a file: its last two parts."""
-    return "/".join(file.split("/")[-2:])
+    """What both call a file: its last part, for py-spy leaves out where programs lie."""
+    return file.rpartition("/")[2]
 
 
 def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:

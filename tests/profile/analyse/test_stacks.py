@@ -194,6 +194,24 @@ def test_a_program_of_known_shares(tmp_path: Path) -> None:
     assert {"name", "file", "line"} <= set(frames[shown["samples"][0][-1]])
 
 
+def test_the_time_before_a_function_begins_is_its_callers(tmp_path: Path) -> None:
+    """`exec` compiles for milliseconds. The module that it then runs does next to nothing."""
+    source = "def f(a):\n    return a + 1\n" * 800
+
+    def compiles() -> None:
+        exec(source, {})
+
+    with profile.session(tmp_path / "s", mode="sample"):
+        end = time.perf_counter() + 0.5
+        while time.perf_counter() < end:
+            compiles()
+    own = {"compiles": 0.0, "<module>": 0.0}
+    for row in summarize(tmp_path / "s").python_functions:
+        name = row.function.rpartition(".")[2]
+        own[name] = own.get(name, 0.0) + row.self_s
+    assert own["compiles"] > 4 * own["<module>"] >= 0
+
+
 def test_a_session_without_stacks_has_no_speedscope_file(tmp_path: Path) -> None:
     with profile.session(tmp_path / "s", mode="full", lines=False):
         busy(10)

@@ -2,8 +2,9 @@
  *
  * A thread wakes at random intervals and asks the interpreter to call back (Py_AddPendingCall). It
  * does so in the main thread, holding the GIL, once the bytecode under way is done: after a call of
- * native code that is the line of the call. A sample stands for the time since the one before. So
- * one that is answered late, as the thread waited or was in a long call, weighs as much as that.
+ * native code that is the line of the call, also where that code calls Python. A sample stands for
+ * the time since the one before. So one that is answered late, as the thread waited or was in a long
+ * call, weighs as much as that.
  *
  * What is written is lines of JSON, appended twenty times a second:
  *
@@ -193,10 +194,30 @@ typedef struct {
     int count;
 } Stack;
 
-/* The innermost frame first; of deeper stacks the outermost frames are left out. */
+/* Whether a function was entered, and nothing of it has run: before its RESUME come a bytecode for
+ * each cell, and two or three that make a generator or copy what a closure holds. */
+static int is_only_entered(PyFrameObject *frame) {
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    const int first = (int)sizeof(uint16_t) * (code->co_ncellvars + 3);
+    Py_DECREF(code);
+    return PyFrame_GetLasti(frame) <= first;
+}
+
+/* The innermost frame first; of deeper stacks the outermost frames are left out.
+ *
+ * Of a function that was only entered the caller counts: native code that calls Python (exec, an
+ * import) took the time until the interpreter looked up, there.
+ */
 static void read_stack(Stack *stack) {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
     stack->count = 0;
+    if (frame != NULL && is_only_entered(frame)) {
+        PyFrameObject *caller = PyFrame_GetBack(frame);
+        if (caller != NULL) {
+            Py_DECREF(frame);
+            frame = caller;
+        }
+    }
     while (frame != NULL && stack->count < MAX_FRAMES) {
         stack->codes[stack->count] = PyFrame_GetCode(frame);
         stack->lines[stack->count++] = PyFrame_GetLineNumber(frame);
