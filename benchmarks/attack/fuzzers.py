@@ -66,7 +66,7 @@ def drawn(rng: random.Random) -> np.random.Generator:
 
 
 def decoding(sweep: Any, rng: random.Random) -> int:
-    """Random events over random tables of names."""
+    """Random events over random tables of names, in two pieces of which one carries on."""
     from redline.profile import layout
 
     draw = drawn(rng)
@@ -76,7 +76,16 @@ def decoding(sweep: Any, rng: random.Random) -> int:
     codes = draw.integers(0, top, rows).astype(np.uint16)
     kinds = draw.integers(0, 256, layout.MAX_IDS).astype(np.uint8)
     levels = draw.integers(0, 256, layout.MAX_IDS).astype(np.uint8)
-    return accepted([lambda: sweep.decode(deltas, codes, kinds, levels)])
+    cut, until = int(draw.integers(0, rows + 1)), int(draw.integers(0, 2**63))
+    end = 2**63 - 1
+
+    def pieces() -> None:
+        first = sweep.decode(deltas[:cut], codes[:cut], kinds, levels, b"", 0, until)
+        since, carry = first["last_ns"], first["carry"]
+        sweep.decode(deltas[cut:], codes[cut:], kinds, levels, carry, since, end)
+
+    torn = draw.integers(0, 256, int(draw.integers(1, 99)), np.uint8).tobytes()
+    return accepted([pieces, lambda: sweep.decode(deltas, codes, kinds, levels, torn, 0, end)])
 
 
 def streams(sweep: Any, rng: random.Random) -> int:

@@ -217,7 +217,7 @@ static Py_ssize_t run(Decoder *d, const uint32_t *deltas, const uint16_t *codes,
             d->high = 0;
             continue;
         }
-        const int64_t then = d->now + deltas[i];
+        const int64_t then = (int64_t)((uint64_t)d->now + deltas[i]); /* may wrap, too */
         if (then >= until) {
             return i;
         }
