@@ -93,7 +93,7 @@ def _write(found: dict[str, Any]) -> None:
     lines = [
         f"# {found['what']}: a session of {found['seconds'] / 60:.0f} minutes",
         "",
-        f"Mode `{found['mode']}`, {found['processes']} process(es), {found['events']:,} rows, "
+        f"Mode `{found['mode']}`, processes: {found['processes']}, {found['events']:,} rows, "
         f"{megabytes:,.0f} MB on disk; {found['cpu_s']:,.0f} s of CPU time were recorded, beside "
         f"other programs: {megabytes / found['cpu_s']:.2f} MB a second of CPU time.",
         "",
@@ -104,7 +104,10 @@ def _write(found: dict[str, Any]) -> None:
         f"| `redline {name}` | {row['wall_s']} | {row['cpu_s']} | {row['peak_mb']} |"
         for name, row in found["commands"].items()
     ]
-    lines += ["", f"Machine: {found['machine']}", "", f"    python -m {__spec__.name} DIR", ""]
+    machine = found["machine"]
+    about = f"{machine['processor']}, {machine['system']}, Python {machine['python']}"
+    about += f", numpy {machine['numpy']}; each command on {machine['cores']} core(s)."
+    lines += ["", about, "", "    python -m benchmarks.profiler.hour DIR --what WORDS", ""]
     RESULTS.with_suffix(".md").write_text("\n".join(lines))
 
 
