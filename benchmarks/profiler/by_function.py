@@ -80,7 +80,7 @@ def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:
             cwd=directory,
             env=environment(cleanrl),
             capture_output=True,
-            timeout=300,
+            timeout=900,
         )
         pid = open_session(session).processes[0].pid
         kept = [line for line in raw.read_text().splitlines() if f"process {pid}:" in line]
