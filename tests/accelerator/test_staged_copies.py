@@ -55,6 +55,23 @@ def test_other_shapes_get_other_room_and_what_is_there_stays() -> None:
     assert torch.equal(staged(there).weight.cpu(), sequences(0).weight)
 
 
+def test_what_lies_there_already_is_copied_there(accelerator: StandInDevice) -> None:
+    """As of a recurrent policy on the device: rows of the host, and the state it began with."""
+    rollout = batches("ppo-box", 1)[0]
+    state = torch.arange(8.0).view(4, 2).to("standin")
+    rollout.initial_state = {"hidden": state}
+    staged = StagedCopies(torch.device("standin"))
+    staged(rollout)
+    accelerator.reset()
+    arrived = staged(rollout)
+    assert accelerator.num_launches() == accelerator.launches["copy"] == 2
+    assert not accelerator.read_backs
+    assert torch.equal(arrived.initial_state["hidden"].cpu(), torch.arange(8.0).view(4, 2))
+    assert torch.equal(arrived["reward"].cpu(), rollout["reward"])
+    state.add_(1.0)
+    assert torch.equal(staged(rollout).initial_state["hidden"].cpu(), state.cpu())
+
+
 def test_memory_is_not_written_before_its_copy_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second call waits for what the first one marked."""
     waited: list[int] = []

@@ -31,6 +31,7 @@ class StagedCopies:
         self._key: Any = None
         self._host = self._there = torch.empty(0)
         self._staged: list[Tensor] = []
+        self._places: list[Tensor] = []
         self._arrived: Any = None
         self._have_left: Callable[[], None] = lambda: None
 
@@ -45,16 +46,18 @@ class StagedCopies:
         key = describe(value, tensors)
         if all(tensor.device == self._device for tensor in tensors):
             return value
-        if any(not tensor.is_cpu for tensor in tensors):
-            return value.to(self._device)
         if key != self._key:
             self._key = key
             self._make_room(value, tensors)
         self._have_left()  # of the copy before this one, which is over by now
         for place, tensor in zip(self._staged, tensors, strict=True):
-            place.copy_(tensor)
+            if tensor.is_cpu:
+                place.copy_(tensor)
         self._there.copy_(self._host, non_blocking=True)
         self._have_left = self._kind.mark(self._device)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            if not tensor.is_cpu:  # such as the state of a recurrent policy that acts there
+                place.copy_(tensor)
         return self._arrived
 
     @torch.inference_mode(False)  # what that mode makes could not be written to outside of it
@@ -67,7 +70,8 @@ class StagedCopies:
         self._host = self._kind.pinned(torch.empty(size, dtype=torch.uint8))
         self._there = torch.empty(size, dtype=torch.uint8, device=self._device)
         self._staged = places_in(self._host, starts, tensors)
-        places = iter(places_in(self._there, starts, tensors))
+        self._places = places_in(self._there, starts, tensors)
+        places = iter(self._places)
         self._arrived = rebuild(value, lambda _: next(places))
 
 
