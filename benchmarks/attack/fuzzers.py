@@ -177,7 +177,9 @@ def networks(dense: Any, rng: random.Random) -> int:
     biases = tuple(_wrong(draw, draw.normal(size=n).astype(np.float32)) for n in widths[1:])
     learns = rng.random() < 0.8
     weight_grads = tuple(
-        np.zeros(pair, np.float32, order=rng.choice("CF")) for pair in pairs if learns
+        np.zeros(pair, np.float32) if rng.random() < 0.5 else np.zeros(pair[::-1], np.float32).T
+        for pair in pairs
+        if learns
     )
     bias_grads = tuple(np.zeros(n, np.float32) for n in widths[1:] if learns)
     made: list[Any] = []
