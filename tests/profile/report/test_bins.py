@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.profile.analyse.cells import compute_cells
+from redline.profile.analyse.decoded import Decoded
 from redline.profile.analyse.timeline import State, Timeline, build_timeline
 from redline.profile.gpu.records import GpuRecords, GpuWindow
-from redline.profile.reader import Name, Shard, open_session
+from redline.profile.reader import Name, open_session
 from redline.profile.report.bins import bin_cells, bin_functions, spread
 from redline.profile.report.samples import gpu_series, process_series, session_series
 
@@ -101,11 +102,13 @@ def test_spreading_keeps_rows_and_columns(columns: list[int], weights: list[int]
             assert abs(entry * total - sum_of_row * column) <= 2 * total
 
 
-def shard(*events: tuple[int, int]) -> Shard:
-    """(delta_ns, code) rows as a shard."""
-    deltas = np.array([d for d, _ in events], np.uint32)
-    codes = np.array([c for _, c in events], np.uint16)
-    return Shard(Path("thread-00000.arrow"), deltas, codes, None)
+def in_a_thread(*events: tuple[int, int]) -> Any:
+    """(delta_ns, code) rows as all that a timeline holds."""
+    rows = np.array([d for d, _ in events], np.uint32), np.array([c for _, c in events], np.uint16)
+    nothing = np.empty(0, np.int64)
+    codes = nothing.astype(np.uint16)
+    thread = Decoded(0, stream(), [None], nothing, codes, nothing, nothing, nothing, 0, rows)
+    return SimpleNamespace(threads=[thread])
 
 
 def test_time_inside_a_function_by_hand() -> None:
@@ -115,9 +118,7 @@ def test_time_inside_a_function_by_hand() -> None:
     """
     begin, end = 20, 21
     events = [(10, begin), (5, begin), (5, end), (10, end), (15, begin), (15, end)]
-    process: Any = SimpleNamespace(names=NAMES, threads=[shard(*events)])
-    one: Any = SimpleNamespace(process=process)
-    found = bin_functions(one, [10], np.array([0, 25, 50, 75]))[10]
+    found = bin_functions(in_a_thread(*events), [10], np.array([0, 25, 50, 75]))[10]
     assert found.inclusive_ns.tolist() == [20, 10, 10]
     assert found.calls.tolist() == [2, 1, 0]
 
@@ -126,9 +127,7 @@ def test_a_window_that_closes_ends_the_calls_in_it() -> None:
     """Begun before the window: no call. 30..50 cut off by the window's end, 60..65 whole."""
     begin, end, window_off = 20, 21, 5
     events = [(10, end), (20, begin), (20, window_off), (10, begin), (5, end)]
-    process: Any = SimpleNamespace(names=NAMES, threads=[shard(*events)])
-    one: Any = SimpleNamespace(process=process)
-    found = bin_functions(one, [10], np.array([0, 40, 80]))[10]
+    found = bin_functions(in_a_thread(*events), [10], np.array([0, 40, 80]))[10]
     assert found.inclusive_ns.tolist() == [10, 15]
     assert found.calls.tolist() == [1, 1]
 
