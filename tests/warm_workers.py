@@ -91,8 +91,8 @@ class Template:
             status = 0
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 1
-        except BaseException:  # noqa: BLE001 (this is the end of the process)
-            sys.excepthook(*sys.exc_info())
+        except BaseException as error:  # noqa: BLE001 (this is the end of the process)
+            sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(status)
 

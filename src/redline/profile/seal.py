@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,7 +64,7 @@ def seal_process(directory: Path, process: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _alone(directory: Path) -> Generator[None]:
     """Only one process at a time changes the manifest.
 
     Raises:
