@@ -1,14 +1,20 @@
-"""The parts of `benchmarks.gpu`, most important first."""
+"""The parts of `benchmarks.gpu`, most important first.
+
+A part is a number of entries, each with a name and a function that measures it. One that fails is
+recorded as failed, and the next is measured.
+"""
 
 from __future__ import annotations
 
 import copy
+import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,22 +25,28 @@ from tests.engines.learners import ALGORITHMS, batch, make
 from torch import Tensor
 
 import redline
+from benchmarks.launches_of_peers import PEERS, PeerScript
 from benchmarks.workloads import WORKLOADS
+from redline import profile
 from redline.algos.ppo import PPO
 from redline.collect.device import DeviceCollector
 from redline.devices import kind_of
 from redline.engines.engine import choose_engine
 from redline.envs.settings import make_device_vec
+from redline.profile.analyse.samples import read_machine_samples
+from redline.profile.analyse.summary import summarize
+from redline.profile.reader import open_session
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.train.runs.run import Run
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
-_PEER_NAMES = ("sac_continuous_action", "td3_continuous_action", "dqn", "ppo_continuous_action",
-               "ppo_atari_envpool")  # fmt: skip
-_PEER_FILES = {
-    "leanrl": [f"leanrl/{name}_torchcompile.py" for name in _PEER_NAMES],
-    "cleanrl": [f"cleanrl/{name}.py" for name in _PEER_NAMES],
-}
+_PEER_LIMIT_S = 60.0  # of one of its scripts, with what it compiles
+_SPEED = re.compile(r"SPS: *(\d+)|(?:speed: +)?([\d.]+) sps")
+# Long enough for LeanRL's clock, which starts three iterations after learning has begun.
+_PEER_STEPS = {"sac": 1_600, "td3": 1_600, "dqn": 20_000, "ppo-continuous": 16_384,
+               "ppo-atari": 16_384}  # fmt: skip
+Entries = Iterator[tuple[str, Callable[[], Any]]]
+"""Name, and what measures it: plain data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +59,10 @@ class Sizes:
         share: of each workload's measured env_steps.
         num_envs: environments on the device.
         rollout_length: steps of one rollout of theirs.
-        engines: that are compared.
+        turns: what is compared on a workload, in this order: engines, and other projects.
         workloads: names, of `benchmarks.workloads`.
         algorithms: names, of `tests.engines.learners`.
-        scripts: files in scripts/.
+        compiled: those of which small updates are compiled, too, each taking up to a minute.
     """
 
     updates: int = 100
@@ -58,10 +70,12 @@ class Sizes:
     share: float = 1.0
     num_envs: int = 16384
     rollout_length: int = 64
-    engines: tuple[str, ...] = ("eager", "compile", "cudagraph", "compile+cudagraph")
+    turns: tuple[str, ...] = (
+        "cudagraph", "leanrl", "eager", "compile+cudagraph", "cleanrl", "compile",
+    )  # fmt: skip
     workloads: tuple[str, ...] = tuple(WORKLOADS)
     algorithms: tuple[str, ...] = ALGORITHMS
-    scripts: tuple[str, ...] = tuple(workload.script for workload in WORKLOADS.values())
+    compiled: tuple[str, ...] = ("sac",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +84,13 @@ class Part:
 
     Attributes:
         about: one sentence on what the numbers are.
-        limit_s: seconds after which it is given up.
-        run: (device, sizes, peers) -> result, as plain data.
+        limit_s: seconds after which it is given up; what it has measured by then is kept.
+        entries: (device, sizes, peers) -> what it measures, one after the other.
     """
 
     about: str
     limit_s: float
-    run: Callable[[str, Sizes, Mapping[str, str]], dict[str, Any]]
+    entries: Callable[[str, Sizes, Mapping[str, str]], Entries]
 
 
 def _timed(device: str, function: Callable[[], Any], times: int) -> float:
@@ -97,47 +111,50 @@ def _tensors(tree: Any, prefix: str = "") -> dict[str, Tensor]:
     return {prefix: tree.detach().cpu()} if isinstance(tree, Tensor) else {}
 
 
-def capture(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
+def capture(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
     """Parameters after captured updates, less those after eager ones, relative to their moves."""
     del peers
-    result: dict[str, Any] = {}
     for name in sizes.algorithms:
-        source = make(name)
-        data = [batch(name, source, seed).to(device) for seed in range(5)]
-        eager, captured = make(name, device=device), make(name, device=device)
-        start = _tensors(copy.deepcopy(eager.state_dict()["policy"]))
-        engine = choose_engine(captured, "cudagraph")
-        for i in range(sizes.updates):
-            eager.update(data[i % len(data)])
-            engine.update(data[i % len(data)])
-        wanted = _tensors(eager.state_dict()["policy"])
-        found = _tensors(captured.state_dict()["policy"])
-        apart = sum(float((found[key] - wanted[key]).double().square().sum()) for key in wanted)
-        moved = sum(float((start[key] - wanted[key]).double().square().sum()) for key in wanted)
-        result[name] = {
-            "apart": (apart / max(moved, 1e-30)) ** 0.5,
-            "graphs": str(engine.captured),
-        }
-    return result
+        yield name, partial(_captured_beside_eager, device, sizes.updates, name)
 
 
-def updates(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
-    """Milliseconds of one small update, engines in turn: what launching costs."""
+def _captured_beside_eager(device: str, count: int, name: str) -> dict[str, Any]:
+    source = make(name)
+    data = [batch(name, source, seed).to(device) for seed in range(5)]
+    eager, captured = make(name, device=device), make(name, device=device)
+    start = _tensors(copy.deepcopy(eager.state_dict()["policy"]))
+    engine = choose_engine(captured, "cudagraph")
+    for i in range(count):
+        eager.update(data[i % len(data)])
+        engine.update(data[i % len(data)])
+    wanted = _tensors(eager.state_dict()["policy"])
+    found = _tensors(captured.state_dict()["policy"])
+    apart = sum(float((found[key] - wanted[key]).double().square().sum()) for key in wanted)
+    moved = sum(float((start[key] - wanted[key]).double().square().sum()) for key in wanted)
+    return {"apart": (apart / max(moved, 1e-30)) ** 0.5, "graphs": str(engine.captured)}
+
+
+def updates(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
+    """Milliseconds of one small update, eager and captured in turn: what launching costs."""
     del peers
-    result: dict[str, Any] = {}
     for name in sizes.algorithms:
-        data = batch(name, make(name), 0).to(device)
-        made = {mode: choose_engine(make(name, device=device), mode) for mode in sizes.engines}
-        calls = {mode: partial(engine.update, data) for mode, engine in made.items()}
-        for call in calls.values():
-            _timed(device, call, 3)
-        times: dict[str, list[float]] = {mode: [] for mode in calls}
-        for _ in range(sizes.rounds):
-            for mode, call in calls.items():
-                count = max(1, sizes.updates // sizes.rounds)
-                times[mode].append(_timed(device, call, count))
-        result[name] = {mode: 1e3 * statistics.median(each) for mode, each in times.items()}
-    return result
+        yield name, partial(_update_ms, device, sizes, name, ("eager", "cudagraph"))
+    for name in sizes.compiled:
+        for mode in ("compile", "compile+cudagraph"):
+            yield f"{name} {mode}", partial(_update_ms, device, sizes, name, (mode,))
+
+
+def _update_ms(device: str, sizes: Sizes, name: str, modes: Sequence[str]) -> dict[str, float]:
+    data = batch(name, make(name), 0).to(device)
+    made = {mode: choose_engine(make(name, device=device), mode) for mode in modes}
+    calls = {mode: partial(engine.update, data) for mode, engine in made.items()}
+    for call in calls.values():
+        _timed(device, call, 3)
+    times: dict[str, list[float]] = {mode: [] for mode in calls}
+    for _ in range(sizes.rounds):
+        for mode, call in calls.items():
+            times[mode].append(_timed(device, call, max(1, sizes.updates // sizes.rounds)))
+    return {mode: 1e3 * statistics.median(each) for mode, each in times.items()}
 
 
 def _trained(device: str, settings: dict[str, Any], algorithm: str, out: Path) -> tuple[Run, float]:
@@ -160,31 +177,58 @@ def _rate(run: Run) -> float:
     return (float(end[steps]) - float(begin[steps])) / (float(end[wall]) - float(begin[wall]))
 
 
-def workloads(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
-    """SPS of whole runs of the five workloads, engines in turn."""
-    del peers
-    result: dict[str, Any] = {}
-    for name in sizes.workloads:
-        workload = WORKLOADS[name]
-        total = workload.warmup + int(sizes.share * workload.measured)
-        settings = workload.settings | {
-            "total_env_steps": total,
-            "log_interval": max(1, total // 8),
-        }
-        if "replay_size" in settings:
-            settings |= {"replay_storage": "device"}
-        result[name] = {}
-        for mode in sizes.engines:
-            with tempfile.TemporaryDirectory() as out:
-                changed = settings | {"accelerate": mode}
-                run, _ = _trained(device, changed, workload.algorithm, Path(out) / "run")
-                result[name][mode] = _rate(run)
-    return result
+def workloads(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
+    """SPS of whole runs of the five workloads: engines in turn, and other projects' scripts."""
+    for turn in sizes.turns:
+        for name in sizes.workloads:
+            if turn not in PEERS:
+                yield f"{name} {turn}", partial(_workload_sps, device, sizes.share, name, turn)
+            elif turn in peers:
+                # Compiled and captured, where it can be: the last of them that does this.
+                of_it = [one for one in PEERS[turn] if one.workload == name]
+                for one in of_it[-1:]:
+                    yield f"{name} {turn}", partial(_peer_sps, Path(peers[turn]), one)
 
 
-def device_envs(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
+def _workload_sps(device: str, share: float, name: str, mode: str) -> float:
+    workload = WORKLOADS[name]
+    total = workload.warmup + int(share * workload.measured)
+    settings = workload.settings | {"total_env_steps": total, "log_interval": max(1, total // 8)}
+    if "replay_size" in settings:
+        settings |= {"replay_storage": "device"}
+    with tempfile.TemporaryDirectory() as out:
+        changed = settings | {"accelerate": mode}
+        run, _ = _trained(device, changed, workload.algorithm, Path(out) / "run")
+        return _rate(run)
+
+
+def _peer_sps(root: Path, one: PeerScript) -> float:
+    """SPS as another project's script prints it in the end.
+
+    Raises:
+        RuntimeError: if it fails, or prints none.
+    """
+    options = ["--compile", *one.options] if "--cudagraphs" in one.options else one.options
+    environment = os.environ | {"WANDB_MODE": "disabled", "PYTHONPATH": str(root.resolve())}
+    steps = str(_PEER_STEPS[one.workload])
+    done = subprocess.run(
+        [sys.executable, str((root / one.file).resolve()), "--total-timesteps", steps, *options],
+        capture_output=True, text=True, check=False, timeout=_PEER_LIMIT_S, env=environment,
+        cwd=root,
+    )  # fmt: skip
+    speeds = _SPEED.findall(done.stdout + done.stderr)
+    if done.returncode or not speeds:
+        raise RuntimeError(done.stderr.strip()[-600:] or f"exit {done.returncode}, no speed")
+    return float(next(each for each in speeds[-1] if each))
+
+
+def device_envs(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
     """SPS of PPO on CartPole with environments on the device."""
     del peers
+    yield "ppo CartPole SPS", partial(_device_envs_sps, device, sizes)
+
+
+def _device_envs_sps(device: str, sizes: Sizes) -> float:
     steps = sizes.num_envs * sizes.rollout_length
     settings = {
         "env": "redline/CartPole-v1", "preset": "default", "num_envs": sizes.num_envs,
@@ -193,118 +237,135 @@ def device_envs(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as out:
         run, _ = _trained(device, settings, "ppo", Path(out) / "run")
-        return {"ppo CartPole SPS": _rate(run)}
+        return _rate(run)
 
 
-def replay(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
+def replay(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
     """Microseconds to draw a batch of 256 from a replay on the device."""
     del peers
-    result: dict[str, Any] = {}
+    for prioritized in (False, True):
+        name = "prioritized" if prioritized else "uniform"
+        yield name, partial(_draw_us, device, sizes, prioritized=prioritized)
+
+
+def _draw_us(device: str, sizes: Sizes, *, prioritized: bool) -> float:
     env = make_device_vec("redline/CartPole-v1", 4, device=device)
     learner = PPO.make(
         env.observation_space, env.action_space, PPO.Config(num_envs=4), seed=0, device=device
     )
-    with DeviceCollector(env, learner.policy, rollout_length=32) as collector:
+    length = min(32, sizes.rollout_length)
+    with DeviceCollector(env, learner.policy, rollout_length=length) as collector:
         gathered = collector.collect()
-    for prioritized in (False, True):
-        config = ReplayConfig(
-            capacity=4096, storage="device", device=device, prioritized=prioritized
-        )
-        store = Replay(config, ReplaySpec.from_rollout(gathered))
-        for _ in range(8):
-            store.add(gathered)
-        generator = torch.Generator(device).manual_seed(0)
-        seconds = _timed(device, partial(store.sample, 256, generator), sizes.updates)
-        result["prioritized" if prioritized else "uniform"] = 1e6 * seconds
-    return result
+    config = ReplayConfig(capacity=4096, storage="device", device=device, prioritized=prioritized)
+    store = Replay(config, ReplaySpec.from_rollout(gathered))
+    for _ in range(8):
+        store.add(gathered)
+    generator = torch.Generator(device).manual_seed(0)
+    return 1e6 * _timed(device, partial(store.sample, 256, generator), sizes.updates)
 
 
-def deterministic(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
+def deterministic(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
     """Whether two runs of one seed end with the same bits."""
     del peers, sizes
-    result: dict[str, Any] = {}
+    yield "ppo equal to the bit", partial(_are_equal_to_the_bit, device)
+
+
+def _are_equal_to_the_bit(device: str) -> bool:
     settings = {
-        "env": "redline/CartPole-v1", "preset": "default", "num_envs": 4, "rollout_length": 16,
+        "env": "redline/CartPole-v1", "preset": "default", "num_envs": 8, "rollout_length": 8,
         "num_epochs": 1, "num_minibatches": 1, "total_env_steps": 128, "deterministic": True,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as out:
         runs = [_trained(device, settings, "ppo", Path(out) / name)[0] for name in ("a", "b")]
-        sums = {run.inspect()["params_sha256"] for run in runs}
-        result["ppo equal to the bit"] = len(sums) == 1
-    return result
+        return len({run.inspect()["params_sha256"] for run in runs}) == 1
 
 
-def memory(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
+def memory(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
     """MiB of the graphs of each algorithm's updates, which share one pool."""
     del peers
-    before, result = 0, {}
-    capturing = kind_of(device).graphs(torch.device(device))
     for name in sizes.algorithms:
-        learner = make(name, device=device)
-        engine = choose_engine(learner, "cudagraph")
-        engine.update(batch(name, make(name), 0).to(device))
-        result[name] = (capturing.nbytes - before) / 2**20
-        before = capturing.nbytes
-    return result
+        yield name, partial(_graph_mib, device, name)
 
 
-def _script(path: Path, arguments: list[str]) -> dict[str, Any]:
-    """Seconds of a program, or how it failed."""
+def _graph_mib(device: str, name: str) -> float:
+    capturing = kind_of(device).graphs(torch.device(device))
+    before = capturing.nbytes
+    engine = choose_engine(make(name, device=device), "cudagraph")
+    engine.update(batch(name, make(name), 0).to(device))
+    return (capturing.nbytes - before) / 2**20
+
+
+def scripts(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
+    """The single-file scripts, with graphs and eager."""
+    del peers
+    for options in (("--cudagraphs",), ()):
+        for name in sizes.workloads:
+            workload = WORKLOADS[name]
+            steps = workload.warmup + int(sizes.share * workload.measured)
+            given = (*workload.script_options, "--total-env-steps", str(steps))
+            call = partial(_script_s, workload.script, (*given, "--device", device, *options))
+            yield " ".join([workload.script, *options]), call
+
+
+def _script_s(name: str, options: Sequence[str]) -> float:
+    """Seconds of a program, with the start of its process.
+
+    Raises:
+        RuntimeError: if it fails.
+    """
     began_s = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        cwd=path.parent, capture_output=True, text=True, check=False,
+        [sys.executable, str(SCRIPTS / name), *options],
+        cwd=SCRIPTS, capture_output=True, text=True, check=False, timeout=_PEER_LIMIT_S,
     )  # fmt: skip
-    seconds = time.perf_counter() - began_s
-    return {"seconds": seconds} if done.returncode == 0 else {"failed": done.stderr[-600:]}
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-600:] or f"exit {done.returncode}")
+    return time.perf_counter() - began_s
 
 
-def scripts(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
-    """The single-file scripts, eager and with graphs; then those of the peers that were given."""
-    result: dict[str, Any] = {}
-    for name in sizes.scripts:
-        length = ["--total-env-steps", "10000", "--device", device]
-        for option in ([], ["--cudagraphs"]):
-            found = _script(SCRIPTS / name, [*length, *option])
-            result[" ".join([name, *option])] = found
-    for peer, root in peers.items():
-        for file in _PEER_FILES[peer]:
-            options = ["--compile", "--cudagraphs"] if peer == "leanrl" else []
-            found = _script(Path(root) / file, ["--total-timesteps", "10000", *options])
-            result[file] = found
-    return result
+def profiler(device: str, sizes: Sizes, peers: Mapping[str, str]) -> Entries:
+    """Share of a run that the profiler's GPU windows call busy, beside what NVML says."""
+    del peers
+    yield "a run of ppo", partial(_profiled, device, sizes)
 
 
-def profiler(device: str, sizes: Sizes, peers: Mapping[str, str]) -> dict[str, Any]:
-    """Share of a run's time that the profiler's GPU windows and NVML call busy."""
-    del sizes, peers
+def _profiled(device: str, sizes: Sizes) -> dict[str, Any]:
+    envs, length = min(16, sizes.num_envs), min(32, sizes.rollout_length)
+    settings = {
+        "env": "redline/CartPole-v1", "preset": "default", "num_envs": envs,
+        "rollout_length": length, "num_epochs": 2, "num_minibatches": 2,
+        "total_env_steps": envs * length * sizes.updates,
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            *(sys.executable, "-m", "redline", "train", "ppo", "--env", "redline/CartPole-v1"),
-            *("--preset", "default", "--num-envs", "256", "--rollout-length", "64"),
-            *("--total-env-steps", "500000", "--device", device, "--out", str(Path(out) / "run")),
-            *("--quiet", "--profile"),
-        ]
-        subprocess.run(command, capture_output=True, text=True, check=True)
-        session = next((Path(out) / "run").rglob("manifest.json"), None)
-        if session is None:
-            raise FileNotFoundError(f"no session below {out}")
-        command = [sys.executable, "-m", "redline", "profile", "show", str(session.parent)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True)
-        lines = [line for line in shown.stdout.splitlines() if "gpu" in line.lower()]
-        return {f"line {i}": line.strip() for i, line in enumerate(lines)}
+        with profile.session(Path(out) / "session", gpu_every_s=0.5, gpu_window_s=0.25):
+            _trained(device, settings, "ppo", Path(out) / "run")
+        summary = summarize(Path(out) / "session")
+        samples = read_machine_samples(open_session(Path(out) / "session"))
+    shares = {
+        f"busy in the windows, device {row.device}": row.busy_ns / max(row.window_ns, 1)
+        for row in summary.gpu_devices
+    }
+    launched = {
+        f"{row.operation} {row.kind}": row.count for row in summary.gpu_launched if row.count
+    }
+    monitor = {}
+    if samples is not None and samples.gpus:
+        utilization = samples.gpu["utilization"].mean(axis=0).tolist()
+        monitor = dict(zip(samples.gpus, utilization, strict=True))
+    return {"windows": shares, "NVML": monitor, "launched by": launched,
+            "processes": len(summary.processes)}  # fmt: skip
 
 
 PARTS: dict[str, Part] = {
     "capture": Part(
-        "Captured updates beside eager ones: distance over distance moved.", 120, capture
+        "Captured updates beside eager ones: distance over distance moved.", 80, capture
     ),
-    "updates": Part("Milliseconds of one small update.", 150, updates),
-    "workloads": Part("Env_steps per second of whole runs.", 240, workloads),
-    "device_envs": Part("Environments on the device.", 60, device_envs),
-    "replay": Part("Microseconds to draw a batch of 256 transitions.", 30, replay),
-    "deterministic": Part("The same seed, twice.", 30, deterministic),
-    "memory": Part("MiB of graphs.", 30, memory),
-    "scripts": Part("Seconds of 10,000 env_steps, with the start of the process.", 200, scripts),
-    "profiler": Part("What the profiler says of the GPU.", 60, profiler),
+    "workloads": Part("Env_steps per second of whole runs.", 230, workloads),
+    "device_envs": Part("Environments on the device.", 30, device_envs),
+    "scripts": Part("Seconds of the single-file scripts, with their start.", 60, scripts),
+    "replay": Part("Microseconds to draw a batch of 256 transitions.", 20, replay),
+    "profiler": Part("What the profiler says of the GPU.", 30, profiler),
+    "deterministic": Part("The same seed, twice.", 20, deterministic),
+    "memory": Part("MiB of graphs.", 20, memory),
+    "updates": Part("Milliseconds of one small update.", 50, updates),
 }

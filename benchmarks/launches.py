@@ -15,7 +15,8 @@ device, over whole runs of two lengths, of which the difference is taken
 (`benchmarks/launches_of_peers.py`).
 
 What torch.compile would fuse cannot be counted here: its compiler knows no stand-in.
-Results go to benchmarks/results/launches.md and .json.
+Results go to benchmarks/results/launches.md and .json after each row, in place of earlier ones
+of the same name.
 """
 
 from __future__ import annotations
@@ -214,24 +215,38 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default=",".join(MODES), help='"" for none')
+    parser.add_argument("--again", action="store_true", help="forget earlier results first")
     for peer in PEERS:
         parser.add_argument(f"--{peer}", metavar="PATH", help=f"a checkout of {peer}")
     options = parser.parse_args()
-    rows = []
-    for name in options.workloads.split(","):
-        for mode in options.modes.split(","):
-            rows.append(measure(name, mode))
-            launches, updates = rows[-1]["learn"]["launches"], rows[-1]["updates"]
+    rows, peers = ({}, {}) if options.again else recorded()
+    workloads = options.workloads.split(",")
+    for name in workloads:
+        for mode in options.modes.split(",") if options.modes else ():
+            row = rows[name, mode] = measure(name, mode)
+            launches, updates = row["learn"]["launches"], row["updates"]
             print(f"{name} {mode}: {launches:,} launches for {updates} updates", file=sys.stderr)
-    peers = []
-    for peer, files in PEERS.items():
-        root = getattr(options, peer)
-        for file, (short, long) in files.items() if root else ():
-            peers.append({"script": file} | per_env_step(Path(root) / file, short, long))
-            print(f"{file}: {peers[-1]}", file=sys.stderr)
-    write(rows, peers=peers)
-    print(table(rows) + peer_table(peers))
+            write(list(rows.values()), peers=list(peers.values()))
+    for peer, scripts in PEERS.items():
+        root = Path(getattr(options, peer) or "").resolve()
+        for one in scripts if getattr(options, peer) else ():
+            if one.workload in workloads:
+                counts = per_env_step(root / one.file, one.lengths, one.options, root)
+                peers[one.label] = {"script": one.label} | counts
+                print(f"{one.label}: {counts}", file=sys.stderr)
+                write(list(rows.values()), peers=list(peers.values()))
+    print(table(list(rows.values())) + peer_table(list(peers.values())))
+
+
+def recorded(results: Path = RESULTS) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """What earlier calls counted: (workload, mode) -> row, and script -> counts."""
+    file = results / "launches.json"
+    if not file.exists():
+        return {}, {}
+    found = json.loads(file.read_text())
+    rows = {(row["workload"], row["mode"]): row for row in found["rows"] if "add" in row}
+    return rows, {row["script"]: row for row in found.get("peers", [])}
 
 
 if __name__ == "__main__":

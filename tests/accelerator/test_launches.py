@@ -64,4 +64,5 @@ def test_a_script_that_cannot_be_counted_says_why(tmp_path: Path) -> None:
         on_the_stand_in("device = 'cpu'")
     script = tmp_path / "script.py"
     script.write_text("print(1)")
-    assert "no line with torch.device" in per_env_step(script, 1, 2)["failed"]
+    assert 'torch.device("standin:0")' in on_the_stand_in('torch.device("cuda:0" if ok else "cpu")')
+    assert "no line with torch.device" in per_env_step(script, (1, 2))["failed"]
