@@ -17,7 +17,8 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,8 @@ def count(script: Path, env_steps: int, options: Sequence[str] = ()) -> dict[str
     from tests.accelerator import emulated_graph, stand_in
 
     sys.argv = [str(script), "--total-timesteps", str(env_steps), *options]
-    with emulated_graph.installed(), stand_in.counted() as device:
+    with emulated_graph.installed(), stand_in.counted() as device, _replay_of_torchrl():
         _emulate_graphs(device)
-        if importlib.util.find_spec("torchrl") is None:
-            sys.modules["torchrl"] = types.ModuleType("torchrl")
-            sys.modules["torchrl.data"] = _plain_replay()
         exec(code, {"__name__": "__main__", "__file__": str(script)})
         return {"launches": device.num_launches(), "waits": len(device.read_backs)}
 
@@ -122,6 +120,20 @@ def _emulate_graphs(device: Any) -> None:
             return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, result)
 
     tensordict.nn.CudaGraphModule = Emulated  # type: ignore[misc, assignment]
+
+
+@contextmanager
+def _replay_of_torchrl() -> Iterator[None]:
+    """Let a plain replay stand for torchrl's, where that is not installed."""
+    if importlib.util.find_spec("torchrl") is not None:
+        yield
+        return
+    sys.modules["torchrl"] = types.ModuleType("torchrl")
+    sys.modules["torchrl.data"] = _plain_replay()
+    try:
+        yield
+    finally:
+        del sys.modules["torchrl"], sys.modules["torchrl.data"]
 
 
 def _plain_replay() -> types.ModuleType:
