@@ -94,7 +94,7 @@ class Cursor:
         self.index = source.index
         self._process, self._source = process, source
         self._pieces = source.pieces()
-        self._begins = [] if begins_ns is None else begins_ns.tolist()
+        self._begins: list[int] = [] if begins_ns is None else begins_ns.tolist()
         self._read = 0 if begins_ns is not None else -1
         self._left = NO_ROWS
         self._carry = b""

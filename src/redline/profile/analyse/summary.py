@@ -379,7 +379,8 @@ class ChargeSums:
             every, which = np.unique(keys, return_inverse=True)
             totals = np.zeros(len(every), np.int64)
             np.add.at(totals, which, values)
-            for key, total in zip(every.tolist(), totals.tolist(), strict=True):
+            found: list[int] = every.tolist()
+            for key, total in zip(found, totals.tolist(), strict=True):
                 state = thread.states[key >> 40]
                 lead = timeline.states[key >> 16 & 0xFFFFFF]
                 if state is not None and lead.operation == state.operation:
