@@ -206,7 +206,8 @@ def _times(
     last = max(found.end_ns, int(edges[-1])) + 1
     bins = CellBins(np.concatenate([[0], edges, [last]]))
     for step in slices_of([found]):
-        bins.add(*step.timelines)
+        for timeline in step.timelines:
+            bins.add(timeline)
     share: dict[Key, float] = {}
     for cell in summary.cells:
         if cell.pid == found.process.pid and cell.raw_s > 0:
