@@ -116,9 +116,11 @@ def page(timings: Sequence[Timing], command: str) -> str:
     """The results of a command as Markdown."""
     rows = "\n".join(timing.row() for timing in timings)
     load = os.getloadavg()[0]
+    count = len(os.sched_getaffinity(0))
+    cores = "one core" if count == 1 else f"{count} cores"
     return f"""# A newcomer's wait
 
-`{command}`, {time.strftime("%Y-%m-%d")}, on one core, with a load of {load:.0f} on the machine.
+`{command}`, {time.strftime("%Y-%m-%d")}, on {cores}, with a load of {load:.0f} on the machine.
 
 | what | s | at most | |
 |---|---|---|---|

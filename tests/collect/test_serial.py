@@ -16,6 +16,7 @@ from redline.engines.cpu.images import PackedNetwork
 from redline.errors import ConfigError
 from redline.models import NatureCNN
 from redline.policies import make_policy
+from redline.profile import marks
 from tests.collect.scripted import CountingPolicy, ScriptedEnv
 
 
@@ -34,6 +35,13 @@ class ImageEnv(ScriptedEnv):
 
     def _obs(self) -> Array:
         return self.rng.integers(0, 256, (self.num_envs, 4, 36, 36), np.uint8)
+
+
+def test_a_profile_is_told_what_one_simulation_mark_stands_for() -> None:
+    """Else a step of two environments would count as one env step."""
+    env = ScriptedEnv([[3], [2]], ["truncated", "terminated"])
+    with SerialCollector(env, CountingPolicy(), rollout_length=5, seed=0):
+        assert marks.known_metadata()["num_envs"] == 2
 
 
 def test_an_episode_end_inside_a_rollout() -> None:

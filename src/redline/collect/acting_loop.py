@@ -26,7 +26,7 @@ from redline.envs.vec_env import VecEnv
 from redline.errors import EnvError
 from redline.policies.device_check import DeviceCheck
 from redline.policies.policy import Policy, State, reset_state
-from redline.profile.marks import operation
+from redline.profile.marks import metadata, operation
 
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 
@@ -138,6 +138,7 @@ class ActingLoop:
         check: bool = False,
     ) -> None:
         self.env, self.policy, self.memory, self.episodes = env, policy, memory, episodes
+        metadata(num_envs=env.num_envs)  # that one simulation mark stands for
         self.progress = np.zeros(2, np.int64) if progress is None else progress
         self._noise, self._seed, self._check = noise, seed, check
         if device is None:

@@ -48,6 +48,32 @@ def test_an_env_step_of_known_parts(session: Path) -> None:
     assert whole == pytest.approx(it.total.us, rel=1e-6)
 
 
+APART = """
+import os, time, mujoco, torch
+from redline import profile
+time.sleep(0.5)  # so that the other process begins later
+child = os.fork()
+if not child:
+    profile.metadata(num_envs=4)
+    for _ in range(100):
+        with profile.operation("simulation"):
+            mujoco.spin(2_000_000)
+    raise SystemExit
+while not os.waitpid(child, os.WNOHANG)[0]:
+    with profile.operation("learning"):
+        torch.spin(2_000_000)
+"""
+
+
+def test_env_steps_of_a_process_that_begins_later(profiled: Any) -> None:
+    """Each process counts from its own begin: 100 steps of four envs while the other learns."""
+    profiled.run(APART, calibrate=False)
+    it = read_iteration(profiled.session)
+    assert (it.num_envs, it.workers) == (4, 1)
+    assert 4 * 80 <= it.env_steps <= 4 * 100
+    assert it.begin_s > 0.45
+
+
 def test_the_command_prints_a_ranking(session: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert advise_main([str(session)]) == 0
     text = capsys.readouterr().out

@@ -113,9 +113,13 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     process = session.processes[place]
     own = steps[place]
     workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
-    num_envs = _num_envs(summary, process, bool(len(own)), len(workers))
+    num_envs = _num_envs(summary, process, steps_itself=len(own) > 0, workers=len(workers))
     if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
-        own, num_envs = np.sort(np.concatenate([steps[i] for i in workers])), 1
+        told = [(steps[i], session.processes[i].base_ns - process.base_ns) for i in workers]
+        own = np.sort(np.concatenate([times + later_ns for times, later_ns in told]))
+        num_envs = max(
+            _num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers
+        )
     learned = np.concatenate([entries[place][name] for name in LEARNING])
     edges = _steady(learned, own)
     counts = np.histogram(own, edges)[0] * num_envs
@@ -174,7 +178,7 @@ def _learner(summary: Summary, processes: list[Process], steps: list[NDArray[np.
     return max(range(len(processes)), key=rank)
 
 
-def _num_envs(summary: Summary, process: Process, steps_itself: bool, workers: int) -> int:
+def _num_envs(summary: Summary, process: Process, *, steps_itself: bool, workers: int) -> int:
     """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
     for row in summary.processes:
         if row.pid == process.pid:
