@@ -32,7 +32,9 @@ $(VENV)/.dev: $(VENV)/.core
 demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev lint docs test-profile-312  ## every check and test
+# What runs on one core goes side by side; each prints when it is done.
+test: $(VENV)/.dev  ## every check and test
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint docs test-profile-312
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
