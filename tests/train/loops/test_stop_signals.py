@@ -16,16 +16,20 @@ from redline.train.callbacks import RunState
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
 
+_AT_A_TERMINAL = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
+
 
 @pytest.fixture(autouse=True)
 def _handlers_stay() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
+    """As at a terminal: under nohup or in the background, the suite itself ignores signals."""
+    given = {number: signal.signal(number, usual) for number, usual in _AT_A_TERMINAL.items()}
     yield
-    after = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    assert after == before
+    after = {number: signal.signal(number, before) for number, before in given.items()}
+    assert after == _AT_A_TERMINAL
 
 
 class HangsUp:
