@@ -7,8 +7,8 @@
  * interrupted: it waits.
  *
  * Code made at run time (oneDNN's matrix kernels are) cannot be unwound. There the words on the
- * stack are looked through for addresses of known shared objects, up to the first one inside the
- * interpreter's evaluation loop.
+ * stack are looked through for addresses of known shared objects, up to the first one after them
+ * inside the interpreter's evaluation loop.
  *
  * The signal is SIGURG: by default it is ignored, so that one that arrives late, in a program that
  * has replaced itself meanwhile, does no harm.
@@ -45,7 +45,7 @@
 #include <unwind.h>
 
 enum { MAX_FRAMES = 128, MAX_RANGES = 8192, MAX_TASKS = 512, MAX_PACKAGES = 128 };
-enum { MOST_WORDS = 16384, LARGEST_STACK = 1 << 28 };
+enum { MOST_WORDS = 16384, MOST_WORDS_BEYOND = 2048, LARGEST_STACK = 1 << 28 };
 enum { BATCH_ROWS = 512, ANSWER_MS = 300, REFRESH_NS = 250000000, WRITE_NS = 1000000000 };
 enum { PYTHON = 0, COMPILED = 2, WAITING = 5, UNATTRIBUTED = 6, FOREIGN = 255, RL_GAP = 0xffff };
 enum { IDLE = 0, REQUESTED = 1, WRITING = 2, DONE = 3 };
@@ -144,15 +144,23 @@ static void scan_stack(const ucontext_t *context) {
         range_of(at) != NULL) {
         return;
     }
+    int called_by_library = 0, most = MOST_WORDS;
     frame_count = 0;
     const uintptr_t *word = (const uintptr_t *)(stack & ~(sizeof(uintptr_t) - 1));
-    for (int i = 0; i < MOST_WORDS && (uintptr_t)(word + i) < main_stack_end; i++) {
+    for (int i = 0; i < most && (uintptr_t)(word + i) < main_stack_end; i++) {
         if (word[i] >= eval_begin && word[i] < eval_end) {
-            reached_python = 1;
-            return;
+            if (called_by_library) {
+                reached_python = 1;
+                return;
+            }
+            /* Left over from an earlier call, in a buffer that was not yet written to; or code that
+             * Python itself called, so that is not looked for far. */
+            most = i + MOST_WORDS_BEYOND < most ? i + MOST_WORDS_BEYOND : most;
+            continue;
         }
         const Range *range = range_of(word[i]);
         if (range != NULL && range->level != PYTHON) {
+            called_by_library = 1;
             /* The nearest to the interpreter counts, so the last ones are kept. */
             if (frame_count == MAX_FRAMES - 1) {
                 frame_count = 0;
