@@ -9,10 +9,10 @@ EXTRAS := $(EXTRAS),envpool
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-profile-312 lint docs dist clean
+.PHONY: help demo test test-all test-profile-312 lint docs dist clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 # torch comes first and pinned: anything that depends on it would otherwise pull
 # the newest build, with gigabytes of CUDA packages.
@@ -33,9 +33,12 @@ demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning
 	@$(BIN)/python examples/demo.py
 
 # What runs on one core goes side by side; each prints when it is done.
-test: $(VENV)/.dev  ## every check and test
+test: $(VENV)/.dev  ## every check, and the tests but those of tests/long.txt
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint docs test-profile-312
-	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_OPTIONS)
+
+test-all: PYTEST_OPTIONS := --all
+test-all: test  ## every check and every test
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
 # no torch run there in a light environment of their own, where a Python 3.12 is found.

@@ -49,6 +49,9 @@ _ON_POLICY: dict[str, Any] = {"num_envs": 1}
 # Defaults of version 0.1, written down: revisions with other defaults must do the same work.
 _DQN: dict[str, Any] = {"batch_size": 32, "replay_ratio": 8.0, "rollout_length": 1}
 _DQN |= {"target_update_interval": 1_000}
+_R2D1: dict[str, Any] = {"num_envs": 4, "learning_starts": 1600, "batch_size": 8}
+_R2D1 |= {"replay_ratio": 1.0, "sequence_length": 80, "burn_in": 40, "state_interval": 40}
+_R2D1 |= {"rollout_length": 40, "target_update_interval": 2_500}
 _PPO: dict[str, Any] = {"num_envs": 1, "rollout_length": 256, "num_epochs": 4, "num_minibatches": 4}
 WORKLOADS = {
     "sac": Workload("sac", 17, 6, False, 200, 16, _OFF_POLICY | {"hidden_sizes": (256, 256)}),
@@ -61,9 +64,7 @@ WORKLOADS = {
     "sac-discrete": Workload("sac", 4, 2, True, 200, 16, _OFF_POLICY | {"hidden_sizes": (64, 64)}),
     "diayn": Workload("diayn", 17, 6, False, 200, 12, _OFF_POLICY),
     "rainbow": Workload("dqn", 4, 2, True, 400, 64, _OFF_POLICY | _DQN | {"preset": "rainbow"}),
-    "r2d1": Workload(
-        "r2d1", 4, 2, True, 3200, 160, {"num_envs": 4, "learning_starts": 1600, "batch_size": 8}
-    ),
+    "r2d1": Workload("r2d1", 4, 2, True, 3200, 160, _R2D1),
     "reinforce": Workload("reinforce", 4, 2, True, 1600, 1600, {"num_envs": 1}),
     "impala": Workload("impala", 4, 2, True, 400, 400, _ON_POLICY | {"rollout_length": 20}),
     "appo": Workload("appo", 17, 6, False, 512, 256, _PPO),

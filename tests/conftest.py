@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.tiers import leave_out_long_tests
 from tests.warm_workers import WarmSubprocess
 
 # As a run tells its own process (`redline.train.process`): several test processes share the cores,
@@ -23,6 +24,16 @@ ATTACK_SEED = "REDLINE_ATTACK_SEED"
 def pytest_configure() -> None:
     """Attacks that have found nothing for long get a new seed; all test processes inherit it."""
     os.environ.setdefault(ATTACK_SEED, str(random.SystemRandom().randrange(2**31)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--all`: the long tests, too (tests/long.txt)."""
+    parser.addoption("--all", action="store_true", help="run the long tests of tests/long.txt, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out."""
+    leave_out_long_tests(config, items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -20,6 +20,7 @@ from redline.profile.analyse.correction import (
     ProbeCost,
     estimate_probe_cost,
     find_cycles,
+    prior_of,
 )
 from redline.profile.analyse.summary import correct, summarize
 from redline.profile.analyse.timeline import decode
@@ -298,3 +299,16 @@ def test_what_was_never_seen_without_the_probe_says_nothing() -> None:
     assert "" not in cost.operations
     assert beside.unit_ns == pytest.approx(alone.unit_ns)
     assert beside.slowdown == pytest.approx(alone.slowdown)
+
+
+def test_a_version_that_cannot_be_read_counts_as_the_earliest() -> None:
+    """Its text is a session's, which damage makes anything: `3-11` was a ValueError."""
+    wide, narrow = prior_of(["3.11.7"]), prior_of(["3.12.0"])
+    assert wide.slowdown_error == 0.1
+    assert narrow.slowdown_error == 0.03
+    assert prior_of(["3.13.1", "3.12.4"]) == narrow
+    assert prior_of(["3.12.4", "3.9.1"]) == wide, "9 is before 12, though not as text"
+    for damaged in ("3-11.7", "3", "", ".", "x.y", "3.", "٣.12", "9" * 5000 + ".1", "\0.\0"):
+        assert prior_of([damaged]) == wide
+        assert prior_of(["3.13.0", damaged]) == wide
+    assert prior_of([]) == wide

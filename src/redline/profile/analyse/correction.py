@@ -21,7 +21,9 @@ reported, and nothing is corrected.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -73,10 +75,15 @@ class Prior:
     slowdown_error: float
 
 
-def prior_of(python: str) -> Prior:
-    """For a Python version, as `python -m benchmarks.truth` found them on several machines."""
-    major, minor = (int(part) for part in (*python.split("."), "0", "0")[:2] if part.isdigit())
-    if (major, minor) < (3, 12):
+def prior_of(pythons: Iterable[str]) -> Prior:
+    """For the earliest of some Python versions, as `python -m benchmarks.truth` found them.
+
+    A damaged session may hold any text as a version. It counts as the earliest, whose terms are
+    the widest.
+    """
+    found = (re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", python) for python in pythons)
+    versions = [(int(each[1]), int(each[2])) if each else (0, 0) for each in found]
+    if min(versions, default=(0, 0)) < (3, 12):
         return Prior(80.0, 50.0, 0.25, 0.1)
     return Prior(70.0, 50.0, 0.03, 0.03)
 

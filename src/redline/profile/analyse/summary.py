@@ -324,9 +324,7 @@ def _overhead(session: Session, sums: list[_ProcessSums]) -> tuple[list[Estimate
             before = whole[marked]
             whole[marked] = before[0] + callbacks, before[1] + python_ns.get(operation, 0)
     versions = [str(process.start.get("python", "3.11")) for process in session.processes]
-    estimate, cost = estimate_probe_cost(
-        cycles, dict(whole), busy_ns, prior_of(min(versions, default="3.11"))
-    )
+    estimate, cost = estimate_probe_cost(cycles, dict(whole), busy_ns, prior_of(versions))
     pairs = zip(charged, interpreted, strict=True)
     return [estimate], [_costs(charge, python_ns, cost) for charge, python_ns in pairs]
 
