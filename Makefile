@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What is installed is compiled when it is first imported: of most of it nothing ever is.
+PIP    := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
 EXTRAS := atari,mujoco,minatar,box2d,video,onnx,wandb,minari,ray,tune,watch,docs,dev
 ifeq ($(shell uname),Linux)
 EXTRAS := $(EXTRAS),envpool
@@ -50,8 +51,8 @@ PY312   := $(firstword $(foreach p,python3.12 $(wildcard $(HOME)/.pyenv/versions
 $(VENV312)/.light: pyproject.toml setup.py $(wildcard src/redline/profile/csrc/*)
 	@test -x $(VENV312)/bin/python || $(PY312) -m venv $(VENV312)
 	@echo "Installing the profiler alone into $(VENV312) ..."
-	@$(VENV312)/bin/python -m pip install --quiet --disable-pip-version-check $(LIGHT)
-	@$(VENV312)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(VENV312)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check $(LIGHT)
+	@$(VENV312)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 test-profile-312:
