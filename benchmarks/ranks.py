@@ -169,8 +169,14 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
             *("ppo", "--env", "HalfCheetah-v5", *QUIET),
             *("--num-envs", "8", "--total-env-steps", "24576"),
         ),
+        # Few steps of the optimizer, each of much computing: what ranks are for.
+        "ppo-halfcheetah-large": (
+            *("ppo", "--env", "HalfCheetah-v5", *QUIET, "--num-envs", "8"),
+            *("--hidden-sizes", "1024,1024", "--num-minibatches", "4"),
+            *("--rollout-length", "512", "--total-env-steps", "12288"),
+        ),
     }
-    found: dict[str, Any] = {"rounds": rounds}
+    found: dict[str, Any] = {"rounds": rounds, "exchange": exchange()}
     for name, options in cases.items():
         seen: dict[int, list[float]] = {1: [], 2: []}
         for number in range(rounds):
@@ -189,6 +195,15 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
             "ratios": [round(each, 2) for each in ratios],
         }
     return found
+
+
+def exchange() -> dict[str, Any]:
+    """What two ranks take to add up gradients (`benchmarks.exchange`)."""
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program += ["--nproc-per-node", "2", "-m", "benchmarks.exchange"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(program, check=True, env=env, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
 
 
 def page(found: dict[str, Any]) -> str:
@@ -216,10 +231,22 @@ def page(found: dict[str, Any]) -> str:
         lines += ["", "| | one rank, one core, SPS | two ranks, two cores, SPS | ratio |"]
         lines.append("|---|---|---|---|")
         for name, each in part.items():
-            if name != "rounds":
+            if name not in ("rounds", "exchange"):
                 one, two = each["one_rank_sps"], each["two_ranks_sps"]
                 lines.append(f"| {name} | {one:,} | {two:,} | {each['ratio']:.2f} |")
         lines += ["", f"Median of {part['rounds']} rounds in turn; updates run eagerly in both."]
+        lines += [
+            "",
+            "Both ranks take as many steps of the optimizer as one process would, and exchange their",
+            "gradients in each. What that takes here, with 3 ms of computing in between:",
+            "",
+            "| gradients | numbers | median, us | mean, us |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| {name} | {each['numbers']:,} | {each['median_us']:,} | {each['mean_us']:,} |"
+            for name, each in part["exchange"].items()
+        ]
     return "\n".join([*lines, "", "    python -m benchmarks.ranks", ""])
 
 
