@@ -12,8 +12,9 @@ import statistics
 import time
 
 import torch
-from redline.data.ranks import sum_over_ranks
 from torch import distributed
+
+from redline.data.ranks import sum_over_ranks
 
 SIZES = {"ppo-cartpole": 9_155, "ppo-halfcheetah": 11_085}  # parameters of the default networks
 COMPUTING_S, EXCHANGES = 0.003, 300

@@ -2,10 +2,10 @@
 
 Every job is what one page shows, taken from the page as it stands: blocks of Python, lines of
 shell. They run one after the other in one folder, as a reader would type them. Counted are the
-lines that the reader types, without blank lines and comments, and the processor time that they
-take; most of it is training, so `--env-steps` may shorten the runs. Python and quick commands run
-in one process, so torch is loaded once, in the first job. A job fails if it ends with an error, or
-if its Python uses a private name.
+lines that the reader types, without blank lines and comments, the minutes that the reader waits for
+them, and their processor time; most of both is training, so `--env-steps` may shorten the runs.
+Python and quick commands run in one process, so torch is loaded once, in the first job. A job fails
+if it ends with an error, or if its Python uses a private name.
 
     python -m benchmarks.jobs --record        # writes benchmarks/results/jobs.md
     python -m benchmarks.jobs --only serve
@@ -181,7 +181,8 @@ class Done:
 
     job: Job
     lines: int
-    seconds: float
+    processor_s: float
+    waited_s: float
     problem: str = ""
 
 
@@ -199,7 +200,7 @@ def main() -> int:
         sys.path.insert(0, str(folder))
         for job in jobs:
             done.append(do(job, folder, arguments.env_steps))
-            print(f"{job.name:32} {done[-1].lines:3} lines {done[-1].seconds:6.1f} s", flush=True)
+            print(f"{job.name:32} {done[-1].lines:3} lines {done[-1].waited_s:6.1f} s", flush=True)
             if done[-1].problem:
                 print(done[-1].problem, flush=True)
             if arguments.record:
@@ -218,10 +219,10 @@ def do(job: Job, folder: Path, most_env_steps: int | None) -> Done:
     commands = [line_with(start, blocks) for start in job.shell]
     typed = "\n".join([block.text for block in [*files, *programs]] + commands)
     if private := sorted(private_names([*files, *programs])):
-        return Done(job, lines_of(typed), 0.0, f"private names: {private}")
+        return Done(job, lines_of(typed), 0.0, 0.0, f"private names: {private}")
     if not job.is_run:
-        return Done(job, lines_of(typed), 0.0)
-    begin, problem = processor_s(), ""
+        return Done(job, lines_of(typed), 0.0, 0.0)
+    begin, began, problem = processor_s(), time.monotonic(), ""
     if programs:
         # A reader types a page from its top: what its blocks import is there for all of them.
         before = [imports_of(block, job) for block in blocks if block.kind == "python"]
@@ -233,7 +234,7 @@ def do(job: Job, folder: Path, most_env_steps: int | None) -> Done:
             command += f" --total-env-steps {most_env_steps}"
         kill_at = job.kill_at if number == 0 else ""
         problem = problem or ran(command, job, folder, kill_at)
-    return Done(job, lines_of(typed), processor_s() - begin, problem)
+    return Done(job, lines_of(typed), processor_s() - begin, time.monotonic() - began, problem)
 
 
 def shorter(text: str, most_env_steps: int | None) -> str:
@@ -354,17 +355,19 @@ def as_page(done: list[Done], most_env_steps: int | None) -> str:
     rows = []
     for each in done:
         page = f"[{Path(each.job.page).stem}](../../{each.job.page})"
-        seconds = f"{each.seconds:.1f}" if each.job.is_run and each.lines else ""
+        seconds = f"{each.waited_s / 60:.1f} | {each.processor_s:.1f}"
+        if not (each.job.is_run and each.lines):
+            seconds = " | "
         outcome = "**failed**" if each.problem else each.job.note
         rows.append(f"| {each.job.name} | {page} | {each.lines} | {seconds} | {outcome} |")
     option = f" --env-steps {most_env_steps}" if most_env_steps else ""
-    head = ["| job | page | lines | processor time, s | |", "|---|---|---|---|---|"]
+    head = ["| job | page | lines | minutes | processor time, s | |", "|---|---|---|---|---|---|"]
     return (
         "# Jobs of a new user\n\n"
         + " ".join((__doc__ or "").split("\n\n")[1].split())
         + f"\n\n```bash\npython -m benchmarks.jobs --record{option}\n```\n\n"
         + "\n".join([*head, *rows])
-        + f"\n\n{datetime.now(UTC):%Y-%m-%d}; one core.\n\n"
+        + f"\n\n{datetime.now(UTC):%Y-%m-%d}.\n\n"
         + as_markdown()
         + "\n"
     )

@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from benchmarks.ray_runs import evaluated, hashed, sps, wait_until
-from benchmarks.records import merged
+from benchmarks.records import merged, recorded
 
 RESULTS = Path(__file__).parent / "results" / "ranks.json"
 QUIET = ("--no-tensorboard", "--quiet", "--num-threads", "1")
@@ -158,7 +158,7 @@ def death(folder: Path) -> dict[str, Any]:
     }
 
 
-def speed(folder: Path, rounds: int) -> dict[str, Any]:
+def speed(folder: Path, rounds: int, only: Sequence[str] = ()) -> dict[str, Any]:
     """Two ranks on two cores beside one process on one, runs in turn."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -176,8 +176,11 @@ def speed(folder: Path, rounds: int) -> dict[str, Any]:
             *("--rollout-length", "512", "--total-env-steps", "12288"),
         ),
     }
-    found: dict[str, Any] = {"rounds": rounds, "exchange": exchange()}
+    before: dict[str, Any] = recorded(RESULTS).get("speed", {}) if only else {}
+    found = {**before, "rounds": rounds, "exchange": exchange()}
     for name, options in cases.items():
+        if only and name not in only:
+            continue
         seen: dict[int, list[float]] = {1: [], 2: []}
         for number in range(rounds):
             for ranks in (1, 2) if number % 2 == 0 else (2, 1):
@@ -237,8 +240,8 @@ def page(found: dict[str, Any]) -> str:
         lines += ["", f"Median of {part['rounds']} rounds in turn; updates run eagerly in both."]
         lines += [
             "",
-            "Both ranks take as many steps of the optimizer as one process would, and exchange their",
-            "gradients in each. What that takes here, with 3 ms of computing in between:",
+            "Each rank takes as many steps of the optimizer as one process would, and exchanges",
+            "its gradients in each. What that takes here, with 3 ms of computing in between:",
             "",
             "| gradients | numbers | median, us | mean, us |",
             "|---|---|---|---|",
@@ -258,6 +261,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="of PPO")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", default=(), help="of speed; all if left out")
     options = parser.parse_args()
     often = ("--checkpoint-interval", "1024")
     measure: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -265,7 +269,7 @@ def main() -> int:
         "recurrent": lambda folder: killed_series(folder, RECURRENT, 8_192, 2, 0),
         "death": death,
         "resumes": lambda folder: killed_series(folder, (*PPO, *often), 30_720, options.kills, 1),
-        "speed": lambda folder: speed(folder, options.rounds),
+        "speed": lambda folder: speed(folder, options.rounds, options.cases),
     }
     for part in options.part:
         with tempfile.TemporaryDirectory() as folder:

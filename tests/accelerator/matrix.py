@@ -239,7 +239,8 @@ def _data(cell: Cell) -> dict[str, Any]:
         "observations": obs if cell.network == "images" else obs.astype(np.float32),
         "actions": generator.integers(0, 2, 16),
         "rewards": np.ones(16, np.float32),
-        "terminals": ended,
+        "terminations": ended,
+        "truncations": np.zeros(16, bool),
     }
 
 
@@ -295,7 +296,9 @@ def measure(cell: Cell, out: Path) -> Waits:
         "total_env_steps": 2 * T * B, "log_interval": T * B, "num_threads": 1, "quiet": True,
         "tensorboard": False, "device": stand_in.NAME, "preset": "default", "accelerate": "eager",
         "checkpoints": "none",
-        "normalize_obs": cell.network == "mlp" and cell.replay != "hindsight",
+        "normalize_obs": cell.network == "mlp"
+        and cell.replay != "hindsight"
+        and cell.algorithm != "diayn",
     }  # fmt: skip
     settings |= _network(cell) | _learning(cell)
     if cell.envs == "mirrored":
