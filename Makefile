@@ -17,18 +17,23 @@ help:  ## show this list
 
 # torch comes first and pinned: anything that depends on it would otherwise pull
 # the newest build, with gigabytes of CUDA packages.
-$(VENV)/.core: pyproject.toml constraints.txt
+$(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Redline needs Python 3.11 or later, this is {sys.version.split()[0]}. Call: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing torch and Redline into $(VENV) (once, a minute or two) ..."
+	@echo "Installing torch into $(VENV) (once, a minute or less) ..."
 	@$(PIP) torch
+	@touch $@
+
+$(VENV)/.core: pyproject.toml $(VENV)/.torch
+	@echo "Installing Redline into $(VENV) ..."
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	@echo "Installing the extras and the checkers ..."
+# Not after .core: Redline's C code would be compiled twice.
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	@echo "Installing Redline, its extras and the checkers into $(VENV) ..."
 	@$(PIP) --editable '.[$(EXTRAS)]'
-	@touch $@
+	@touch $(VENV)/.core $@
 
 demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 	@$(BIN)/python examples/demo.py
