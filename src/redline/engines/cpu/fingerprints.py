@@ -13,7 +13,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.algos.ddpg:actor_loss": "dba85a1aefc1d622",
     "redline.algos.dqn:DQN": "e2eaa2ef7f1425ce",
     "redline.algos.impala:Impala": "2164e4167c95b5ba",
-    "redline.algos.optimizers:Adam": "0488c598adbba094",
+    "redline.algos.optimizers:Adam": "7dd4b0dc6d5bcac4",
     "redline.algos.optimizers:RMSprop": "70c4d8d603790980",
     "redline.algos.optimizers:move_towards": "0737589dc4eff55d",
     "redline.algos.ppo:PPO": "0da3de6349a9858f",
