@@ -29,7 +29,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,16 +73,23 @@ class Runner:
         source: the revision's tree.
         workload: which one.
         plant: how much of its own time to waste beside it, for demonstrations.
-        core: where to run.
+        cores: where to run, a thread on each.
     """
 
-    def __init__(self, source: Path, workload: str, plant: float, core: int) -> None:
+    def __init__(self, source: Path, workload: str, plant: float, cores: Sequence[int]) -> None:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(source / "src"), str(ROOT)]),
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": str(len(cores)),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.compare_worker", workload, str(plant)],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.compare_worker",
+                workload,
+                str(plant),
+                str(len(cores)),
+            ],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -91,8 +98,8 @@ class Runner:
         )
         self._commands: Any = self._process.stdin
         self._answers: Any = self._process.stdout
-        os.sched_setaffinity(self._process.pid, {core})
-        self._cpu_ns = self._read()
+        os.sched_setaffinity(self._process.pid, set(cores))
+        self._ns = self._read()
 
     def _read(self) -> int:
         line = self._answers.readline()
@@ -102,11 +109,11 @@ class Runner:
         return int(line)
 
     def block(self) -> int:
-        """Processor nanoseconds of one more block."""
+        """Nanoseconds of one more block."""
         self._commands.write("go\n")
         self._commands.flush()
-        before, self._cpu_ns = self._cpu_ns, self._read()
-        return self._cpu_ns - before
+        before, self._ns = self._ns, self._read()
+        return self._ns - before
 
     def close(self) -> None:
         """End the process."""
@@ -115,11 +122,11 @@ class Runner:
 
 
 def one_round(
-    sources: tuple[Path, Path], workload: str, plant: float, groups: int, core: int
+    sources: tuple[Path, Path], workload: str, plant: float, groups: int, cores: Sequence[int]
 ) -> float:
     """Median over groups of four blocks of log(B / A)."""
     runners = [
-        Runner(source, workload, waste, core)
+        Runner(source, workload, waste, cores)
         for source, waste in zip(sources, (0.0, plant), strict=True)
     ]
     try:
@@ -168,9 +175,12 @@ def compare(
 ) -> Verdict:
     """Rounds until the verdict is clear."""
     rounds: list[float] = []
-    core = max(os.sched_getaffinity(0))
+    allowed = sorted(os.sched_getaffinity(0))
+    if arguments.threads > len(allowed):
+        raise SystemExit(f"--threads {arguments.threads} need as many cores; {len(allowed)} here.")
+    cores = allowed[-arguments.threads :]
     while True:
-        rounds.append(one_round(sources, workload, plant, arguments.groups, core))
+        rounds.append(one_round(sources, workload, plant, arguments.groups, cores))
         if len(rounds) < MIN_ROUNDS:
             continue
         verdict = judge(workload, rounds, arguments.threshold)
@@ -272,6 +282,7 @@ def main() -> int:
     parser.add_argument("--workloads", nargs="+", choices=sorted(WORKLOADS), default=None)
     parser.add_argument("--threshold", type=float, default=0.03, help="the slow-down to catch")
     parser.add_argument("--groups", type=int, default=16, help="groups of four blocks per round")
+    parser.add_argument("--threads", type=int, default=1, help="of each; with several, wall time")
     parser.add_argument("--plant", type=float, default=0.0, help="slow B down by so much")
     parser.add_argument("--demonstrate", type=int, default=0, metavar="TIMES")
     parser.add_argument("--record", action="store_true", help="write the demonstration's results")

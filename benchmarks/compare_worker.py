@@ -4,8 +4,9 @@ The brake is in the environment, so that nothing of Redline but `redline.train` 
 and any revision can be driven. The environments have the spaces of HalfCheetah and CartPole
 but cost next to nothing: what is measured is Redline.
 
-Talks over its standard streams: writes the processor nanoseconds spent so far at the end of
-every block, then waits for a line.
+Talks over its standard streams: writes the nanoseconds spent so far at the end of every block, then
+waits for a line. With one thread they are processor time; several threads may idle at the run's
+cost, so there they are the wall's, without the waits.
 """
 
 from __future__ import annotations
@@ -79,19 +80,20 @@ class Brake(gymnasium.Env[Any, Any]):
     Args:
         workload: says how long a block is.
         plant: how much of the process's own time to waste beside it, 0.03 for 3%.
+        threads: of the process.
     """
 
-    def __init__(self, workload: Workload, plant: float) -> None:
+    def __init__(self, workload: Workload, plant: float, threads: int) -> None:
         bound = np.full(workload.observation_size, np.inf, np.float32)
         self.observation_space = spaces.Box(-bound, bound, dtype=np.float32)
         if workload.discrete:
             self.action_space = spaces.Discrete(workload.action)
         else:
             self.action_space = spaces.Box(-1.0, 1.0, (workload.action,), np.float32)
-        self._workload, self._plant = workload, plant
+        self._workload, self._plant, self._threads = workload, plant, threads
         self._left = workload.warm_up
         self._steps = 0
-        self._cpu_ns = time.process_time_ns()
+        self._cpu_ns, self._waited_ns = time.process_time_ns(), 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """The first observation."""
@@ -108,9 +110,19 @@ class Brake(gymnasium.Env[Any, Any]):
         if self._left == 0:
             self._left = self._workload.block
             self._waste()
+            self._say_time()
+        return self._observations[self._steps % 64], 1.0, False, self._steps == 200, {}
+
+    def _say_time(self) -> None:
+        """The clock of work alone, and wait: processor time, or with several threads the wall's."""
+        if self._threads == 1:
             print(time.process_time_ns(), flush=True)
             sys.stdin.readline()
-        return self._observations[self._steps % 64], 1.0, False, self._steps == 200, {}
+            return
+        before = time.monotonic_ns()
+        print(before - self._waited_ns, flush=True)
+        sys.stdin.readline()
+        self._waited_ns += time.monotonic_ns() - before
 
     def _waste(self) -> None:
         """Spend the planted share of the processor time since the last block.
@@ -129,19 +141,19 @@ def main() -> None:
     """Train until killed."""
     import redline
 
-    name, plant = sys.argv[1], float(sys.argv[2])
+    name, plant, threads = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     workload = WORKLOADS[name]
     with tempfile.TemporaryDirectory(prefix="redline-compare-run-") as directory:
         redline.train(
             workload.algorithm,
-            env=lambda: Brake(workload, plant),
+            env=lambda: Brake(workload, plant, threads),
             total_env_steps=10**9,
             log_interval=10**9,
             checkpoints="none",
             out=f"{directory}/run",
             quiet=True,
             seed=1,
-            num_threads=1,  # processor time is compared, at an equal number of threads
+            num_threads=threads,
             **workload.settings,
         )
 
