@@ -23,6 +23,7 @@ OPTIONAL = not os.environ.get("REDLINE_REQUIRE_EXTENSIONS")
 FLAGS = ["-std=gnu11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden"]
 
 setup(
+    options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=[
         Extension(
             "redline.profile._native",
