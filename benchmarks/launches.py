@@ -2,7 +2,7 @@
 
     python -m benchmarks.launches
     python -m benchmarks.launches --workloads sac,dqn --modes eager,cudagraph
-    python -m benchmarks.launches --cleanrl ../cleanrl --leanrl ../LeanRL
+    python -m benchmarks.launches --cleanrl ../cleanrl --leanrl ../LeanRL --packages ../older
 
 A GPU runs a small network's kernels in less time than the host takes to launch them, so the number
 of launches is what its user waits for. Each workload trains on the stand-in accelerator
@@ -25,7 +25,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from unittest import mock
 from tests.accelerator import emulated_graph, stand_in
 
 import redline
-from benchmarks.launches_of_peers import PEERS, per_env_step
+from benchmarks.launches_of_peers import PEERS, PeerScript, per_env_step
 from benchmarks.machine import as_markdown, describe
 from benchmarks.workloads import WORKLOADS
 from redline.collect import Collector
@@ -159,6 +159,22 @@ def measure(name: str, mode: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+def measure_peer(script: PeerScript, root: Path, packages: Sequence[Path] = ()) -> dict[str, Any]:
+    """Counts of another project's script, or why there are none.
+
+    Args:
+        script: of a project.
+        root: of its checkout.
+        packages: folders of packages that it sees before the installed ones.
+    """
+    file = root / script.file
+    counts = per_env_step(file, script.lengths, script.options, [*packages, root])
+    if "failed" not in counts:
+        per_update = counts["launches_to_learn"] * script.env_steps_per_update
+        counts["launches_per_update"] = per_update
+    return {"script": script.label} | counts
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
     lines = [
@@ -181,11 +197,15 @@ def peer_table(rows: list[dict[str, Any]]) -> str:
     """What was counted of other projects' scripts, as Markdown; "" if nothing was."""
     if not rows:
         return ""
-    lines = ["| script | launches per env_step | waits per env_step |", "|---|---|---|"]
+    lines = [
+        "| script | launches to learn, per update | launches per env_step | waits per env_step |",
+        "|---|---|---|---|",
+    ]
     lines += [
-        f"| {row['script']} | {row['failed']} | |"
+        f"| {row['script']} | {row['failed']} | | |"
         if "failed" in row
-        else f"| {row['script']} | {row['launches']:,.2f} | {row['waits']:.2f} |"
+        else f"| {row['script']} | {row['launches_per_update']:,.2f} | {row['launches']:,.2f} | "
+        f"{row['waits']:.2f} |"
         for row in rows
     ]
     return "\n" + "\n".join(lines) + "\n"
@@ -219,6 +239,12 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="forget earlier results first")
     for peer in PEERS:
         parser.add_argument(f"--{peer}", metavar="PATH", help=f"a checkout of {peer}")
+    parser.add_argument(
+        "--packages",
+        metavar="DIR",
+        help="older packages that those scripts see before the installed ones; "
+        "benchmarks/launches_of_peers.py says how to make it",
+    )
     options = parser.parse_args()
     rows, peers = ({}, {}) if options.again else recorded()
     workloads = options.workloads.split(",")
@@ -230,10 +256,11 @@ def main() -> None:
             write(list(rows.values()), peers=list(peers.values()))
     for peer, scripts in PEERS.items():
         root = Path(getattr(options, peer) or "").resolve()
+        packages = [Path(options.packages).resolve()] if options.packages else []
         for one in scripts if getattr(options, peer) else ():
             if one.workload in workloads:
-                counts = per_env_step(root / one.file, one.lengths, one.options, root)
-                peers[one.label] = {"script": one.label} | counts
+                counts = measure_peer(one, root, packages)
+                peers[one.label] = counts
                 print(f"{one.label}: {counts}", file=sys.stderr)
                 write(list(rows.values()), peers=list(peers.values()))
     print(table(list(rows.values())) + peer_table(list(peers.values())))
@@ -246,7 +273,8 @@ def recorded(results: Path = RESULTS) -> tuple[dict[Any, Any], dict[str, Any]]:
         return {}, {}
     found = json.loads(file.read_text())
     rows = {(row["workload"], row["mode"]): row for row in found["rows"] if "add" in row}
-    return rows, {row["script"]: row for row in found.get("peers", [])}
+    peers = [row for row in found.get("peers", []) if {"failed", "launches_per_update"} & {*row}]
+    return rows, {row["script"]: row for row in peers}
 
 
 if __name__ == "__main__":

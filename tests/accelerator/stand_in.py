@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.utils import backend_registration
+from torch.utils._mode_utils import no_dispatch
 
 NAME = "standin"
 aten = torch.ops.aten
@@ -48,7 +49,8 @@ _NO_LAUNCH = {
     "narrow", "permute", "reshape", "select", "set_", "slice", "split", "split_with_sizes",
     "squeeze", "t", "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as_real",
     "_reshape_alias", "_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty",
-    "new_empty_strided", "resize_", "_local_scalar_dense", "is_same_size",
+    "new_empty_strided", "resize_", "squeeze_", "t_", "transpose_", "unsqueeze_",
+    "_local_scalar_dense", "is_same_size",
 }  # fmt: skip
 
 
@@ -282,7 +284,15 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         # In-place operators and `out=` give the tensor that they were given.
         return own[id(made)] if id(made) in own else StandInTensor(made)
 
-    return _mapped(wrapped, func(*raw_args, **raw_kwargs))
+    result = func(*raw_args, **raw_kwargs)
+    if torch.Tag.inplace_view in func.tags and _layout(args[0]) != _layout(args[0].raw):
+        with no_dispatch():  # `t_` and the like: the wrapper takes the layout of its numbers
+            func(*args, **kwargs)
+    return _mapped(wrapped, result)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def _note_indices(indices: Any) -> None:
@@ -329,7 +339,9 @@ def _moved(source: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
     return StandInTensor(made) if target == NAME else made
 
 
-def _copied(to: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def _copied(to: torch.Tensor, source: torch.Tensor | float) -> torch.Tensor:
+    if not isinstance(source, torch.Tensor):  # CUDA makes a host tensor of a number, and copies it
+        source = torch.tensor(source, dtype=to.dtype)
     _note_copy(source, to_device=_is(to))
     with torch.inference_mode(_raw(to).is_inference()), torch.no_grad():
         _raw(to).copy_(_raw(source))

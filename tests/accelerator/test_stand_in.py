@@ -80,6 +80,38 @@ def test_recurrent_layers_give_the_numbers_of_the_cpu(kind: type[nn.Module]) -> 
         torch.testing.assert_close(own.grad.cpu(), other.grad)
 
 
+def test_a_shape_changed_in_place_is_the_tensors(accelerator: StandInDevice) -> None:
+    x = torch.arange(3.0).to("standin").unsqueeze(0)
+    accelerator.reset()
+    assert x.t_().shape == (3, 1)
+    assert x.unsqueeze_(0).shape == (1, 3, 1)
+    assert x.transpose_(0, 1).shape == (3, 1, 1)
+    assert x.squeeze_().shape == (3,)
+    assert accelerator.num_launches() == 0
+    assert x.tolist() == [0.0, 1.0, 2.0]
+    square = torch.ones(2, 2).to("standin").t_()
+    assert square.stride() == (1, 2)
+
+
+def test_a_number_copied_into_a_tensor_is_a_copy(accelerator: StandInDevice) -> None:
+    x = torch.zeros(2, device="standin")
+    accelerator.reset()
+    assert x.copy_(0.5).tolist() == [0.5, 0.5]
+    assert accelerator.copied_bytes == 4 + 8  # the number there, and the list back
+    assert accelerator.launches == {"copy": 2}
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (5, 2), (4, 3, 2, 2)])
+def test_orthogonal_weights_are_made_on_the_device(shape: tuple[int, ...]) -> None:
+    """Of fewer rows than columns, they are turned in place."""
+    torch.manual_seed(0)
+    made = nn.init.orthogonal_(torch.empty(shape, device="standin"))
+    torch.manual_seed(0)
+    wanted = nn.init.orthogonal_(torch.empty(shape))
+    assert made.shape == shape
+    assert made.tolist() == wanted.tolist()
+
+
 def test_generators_tensordicts_and_launches(accelerator: StandInDevice) -> None:
     generator = torch.Generator("standin").manual_seed(3)
     assert generator.device.type == "standin"

@@ -16,6 +16,7 @@ from redline.collect.buffer import RolloutBuffer
 from redline.collect.episodes import ResetMode
 from redline.collect.memory import ArrayMemory
 from redline.data import Array, EpisodeRecord, NestedArray, map_leaves, to_numpy
+from redline.devices import exact_device
 from redline.envs.settings import EnvSettings
 from redline.envs.vec_env import VecEnv
 from redline.envs.workers.shared_memory import Layout
@@ -139,13 +140,14 @@ class ActingJob:
 
     Attributes:
         settings: how to make environments.
-        policy: its own copy, on the CPU.
+        policy: its own copy, sent on the CPU.
         begin: number of its first environment.
         end: number after its last.
         seed: of the run.
         reset_mode: what an environment does after its episode ends.
         num_threads: of the tensor library.
         actor_for: gives what acts in the policy's place; None: the policy always acts.
+        device: where the worker puts its copy, and acts.
     """
 
     settings: EnvSettings
@@ -156,6 +158,7 @@ class ActingJob:
     reset_mode: ResetMode
     num_threads: int
     actor_for: ActorFor | None
+    device: str = "cpu"
 
     def __call__(self, link: WorkerLink) -> ActingHandler:
         """Make the environments, in the worker."""
@@ -181,6 +184,8 @@ class ActingHandler:
 
     def __init__(self, job: ActingJob, env: VecEnv, link: WorkerLink) -> None:
         self._job, self._env, self._link = job, env, link
+        self._device = exact_device(job.device)
+        job.policy.to(self._device)
         self._stamp = -1
 
     def handle(self, command: str, payload: Any) -> Any:
@@ -232,6 +237,7 @@ class ActingHandler:
             progress=progress[:2],
             actor_for=job.actor_for,
             alone=alone,
+            device=self._device,
         )
         further = [ArrayMemory(b, job.policy.extras_spec, job.begin) for b in buffers[1:]]
         self._memories = [self._loop.memory, *further]
@@ -243,10 +249,16 @@ class ActingHandler:
         if request.stamp != self._stamp:
             self._take_weights(request)
         self._loop.memory = self._memories[request.slot]
-        collected = self._loop.collect(request.conditioning)
+        collected = self._loop.collect(self._near(request.conditioning))
         last_obs = map_leaves(np.array, self._loop.last_obs)
         state = to_numpy(collected.initial_state)
         return WorkerPart(collected._replace(initial_state=state), last_obs)
+
+    def _near(self, conditioning: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        """The policy's inputs where it acts."""
+        if conditioning is None:
+            return None
+        return {name: leaf.to(self._device) for name, leaf in conditioning.items()}
 
     def _take_weights(self, request: CollectRequest) -> None:
         """Copy, never share: the learner may write the next version at any later time."""

@@ -53,7 +53,7 @@ class CollectorSetup:
         cpus: the cores that each worker may run on; None: those of this process.
         device: the learner's.
         env_device: where the environments' data are to be; None: as they come.
-        policy_device: where to act; None: on the learner's device.
+        policy_device: where to act; None: on the learner's device, workers on the CPU.
         actor_for: gives what acts in the policy's place; None: the policy always acts.
         rollouts_for: gives what takes all steps of a rollout on a device; None: nothing does.
     """
@@ -89,6 +89,11 @@ class CollectorSetup:
         names = ("num_envs", "num_workers", "timeout_s", "cpus")
         return self.in_process | {name: getattr(self, name) for name in names}
 
+    @property
+    def in_acting_workers(self) -> dict[str, Any]:
+        """The arguments of collectors whose workers act where they are told to."""
+        return self.in_workers | {"policy_device": self.policy_device or "cpu"}
+
 
 class Collector(ABC):
     """Fills rollouts of T steps of B environments with one policy.
@@ -98,6 +103,7 @@ class Collector(ABC):
         workers: whether it has worker processes, and whether they only step or act as well.
         works_ahead: whether it collects while the learner learns.
         takes_devices: whether environments and acting can be placed on devices.
+        takes_policy_device: whether acting alone can be.
         options: settings of the run that it uses, of those that not every collector has.
             A run in which nothing uses one refuses it.
         num_envs: B.
@@ -113,6 +119,7 @@ class Collector(ABC):
     workers: ClassVar[Literal["none", "stepping", "acting"]] = "none"
     works_ahead: ClassVar[bool] = False
     takes_devices: ClassVar[bool] = False
+    takes_policy_device: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = (
         "num_workers",
         "worker_timeout_s",

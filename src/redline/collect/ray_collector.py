@@ -49,6 +49,7 @@ class RayCollector(AsyncCollector):
     """
 
     name = "ray"
+    takes_policy_device = False
     options = ("num_workers", "worker_timeout_s", "max_staleness")
 
     def __init__(

@@ -57,7 +57,7 @@ class WorkersCollector(Collector):
 
     Args:
         settings: how to make environments.
-        policy: the learner's; each worker gets a copy, on the CPU.
+        policy: the learner's; each worker gets a copy, on `policy_device`.
         num_envs: B, over all workers.
         num_workers: W.
         rollout_length: T.
@@ -67,6 +67,7 @@ class WorkersCollector(Collector):
         timeout_s: seconds without a step after which a worker counts as hung.
         cpus: the cores that each worker may run on; None: those of this process.
         actor_for: gives what acts in the policy's place; None: the policy always acts.
+        policy_device: where the workers act, each in its own process.
 
     Raises:
         ConfigError: if there are more workers than environments, environments should wait but
@@ -76,6 +77,7 @@ class WorkersCollector(Collector):
 
     name = "workers"
     workers = "acting"
+    takes_policy_device = True
     options = WORKER_OPTIONS
 
     def __init__(
@@ -92,6 +94,7 @@ class WorkersCollector(Collector):
         timeout_s: float = 8.0,
         cpus: Sequence[Collection[int]] | None = None,
         actor_for: ActorFor | None = None,
+        policy_device: str = "cpu",
     ) -> None:
         if num_workers > num_envs:
             raise ConfigError(
@@ -112,7 +115,7 @@ class WorkersCollector(Collector):
         if cpus is not None:
             threads = [len(own) for own in cpus]
         jobs = [
-            ActingJob(settings, acting, *share, seed, reset_mode, count, actor_for)
+            ActingJob(settings, acting, *share, seed, reset_mode, count, actor_for, policy_device)
             for share, count in zip(self._shares, threads, strict=True)
         ]
         self._group = self._started(jobs, timeout_s, cpus)
@@ -160,7 +163,7 @@ class WorkersCollector(Collector):
     def make(cls, setup: CollectorSetup) -> WorkersCollector:
         """See `Collector.make`."""
         setup.env.close()
-        return cls(setup.settings, setup.policy, **setup.in_workers)
+        return cls(setup.settings, setup.policy, **setup.in_acting_workers)
 
     def _lay_out(self, template: RolloutBuffer) -> None:
         """Share the memory of rollouts and weights with the workers."""
@@ -399,7 +402,7 @@ class AsyncCollector(WorkersCollector):
 
     Args:
         settings: how to make environments.
-        policy: the learner's; each worker gets a copy, on the CPU.
+        policy: the learner's; each worker gets a copy.
         max_staleness: M, at least 1.
         further: as for `WorkersCollector`.
 
@@ -425,5 +428,5 @@ class AsyncCollector(WorkersCollector):
     def make(cls, setup: CollectorSetup) -> AsyncCollector:
         """See `Collector.make`."""
         setup.env.close()
-        further = setup.in_workers | {"max_staleness": setup.max_staleness}
+        further = setup.in_acting_workers | {"max_staleness": setup.max_staleness}
         return cls(setup.settings, setup.policy, **further)

@@ -34,17 +34,18 @@ class CapturedActing:
         captures: whether to; else `otherwise` is asked for all.
 
     Attributes:
+        captures: as given.
         report: told one sentence if a policy cannot be captured, which then acts by itself.
     """
 
     def __init__(self, otherwise: ActorFor | None, *, captures: bool) -> None:
-        self._otherwise, self._captures = otherwise, captures
+        self._otherwise, self.captures = otherwise, captures
         self.report: Callable[[str], None] = lambda _: None
 
     def __call__(self, policy: Policy, num_envs: int, rollout_length: int) -> FastActor | None:
         """See `ActorFor`."""
         parameter = next(policy.parameters(), None)
-        if self._captures and parameter is not None and kind_of(parameter.device).captures:
+        if self.captures and parameter is not None and kind_of(parameter.device).captures:
             return CapturedActor(policy, num_envs, self._tell)
         if self._otherwise is None:
             return None
@@ -52,7 +53,7 @@ class CapturedActing:
 
     def rollouts(self, loop: ActingLoop) -> Callable[[], bool] | None:
         """What takes all steps of a rollout at once, where environments are near the policy."""
-        return captured_rollouts(loop, self._tell) if self._captures else None
+        return captured_rollouts(loop, self._tell) if self.captures else None
 
     def _tell(self, problem: str) -> None:
         self.report(problem)

@@ -15,7 +15,7 @@ import torch
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig
 from redline.algos.registry import find_algorithm
-from redline.collect import Collector, CollectorSetup, find_collector
+from redline.collect import ActorFor, Collector, CollectorSetup, find_collector
 from redline.devices import choose_device, require_device
 from redline.engines.acting import actor_for
 from redline.engines.captured_acting import CapturedActing
@@ -185,11 +185,26 @@ def check_devices(run: RunSettings, collector: type[Collector]) -> None:
         device = getattr(run, name)
         if device is not None:
             require_device(device, name)
-        if name in PLACING_SETTINGS and device is not None and not collector.takes_devices:
-            raise ConfigError(
-                f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
-                f"places environments and acting itself. Leave {name} out."
-            )
+        if name in PLACING_SETTINGS and device is not None:
+            _require_placeable(name, device, run, collector)
+
+
+def _require_placeable(
+    name: str, device: str, run: RunSettings, collector: type[Collector]
+) -> None:
+    """Refuse to place what the collector has no say in."""
+    if collector.takes_devices or (name == "policy_device" and collector.takes_policy_device):
+        return
+    if name == "policy_device" and collector.workers == "stepping":
+        raise ConfigError(
+            f"{name}={device!r}: the {run.collector} collector acts in the learner's process, on "
+            f"device={run.device!r}. Leave {name} out, or act elsewhere with collector='workers', "
+            f"'async' or 'serial'."
+        )
+    raise ConfigError(
+        f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
+        f"places environments and acting itself. Leave {name} out."
+    )
 
 
 def resolve_devices(config: RunConfig) -> tuple[RunConfig, list[str]]:
@@ -322,8 +337,8 @@ def make_collector(
         acting: gives what acts in the policy's place in this process.
     """
     run, given = config.run, acting
-    if kind.workers == "acting":  # on the CPU, whatever acts here
-        given = actor_for if run.cpu_acting else None
+    if kind.workers == "acting":  # in processes of their own, whatever acts here
+        given = _acting_in_workers(run, acting)
     cpus = None if kind.workers == "none" else worker_cpus(run.cpu_affinity, run.num_workers)
     return kind.make(
         CollectorSetup(
@@ -347,6 +362,13 @@ def make_collector(
             rollouts_for=acting.rollouts,
         )
     )
+
+
+def _acting_in_workers(run: RunSettings, acting: CapturedActing) -> ActorFor | None:
+    """What acts in the policy's place in worker processes, where they act."""
+    if torch.device(run.policy_device or "cpu").type != "cpu":
+        return CapturedActing(None, captures=acting.captures)
+    return actor_for if run.cpu_acting else None
 
 
 def make_callbacks(config: RunConfig, given: Given) -> list[Any]:

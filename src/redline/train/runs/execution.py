@@ -452,10 +452,11 @@ def _batches_stay(config: RunConfig) -> bool:
 
 def _acting(config: RunConfig, collector: type[Collector], algorithm: Any) -> str:
     """How the policy acts, in a few words."""
-    place = config.run.policy_device or config.run.device
+    here = "cpu" if collector.workers == "acting" else config.run.device
+    place = config.run.policy_device or here
     if "cudagraph" in config.run.accelerate and kind_of(place).captures:
         return "the policy, captured as a graph"
-    if not config.run.cpu_acting:
+    if not config.run.cpu_acting or torch.device(place).type != "cpu":
         return "the policy as it is written"
     workers = config.run.num_workers if collector.workers == "acting" else 1
     envs = max(1, config.algo.num_envs // workers)
