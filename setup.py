@@ -81,5 +81,5 @@ setup(
             libraries=DL,
             optional=OPTIONAL,
         ),
-    ]
+    ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from typing import Any
 
@@ -54,6 +55,28 @@ def test_fewer_episodes_than_environments() -> None:
         rollouts = [(rollout.num_valid(), rollout.num_running) for rollout in collector.episodes(1)]
         assert rollouts == [(2, 0)]
         assert collector.collect().num_valid() == 8
+
+
+def test_a_saved_limit_is_a_number_of_episodes_or_refused() -> None:
+    """Text there was a numpy error of the next rollout; half of an episode was taken for none."""
+    with scripted() as collector:
+        collector.begin_episodes(3)
+        state = collector.state_dict()
+        collector.load_state_dict(copy.deepcopy(state))
+        assert collector.collect().num_running == 1
+        for wrong in (["1", "2"], [1.0, 2.0], [1, 2, 3], [-1, 1], 3, True, "", {}, [[1], [2]]):
+            damaged = _with_quota(copy.deepcopy(state), wrong)
+            with pytest.raises(ValueError, match=r"quota is .* for each of 2 environments"):
+                collector.load_state_dict(damaged)
+
+
+def _with_quota(state: Any, quota: Any) -> Any:
+    """A state whose every limit is another one."""
+    if isinstance(state, dict):
+        return {k: quota if k == "quota" else _with_quota(v, quota) for k, v in state.items()}
+    if isinstance(state, list):
+        return [_with_quota(each, quota) for each in state]
+    return state
 
 
 def test_wrong_numbers_are_refused() -> None:

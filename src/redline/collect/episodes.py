@@ -180,8 +180,7 @@ class ArrayEpisodes(Episodes):
         self.ids[:] = 0 if state is None else state["episode_id"]
         self._in_episode[:] = False if state is None else state["in_episode"]
         self._all_in_episode = False
-        quota = None if state is None else state["quota"]
-        self.quota = None if quota is None else np.array(quota)
+        self.quota = None if state is None else _saved_quota(state["quota"], len(self.ids))
 
 
 class TensorEpisodes(Episodes):
@@ -246,8 +245,25 @@ class TensorEpisodes(Episodes):
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """See `ArrayEpisodes`."""
-        quota = None if state is None else state["quota"]
-        self.quota = None if quota is None else quota.to(self._device)
+        quota = None if state is None else _saved_quota(state["quota"], self._env.num_envs)
+        self.quota = None if quota is None else self._placed(quota)
+
+
+def _saved_quota(saved: Any, num_envs: int) -> Array | None:
+    """A quota as a state has it, [B] int64; None: no limit.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
+    if saved is None:
+        return None
+    quota = np.array(saved)
+    if quota.shape != (num_envs,) or quota.dtype != np.int64 or (quota < 0).any():
+        raise ValueError(
+            f"quota is {str(quota.tolist())[:80]}, and not a number of episodes from 0 on for each "
+            f"of {num_envs} environments"
+        )
+    return quota
 
 
 def in_order(groups: Iterable[list[EndedEpisode]]) -> list[EpisodeRecord]:

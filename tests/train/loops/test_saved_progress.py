@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redline.errors import CorruptCheckpointError
+import redline
+from redline.data import Rollout
+from redline.errors import CorruptCheckpointError, EnvError
 from redline.train.loops.saved_progress import require_sound_progress
 
 SOUND: dict[str, Any] = {
@@ -51,3 +54,14 @@ def test_anything_else_is_refused_with_its_place(trail: str, value: Any) -> None
     holder[last] = value
     with pytest.raises(CorruptCheckpointError, match=rf"state\.{trail}.* should be "):
         require_sound_progress(state)
+
+
+def test_a_rollout_without_a_step_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged limit on episodes left every environment idle, and the run went on for ever."""
+    monkeypatch.setattr(Rollout, "num_valid", lambda self: 0)
+    with pytest.raises(EnvError, match="no environment took a step in a whole rollout"):
+        redline.train(
+            "a2c", env="CartPole-v1", total_env_steps=64, out=tmp_path / "run", quiet=True
+        )

@@ -18,7 +18,7 @@ from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metri
 from redline.algos.config import require_finite, require_not_negative
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
-from redline.errors import CallbackError, ConfigError, WorkerError
+from redline.errors import CallbackError, ConfigError, EnvError, WorkerError
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.callbacks import RunState, StopAtReturn
@@ -295,6 +295,12 @@ class TrainLoop(ABC):
         collected, self._agreed_signal, episodes = self._ranks.total(
             rollout.num_valid(), self._stop.number, rollout.episodes
         )
+        if not collected:
+            raise EnvError(
+                "no environment took a step in a whole rollout, so the run would never end. Were "
+                "they limited to a number of episodes (collector.collect_episodes, or a checkpoint "
+                "of a collector that was)? Begin a new run, with --init-from for its weights."
+            )
         self.counters.env_steps += collected
         self.counters.iteration += 1
         self._episodes.add(episodes)
