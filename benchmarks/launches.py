@@ -208,7 +208,12 @@ def peer_table(rows: list[dict[str, Any]]) -> str:
         f"{row['waits']:.2f} |"
         for row in rows
     ]
-    return "\n" + "\n".join(lines) + "\n"
+    about = (
+        "\nOther projects' scripts. To learn is what their main programs do below the comment that "
+        "marks it;\nof PPO it is a whole iteration. GAE stands above it, and in LeanRL's SAC and "
+        "TD3 the draw from replay.\n\n"
+    )
+    return about + "\n".join(lines) + "\n"
 
 
 def write(

@@ -65,7 +65,7 @@ class PeerScript:
 _SCRIPTS = (
     PeerScript("{}/sac_continuous_action{}.py", "sac", (*_CHEETAH, *_EARLY)),
     PeerScript("{}/td3_continuous_action{}.py", "td3", (*_CHEETAH, *_EARLY)),
-    PeerScript("{}/dqn{}.py", "dqn", (), (10_100, 10_300), 10),
+    PeerScript("{}/dqn{}.py", "dqn", _EARLY, (150, 350), 10),
     PeerScript("{}/ppo_continuous_action{}.py", "ppo-continuous", _CHEETAH, (2_048, 4_096), 2_048),
     PeerScript(
         "{}/ppo_atari_envpool{}.py", "ppo-atari", ("--num-envs", "8"), (1_024, 2_048), 1_024

@@ -91,22 +91,21 @@ def test_waits_of_a_worker_for_its_device(captured: bool, waits: int) -> None:
 
 def test_a_run_whose_workers_act_on_a_device_is_resumed_to_the_bit(tmp_path: Path) -> None:
     """Recurrent, learning on the CPU."""
-    settings = SMALL | PPO | {
+    settings: dict[str, Any] = SMALL | PPO | {
         "device": "cpu", "policy_device": stand_in.NAME, "collector": "workers",
         "num_workers": 1, "core": "gru", "core_size": 4,
     }  # fmt: skip
     whole = redline.train("ppo", env=cartpole, out=tmp_path / "whole", **settings)
-    half = redline.train(
-        "ppo", env=cartpole, out=tmp_path / "half", **settings | {"total_env_steps": 16}
-    )
+    settings["total_env_steps"] = 16
+    half = redline.train("ppo", env=cartpole, out=tmp_path / "half", **settings)
     resumed = redline.train(resume=half.out, env=cartpole, total_env_steps=32, quiet=True)
     assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
 
 
 @pytest.mark.parametrize("collector", ["central", "alternating"])
 def test_collectors_that_act_in_this_process_say_where(collector: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = SMALL | PPO | {
+        "collector": collector, "policy_device": stand_in.NAME,
+    }  # fmt: skip
     with pytest.raises(ConfigError, match=r"acts in the learner's process.*collector='workers'"):
-        redline.train(
-            "ppo", env=cartpole, out=tmp_path / "run",
-            **SMALL | PPO | {"collector": collector, "policy_device": stand_in.NAME},
-        )  # fmt: skip
+        redline.train("ppo", env=cartpole, out=tmp_path / "run", **settings)

@@ -96,7 +96,8 @@ def test_a_shape_changed_in_place_is_the_tensors(accelerator: StandInDevice) -> 
 def test_a_number_copied_into_a_tensor_is_a_copy(accelerator: StandInDevice) -> None:
     x = torch.zeros(2, device="standin")
     accelerator.reset()
-    assert x.copy_(0.5).tolist() == [0.5, 0.5]
+    number: Any = 0.5
+    assert x.copy_(number).tolist() == [0.5, 0.5]
     assert accelerator.copied_bytes == 4 + 8  # the number there, and the list back
     assert accelerator.launches == {"copy": 2}
 
