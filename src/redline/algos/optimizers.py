@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ _WORTH_THREADS = 1 << 20
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def _one_thread() -> Generator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -82,8 +82,8 @@ def prior_of(pythons: Iterable[str]) -> Prior:
     the widest.
     """
     found = (re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", python) for python in pythons)
-    versions = [(int(each[1]), int(each[2])) if each else (0, 0) for each in found]
-    if min(versions, default=(0, 0)) < (3, 12):
+    versions = [10_000 * int(each[1]) + int(each[2]) if each else 0 for each in found]
+    if min(versions, default=0) < 30_012:
         return Prior(80.0, 50.0, 0.25, 0.1)
     return Prior(70.0, 50.0, 0.03, 0.03)
 
