@@ -10,6 +10,10 @@ EXTRAS := $(EXTRAS),envpool
 endif
 
 .DEFAULT_GOAL := help
+# Two rules that install into the same environment must not run at once.
+ifeq ($(MAKELEVEL),0)
+.NOTPARALLEL:
+endif
 .PHONY: help demo test test-all test-profile-312 lint docs dist clean
 
 help:  ## show this list

@@ -176,8 +176,10 @@ def compare(
     """Rounds until the verdict is clear."""
     rounds: list[float] = []
     allowed = sorted(os.sched_getaffinity(0))
-    if arguments.threads > len(allowed):
-        raise SystemExit(f"--threads {arguments.threads} need as many cores; {len(allowed)} here.")
+    if not 1 <= arguments.threads <= len(allowed):
+        raise SystemExit(
+            f"--threads {arguments.threads} is not between 1 and the {len(allowed)} cores here."
+        )
     cores = allowed[-arguments.threads :]
     while True:
         rounds.append(one_round(sources, workload, plant, arguments.groups, cores))

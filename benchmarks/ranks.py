@@ -237,7 +237,11 @@ def page(found: dict[str, Any]) -> str:
             if name not in ("rounds", "exchange"):
                 one, two = each["one_rank_sps"], each["two_ranks_sps"]
                 lines.append(f"| {name} | {one:,} | {two:,} | {each['ratio']:.2f} |")
-        lines += ["", f"Median of {part['rounds']} rounds in turn; updates run eagerly in both."]
+        lines += [
+            "",
+            f"Medians of {part['rounds']} rounds in turn, also of the rounds' own ratios; updates "
+            "run eagerly.",
+        ]
         lines += [
             "",
             "Each rank takes as many steps of the optimizer as one process would, and exchanges",

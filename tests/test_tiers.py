@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.tiers import LONG, ROOT, leave_out_long_tests, long_tests, split
+from tests.tiers import (
+    LONG,
+    ROOT,
+    UNKNOWN,
+    leave_out_long_tests,
+    long_tests,
+    split,
+    unknown,
+)
 
 NAMES = ["tests/test_a.py::test_quick", "tests/test_a.py::test_slow[x-1]", "tests/test_b.py::test"]
 
@@ -20,7 +28,8 @@ def config(*, arguments: list[str], all_of_them: bool, keyword: str = "") -> Any
     left_out: list[Any] = []
     return SimpleNamespace(
         args=arguments,
-        getoption={"all": all_of_them, "keyword": keyword, "markexpr": ""}.__getitem__,
+        getoption=lambda name, _: {"all": all_of_them, "keyword": keyword}.get(name, False),
+        stash={},
         hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)),
         left_out=left_out,
     )
@@ -32,10 +41,11 @@ def test_comments_and_empty_lines_name_nothing() -> None:
 
 def test_a_name_counts_as_a_whole_and_unknown_ones_are_found() -> None:
     listed = ["tests/test_a.py::test_slow[x-1]", "tests/test_a.py::test_gone", "tests/test_c.py::t"]
-    short, long, unknown = split(items(*NAMES), listed)
+    short, long = split(items(*NAMES), listed)
     assert [item.nodeid for item in short] == [NAMES[0], NAMES[2]]
     assert [item.nodeid for item in long] == [NAMES[1]]
-    assert unknown == ["tests/test_a.py::test_gone"], "of test_c.py nothing was collected"
+    gone = unknown(listed, NAMES)
+    assert gone == ["tests/test_a.py::test_gone"], "of test_c.py nothing was collected"
 
 
 ALL_LISTED = long_tests(LONG.read_text(encoding="utf-8"))
@@ -59,12 +69,9 @@ def test_only_the_whole_suite_leaves_them_out(asked: Any, all_run: bool) -> None
     assert len(asked.left_out) == (0 if all_run else len(names))
 
 
-def test_a_name_that_no_test_has_is_an_error() -> None:
-    with pytest.raises(pytest.UsageError, match="names tests that there are not"):
-        leave_out_long_tests(
-            config(arguments=["tests"], all_of_them=False),
-            items(f"{_file(ALL_LISTED[0])}::test_new"),
-        )
+def test_every_name_in_the_list_is_a_tests(pytestconfig: pytest.Config) -> None:
+    """Told where the whole suite was collected."""
+    assert pytestconfig.stash.get(UNKNOWN, []) == [], f"{LONG.name} names tests that there are not"
 
 
 def _file(name: str) -> str:

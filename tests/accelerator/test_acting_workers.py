@@ -109,3 +109,15 @@ def test_collectors_that_act_in_this_process_say_where(collector: str, tmp_path:
     }  # fmt: skip
     with pytest.raises(ConfigError, match=r"acts in the learner's process.*collector='workers'"):
         redline.train("ppo", env=cartpole, out=tmp_path / "run", **settings)
+
+
+def test_workers_on_a_device_are_not_held_to_deterministic_operators(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"with deterministic=True: workers act in processes"):
+        redline.train(
+            "ppo",
+            env="CartPole-v1",
+            collector="workers",
+            policy_device=stand_in.NAME,
+            deterministic=True,
+            out=tmp_path / "run",
+        )

@@ -10,7 +10,7 @@ import pytest
 
 from redline.collect import SerialCollector
 from redline.data import EpisodeRecord, Rollout
-from redline.errors import ConfigError
+from redline.errors import ConfigError, CorruptCheckpointError
 from tests.collect.placements import PLACEMENTS, make
 from tests.collect.scripted import ExactPolicy, ScriptedEnv
 
@@ -66,7 +66,9 @@ def test_a_saved_limit_is_a_number_of_episodes_or_refused() -> None:
         assert collector.collect().num_running == 1
         for wrong in (["1", "2"], [1.0, 2.0], [1, 2, 3], [-1, 1], 3, True, "", {}, [[1], [2]]):
             damaged = _with_quota(copy.deepcopy(state), wrong)
-            with pytest.raises(ValueError, match=r"quota is .* for each of 2 environments"):
+            with pytest.raises(
+                CorruptCheckpointError, match=r"quota is .* for each of 2 environments"
+            ):
                 collector.load_state_dict(damaged)
 
 

@@ -95,8 +95,8 @@ _WORTH_THREADS = 1 << 20
 @contextlib.contextmanager
 def _one_thread() -> Generator[None]:
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
+        torch.set_num_threads(1)
         yield
     finally:
         torch.set_num_threads(threads)

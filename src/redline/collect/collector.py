@@ -92,7 +92,8 @@ class CollectorSetup:
     @property
     def in_acting_workers(self) -> dict[str, Any]:
         """The arguments of collectors whose workers act where they are told to."""
-        return self.in_workers | {"policy_device": self.policy_device or "cpu"}
+        place = {} if self.policy_device is None else {"policy_device": self.policy_device}
+        return self.in_workers | place
 
 
 class Collector(ABC):

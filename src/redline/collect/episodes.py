@@ -18,7 +18,7 @@ from torch import Tensor
 from redline.data import Array, EpisodeRecord
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.vec_env import EnvStep, VecEnv
-from redline.errors import ConfigError
+from redline.errors import ConfigError, CorruptCheckpointError
 
 ResetMode: TypeAlias = Literal["immediate", "wait"]
 """`immediate`: a new episode begins as soon as one ends. `wait`: the environment stays idle,
@@ -253,15 +253,15 @@ def _saved_quota(saved: Any, num_envs: int) -> Array | None:
     """A quota as a state has it, [B] int64; None: no limit.
 
     Raises:
-        ValueError: if it is anything else.
+        CorruptCheckpointError: if it is anything else.
     """
     if saved is None:
         return None
     quota = np.array(saved)
     if quota.shape != (num_envs,) or quota.dtype != np.int64 or (quota < 0).any():
-        raise ValueError(
-            f"quota is {str(quota.tolist())[:80]}, and not a number of episodes from 0 on for each "
-            f"of {num_envs} environments"
+        raise CorruptCheckpointError(
+            f"the state's quota is {str(quota.tolist())[:80]}, and not a number of episodes from 0 "
+            f"on for each of {num_envs} environments. Resume from an earlier checkpoint."
         )
     return quota
 

@@ -39,6 +39,7 @@ from redline.collect.collector import WORKER_OPTIONS, Collector, CollectorSetup
 from redline.collect.episodes import ResetMode, in_order, require_idling
 from redline.collect.local import conditioning_of
 from redline.data import Array, Rollout, map_leaves, to_tensor
+from redline.devices import exact_device
 from redline.envs.backends.processes import split_evenly
 from redline.envs.cpus import threads_each
 from redline.envs.settings import EnvSettings
@@ -114,8 +115,10 @@ class WorkersCollector(Collector):
         threads = [threads_each(num_workers + min(max_staleness, 1))] * num_workers
         if cpus is not None:
             threads = [len(own) for own in cpus]
+        # Exact here: which GPU is this rank's, a worker's process does not know.
+        place = str(exact_device(policy_device))
         jobs = [
-            ActingJob(settings, acting, *share, seed, reset_mode, count, actor_for, policy_device)
+            ActingJob(settings, acting, *share, seed, reset_mode, count, actor_for, place)
             for share, count in zip(self._shares, threads, strict=True)
         ]
         self._group = self._started(jobs, timeout_s, cpus)

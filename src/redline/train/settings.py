@@ -68,7 +68,7 @@ class RunSettings:
     cuda:N or mps. auto: the first CUDA device if there is one, else the CPU; the run says why."""
     policy_device: str | None = None
     """Where the policy acts; elsewhere than device it is a copy that takes over the weights
-    after each iteration. None: device."""
+    after each iteration. None: device; the CPU where workers act."""
     env_device: str | None = None
     """Where native games are stepped, and where other environments' observations are delivered.
     None: policy_device for native games, the CPU for others."""

@@ -32,7 +32,7 @@ class RunOptions(TypedDict, total=False):
     why."""
     policy_device: str | None
     """Where the policy acts; elsewhere than device it is a copy that takes over the weights
-    after each iteration. None: device."""
+    after each iteration. None: device; the CPU where workers act."""
     env_device: str | None
     """Where native games are stepped, and where other environments' observations are delivered.
     None: policy_device for native games, the CPU for others."""

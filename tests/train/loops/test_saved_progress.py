@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 import redline
@@ -56,12 +57,29 @@ def test_anything_else_is_refused_with_its_place(trail: str, value: Any) -> None
         require_sound_progress(state)
 
 
-def test_a_rollout_without_a_step_ends_the_run(
+def test_rollouts_without_a_step_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged limit on episodes left every environment idle, and the run went on for ever."""
     monkeypatch.setattr(Rollout, "num_valid", lambda self: 0)
-    with pytest.raises(EnvError, match="no environment took a step in a whole rollout"):
+    with pytest.raises(EnvError, match="no environment took a step in 9 rollouts"):
         redline.train(
             "a2c", env="CartPole-v1", total_env_steps=64, out=tmp_path / "run", quiet=True
         )
+
+
+def test_an_empty_rollout_now_and_then_is_usual(tmp_path: Path) -> None:
+    """A row begins each episode there; with one environment and rollouts of one row it is alone."""
+    env = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    run = redline.train(
+        "dqn",
+        env=env,
+        preset="default",
+        rollout_length=1,
+        learning_starts=32,
+        target_update_interval=8,
+        total_env_steps=96,
+        out=tmp_path / "run",
+        quiet=True,
+    )
+    assert run.exit_code == 0

@@ -154,7 +154,8 @@ static void scan_stack(const ucontext_t *context) {
                 return;
             }
             /* Left over from an earlier call, in a buffer that was not yet written to; or code that
-             * Python itself called, so that is not looked for far. */
+             * Python itself called, so that is not looked for far. The two look alike: such code in
+             * a function that a library called counts to that library. */
             most = i + MOST_WORDS_BEYOND < most ? i + MOST_WORDS_BEYOND : most;
             continue;
         }

@@ -47,6 +47,7 @@ _EVALUATION, _CHECKPOINT = marks.operation("evaluation"), marks.operation("check
 
 
 _STEPS = "optimizer_steps"
+_MOST_EMPTY_ROLLOUTS = 8
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ class TrainLoop(ABC):
         self._replay: Replay | None = None
         self._shares: OperationShares | None = None
         self._staleness: list[int] = []
+        self._empty_rollouts = 0  # in a row
         self._replaced_said = 0
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector)
@@ -295,11 +297,14 @@ class TrainLoop(ABC):
         collected, self._agreed_signal, episodes = self._ranks.total(
             rollout.num_valid(), self._stop.number, rollout.episodes
         )
-        if not collected:
+        # One is usual: short rollouts of back ends that need a row to begin an episode.
+        self._empty_rollouts = 0 if collected else self._empty_rollouts + 1
+        if self._empty_rollouts > _MOST_EMPTY_ROLLOUTS:
             raise EnvError(
-                "no environment took a step in a whole rollout, so the run would never end. Were "
-                "they limited to a number of episodes (collector.collect_episodes, or a checkpoint "
-                "of a collector that was)? Begin a new run, with --init-from for its weights."
+                f"no environment took a step in {self._empty_rollouts} rollouts, so the run would "
+                "never end. Were they limited to a number of episodes (collector.begin_episodes, "
+                "or a checkpoint of a collector that was)? Begin a new run, with --init-from for "
+                "its weights."
             )
         self.counters.env_steps += collected
         self.counters.iteration += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,7 +194,13 @@ def _require_placeable(
     name: str, device: str, run: RunSettings, collector: type[Collector]
 ) -> None:
     """Refuse to place what the collector has no say in."""
-    if collector.takes_devices or (name == "policy_device" and collector.takes_policy_device):
+    acts_there = name == "policy_device" and collector.takes_policy_device
+    if acts_there and run.deterministic and torch.device(device).type != "cpu":
+        raise ConfigError(
+            f"{name}={device!r} with deterministic=True: workers act in processes of their own, "
+            f"which are not held to deterministic operators. Leave one of the two out."
+        )
+    if collector.takes_devices or acts_there:
         return
     if name == "policy_device" and collector.workers == "stepping":
         raise ConfigError(
@@ -201,9 +208,10 @@ def _require_placeable(
             f"device={run.device!r}. Leave {name} out, or act elsewhere with collector='workers', "
             f"'async' or 'serial'."
         )
+    itself = "environments" if collector.takes_policy_device else "environments and acting"
     raise ConfigError(
         f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
-        f"places environments and acting itself. Leave {name} out."
+        f"places {itself} itself. Leave {name} out."
     )
 
 
@@ -367,8 +375,15 @@ def make_collector(
 def _acting_in_workers(run: RunSettings, acting: CapturedActing) -> ActorFor | None:
     """What acts in the policy's place in worker processes, where they act."""
     if torch.device(run.policy_device or "cpu").type != "cpu":
-        return CapturedActing(None, captures=acting.captures)
+        there = CapturedActing(None, captures=acting.captures)
+        there.report = _say_to_stderr  # the console is the learner's
+        return there
     return actor_for if run.cpu_acting else None
+
+
+def _say_to_stderr(problem: str) -> None:
+    sys.stderr.write(f"redline: a worker: {problem}\n")
+    sys.stderr.flush()
 
 
 def make_callbacks(config: RunConfig, given: Given) -> list[Any]:
