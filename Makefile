@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# What is installed is compiled when it is first imported: of most of it nothing ever is.
+# What is installed is compiled when it is first imported: of most of it nothing ever is. It is kept,
+# or every process of the tests would compile torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
 EXTRAS := atari,mujoco,minatar,box2d,video,onnx,wandb,minari,ray,tune,watch,docs,dev
 ifeq ($(shell uname),Linux)

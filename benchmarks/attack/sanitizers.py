@@ -63,7 +63,7 @@ def extensions() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     stub: Any = ModuleType("setuptools")
     stub.Extension = lambda name, **options: (name, options)
-    stub.setup = lambda ext_modules: found.update(ext_modules)
+    stub.setup = lambda ext_modules, **_: found.update(ext_modules)
     before = sys.modules.get("setuptools")
     sys.modules["setuptools"] = stub
     try:
