@@ -134,3 +134,12 @@ def test_help_of_eval_says_once_what_is_the_default(capsys: pytest.CaptureFixtur
     assert "(the default)" in after[0]
     assert "False" not in after[0]
     assert "default" not in after[2].partition("--video")[0]
+
+
+def test_a_name_too_long_for_the_disk_is_refused_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compare", "[" * 4000]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ConfigError: '[[[[")
+    assert said.endswith("is no path: File name too long. Give another one.\n")

@@ -86,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # of an environment, say: its author needs the traceback
         shown = str(error.filename)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        sys.stderr.write(printable(f"{shown} is no path ({error.strerror}). Give another one.\n"))
+        why = f"ConfigError: {shown!r} is no path: {error.strerror}. Give another one.\n"
+        sys.stderr.write(printable(why))
         return 2
     except KeyboardInterrupt as error:
         # A run that trains saves on its first signal (`StopSignal`), so this one came before or
