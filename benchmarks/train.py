@@ -10,6 +10,10 @@ its own `benchmarks/peers/redline_train.py`. The sides run in turn, `--rounds` t
 in a process of its own; SPS and CPU time are those of the steady state, after a warm-up. Settings
 are in `benchmarks/workloads.py`. Results go to benchmarks/results/train/<algo>.md and .json.
 
+Where the machine's speed moves by more than what is looked for, `--at-once` runs the sides of a
+round at the same time, each on a core of its own, and swaps the cores from round to round: whatever
+slows the machine slows both.
+
 The floor of an env_step is one step of the raw environment plus the floating-point operations
 of acting and learning at the rate of the workload's largest matrix product, as the fastest
 library call here multiplies it.
@@ -25,6 +29,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +150,8 @@ def measure(name: str, sides: list[str], threads: int, options: Any) -> dict[str
     for round_ in range(options.rounds):
         # Each side is first as often as any other.
         turn = round_ % len(sides)
-        for side in sides[turn:] + sides[:turn]:
-            run = SIDES[side](workload, threads, round_ + 1, options)
+        order = sides[turn:] + sides[:turn]
+        for side, run in _round(order, workload, threads, round_ + 1, options).items():
             runs[side].append(run)
             print(f"{name}, {threads} threads, {side}: {run['sps']:,.0f} SPS", flush=True)
     floor = run_json(
@@ -177,6 +182,22 @@ def measure(name: str, sides: list[str], threads: int, options: Any) -> dict[str
         "floor": floor | {"sps": 1.0 / floor_s(workload, floor)},
         "runs": runs,
     }
+
+
+def _round(
+    order: list[str], workload: Workload, threads: int, seed: int, options: Any
+) -> dict[str, dict[str, Any]]:
+    """One run of each side: one after the other, or at once, the i-th on the i-th core."""
+    if not options.at_once:
+        return {side: SIDES[side](workload, threads, seed, options) for side in order}
+    cores = sorted(os.sched_getaffinity(0))
+
+    def pinned(core: int, side: str) -> dict[str, Any]:
+        os.sched_setaffinity(0, {core})  # this thread's, which the run inherits
+        return SIDES[side](workload, threads, seed, options)
+
+    with ThreadPoolExecutor(len(order)) as pool:
+        return dict(zip(order, pool.map(pinned, cores, order), strict=True))
 
 
 def table(name: str, results: list[dict[str, Any]]) -> str:
@@ -241,6 +262,9 @@ def main() -> int:
     parser.add_argument("--peer-dir", type=Path, help="directory with the peer's packages")
     parser.add_argument("--old", type=Path, help="checkout of another revision, built in place")
     parser.add_argument("--accelerate", help="instead of auto")
+    parser.add_argument(
+        "--at-once", action="store_true", help="one core for each side, with 1 thread"
+    )
     parser.add_argument("--no-record", action="store_true", help="print only")
     options = parser.parse_args()
     sides = options.peers.split(",")
@@ -248,6 +272,8 @@ def main() -> int:
         parser.error("--peers old needs --old DIR, a checkout of the other revision")
     if unknown := [side for side in sides if side not in SIDES]:
         parser.error(f"--peers: there is no {unknown}; choose from {', '.join(SIDES)}")
+    if options.at_once and (options.threads != "1" or len(sides) > len(os.sched_getaffinity(0))):
+        parser.error("--at-once needs --threads 1, and a core for each side")
     command = "python -m benchmarks.train " + " ".join(
         "PYTHON" if word == options.peer_python else word for word in sys.argv[1:]
     )
@@ -259,8 +285,10 @@ def main() -> int:
             write_results(name, results, command)
         for result in results:
             if against := result["ratio_to_old"]:
+                error = statistics.stdev(against) / len(against) ** 0.5 if against[1:] else 0.0
                 print(
-                    f"{name}, {result['threads']} threads: {statistics.median(against):.3f} of old"
+                    f"{name}, {result['threads']} threads: {statistics.median(against):.3f} of old "
+                    f"(mean {statistics.mean(against):.3f}, standard error {error:.3f})"
                 )
             ratios, goal = result["ratio_to_sb3"].get("redline"), GOALS[name].get(result["threads"])
             if ratios and goal and statistics.median(ratios) < goal:

@@ -38,7 +38,7 @@ def pair(rollout: Rollout, frames: int, **settings_: Any) -> tuple[Replay, Repla
     break_rate=RATES,
     late_reset=st.booleans(),
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_batches_equal_those_of_the_plain_buffer(
     seed: int,
     frames: int,

@@ -93,7 +93,7 @@ def possible_goals(stream: Stream, t: int, b: int) -> set[float]:
     late_reset=st.booleans(),
     draws_often=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_goals_come_from_the_rest_of_the_episode(
     seed: int,
     num_envs: int,

@@ -81,7 +81,7 @@ def check_column(column: dict[str, Array], stream: Stream, start: int, b: int, n
     break_rate=RATES,
     late_reset=st.booleans(),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_sequence_equals_the_stream(
     seed: int,
     frames: int,

@@ -67,7 +67,7 @@ def check_all(replay: Replay, stream: Stream, n: int) -> None:
     late_reset=st.booleans(),
     paired=st.booleans(),
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_window_equals_the_reference(
     seed: int,
     num_envs: int,
