@@ -6,52 +6,74 @@ BIN    := $(VENV)/bin
 # or every process of the tests would compile torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
-EXTRAS := atari,mujoco,minatar,box2d,video,onnx,wandb,minari,ray,tune,watch,docs,dev
+EXTRAS := atari mujoco minatar box2d video onnx wandb minari ray tune watch docs dev
 ifeq ($(shell uname),Linux)
-EXTRAS := $(EXTRAS),envpool
+EXTRAS += envpool
 endif
 
 .DEFAULT_GOAL := help
-# Two rules that install into the same environment must not run at once.
+# Only what is told to goes side by side.
 ifeq ($(MAKELEVEL),0)
 .NOTPARALLEL:
 endif
-.PHONY: help demo installed test test-all test-profile-312 lint docs dist clean
+.PHONY: help demo installed-core installed-dev test test-all test-profile-312 lint docs dist clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-# torch comes first and pinned: anything that depends on it would otherwise pull
-# the newest build, with gigabytes of CUDA packages.
-$(VENV)/.torch: constraints.txt
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Redline needs Python 3.11 or later, this is {sys.version.split()[0]}. Call: make PYTHON=python3.12 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes first and pinned: anything that depends on it would otherwise pull
+# the newest build, with gigabytes of CUDA packages.
+$(VENV)/.torch: constraints.txt $(VENV)/.made
 	@echo "Installing torch into $(VENV) (once, a minute or less) ..."
 	@$(PIP) torch
 	@touch $@
 
-$(VENV)/.core: pyproject.toml $(VENV)/.torch
-	@echo "Installing Redline into $(VENV) ..."
-	@$(PIP) --editable .
+# Redline without what it needs: its C code is compiled while torch is installed.
+$(VENV)/.package: pyproject.toml setup.py $(VENV)/.made
+	@echo "Compiling Redline ..."
+	@$(PIP) --no-deps --editable .
 	@touch $@
 
-# Not after .core: Redline's C code would be compiled twice.
-$(VENV)/.dev: pyproject.toml $(VENV)/.torch
-	@echo "Installing Redline, its extras and the checkers into $(VENV) ..."
-	@$(PIP) --editable '.[$(EXTRAS)]'
+# `pip install .[extras]` would compile once more, so pip is given the list.
+REQUIRED := $(BIN)/python -c 'import sys, tomllib; \
+  p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  lists = [p["dependencies"]] + [p["optional-dependencies"][extra] for extra in sys.argv[1:]]; \
+  print(*sum(lists, []), sep="\n")'
+
+$(VENV)/.core: $(VENV)/.package $(VENV)/.torch
+	@echo "Installing what Redline needs into $(VENV) ..."
+	@$(REQUIRED) > $@.txt
+	@$(PIP) --requirement $@.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.package $(VENV)/.torch
+	@echo "Installing what Redline, its extras and its checks need into $(VENV) ..."
+	@$(REQUIRED) $(EXTRAS) > $@.txt
+	@$(PIP) --requirement $@.txt
 	@touch $(VENV)/.core $@
 
-demo: $(VENV)/.core  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
-	@$(BIN)/python examples/demo.py
-
-installed: $(VENV)/.dev
+installed-core: $(VENV)/.core
 	@:
 
-# What runs on one core goes side by side; each prints when it is done. The profiler's tests need
-# nothing of what is installed meanwhile.
+installed-dev: $(VENV)/.dev
+	@:
+
+# What runs on one core goes side by side.
+SIDE_BY_SIDE := @$(MAKE) --no-print-directory --jobs=2
+
+demo:  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
+	$(SIDE_BY_SIDE) installed-core
+	@$(BIN)/python examples/demo.py
+
+# The profiler's tests on 3.12 need nothing of what is installed meanwhile.
 test:  ## every check, and the tests but those of tests/long.txt
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line installed test-profile-312
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint docs
+	$(SIDE_BY_SIDE) installed-dev test-profile-312
+	$(SIDE_BY_SIDE) --output-sync=target lint docs
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_OPTIONS)
 
 test-all: PYTEST_OPTIONS := --all

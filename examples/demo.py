@@ -15,7 +15,7 @@ OUT = Path("demo-run")
 def main() -> int:
     """Run the demonstration; 0 if the agent solves CartPole."""
     shutil.rmtree(OUT, ignore_errors=True)
-    run = redline.train("ppo", env="CartPole-v1", total_env_steps=100_000, seed=1, out=OUT)
+    run = redline.train("ppo", env="CartPole-v1", total_env_steps=50_000, seed=1, out=OUT)
     if run.exit_code:
         return run.exit_code
     result = run.evaluate(episodes=20)
