@@ -30,7 +30,7 @@ $(VENV)/.made:
 # the newest build, with gigabytes of CUDA packages.
 $(VENV)/.torch: constraints.txt $(VENV)/.made
 	@echo "Installing torch into $(VENV) (once, a minute or less) ..."
-	@$(PIP) torch
+	@$(PIP) --no-deps torch
 	@touch $@
 
 # Redline without what it needs: its C code is compiled while torch is installed.
@@ -39,23 +39,29 @@ $(VENV)/.package: pyproject.toml setup.py $(VENV)/.made
 	@$(PIP) --no-deps --editable .
 	@touch $@
 
-# `pip install .[extras]` would compile once more, so pip is given the list.
+# What is needed, of pyproject.toml; `pip install .[extras]` would compile once more.
 REQUIRED := $(BIN)/python -c 'import sys, tomllib; \
   p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   lists = [p["dependencies"]] + [p["optional-dependencies"][extra] for extra in sys.argv[1:]]; \
   print(*sum(lists, []), sep="\n")'
 
-$(VENV)/.core: $(VENV)/.package $(VENV)/.torch
-	@echo "Installing what Redline needs into $(VENV) ..."
+# What does not depend on torch, and so need not wait for it.
+$(VENV)/.light: pyproject.toml $(VENV)/.made
+	@echo "Installing what Redline needs ..."
+	@$(REQUIRED) | grep -v -e '^torch' -e '^tensordict' > $@.txt
+	@$(PIP) --requirement $@.txt
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light
 	@$(REQUIRED) > $@.txt
 	@$(PIP) --requirement $@.txt
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.package $(VENV)/.torch
-	@echo "Installing what Redline, its extras and its checks need into $(VENV) ..."
+$(VENV)/.dev: $(VENV)/.core
+	@echo "Installing what its extras and its checks need ..."
 	@$(REQUIRED) $(EXTRAS) > $@.txt
 	@$(PIP) --requirement $@.txt
-	@touch $(VENV)/.core $@
+	@touch $@
 
 installed-core: $(VENV)/.core
 	@:
@@ -63,8 +69,8 @@ installed-core: $(VENV)/.core
 installed-dev: $(VENV)/.dev
 	@:
 
-# What runs on one core goes side by side.
-SIDE_BY_SIDE := @$(MAKE) --no-print-directory --jobs=2
+# What mostly runs on one core, or waits for the network, goes side by side.
+SIDE_BY_SIDE := @$(MAKE) --no-print-directory --jobs=3
 
 demo:  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 	$(SIDE_BY_SIDE) installed-core

@@ -271,13 +271,14 @@ def recorder_calls(native: Any, rng: random.Random, place: Path) -> int:
     count = 0
     try:
         native.set_active(3)
-        others = [
-            threading.Thread(target=_any_calls, args=(native, random.Random(rng.random()), 60))
-            for _ in range(rng.choice((0, 0, 1, 2)))
+        own = _Named(native, rng)
+        others = [  # their names before any of them sets a hook that fails at names
+            threading.Thread(target=_any_calls, args=(_Named(native, random.Random(seed)), 60))
+            for seed in [rng.random() for _ in range(rng.choice((0, 0, 1, 2)))]
         ]
         for each in others:
             each.start()
-        count = _any_calls(native, rng, rng.choice((10, 200)))
+        count = _any_calls(own, rng.choice((10, 200)))
         for each in others:
             each.join()
     finally:
@@ -289,9 +290,18 @@ def recorder_calls(native: Any, rng: random.Random, place: Path) -> int:
     return count + _read_back(place)
 
 
-def _any_calls(native: Any, rng: random.Random, calls: int) -> int:
-    names = [rng.choice(("a", "b", f"n{rng.randrange(300)}", "x" * 3000, "é\n")) for _ in range(4)]
-    marks = [native.operation(name) for name in names] + [native.phase(names[0])]
+class _Named:
+    """The recorder and some names in it, for the calls of one thread."""
+
+    def __init__(self, native: Any, rng: random.Random) -> None:
+        self.native, self.rng = native, rng
+        choices = ("a", "b", f"n{rng.randrange(300)}", "x" * 3000, "é\n")
+        names = [rng.choice(choices) for _ in range(4)]
+        self.marks = [native.operation(name) for name in names] + [native.phase(names[0])]
+
+
+def _any_calls(named: _Named, calls: int) -> int:
+    native, rng, marks = named.native, named.rng, named.marks
     ids = [mark.id for mark in marks]
     wrapped: list[Any] = [len, sorted, _raising, int]
     return sum(accepted([_one_call(native, rng, marks, ids, wrapped)]) for _ in range(calls))
