@@ -49,7 +49,7 @@ REQUIRED := $(BIN)/python -c 'import sys, tomllib; \
 $(VENV)/.light: pyproject.toml $(VENV)/.made
 	@echo "Installing what Redline needs ..."
 	@$(REQUIRED) | grep -v -e '^torch' -e '^tensordict' > $@.txt
-	@$(PIP) --requirement $@.txt
+	@$(PIP) --no-warn-conflicts --requirement $@.txt
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light
