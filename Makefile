@@ -16,7 +16,7 @@ endif
 ifeq ($(MAKELEVEL),0)
 .NOTPARALLEL:
 endif
-.PHONY: help demo installed-core installed-dev test test-all test-profile-312 lint docs dist clean
+.PHONY: help install demo installed-core installed-dev test test-all test-profile-312 lint docs dist clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -72,8 +72,10 @@ installed-dev: $(VENV)/.dev
 # What mostly runs on one core, or waits for the network, goes side by side.
 SIDE_BY_SIDE := @$(MAKE) --no-print-directory --jobs=3
 
-demo:  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
+install:  ## Redline and what it needs, into .venv
 	$(SIDE_BY_SIDE) installed-core
+
+demo: install  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 	@$(BIN)/python examples/demo.py
 
 # The profiler's tests on 3.12 need nothing of what is installed meanwhile.

@@ -93,7 +93,7 @@ def first_run(folder: Path, *, install: bool) -> list[Timing]:
     demo, env = [sys.executable, "examples/demo.py"], {"PYTHONPATH": str(ROOT / "src")}
     install_s = 0.0
     if install:
-        install_s, _ = timed(["make", f"PYTHON={sys.executable}", ".venv/.core"], tree)
+        install_s, _ = timed(["make", f"PYTHON={sys.executable}", "install"], tree)
         note = "new environment; torch and all else by pip"
         timings.append(Timing("installation", install_s, note=note))
         redline, demo, env = [str(tree / ".venv" / "bin" / "redline")], ["make", "demo"], {}
@@ -102,7 +102,7 @@ def first_run(folder: Path, *, install: bool) -> list[Timing]:
     mean_return = float(found.group(1)) if found else 0.0
     if mean_return < SOLVED:
         raise SystemExit(f"CartPole was not solved:\n{printed[-2000:]}")
-    note = f"100,000 env_steps, 20 evaluation episodes with return {mean_return:.1f}, a plot"
+    note = f"50,000 env_steps, 20 evaluation episodes with return {mean_return:.1f}, a plot"
     timings += [
         Timing(f"`{'make demo' if install else 'python examples/demo.py'}`", demo_s, note=note),
         Timing("clone to solved, without installation", clone_s + demo_s, AT_MOST_S),

@@ -200,6 +200,30 @@ def test_many_short_threads_reuse_their_memory(fake_recorder: Recorder) -> None:
     assert recorder.stop()["dropped"] == 0
 
 
+def test_whoever_waits_for_the_files_is_served_when_the_writer_ends(
+    fake_recorder: Recorder,
+) -> None:
+    """A fork ends the writer for a moment, whatever other threads are waiting for."""
+    recorder = fake_recorder(interval_ns=10**12)
+    enough = threading.Event()
+
+    def flush() -> None:
+        while not enough.is_set():
+            _native.flush()
+
+    threads = [threading.Thread(target=flush, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(500):
+        _native.pause_writer()
+        _native.resume_writer()
+    enough.set()
+    for thread in threads:
+        thread.join(30.0)
+    assert not any(thread.is_alive() for thread in threads)
+    recorder.stop()
+
+
 def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) -> None:
     """A ring of 512 words and no writer in time: what is kept is still well nested."""
     recorder = fake_recorder(ring_words=512, interval_ns=10**12)

@@ -27,10 +27,12 @@ _Atomic uint64_t rl_events_written = 0;
 _Atomic uint64_t rl_bytes_written = 0;
 
 static pthread_t writer;
-static int session_open = 0, writer_running = 0;
+/* `turn` is held by whoever starts or ends the writer, `lock` by whoever looks at what is below. */
+static int session_open = 0;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake, flushed;
-static int stopping = 0;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, flushed = PTHREAD_COND_INITIALIZER;
+static int writer_running = 0, stopping = 0;
 static uint64_t flush_wanted = 0, flush_done = 0;
 static int64_t interval_ns = 20000000;
 static char directory[PATH_MAX];
@@ -362,7 +364,8 @@ static void *run(void *unused) {
         pthread_mutex_lock(&lock);
         flush_done = wanted;
         pthread_cond_broadcast(&flushed);
-        if (last) {
+        if (last && flush_wanted == wanted) {
+            writer_running = 0; /* nobody is left waiting, and nobody waits from here on */
             break;
         }
         if (!stopping && flush_wanted == wanted) {
@@ -386,29 +389,39 @@ static void close_shards(void) {
     close_shard(&scheduler);
 }
 
+/* `turn` is held. */
 static int start_thread(void) {
+    pthread_mutex_lock(&lock);
     stopping = 0;
-    flush_wanted = flush_done = 0;
-    pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&wake, NULL);
-    pthread_cond_init(&flushed, NULL);
+    writer_running = 1;
+    pthread_mutex_unlock(&lock);
     /* Signals stay with the program's own threads. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failed = pthread_create(&writer, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    writer_running = failed == 0;
+    if (failed) {
+        pthread_mutex_lock(&lock);
+        writer_running = 0;
+        flush_done = flush_wanted;
+        pthread_cond_broadcast(&flushed);
+        pthread_mutex_unlock(&lock);
+    }
     return failed;
 }
 
-static void stop_thread(void) {
+/* `turn` is held. Whether there was a writer to end. */
+static int stop_thread(void) {
     pthread_mutex_lock(&lock);
+    const int was_running = writer_running;
     stopping = 1;
     pthread_cond_signal(&wake);
     pthread_mutex_unlock(&lock);
-    pthread_join(writer, NULL);
-    writer_running = 0;
+    if (was_running) {
+        pthread_join(writer, NULL);
+    }
+    return was_running;
 }
 
 int rl_writer_start(const char *path, int64_t interval) {
@@ -430,50 +443,68 @@ int rl_writer_start(const char *path, int64_t interval) {
     atomic_store(&rl_writer_error, 0);
     atomic_store(&rl_events_written, 0);
     atomic_store(&rl_bytes_written, 0);
+    pthread_mutex_lock(&turn);
     session_open = 1;
-    return start_thread();
+    const int failed = start_thread();
+    pthread_mutex_unlock(&turn);
+    return failed;
 }
 
 /* Around a fork: Python warns of forking with threads about, and no lock of ours may be
  * held in the child. What is recorded meanwhile waits in the rings. */
 void rl_writer_pause(void) {
-    if (writer_running) {
-        stop_thread();
-    }
+    pthread_mutex_lock(&turn);
+    stop_thread();
+    pthread_mutex_unlock(&turn);
 }
 
-int rl_writer_resume(void) { return session_open && !writer_running ? start_thread() : 0; }
-
-void rl_writer_flush(void) {
-    if (!writer_running) {
-        return;
-    }
+int rl_writer_resume(void) {
+    pthread_mutex_lock(&turn);
     pthread_mutex_lock(&lock);
-    const uint64_t mine = ++flush_wanted;
-    pthread_cond_signal(&wake);
-    while (flush_done < mine) {
-        pthread_cond_wait(&flushed, &lock);
+    const int is_missing = session_open && !writer_running;
+    pthread_mutex_unlock(&lock);
+    const int failed = is_missing ? start_thread() : 0;
+    pthread_mutex_unlock(&turn);
+    return failed;
+}
+
+/* A writer that is told to end first does what it was asked for, so this never waits for nobody. */
+void rl_writer_flush(void) {
+    pthread_mutex_lock(&lock);
+    if (writer_running) {
+        const uint64_t mine = ++flush_wanted;
+        pthread_cond_signal(&wake);
+        while (flush_done < mine) {
+            pthread_cond_wait(&flushed, &lock);
+        }
     }
     pthread_mutex_unlock(&lock);
 }
 
 void rl_writer_stop(void) {
-    if (!session_open) {
-        return;
+    pthread_mutex_lock(&turn);
+    if (session_open) {
+        /* Without a writer there is one more, to write what is left. */
+        if (!stop_thread() && start_thread() == 0) {
+            stop_thread();
+        }
+        session_open = 0;
+        close_shards();
     }
-    if (!writer_running) {
-        start_thread(); /* to write what is left */
-    }
-    stop_thread();
-    session_open = 0;
-    close_shards();
+    pthread_mutex_unlock(&turn);
 }
 
 /* In a forked child: the shards are the parent's. */
 void rl_writer_abandon(void) {
+    /* Another thread, which this process has not, may have held one of them. */
+    pthread_mutex_init(&turn, NULL);
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&wake, NULL);
+    pthread_cond_init(&flushed, NULL);
+    flush_done = flush_wanted;
+    writer_running = 0;
     if (session_open) {
         session_open = 0;
-        writer_running = 0;
         close_shards();
     }
 }
