@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +225,48 @@ def test_whoever_waits_for_the_files_is_served_when_the_writer_ends(
         thread.join(30.0)
     assert not any(thread.is_alive() for thread in threads)
     recorder.stop()
+
+
+FORKED_WHILE_A_SESSION_ENDS = """
+import os, signal, sys, threading
+from pathlib import Path
+from redline.profile import _native
+
+directory = Path(sys.argv[1])
+for number in range(12):
+    folders = [directory / f"{number}-{whose}" for whose in ("parent", "child")]
+    for folder in folders:
+        folder.mkdir()
+    _native.start(str(folders[0]), 2**18, 64 << 20, 10**12)
+    _native.set_active(1)
+    mark = _native.operation("a")
+    for _ in range(50_000):
+        with mark:
+            pass
+    thread = threading.Thread(target=_native.stop)
+    thread.start()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        _native.start(str(folders[1]), 2**12, 1 << 20, 10**7)
+        _native.set_active(1)
+        with mark:
+            pass
+        _native.flush()
+        os._exit(_native.stop()["dropped"])
+    thread.join()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, (number, status)
+"""
+
+
+def test_a_process_forked_while_a_session_ends_can_record(tmp_path: Path) -> None:
+    """The thread that ended it, and held the writer's locks, is not in the child."""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED_WHILE_A_SESSION_ENDS, tmp_path],
+        check=True,
+        timeout=120,
+    )
 
 
 def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) -> None:

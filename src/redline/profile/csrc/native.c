@@ -1,6 +1,22 @@
 /* The extension module redline.profile._native: the recorder. */
 #include "recorder.h"
 
+/* In a forked child: leave the parent's session without writing to it. */
+static void leave(void) {
+    rl_active = 0;
+    rl_next_block_ns = INT64_MAX;
+    rl_writer_abandon();
+    rl_session_end();
+}
+
+/* A process forked while another thread was ending the session is not told to leave it, and has the
+ * locks that this thread held. */
+static void leave_if_inherited(void) {
+    if (rl_writer_is_inherited()) {
+        leave();
+    }
+}
+
 static PyObject *start(PyObject *module, PyObject *args, PyObject *kwargs) {
     (void)module;
     static char *keywords[] = {"directory", "ring_words", "budget_bytes", "interval_ns", NULL};
@@ -15,6 +31,7 @@ static PyObject *start(PyObject *module, PyObject *args, PyObject *kwargs) {
         return PyErr_Format(PyExc_ValueError, "ring_words=%llu must be a power of two from 512 up",
                             words);
     }
+    leave_if_inherited();
     rl_session_begin(words, budget);
     const int failed = rl_writer_start(directory, interval);
     if (failed) {
@@ -39,6 +56,7 @@ static PyObject *statistics(void) {
 static PyObject *stop(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     if (rl_active) {
         rl_close_all(rl_now());
     }
@@ -61,6 +79,7 @@ static PyObject *get_statistics(PyObject *module, PyObject *unused) {
 static PyObject *flush(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     Py_BEGIN_ALLOW_THREADS;
     rl_writer_flush();
     Py_END_ALLOW_THREADS;
@@ -86,14 +105,11 @@ static PyObject *resume_writer(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* In a forked child: leave the parent's session without writing to it. */
+/* What a forked child calls first. */
 static PyObject *abandon(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    rl_active = 0;
-    rl_next_block_ns = INT64_MAX;
-    rl_writer_abandon();
-    rl_session_end();
+    leave();
     Py_RETURN_NONE;
 }
 

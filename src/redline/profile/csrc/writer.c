@@ -29,6 +29,7 @@ _Atomic uint64_t rl_bytes_written = 0;
 static pthread_t writer;
 /* `turn` is held by whoever starts or ends the writer, `lock` by whoever looks at what is below. */
 static int session_open = 0;
+static pid_t owner = 0; /* the process that started the session; a forked child is another */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, flushed = PTHREAD_COND_INITIALIZER;
@@ -445,6 +446,7 @@ int rl_writer_start(const char *path, int64_t interval) {
     atomic_store(&rl_bytes_written, 0);
     pthread_mutex_lock(&turn);
     session_open = 1;
+    owner = getpid();
     const int failed = start_thread();
     pthread_mutex_unlock(&turn);
     return failed;
@@ -484,15 +486,17 @@ void rl_writer_flush(void) {
 void rl_writer_stop(void) {
     pthread_mutex_lock(&turn);
     if (session_open) {
-        /* Without a writer there is one more, to write what is left. */
-        if (!stop_thread() && start_thread() == 0) {
-            stop_thread();
+        if (!stop_thread()) {
+            run(NULL); /* without a writer, what is left is written here */
         }
         session_open = 0;
         close_shards();
     }
     pthread_mutex_unlock(&turn);
 }
+
+/* Whether this process was forked from the one whose session this is. */
+int rl_writer_is_inherited(void) { return owner != 0 && owner != getpid(); }
 
 /* In a forked child: the shards are the parent's. */
 void rl_writer_abandon(void) {
@@ -503,6 +507,7 @@ void rl_writer_abandon(void) {
     pthread_cond_init(&flushed, NULL);
     flush_done = flush_wanted;
     writer_running = 0;
+    owner = 0;
     if (session_open) {
         session_open = 0;
         close_shards();
