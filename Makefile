@@ -53,6 +53,7 @@ $(VENV)/.light: pyproject.toml $(VENV)/.made
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light
+	@echo "Installing what needs torch, and looking that nothing is missing ..."
 	@$(REQUIRED) > $@.txt
 	@$(PIP) --requirement $@.txt
 	@touch $@
@@ -69,8 +70,11 @@ installed-core: $(VENV)/.core
 installed-dev: $(VENV)/.dev
 	@:
 
-# What mostly runs on one core, or waits for the network, goes side by side.
-SIDE_BY_SIDE := @$(MAKE) --no-print-directory --jobs=3
+# What mostly runs on one core, or waits for the network, goes side by side. The environment first:
+# a Python that is too old is said before anything else begins.
+SIDE_BY_SIDE = @$(MAKE) --no-print-directory $(VENV)/.made && $(MAKE) --no-print-directory --jobs=3
+# Older makes, macOS's among them, mix the lines of what runs side by side.
+IN_ORDER    := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 install:  ## Redline and what it needs, into .venv
 	$(SIDE_BY_SIDE) installed-core
@@ -81,7 +85,7 @@ demo: install  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 # The profiler's tests on 3.12 need nothing of what is installed meanwhile.
 test:  ## every check, and the tests but those of tests/long.txt
 	$(SIDE_BY_SIDE) installed-dev test-profile-312
-	$(SIDE_BY_SIDE) --output-sync=target lint docs
+	$(SIDE_BY_SIDE) $(IN_ORDER) lint docs
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_OPTIONS)
 
 test-all: PYTEST_OPTIONS := --all
@@ -94,18 +98,19 @@ LIGHT   := numpy pyarrow pytest hypothesis
 PY312   := $(firstword $(foreach p,python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),\
              $(shell $(p) -c 'import sys; print(sys.executable) if sys.version_info[:2] == (3, 12) else 0' 2>/dev/null)))
 
-$(VENV312)/.light: pyproject.toml setup.py $(wildcard src/redline/profile/csrc/*)
+# Both compile into this folder, so not at once.
+$(VENV312)/.light: pyproject.toml setup.py $(wildcard src/redline/profile/csrc/*) | $(VENV)/.package
 	@test -x $(VENV312)/bin/python || $(PY312) -m venv $(VENV312)
 	@echo "Installing the profiler alone into $(VENV312) ..."
 	@$(VENV312)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check $(LIGHT)
 	@$(VENV312)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-test-profile-312:
 ifeq ($(PY312),)
+test-profile-312:
 	@echo "The profiler's tests on Python 3.12 are left out: no python3.12 on PATH or under ~/.pyenv."
 else
-	@$(MAKE) --no-print-directory $(VENV312)/.light
+test-profile-312: $(VENV312)/.light
 	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile \
 	  --ignore=tests/profile/report/test_figures.py --ignore=tests/profile/report/test_page.py
 endif

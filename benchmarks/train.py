@@ -29,6 +29,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def measure(name: str, sides: list[str], threads: int, options: Any) -> dict[str
         # Each side is first as often as any other.
         turn = round_ % len(sides)
         order = sides[turn:] + sides[:turn]
-        for side, run in _round(order, workload, threads, round_ + 1, options).items():
+        for side, run in _round(order, workload, threads, round_ + 1, options):
             runs[side].append(run)
             print(f"{name}, {threads} threads, {side}: {run['sps']:,.0f} SPS", flush=True)
     floor = run_json(
@@ -186,10 +187,11 @@ def measure(name: str, sides: list[str], threads: int, options: Any) -> dict[str
 
 def _round(
     order: list[str], workload: Workload, threads: int, seed: int, options: Any
-) -> dict[str, dict[str, Any]]:
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """One run of each side: one after the other, or at once, the i-th on the i-th core."""
     if not options.at_once:
-        return {side: SIDES[side](workload, threads, seed, options) for side in order}
+        yield from ((side, SIDES[side](workload, threads, seed, options)) for side in order)
+        return
     cores = sorted(os.sched_getaffinity(0))
 
     def pinned(core: int, side: str) -> dict[str, Any]:
@@ -197,7 +199,7 @@ def _round(
         return SIDES[side](workload, threads, seed, options)
 
     with ThreadPoolExecutor(len(order)) as pool:
-        return dict(zip(order, pool.map(pinned, cores, order), strict=True))
+        yield from zip(order, pool.map(pinned, cores, order), strict=True)
 
 
 def table(name: str, results: list[dict[str, Any]]) -> str:
@@ -236,12 +238,13 @@ def write_results(name: str, results: list[dict[str, Any]], command: str) -> Non
         json.dumps({"machine": describe(), "command": command, "results": results}, indent=1) + "\n"
     )
     chosen = {r["accelerate"] for r in results} - {None}
+    turns = "simultaneous" if "--at-once" in command else "alternating"
     versions = {
         run["version"] for result in results for run in result["runs"].get("sb3", [])
     }  # as the runs themselves report it
     (RESULTS / f"{name}.md").write_text(
         f"# Speed of {name} ({workload.settings['env']})\n\nMedians of "
-        f"{len(next(iter(results[0]['runs'].values())))} alternating runs; whole training loop, "
+        f"{len(next(iter(results[0]['runs'].values())))} {turns} runs; whole training loop, "
         f"steady state: {workload.measured:,} env_steps after {workload.warmup:,}.\n\n"
         f"{table(name, results)}\n"
         f"`--accelerate auto` chose: {', '.join(sorted(chosen)) or 'not measured'}. "
@@ -251,9 +254,8 @@ def write_results(name: str, results: list[dict[str, Any]], command: str) -> Non
     )
 
 
-def main() -> int:
-    """Measure, print and write; 1 if a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def _arguments() -> Any:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--algo", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--peers", default="sb3,redline", help="of sb3, script, old, redline")
     parser.add_argument("--threads", default="1,2")
@@ -267,13 +269,24 @@ def main() -> int:
     )
     parser.add_argument("--no-record", action="store_true", help="print only")
     options = parser.parse_args()
-    sides = options.peers.split(",")
+    sides = options.peers = options.peers.split(",")
     if "old" in sides and options.old is None:
         parser.error("--peers old needs --old DIR, a checkout of the other revision")
     if unknown := [side for side in sides if side not in SIDES]:
         parser.error(f"--peers: there is no {unknown}; choose from {', '.join(SIDES)}")
     if options.at_once and (options.threads != "1" or len(sides) > len(os.sched_getaffinity(0))):
         parser.error("--at-once needs --threads 1, and a core for each side")
+    if options.at_once and options.rounds % len(sides):
+        parser.error(
+            f"--at-once: {options.rounds} rounds give the {len(sides)} sides unequal cores"
+        )
+    return options
+
+
+def main() -> int:
+    """Measure, print and write; 1 if a goal is missed."""
+    options = _arguments()
+    sides = options.peers
     command = "python -m benchmarks.train " + " ".join(
         "PYTHON" if word == options.peer_python else word for word in sys.argv[1:]
     )

@@ -166,15 +166,18 @@ def _problem(status: Any, said: str, folder: Path, given: dict[str, str]) -> str
         told = said.lower()
         usage = any(word in told for word in ("usage", "error", "option", "full helptext"))
         return None if known or usage else f"status {status} without a reason: {is_told}"
-    return _not_taken_over(folder / "run" / "config.json", given)
+    return _not_taken_over(folder / "run" / "config.json", given, said)
 
 
 def _tree(kind: type[BaseException]) -> set[type[BaseException]]:
     return {kind}.union(*(_tree(each) for each in kind.__subclasses__()))
 
 
-def _not_taken_over(config: Path, given: dict[str, str]) -> str | None:
-    """An option that was given and that the run's settings do not say; None if there is none."""
+def _not_taken_over(config: Path, given: dict[str, str], said: str) -> str | None:
+    """An option that was given and that the run's settings do not say; None if there is none.
+
+    An engine that cannot serve the update gives way to another, and the run says which and why.
+    """
     if not config.exists():
         return None
     written = json.loads(config.read_text())
@@ -187,6 +190,7 @@ def _not_taken_over(config: Path, given: dict[str, str]) -> str | None:
             same = float(value) == float(kept) or value == str(kept)
         except (TypeError, ValueError, OverflowError):
             same = value == str(kept)
-        if not same:
+        gave_way = option == "--accelerate" and f"\nupdates: {kept} (" in said
+        if not same and not gave_way:
             return f"silently not taken over: {option} {value!r}, and config.json says {kept!r}"
     return None
