@@ -119,7 +119,7 @@ lint: $(VENV)/.dev  ## ruff, import-linter, pyright
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/basedpyright --level error
+	@$(BIN)/basedpyright --level error --threads 2
 
 # Warnings are errors: a dead link, anchor or image, or a name that the reference cannot find.
 docs: $(VENV)/.dev  ## the documentation as a site in site/
