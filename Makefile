@@ -5,7 +5,11 @@ BIN    := $(VENV)/bin
 # What is installed is compiled when it is first imported: of most of it nothing ever is. It is kept,
 # or every process of the tests would compile torch anew.
 unexport PYTHONDONTWRITEBYTECODE
-PIP    := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_OPTIONS := --no-compile --quiet --disable-pip-version-check
+# The pip of the Python that was given can install into the environment before that has one itself;
+# where there is none that can (22.3 or later), the environment's own has to come first.
+HAS_PIP := $(shell $(PYTHON) -c 'import pip; print(*(tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3)) * ["yes"])' 2>/dev/null)
+PIP    := $(if $(HAS_PIP),$(PYTHON) -m pip --python $(BIN)/python,$(BIN)/python -m pip) install $(PIP_OPTIONS) --constraint constraints.txt
 EXTRAS := atari mujoco minatar box2d video onnx wandb minari ray tune watch docs dev
 ifeq ($(shell uname),Linux)
 EXTRAS += envpool
@@ -23,7 +27,11 @@ help:  ## show this list
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Redline needs Python 3.11 or later, this is {sys.version.split()[0]}. Call: make PYTHON=python3.12 ...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(if $(HAS_PIP),--without-pip) $(VENV)
+	@touch $@
+
+$(VENV)/.pip: $(VENV)/.made
+	@$(BIN)/python -m pip --version >$@.txt 2>&1 || $(BIN)/python -m ensurepip >$@.txt
 	@touch $@
 
 # torch comes first and pinned: anything that depends on it would otherwise pull
@@ -52,7 +60,13 @@ $(VENV)/.light: pyproject.toml $(VENV)/.made
 	@$(PIP) --no-warn-conflicts --requirement $@.txt
 	@touch $@
 
-$(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light
+# What is imported is compiled then; the first run need not wait for it if that is done while pip is
+# at work. Nothing depends on it: without all that torch needs it ends early.
+$(VENV)/.imported: | $(VENV)/.torch $(VENV)/.light
+	@$(BIN)/python -c 'import torch, gymnasium, scipy.stats, matplotlib.pyplot, torch.utils.tensorboard' 2>/dev/null || true
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light $(VENV)/.pip
 	@echo "Installing what needs torch, and looking that nothing is missing ..."
 	@$(REQUIRED) > $@.txt
 	@$(PIP) --requirement $@.txt
@@ -64,7 +78,7 @@ $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) --requirement $@.txt
 	@touch $@
 
-installed-core: $(VENV)/.core
+installed-core: $(VENV)/.core $(VENV)/.imported
 	@:
 
 installed-dev: $(VENV)/.dev
@@ -102,7 +116,7 @@ PY312   := $(firstword $(foreach p,python3.12 $(wildcard $(HOME)/.pyenv/versions
 $(VENV312)/.light: pyproject.toml setup.py $(wildcard src/redline/profile/csrc/*) | $(VENV)/.package
 	@test -x $(VENV312)/bin/python || $(PY312) -m venv $(VENV312)
 	@echo "Installing the profiler alone into $(VENV312) ..."
-	@$(VENV312)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check $(LIGHT)
+	@$(VENV312)/bin/python -m pip install $(PIP_OPTIONS) $(LIGHT)
 	@$(VENV312)/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
