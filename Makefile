@@ -6,10 +6,7 @@ BIN    := $(VENV)/bin
 # or every process of the tests would compile torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_OPTIONS := --no-compile --quiet --disable-pip-version-check
-# The pip of the Python that was given can install into the environment before that has one itself;
-# where there is none that can (22.3 or later), the environment's own has to come first.
-HAS_PIP := $(shell $(PYTHON) -c 'import pip; print(*(tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3)) * ["yes"])' 2>/dev/null)
-PIP    := $(if $(HAS_PIP),$(PYTHON) -m pip --python $(BIN)/python,$(BIN)/python -m pip) install $(PIP_OPTIONS) --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt
 EXTRAS := atari mujoco minatar box2d video onnx wandb minari ray tune watch docs dev
 ifeq ($(shell uname),Linux)
 EXTRAS += envpool
@@ -27,11 +24,7 @@ help:  ## show this list
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Redline needs Python 3.11 or later, this is {sys.version.split()[0]}. Call: make PYTHON=python3.12 ...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(if $(HAS_PIP),--without-pip) $(VENV)
-	@touch $@
-
-$(VENV)/.pip: $(VENV)/.made
-	@$(BIN)/python -m pip --version >$@.txt 2>&1 || $(BIN)/python -m ensurepip >$@.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@touch $@
 
 # torch comes first and pinned: anything that depends on it would otherwise pull
@@ -66,7 +59,7 @@ $(VENV)/.imported: | $(VENV)/.torch $(VENV)/.light
 	@$(BIN)/python -c 'import torch, gymnasium, scipy.stats, matplotlib.pyplot, torch.utils.tensorboard' 2>/dev/null || true
 	@touch $@
 
-$(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light $(VENV)/.pip
+$(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light
 	@echo "Installing what needs torch, and looking that nothing is missing ..."
 	@$(REQUIRED) > $@.txt
 	@$(PIP) --requirement $@.txt
