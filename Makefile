@@ -53,12 +53,6 @@ $(VENV)/.light: pyproject.toml $(VENV)/.made
 	@$(PIP) --no-warn-conflicts --requirement $@.txt
 	@touch $@
 
-# What is imported is compiled then; the first run need not wait for it if that is done while pip is
-# at work. Nothing depends on it: without all that torch needs it ends early.
-$(VENV)/.imported: | $(VENV)/.torch $(VENV)/.light
-	@$(BIN)/python -c 'import torch, gymnasium, scipy.stats, matplotlib.pyplot, torch.utils.tensorboard' 2>/dev/null || true
-	@touch $@
-
 $(VENV)/.core: $(VENV)/.package $(VENV)/.torch $(VENV)/.light
 	@echo "Installing what needs torch, and looking that nothing is missing ..."
 	@$(REQUIRED) > $@.txt
@@ -71,7 +65,7 @@ $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) --requirement $@.txt
 	@touch $@
 
-installed-core: $(VENV)/.core $(VENV)/.imported
+installed-core: $(VENV)/.core
 	@:
 
 installed-dev: $(VENV)/.dev
