@@ -102,7 +102,7 @@ def first_run(folder: Path, *, install: bool) -> list[Timing]:
     mean_return = float(found.group(1)) if found else 0.0
     if mean_return < SOLVED:
         raise SystemExit(f"CartPole was not solved:\n{printed[-2000:]}")
-    note = f"50,000 env_steps, 20 evaluation episodes with return {mean_return:.1f}, a plot"
+    note = f"trained until solved, 20 evaluation episodes with return {mean_return:.1f}, a plot"
     timings += [
         Timing(f"`{'make demo' if install else 'python examples/demo.py'}`", demo_s, note=note),
         Timing("clone to solved, without installation", clone_s + demo_s, AT_MOST_S),
