@@ -85,7 +85,7 @@ demo: install  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 
 # The profiler's tests on 3.12 need nothing of what is installed meanwhile.
 test:  ## every check, and the tests but those of tests/long.txt
-	$(SIDE_BY_SIDE) installed-dev test-profile-312
+	$(SIDE_BY_SIDE) PYTEST_OPTIONS='$(PYTEST_OPTIONS)' installed-dev test-profile-312
 	$(SIDE_BY_SIDE) $(IN_ORDER) lint docs
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_OPTIONS)
 
@@ -93,8 +93,10 @@ test-all: PYTEST_OPTIONS := --all
 test-all: test  ## every check and every test
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
-# no torch run there in a light environment of their own, where a Python 3.12 is found.
+# no torch run there in a light environment of their own, where a Python 3.12 is found. What only
+# reads what was recorded is left to `make test-all`.
 VENV312 := .venv-312
+READERS := $(patsubst %,--ignore=tests/profile/%,advise analyse report)
 LIGHT   := numpy pyarrow pytest hypothesis
 PY312   := $(firstword $(foreach p,python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),\
              $(shell $(p) -c 'import sys; print(sys.executable) if sys.version_info[:2] == (3, 12) else 0' 2>/dev/null)))
@@ -112,7 +114,7 @@ test-profile-312:
 	@echo "The profiler's tests on Python 3.12 are left out: no python3.12 on PATH or under ~/.pyenv."
 else
 test-profile-312: $(VENV312)/.light
-	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile \
+	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile $(if $(filter --all,$(PYTEST_OPTIONS)),,$(READERS)) \
 	  --ignore=tests/profile/report/test_figures.py --ignore=tests/profile/report/test_page.py
 endif
 

@@ -254,7 +254,7 @@ CASES = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None,
+@settings(max_examples=60, deadline=None, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(CASES, st.sampled_from(("cpu", "auto")))
 def test_random_networks_and_actors_learn_as_eager_autograd_has_it(

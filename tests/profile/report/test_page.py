@@ -361,7 +361,9 @@ def test_gpu_time_and_waits_for_others_are_shown(open_page: Any, recorded: Path)
     assert not plain.tab.is_visible("#gpu")
 
 
-def test_names_of_a_session_are_text_only(open_page: Any, text: str) -> None:
+def test_names_are_text_only_and_the_page_lets_no_script_in_and_nothing_out(
+    open_page: Any, text: str
+) -> None:
     page = open_page(text)
     assert page.tab.evaluate("() => window.hacked") is None
     assert page.tab.locator("img").count() == 0
@@ -372,10 +374,6 @@ def test_names_of_a_session_are_text_only(open_page: Any, text: str) -> None:
     ticks = page.tab.locator("#bars .ytick text").all_text_contents()
     assert IMAGE in ticks
     assert page.complaints == []
-
-
-def test_the_page_lets_no_script_in_and_nothing_out(open_page: Any, text: str) -> None:
-    page = open_page(text)
     page.tab.evaluate(
         """() => { const added = document.createElement("script");
                    added.textContent = "window.hacked = 1"; document.body.append(added); }"""
