@@ -3,13 +3,16 @@
     python -m benchmarks.profiler.by_function --cleanrl CLEANRL [--only NAME ...]
 
 py-spy looks at the process from outside, at its own times, while it records itself in sample mode.
-Compared is each function's share of own time of the main thread, of those with 3% and more.
+Compared is each function's share of own time of the main thread, of those with 3% and more. py-spy
+counts its looks, and looks less often the more processes there are: with several, `--rate` has to
+be one that it keeps, or what the program did before it started them counts too much.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,8 +29,6 @@ from redline.profile.reader import open_session
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parents[1] / "results" / "profiler"
 LARGE = 0.03
-HZ = 100
-
 Shares = dict[tuple[str, str], float]  # {(function, end of its file): share of own time}
 
 
@@ -65,7 +66,7 @@ def short(file: str) -> str:
     return file.rpartition("/")[2]
 
 
-def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:
+def measure(name: str, cleanrl: Path | None, scale: float, rate: int) -> dict[str, Any]:
     """Run a program once, with both."""
     program = command(name, cleanrl, scale)
     with tempfile.TemporaryDirectory() as directory:
@@ -73,7 +74,7 @@ def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:
         profiler = [sys.executable, "-m", "redline.profile", "profile", "--mode", "sample"]
         # Both watch the program alone, and py-spy starts it, so that both see it from its start.
         inner = [*profiler, "--out", str(session), "--", *program]
-        spy = ["py-spy", "record", "--format", "raw", "--rate", str(HZ), "--subprocesses"]
+        spy = ["py-spy", "record", "--format", "raw", "--rate", str(rate), "--subprocesses"]
         subprocess.run(
             [*spy, "--idle", "-o", str(raw), "--", *inner],
             check=True,
@@ -83,7 +84,7 @@ def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:
             timeout=900,
         )
         pid = open_session(session).processes[0].pid
-        kept = [line for line in raw.read_text().splitlines() if f"process {pid}:" in line]
+        kept = [line for line in raw.read_text().splitlines() if innermost_process(line) == pid]
         theirs, seen = py_spy_shares("\n".join(_main_threads(kept)))
         ours, looks = our_shares(session)
     large = {key for key in {*theirs, *ours} if max(theirs.get(key, 0), ours.get(key, 0)) >= LARGE}
@@ -92,6 +93,12 @@ def measure(name: str, cleanrl: Path | None, scale: float) -> dict[str, Any]:
         for key in sorted(large, key=lambda key: -theirs.get(key, 0))
     ]
     return {"rows": rows, "py_spy_samples": seen, "samples": looks}
+
+
+def innermost_process(line: str) -> int | None:
+    """Whose stack a line is: that of a child begins with the processes that it descends from."""
+    found = re.findall(r"(?:^|;)process (\d+):", line)
+    return int(found[-1]) if found else None
 
 
 def _main_threads(lines: list[str]) -> list[str]:
@@ -131,13 +138,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="PROGRAM", choices=NAMES, default=list(NAMES))
     parser.add_argument("--cleanrl", type=Path, help="folder of a clone of CleanRL")
     parser.add_argument("--scale", type=float, default=1.0, help="times the steps of each program")
+    parser.add_argument("--rate", type=int, default=100, help="looks of py-spy per second")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     cleanrl = options.cleanrl.resolve() if options.cleanrl else None
     path = options.out / "by_function.json"
     found: dict[str, Any] = json.loads(path.read_text())["programs"] if path.exists() else {}
     for name in options.only:
-        found[name] = measure(name, cleanrl, options.scale)
+        found[name] = measure(name, cleanrl, options.scale, options.rate)
         print(f"{name}: {worst(found[name]):.1f} points at most", flush=True)
         content = {"machine": describe(), "programs": found}
         path.write_text(json.dumps(content, indent=1) + "\n")
