@@ -85,11 +85,12 @@ demo: install  ## train PPO on CartPole-v1, evaluate it, draw its learning curve
 
 # The profiler's tests on 3.12 need nothing of what is installed meanwhile.
 test:  ## every check, and the tests but those of tests/long.txt
-	$(SIDE_BY_SIDE) PYTEST_OPTIONS='$(PYTEST_OPTIONS)' installed-dev test-profile-312
+	$(SIDE_BY_SIDE) WITH_READERS=$(WITH_READERS) installed-dev test-profile-312
 	$(SIDE_BY_SIDE) $(IN_ORDER) lint docs
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_OPTIONS)
 
 test-all: PYTEST_OPTIONS := --all
+test-all: WITH_READERS := yes
 test-all: test  ## every check and every test
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
@@ -114,7 +115,7 @@ test-profile-312:
 	@echo "The profiler's tests on Python 3.12 are left out: no python3.12 on PATH or under ~/.pyenv."
 else
 test-profile-312: $(VENV312)/.light
-	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile $(if $(filter --all,$(PYTEST_OPTIONS)),,$(READERS)) \
+	@$(VENV312)/bin/python -m pytest -p no:cacheprovider tests/profile $(if $(WITH_READERS),,$(READERS)) \
 	  --ignore=tests/profile/report/test_figures.py --ignore=tests/profile/report/test_page.py
 endif
 

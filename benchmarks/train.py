@@ -265,7 +265,7 @@ def _arguments() -> Any:
     parser.add_argument("--old", type=Path, help="checkout of another revision, built in place")
     parser.add_argument("--accelerate", help="instead of auto")
     parser.add_argument(
-        "--at-once", action="store_true", help="one core for each side, with 1 thread"
+        "--at-once", action="store_true", help="a core for each side: 1 thread, even --rounds"
     )
     parser.add_argument("--no-record", action="store_true", help="print only")
     options = parser.parse_args()
@@ -278,7 +278,7 @@ def _arguments() -> Any:
         parser.error("--at-once needs --threads 1, and a core for each side")
     if options.at_once and options.rounds % len(sides):
         parser.error(
-            f"--at-once: {options.rounds} rounds give the {len(sides)} sides unequal cores"
+            f"--at-once: --rounds {options.rounds} is no multiple of {len(sides)}, the sides"
         )
     return options
 

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,9 @@ def _not_taken_over(config: Path, given: dict[str, str], said: str) -> str | Non
             same = float(value) == float(kept) or value == str(kept)
         except (TypeError, ValueError, OverflowError):
             same = value == str(kept)
-        gave_way = option == "--accelerate" and f"\nupdates: {kept} (" in said
+        gave_way = option == "--accelerate" and re.search(
+            rf"^updates: {re.escape(str(kept))} \((?!as asked for)", said, re.MULTILINE
+        )
         if not same and not gave_way:
             return f"silently not taken over: {option} {value!r}, and config.json says {kept!r}"
     return None

@@ -16,6 +16,7 @@ import pytest
 
 from redline import profile
 from redline.profile import _native, marks
+from tests.profile.shards import read_events
 
 Recorder = Callable[..., Any]
 
@@ -258,15 +259,62 @@ for number in range(12):
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == 0, (number, status)
 """
+FORKED_WHILE_SAMPLING_ENDS = """
+import os, signal, sys, threading, time
+from redline import profile
+
+sys.setswitchinterval(2e-5)
+mark = profile.operation("a")
+
+def record(name, seconds):
+    session = profile.session(f"{sys.argv[1]}/{name}", mode="sample")
+    session.__enter__()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with mark:
+            pass
+    return session
+
+for number in range(12):
+    session = record(f"{number}-parent", 0.1)
+    thread = threading.Thread(target=session.__exit__, args=(None, None, None))
+    thread.start()
+    time.sleep(number * 0.0003)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        record(f"{number}-child", 0.02).__exit__(None, None, None)
+        os._exit(0)
+    thread.join()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, (number, status)
+"""
 
 
-def test_a_process_forked_while_a_session_ends_can_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "program",
+    [
+        FORKED_WHILE_A_SESSION_ENDS,
+        pytest.param(
+            FORKED_WHILE_SAMPLING_ENDS,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="sampling needs Linux"),
+        ),
+    ],
+    ids=["recording", "sampling"],
+)
+def test_a_process_forked_while_a_session_ends_can_record(program: str, tmp_path: Path) -> None:
     """The thread that ended it, and held the writer's locks, is not in the child."""
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKED_WHILE_A_SESSION_ENDS, tmp_path],
-        check=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", program, tmp_path]
+    subprocess.run(command, check=True, timeout=120)
+    if program is FORKED_WHILE_A_SESSION_ENDS:
+        shards = list(tmp_path.glob("*-child/thread-00000.arrow"))
+        assert len(shards) == 12
+        for shard in shards:
+            events = read_events(shard, [(number, None, "a") for number in range(64)])
+            assert [event[1:] for event in events if len(event) == 3] == [
+                ("begin", "a"),
+                ("end", "a"),
+            ]
 
 
 def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) -> None:

@@ -90,6 +90,7 @@ static PyObject *flush(PyObject *module, PyObject *unused) {
 static PyObject *pause_writer(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     rl_writer_pause();
     Py_RETURN_NONE;
 }
@@ -97,6 +98,7 @@ static PyObject *pause_writer(PyObject *module, PyObject *unused) {
 static PyObject *resume_writer(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     const int failed = rl_writer_resume();
     if (failed) {
         errno = failed;

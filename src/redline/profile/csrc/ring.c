@@ -60,9 +60,11 @@ static void on_thread_exit(void *arg) {
 
 void rl_release_ring(RlThread *t) {
     if (t->words != NULL) {
-        munmap(t->words, t->capacity * 8);
-        atomic_fetch_sub(&used_bytes, (int64_t)t->capacity * 8);
+        /* A child forked in between must not give it back once more. */
+        uint64_t *words = t->words;
         t->words = NULL;
+        munmap(words, t->capacity * 8);
+        atomic_fetch_sub(&used_bytes, (int64_t)t->capacity * 8);
         t->capacity = 0;
     }
 }

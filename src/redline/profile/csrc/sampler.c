@@ -76,6 +76,7 @@ static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error, main_stat = -1;
+static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is; /* which file: a program that closes all may use its number again */
 static pid_t main_tid, own_tid;
 static int64_t interval_ns, last_ns, spent_ns, cost_part; /* at most 1 / cost_part of one core */
@@ -596,6 +597,30 @@ static int take_signal(void) {
     return sigaction(SIGURG, &action, NULL);
 }
 
+static void close_files(void) {
+    if (file_is_ours()) {
+        close(file);
+        close(main_stat);
+    }
+    file = main_stat = -1;
+    is_open = 0;
+}
+
+/* In a forked child: the file is the parent's. */
+static void leave(void) {
+    running = 0;
+    if (is_open) {
+        close_files();
+    }
+}
+
+/* A process forked while another thread was ending it all is not told to leave it. */
+static void leave_if_inherited(void) {
+    if (is_open && owner != getpid()) {
+        leave();
+    }
+}
+
 static PyObject *start(PyObject *module, PyObject *args) {
     (void)module;
     const char *path;
@@ -605,6 +630,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
                           &list)) {
         return NULL;
     }
+    leave_if_inherited();
     if (is_open || interval <= 0 || part <= 0) {
         return PyErr_Format(PyExc_ValueError, "already sampling, or interval_ns=%lld, cost_part=%lld",
                             interval, part);
@@ -637,6 +663,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
     frame_count = 0;
     _Unwind_Backtrace(on_frame, NULL); /* what it loads when first used must not load in a handler */
     is_open = 1;
+    owner = getpid();
     const int failed = start_thread();
     if (failed) {
         is_open = 0;
@@ -646,19 +673,11 @@ static PyObject *start(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static void close_files(void) {
-    if (file_is_ours()) {
-        close(file);
-        close(main_stat);
-    }
-    file = main_stat = -1;
-    is_open = 0;
-}
-
 /* The handler stays: a signal may still be on its way. */
 static PyObject *stop(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     if (!is_open) {
         Py_RETURN_NONE;
     }
@@ -678,6 +697,7 @@ static PyObject *stop(PyObject *module, PyObject *unused) {
 static PyObject *pause_sampling(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     if (running) {
         Py_BEGIN_ALLOW_THREADS;
         stop_thread();
@@ -689,20 +709,18 @@ static PyObject *pause_sampling(PyObject *module, PyObject *unused) {
 static PyObject *resume_sampling(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     if (is_open && !running) {
         start_thread();
     }
     Py_RETURN_NONE;
 }
 
-/* In a forked child: the file is the parent's. */
+/* What a forked child calls first. */
 static PyObject *abandon(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    running = 0;
-    if (is_open) {
-        close_files();
-    }
+    leave();
     Py_RETURN_NONE;
 }
 

@@ -63,6 +63,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the buffer */
 static pthread_mutex_t wake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error;
+static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is;
 static char buffer[BUFFER];
 static size_t used;
@@ -378,6 +379,24 @@ static void clear(void) {
     is_open = 0;
 }
 
+/* In a forked child: the file is the parent's, and so is what was not yet written. */
+static void leave(void) {
+    running = 0;
+    used = 0;
+    atomic_store(&asked, 0);
+    atomic_store(&owed_ns, 0);
+    if (is_open) {
+        clear();
+    }
+}
+
+/* A process forked while another thread was ending it all is not told to leave it. */
+static void leave_if_inherited(void) {
+    if (is_open && owner != getpid()) {
+        leave();
+    }
+}
+
 static PyObject *start(PyObject *module, PyObject *args) {
     (void)module;
     const char *path;
@@ -385,6 +404,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "sLL:start", &path, &base, &interval)) {
         return NULL;
     }
+    leave_if_inherited();
     if (is_open || interval <= 0) {
         return PyErr_Format(PyExc_ValueError, "already sampling, or interval_ns=%lld", interval);
     }
@@ -412,12 +432,14 @@ static PyObject *start(PyObject *module, PyObject *args) {
     atomic_store(&asked, 0);
     atomic_store(&owed_ns, 0);
     is_open = 1;
+    owner = getpid();
     Py_RETURN_NONE;
 }
 
 static PyObject *resume(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     const int failed = is_open && !running ? start_thread() : 0;
     if (failed) {
         errno = failed;
@@ -429,6 +451,7 @@ static PyObject *resume(PyObject *module, PyObject *unused) {
 static PyObject *pause_looking(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     stop_if_running();
     Py_RETURN_NONE;
 }
@@ -436,6 +459,7 @@ static PyObject *pause_looking(PyObject *module, PyObject *unused) {
 static PyObject *stop(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    leave_if_inherited();
     if (!is_open) {
         Py_RETURN_NONE;
     }
@@ -447,17 +471,11 @@ static PyObject *stop(PyObject *module, PyObject *unused) {
                          write_error);
 }
 
-/* In a forked child: the file is the parent's, and so is what was not yet written. */
+/* What a forked child calls first. */
 static PyObject *abandon(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    running = 0;
-    used = 0;
-    atomic_store(&asked, 0);
-    atomic_store(&owed_ns, 0);
-    if (is_open) {
-        clear();
-    }
+    leave();
     Py_RETURN_NONE;
 }
 

@@ -85,7 +85,8 @@ class Recorder:
                 self._boundary.attach()
                 self._boundary.pause()
             self._open_companions()
-        except ProfileError:
+        except BaseException:  # nothing may go on recording without anybody to end it
+            self._companions.stop()
             if self._boundary is not None:
                 self._boundary.detach()
             self._native.stop()
