@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import multiprocessing
 import os
 import queue
 import socket
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from redline import profile
@@ -30,11 +32,12 @@ BUSY, WAITS = "busy", "waits"
 
 
 class Part(NamedTuple):
-    """One marked part of a program."""
+    """One marked part of a program; or, with `inside`, work that marks busy parts by itself."""
 
     name: str
     work: Callable[[], object]
     kind: str = BUSY
+    inside: tuple[str, ...] = ()
 
 
 def flat(n: int = 40_000) -> int:
@@ -319,27 +322,76 @@ def a_subprocess() -> None:
 
 
 def a_fork() -> None:
-    """A child that sleeps, waited for: one that computes would be slower while it is recorded."""
+    """A child that sleeps, waited for: one that computes would be slower while it is recorded.
+
+    As long as a short-lived worker: its recording takes some milliseconds to begin and to end.
+    """
     pid = os.fork()
     if pid == 0:
-        time.sleep(0.01)
+        time.sleep(0.1)
         os._exit(0)
     os.waitpid(pid, 0)
 
 
+def a_spawned_child() -> Callable[[], object]:
+    """A child of multiprocessing that sleeps for 4 ms whenever it is asked."""
+    ours, its = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    context.Process(target=_sleep_when_asked, args=(its,), daemon=True).start()
+    its.close()
+    ours.recv()
+
+    def work() -> None:
+        ours.send(0.004)
+        ours.recv()
+
+    return work
+
+
+def _sleep_when_asked(connection: Connection) -> None:
+    connection.send("ready")
+    while True:
+        try:
+            time.sleep(connection.recv())
+        except EOFError:
+            return
+        connection.send("awake")
+
+
 def tasks() -> None:
-    """Two tasks of asyncio that take turns: each marks its own work, and waits in the mark."""
+    """Two tasks of asyncio that take turns inside their marks."""
 
     async def one(name: str, work: Callable[[], object]) -> None:
-        with timed(name):
+        with profile.operation(name):
             for _ in range(4):
-                work()
+                with clocked(name):
+                    work()
                 await asyncio.sleep(0)
 
     async def both() -> None:
         await asyncio.gather(one("task a", lambda: flat(10_000)), one("task b", calls_of_builtins))
 
     asyncio.run(both())
+
+
+def a_thread_that_works(work: Callable[[], object]) -> Callable[[], object]:
+    """A thread that works whenever it is asked, while the main thread waits for it."""
+    asked, done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def serve() -> None:
+        while True:
+            asked.acquire()
+            with timed("other thread"):
+                work()
+            done.release()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def ask() -> None:
+        asked.release()
+        done.acquire()
+
+    return ask
 
 
 PROGRAMS: dict[str, Callable[[], list[Part]]] = {
@@ -383,33 +435,68 @@ PROGRAMS: dict[str, Callable[[], list[Part]]] = {
     "command": lambda: [Part("command", a_command, WAITS), Part("methods", calls_of_methods)],
     "subprocess": lambda: [Part("subprocess", a_subprocess, WAITS), Part("flat", flat)],
     "fork": lambda: [Part("fork", a_fork, WAITS), Part("flat", flat)],
+    "spawn": lambda: [Part("spawn", a_spawned_child(), WAITS), Part("flat", flat)],
+    "asyncio": lambda: [Part("tasks", tasks, inside=("task a", "task b"))],
+    "threads": lambda: [
+        Part("asks", a_thread_that_works(flat), inside=("other thread",)),
+        Part("main thread", calls_of_methods),
+    ],
+}
+
+# How many times as long as others these run: they mostly wait, and the probe's cost is estimated
+# from cycles that hold so much CPU time.
+LONGER = {
+    "command": 4,
+    "subprocess": 4,
+    "fork": 4,
+    "spawn": 2,
+    "queue": 2,
+    "socket": 2,
+    "threads": 2,
 }
 
 _seconds: dict[str, float] = {}
 
 
-class timed:  # noqa: N801  (used as a statement, like a function)
-    """Marks a part, and measures it."""
+class clocked:  # noqa: N801  (used as a statement, like a function)
+    """Measures a part."""
 
     def __init__(self, name: str, kind: str = BUSY) -> None:
-        self._name, self._mark = name, profile.operation(name)
+        self._name = name
         self._clock = time.thread_time if kind == BUSY else time.perf_counter
 
     def __enter__(self) -> None:
-        self._mark.__enter__()
         self._began = self._clock()
 
     def __exit__(self, *_: object) -> None:
         took = self._clock() - self._began
-        self._mark.__exit__(None, None, None)
         _seconds[self._name] = _seconds.get(self._name, 0.0) + took
+
+
+class timed(clocked):  # noqa: N801
+    """Marks a part, and measures it."""
+
+    def __init__(self, name: str, kind: str = BUSY) -> None:
+        super().__init__(name, kind)
+        self._mark = profile.operation(name)
+
+    def __enter__(self) -> None:
+        self._mark.__enter__()
+        super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._mark.__exit__(None, None, None)
 
 
 def one_round(parts: list[Part]) -> None:
     """Every part once."""
     for part in parts:
-        with timed(part.name, part.kind):
+        if part.inside:
             part.work()
+        else:
+            with timed(part.name, part.kind):
+                part.work()
 
 
 def taken(parts: list[Part], rounds: int) -> dict[str, float]:
@@ -446,13 +533,14 @@ def in_turn(parts: list[Part], rounds: int, session: str) -> tuple[list[dict[str
 def main() -> None:
     """Unprofiled and profiled in turn."""
     name, seconds, session = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+    seconds *= LONGER.get(name, 1)
     parts = PROGRAMS[name]()
     rounds, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds / 2:
         one_round(parts)
         rounds += 2
     found, rounds = in_turn(parts, rounds, session)
-    kinds = {part.name: part.kind for part in parts}
+    kinds = {name: part.kind for part in parts for name in part.inside or (part.name,)}
     print(json.dumps({"rounds": rounds, "unprofiled": found, "kinds": kinds}))
     sys.stdout.flush()
     os._exit(0)  # threads of some programs wait for ever

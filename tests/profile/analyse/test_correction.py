@@ -128,6 +128,35 @@ def test_an_operation_without_blocks_takes_the_others_terms() -> None:
     assert known == pytest.approx(1e8, rel=0.3)
 
 
+def test_an_operation_that_mostly_waits_says_nothing_where_another_does() -> None:
+    """It waits three times as long while observed, for a thread that is observed as well."""
+    found = cycles({"step": (1e6, 3000, 3e5), "ask": (1e6, 10, 2e6)})
+    for cycle in found:
+        for block in (cycle.before, cycle.after):
+            ask = block.parts["ask"]
+            ask.waiting_ns, ask.python_ns = round(0.9 * ask.ns), round(0.1 * ask.ns)
+    estimate, cost = fit(found)
+    assert estimate.corrected
+    assert cost.of("step", *charge(found, "step"))[0] == pytest.approx(
+        added(found, "step", 3e5), rel=0.01
+    )
+    waited = sum(b.parts["ask"].waiting_ns for c in found for b in (c.before, c.after))
+    taken, error = cost.of("ask", *charge(found, "ask"))
+    assert taken + 2 * error < 0.1 * waited
+
+
+def test_an_operation_that_mostly_waits_is_heard_where_no_other_is() -> None:
+    found = cycles({"ask": (1e6, 1000, 2e5)})
+    for cycle in found:
+        for block in (cycle.before, cycle.after):
+            block.parts["ask"].waiting_ns = round(0.9 * block.parts["ask"].ns)
+    estimate, cost = fit(found)
+    assert estimate.corrected
+    assert cost.of("ask", *charge(found, "ask"))[0] == pytest.approx(
+        added(found, "ask", 2e5), rel=0.02
+    )
+
+
 def test_the_interval_covers_the_truth_under_noise() -> None:
     found = cycles({"step": (1e6, 3000, 3e5)}, noise_ns=1e6)
     estimate, cost = fit(found)

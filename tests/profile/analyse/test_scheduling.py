@@ -10,7 +10,8 @@ import pytest
 from redline.profile import levels
 from redline.profile.analyse import scheduling
 from redline.profile.analyse.decoded import Decoded, State
-from redline.profile.analyse.scheduling import Ticks, scheduled
+from redline.profile.analyse.scheduling import Ticks, scheduled, sleepy
+from redline.profile.analyse.timeline import _both, _leading
 
 MS = 1_000_000
 RUNS, WAITS = State(0, 0, levels.PYTHON), State(8, 8, levels.WAITING)
@@ -72,3 +73,61 @@ def test_a_thread_that_is_gone_is_left_alone() -> None:
     }
     after = [number for t, number in zip(*made.stream, strict=True) if t >= 4 * MS]
     assert [made.states[number] for number in after] == [None] * len(after)
+
+
+def test_sleepy_ticks_are_those_slept_for_a_fifth_or_more() -> None:
+    """Of 20 ms slept: 3, 4 (though 10 were on the run queue), 20."""
+    times, asleep = sleepy(ticks((0, 20, 17, 0), (20, 40, 6, 10), (40, 60, 0, 0)))
+    assert (times // MS).tolist() == [0, 20, 40, 60]
+    assert asleep.tolist() == [0, 1, 1, 0]
+
+
+def test_no_tick_is_no_doubt() -> None:
+    times, asleep = sleepy(Ticks(*np.zeros((4, 0), np.int64)))
+    assert len(times) == len(asleep) == 0
+
+
+def test_doubt_is_where_a_thread_slept_and_no_call_was_seen() -> None:
+    blind = np.array([10, 50], np.int64), np.array([1, 0], np.uint32)
+    asleep = np.array([0, 20, 40, 60], np.int64), np.array([0, 1, 1, 0], np.uint32)
+    times, both = _both(blind, asleep)
+    held = [(int(t), int(s)) for t, s in zip(times, both, strict=True)]
+    assert held == [(0, 0), (10, 0), (20, 1), (40, 1), (50, 0), (60, 0)]
+
+
+@pytest.mark.parametrize(
+    ("first", "leads"),
+    [
+        (RUNS, ["first", "second", "first"]),  # outside all marks: it may wait
+        (State(4, 4, levels.PYTHON), ["first"]),  # at work in a mark
+        (State(4, 0, levels.PYTHON), ["first", "second", "first"]),
+        (State(0, 0, levels.BACKEND), ["first"]),  # in a native call
+    ],
+)
+def test_who_may_wait_gives_way_to_who_is_at_work(first: State, leads: list[str]) -> None:
+    """Where there is doubt of the first thread, from 10 to 20 ms; both work from 0 to 30."""
+    other = State(6, 6, levels.PYTHON)
+    threads = [thread((0, RUNS), (30, None)), thread((0, RUNS), (30, None))]
+    for made, state in zip(threads, (first, other), strict=True):
+        made.states[1] = state
+    doubt = np.array([10 * MS, 20 * MS], np.int64), np.array([1, 0], np.uint32)
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    states, (times, numbers) = _leading(threads, [doubt, nothing])
+    names = {first: "first", other: "second"}
+    shown = [
+        (t // MS, names[states[n]])
+        for t, n in zip(times.tolist(), numbers.tolist(), strict=True)
+        if n
+    ]
+    assert [name for _, name in shown] == leads
+    assert [t for t, _ in shown] == ([0, 10, 20] if len(leads) > 1 else [0])
+
+
+def test_of_two_in_doubt_the_first_leads() -> None:
+    threads = [thread((0, RUNS), (30, None)), thread((0, WAITS), (5, RUNS), (30, None))]
+    doubt = np.array([0], np.int64), np.array([1], np.uint32)
+    states, (times, numbers) = _leading(threads, [doubt, doubt])
+    shown = [
+        (t // MS, states[n]) for t, n in zip(times.tolist(), numbers.tolist(), strict=True) if n
+    ]
+    assert shown == [(0, RUNS)]

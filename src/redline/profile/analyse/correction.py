@@ -46,6 +46,7 @@ WIDE = 1.96  # standard deviations of a 95% interval
 UNUSUAL = 0.25
 # And how far what a block without the probe takes is from what the program takes by itself.
 REGIME = 0.06
+MOSTLY = 0.5  # of an operation's time, from which on it mostly waits
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 NOT_MARKED = 0
@@ -96,6 +97,7 @@ class Part:
     ns: int = 0  # in it, time on the run queue aside
     python_ns: int = 0  # of these, interpreted
     callbacks: int = 0
+    waiting_ns: int = 0  # of `ns`, known to be spent waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,8 @@ def _add_parts(
             part.ns += int(held[number])
             if state.level == levels.PYTHON:
                 part.python_ns += int(held[number])
+            elif state.level == levels.WAITING:
+                part.waiting_ns += int(held[number])
     chosen = thread.special_codes == layout.CODE_CALLBACKS
     chosen &= (thread.special_times >= begin) & (thread.special_times < end)
     own = np.searchsorted(times, thread.special_times[chosen], side="right") - 1
@@ -371,9 +375,13 @@ def _why_not(
 
 
 def _seen(cycles: list[Cycle]) -> dict[str, _Seen]:
-    """What the probe added to each operation, over all cycles but outlying ones."""
+    """What the probe added to each operation, over all cycles but outlying ones.
+
+    An operation that mostly waits says little: what it waits for is perhaps observed as well, and
+    then the wait is longer for it. It counts only where no other says anything.
+    """
     work = _cost_per_operation(cycles)
-    rows: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    rows: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for cycle in cycles:
         # In an order of its own: sums of floating-point numbers depend on it.
         for name in sorted({*cycle.before.parts, *cycle.after.parts}):
@@ -381,22 +389,23 @@ def _seen(cycles: list[Cycle]) -> dict[str, _Seen]:
             if row is not None:
                 rows[name].append(row)
     found: dict[str, _Seen] = {}
+    works: dict[str, _Seen] = {}
     for name, own in sorted(rows.items()):
         if len(own) < MIN_CYCLES:
             continue
         table = _without_outliers(np.array(own))
-        extra, spent, callbacks, python_ns = table.sum(0)
+        extra, spent, callbacks, python_ns, waiting_ns = table.sum(0)
         # What was never seen without the probe says nothing of it: all of its time would be cost.
         if callbacks + python_ns > 0 and extra < spent:
             error = t_quantile(len(table) - 1) / WIDE * _jackknife_error(table[:, 0], table[:, 1])
             found[name] = _Seen(extra, error * spent, callbacks, python_ns)
-    return found
+            if waiting_ns <= MOSTLY * spent:
+                works[name] = found[name]
+    return works or found
 
 
-def _row(
-    cycle: Cycle, name: str, work: dict[str, float]
-) -> tuple[float, float, float, float] | None:
-    """(added ns, ns, callbacks, interpreted ns) of an operation in the observed blocks."""
+def _row(cycle: Cycle, name: str, work: dict[str, float]) -> tuple[float, ...] | None:
+    """(added ns, ns, callbacks, interpreted ns, ns of waiting) of an operation while observed."""
     nothing = Part()
     on = [block.parts.get(name, nothing) for block in (cycle.before, cycle.after)]
     off = cycle.off.parts.get(name, nothing)
@@ -413,6 +422,7 @@ def _row(
         spent,
         float(sum(part.callbacks for part in on)),
         float(sum(part.python_ns for part in on)),
+        float(sum(part.waiting_ns for part in on)),
     )
 
 
@@ -492,7 +502,7 @@ def _without_outliers(table: NDArray[np.float64]) -> NDArray[np.float64]:
     """Set aside cycles that the rest makes implausible: a garbage collection, a disturbance.
 
     Args:
-        table: [N, 4] added ns, ns, callbacks, interpreted ns.
+        table: [N, 5] added ns, ns, callbacks, interpreted ns, ns of waiting.
     """
     x, spent = table[:, 0], np.maximum(table[:, 1], 1.0)
     residuals = x - spent * np.median(x / spent)

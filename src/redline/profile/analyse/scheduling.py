@@ -31,8 +31,9 @@ SHORTEST_READY_NS = 500_000
 SHORTEST_SLEEP_NS = 1_000_000
 MOST_STRETCHES = 8  # of one tick
 ASLEEP_SHARE = 0.1  # of a tick, in which a thread that slept throughout may have run
+SLEEPY_SHARE = 0.2  # of a tick: who slept no longer ran
 
-__all__ = ["Ticks", "read_ticks", "scheduled"]
+__all__ = ["Ticks", "read_ticks", "scheduled", "sleepy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,13 @@ def _ticks(times: NDArray[np.int64], rows: dict[int, tuple[int, int]], first: in
             ready[i - 1] += ready[i] - fits
         ready[i] = fits
     return Ticks(begin, end, ran, ready)
+
+
+def sleepy(ticks: Ticks) -> Stream:
+    """1 in each tick of a good part of which the thread slept."""
+    slept = ticks.slept_ns >= SLEEPY_SHARE * (ticks.end_ns - ticks.begin_ns)
+    times = np.append(ticks.begin_ns, ticks.end_ns[-1:])
+    return times, np.append(slept, [False] * len(ticks.end_ns[-1:])).astype(np.uint32)
 
 
 def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:

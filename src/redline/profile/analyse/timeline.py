@@ -16,14 +16,16 @@ from redline.profile import layout, levels
 from redline.profile.analyse.blocked import Wait, blocked, silent_waits, still_waiting
 from redline.profile.analyse.decoded import FOREVER, Cursor, Decoded, State, Stream, decode
 from redline.profile.analyse.gaps import Gaps, gaps_of
-from redline.profile.analyse.scheduling import Ticks, read_ticks, scheduled
+from redline.profile.analyse.scheduling import Ticks, read_ticks, scheduled, sleepy
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process
 
 NO_PHASE = ""
-# Who leads is the least idle: one that runs, else one that would, else one that waits.
-IDLE_RANKS = {levels.READY: 1, levels.WAITING: 2}
-ABSENT_RANK = 3
+# Who leads is the least idle: one that runs, else one that perhaps does, else one that would, else
+# one that waits.
+DOUBT_RANK = 1
+IDLE_RANKS = {levels.READY: 2, levels.WAITING: 3}
+ABSENT_RANK = 4
 
 __all__ = [
     "OTHER",
@@ -99,7 +101,9 @@ def build_timeline(process: Process) -> Timeline:
     """Decode all threads of a process and let one lead at each instant.
 
     The first thread leads unless it waits or is gone; then the next that does not wait. So a
-    process counts as waiting only while all its threads wait.
+    process counts as waiting only while all its threads wait. While the probe is off, no event says
+    that a thread waits: one outside all marks that slept a good part of the time meanwhile, as the
+    scheduler says, gives way to one that is at work.
     """
     part = Follower(process).advance(0, FOREVER)
     ticks = read_ticks(process)
@@ -213,7 +217,11 @@ def assemble(
         replace(named, stream=part.cut(named.stream))
         for named in (gaps[thread.index].name(thread, part.begin_ns) for thread in threads)
     ]
-    states, lead = _leading(threads)
+    naps = [
+        sleepy(ticks[t.index].between(part.begin_ns, part.until_ns)) if ticks else _empty()
+        for t in threads
+    ]
+    states, lead = _leading(threads, [_both(part.blind, nap) for nap in naps])
     return Timeline(
         process=process,
         threads=threads,
@@ -231,22 +239,62 @@ def assemble(
     )
 
 
-def _leading(threads: list[Decoded]) -> tuple[list[State], Stream]:
-    """Who leads at each instant."""
-    table: dict[State, int] = {State(0, 0, levels.PYTHON): 0}
-    streams: list[tuple[Decoded, NDArray[np.uint32], NDArray[np.bool_]]] = []
-    for thread in threads:
-        numbers = [0 if s is None else table.setdefault(s, len(table)) for s in thread.states]
-        gone = np.array([s is None for s in thread.states])
-        streams.append((thread, np.array(numbers, np.uint32), gone))
-    # State 0 of the merged streams means "not there"; the others move up by one.
-    absent = [
-        (t.stream[0], np.where(gone[t.stream[1]], 0, numbers[t.stream[1]] + 1).astype(np.uint32))
-        for t, numbers, gone in streams
-    ]
-    states = list(table)
-    idle = bytes([ABSENT_RANK, *(IDLE_RANKS.get(s.level, 0) for s in states)])
-    return [State(0, 0, levels.PYTHON), *states], _first_busy(absent, idle)
+def _leading(threads: list[Decoded], doubts: list[Stream]) -> tuple[list[State], Stream]:
+    """Who leads at each instant.
+
+    Args:
+        threads: of a process.
+        doubts: of each, 1 while it may have waited and no event would say so.
+    """
+    # The states of the merged streams, and which are in doubt. Number 0 means "not there".
+    table: dict[tuple[State, bool], int] = {(State(0, 0, levels.PYTHON), False): 1}
+
+    def number(state: State | None, in_doubt: bool) -> int:
+        return 0 if state is None else table.setdefault((state, in_doubt), len(table) + 1)
+
+    streams: list[Stream] = []
+    for thread, doubt in zip(threads, doubts, strict=True):
+        sure = np.array([number(s, False) for s in thread.states], np.uint32)
+        if len(threads) > 1 and doubt[1].any():
+            unsure = np.array([number(s, _is_doubtful(s)) for s in thread.states], np.uint32)
+            streams.append(_doubted(thread.stream, sure, unsure, doubt))
+        else:
+            streams.append((thread.stream[0], sure[thread.stream[1]]))
+    ranks = (DOUBT_RANK if doubt else IDLE_RANKS.get(s.level, 0) for s, doubt in table)
+    states = [State(0, 0, levels.PYTHON), *(state for state, _ in table)]
+    return states, _first_busy(streams, bytes([ABSENT_RANK, *ranks]))
+
+
+def _both(a: Stream, b: Stream) -> Stream:
+    """1 where both are."""
+    times = np.union1d(a[0], b[0])
+    return times, _at(a, times) & _at(b, times)
+
+
+def _at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """The states that hold at some times."""
+    held = np.concatenate([np.zeros(1, np.uint32), stream[1]])
+    return held[np.searchsorted(stream[0], times, side="right")]
+
+
+def _is_doubtful(state: State | None) -> bool:
+    """Whether a state says so little that the thread may as well wait."""
+    return state is not None and state.level == levels.PYTHON and not state.marked
+
+
+def _doubted(
+    stream: Stream, sure: NDArray[np.uint32], unsure: NDArray[np.uint32], doubt: Stream
+) -> Stream:
+    """A stream with other numbers for its states: `unsure` where there is doubt, else `sure`."""
+    times, numbers = stream
+    if len(times) == 0:
+        return stream
+    extra = doubt[0][doubt[0] > times[0]]
+    at = np.searchsorted(times, extra)
+    is_new = times[np.minimum(at, len(times) - 1)] != extra
+    extra, at = extra[is_new], at[is_new]
+    edges, own = np.insert(times, at, extra), np.insert(numbers, at, numbers[at - 1])
+    return edges, np.where(_at(doubt, edges) == 1, unsure[own], sure[own])
 
 
 def _last(stream: Stream) -> int:
