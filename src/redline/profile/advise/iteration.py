@@ -9,7 +9,8 @@ sum(t) / sum(n) over them, and its interval is the jackknife's.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from redline.errors import ProfileError
 from redline.profile import levels
 from redline.profile.analyse.cells import Key
 from redline.profile.analyse.slices import Outline, outline, slices_of
-from redline.profile.analyse.summary import Summary, summarize
+from redline.profile.analyse.summary import Cell, Summary, summarize
 from redline.profile.analyse.transitions import entry_times
 from redline.profile.reader import Process, Session, open_session
 from redline.profile.report.bins import CellBins
@@ -80,6 +81,8 @@ class Iteration:
     gpu_busy: float  # share of the time
     worker_busy_us: float = math.nan  # of a worker, per env step of its own
     problems: list[str] = field(default_factory=list)
+    # The same if the probe cost as much, and as little, as it may have: see `_BOUNDS`.
+    extremes: tuple[Iteration, ...] = ()
 
     def part(self, name: str) -> Part:
         """An operation, of no time if it never happened."""
@@ -127,11 +130,12 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         raise ProfileError(
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
         )
-    table = _times(outlines[place], summary, edges)
-    parts = _parts(table, counts)
+    found = outlines[place]
+    rows = _binned(found, edges)
+    middle, *extremes = (_corrected(rows, summary, found.process.pid, of) for of in _BOUNDS)
     nothing = np.zeros(len(counts))
-    ready = sum((row for key, row in table.items() if key[1] == _READY), nothing)
-    return Iteration(
+    ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
+    made = Iteration(
         process=process.name,
         pid=process.pid,
         framework=_framework(session),
@@ -142,14 +146,56 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         cpus=int(cast(Any, session.manifest.get("cpus")) or 1),
         begin_s=float(edges[0]) / 1e9,
         end_s=float(edges[-1]) / 1e9,
-        parts=parts,
-        total=_total(table, counts),
+        parts={},
+        total=Time(0.0),
         ready_us=_per_step(ready, counts).us,
-        optimizer_us=_optimizer_us(summary, outlines[place], parts),
+        optimizer_us=math.nan,
         gpu_busy=_gpu_share(summary, process.pid),
         worker_busy_us=_worker_us(summary, [session.processes[i] for i in workers], steps, workers),
-        problems=list(summary.problems),
+        problems=[*summary.problems, *_doubts(summary)],
     )
+
+    def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
+        parts = _parts(table, counts)
+        optimizer_us = _optimizer_us(summary, found, parts, of)
+        return replace(made, parts=parts, total=_total(table, counts), optimizer_us=optimizer_us)
+
+    others = zip(extremes, _BOUNDS[1:], strict=True)
+    return replace(
+        with_times(middle, _BOUNDS[0]),
+        extremes=tuple(with_times(table, of) for table, of in others),
+    )
+
+
+Bound = Callable[[Cell], float]  # seconds of a cell, if the probe cost a certain part of it
+
+
+def _likely_s(cell: Cell) -> float:
+    """As corrected; where the session was not, the middle of what it may have been."""
+    if cell.corrected_s != cell.raw_s or not cell.ci_low_s >= 0.0:
+        return cell.corrected_s
+    return (cell.ci_low_s + cell.ci_high_s) / 2
+
+
+def _least_s(cell: Cell) -> float:
+    return cell.ci_low_s if cell.ci_low_s >= 0.0 else cell.corrected_s
+
+
+def _most_s(cell: Cell) -> float:
+    return cell.ci_high_s if cell.ci_high_s >= 0.0 else cell.corrected_s
+
+
+_BOUNDS: tuple[Bound, ...] = (_likely_s, _least_s, _most_s)
+
+
+def _doubts(summary: Summary) -> list[str]:
+    """What makes the advice less sure than it could be."""
+    return [
+        f"the probe's cost is not known well ({each.reason}): advice takes the middle of what it "
+        "may be, and its intervals are wide"
+        for each in summary.overhead
+        if not each.corrected and each.reason and each.cost_high_s > 0
+    ]
 
 
 _READY = levels.LEVELS[levels.READY]
@@ -203,23 +249,28 @@ def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.
     return np.linspace(begin, end, STRETCHES + 1).astype(np.int64)
 
 
-def _times(
-    found: Outline, summary: Summary, edges: NDArray[np.int64]
-) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """{(operation, level): [STRETCHES] corrected ns}."""
+def _binned(found: Outline, edges: NDArray[np.int64]) -> dict[Key, NDArray[np.float64]]:
+    """[STRETCHES] ns of each cell, as recorded."""
     last = max(found.end_ns, int(edges[-1])) + 1
     bins = CellBins(np.concatenate([[0], edges, [last]]))
     for step in slices_of([found]):
         for timeline in step.timelines:
             bins.add(timeline)
+    return {key: row[1:-1].astype(np.float64) for key, row in bins.result().items()}
+
+
+def _corrected(
+    rows: dict[Key, NDArray[np.float64]], summary: Summary, pid: int, of: Bound
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """{(operation, level): [STRETCHES] ns}, corrected as the process's cells are."""
     share: dict[Key, float] = {}
     for cell in summary.cells:
-        if cell.pid == found.process.pid and cell.raw_s > 0:
+        if cell.pid == pid and cell.raw_s > 0:
             key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
-            share[key] = cell.corrected_s / cell.raw_s
+            share[key] = of(cell) / cell.raw_s
     table: dict[tuple[str, str], NDArray[np.float64]] = {}
-    for key, row in bins.result().items():
-        scaled = row[1:-1] * share.get(key, 1.0)
+    for key, row in rows.items():
+        scaled = row * share.get(key, 1.0)
         into = key[1], key[2]
         table[into] = table.get(into, np.zeros(len(scaled))) + scaled
     return table
@@ -251,7 +302,7 @@ def parts_between(
         edges: [N + 1] ns since the process's base, of stretches of whole steps.
         counts: [N] steps in each.
     """
-    table = _times(found, summary, edges)
+    table = _corrected(_binned(found, edges), summary, found.process.pid, _likely_s)
     return _parts(table, counts), _total(table, counts)
 
 
@@ -268,7 +319,7 @@ def _parts(
     return dict(sorted(parts.items(), key=lambda item: -item[1].time.us))
 
 
-def _optimizer_us(summary: Summary, found: Outline, parts: dict[str, Part]) -> float:
+def _optimizer_us(summary: Summary, found: Outline, parts: dict[str, Part], of: Bound) -> float:
     """Backpropagation without the backward passes, whose share the observed blocks tell."""
     if summary.mode != "full" or "backpropagation" not in parts:
         return math.nan
@@ -278,7 +329,7 @@ def _optimizer_us(summary: Summary, found: Outline, parts: dict[str, Part]) -> f
     )
     cells = [c for c in summary.cells if c.pid == pid and c.operation == "backpropagation"]
     # The probe slows the optimizer's Python, not the native backward pass.
-    own_s = sum(cell.corrected_s for cell in cells)
+    own_s = sum(of(cell) for cell in cells)
     if backward_s <= 0 or own_s <= 0:
         return math.nan
     observed = 1.0 - _blind_share(found)

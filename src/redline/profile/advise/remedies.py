@@ -15,6 +15,9 @@ from redline.profile.advise.iteration import Iteration
 from redline.profile.advise.rates import LARGER, Range, Rates
 
 SMALL_SHARE = 0.02  # of an env step: what is less is within the noise of most machines
+# What is saved, relative to what a remedy's model says: it leaves out caches, the allocator, what
+# one part does to the next. About the mean error of the predictions in `benchmarks/predictions`.
+MODEL_ERROR = 0.15
 ENVS = 8
 
 __all__ = ["REMEDIES", "Advice", "Change", "advise"]
@@ -55,15 +58,34 @@ def advise(iteration: Iteration, rates: Rates | None) -> list[Advice]:
     for name, (title, remedy) in REMEDIES.items():
         change = remedy(iteration, rates)
         if change is not None:
-            found.append(_advice(name, title, change, iteration))
+            spread = _spread(remedy, change, iteration, rates)
+            found.append(_advice(name, title, change, iteration, spread))
     return sorted(found, key=lambda each: (not each.known, each.predicted_us))
 
 
-def _advice(name: str, title: str, change: Change, it: Iteration) -> Advice:
+def _share_left(change: Change, it: Iteration) -> float:
+    """Of an env step."""
+    return max(it.total.us - change.saved_us.middle, 0.0) / it.total.us
+
+
+def _spread(remedy: Remedy, change: Change, it: Iteration, rates: Rates | None) -> float:
+    """How far the share left changes with what the probe may have cost."""
+    others = ((remedy(each, rates), each) for each in it.extremes if each.total.us > 0)
+    left = [_share_left(other, each) for other, each in others if other is not None]
+    return max((abs(each - _share_left(change, it)) for each in left), default=0.0)
+
+
+def _advice(name: str, title: str, change: Change, it: Iteration, spread: float) -> Advice:
     before, saved = it.total.us, change.saved_us
-    predicted = max(before - saved.middle, 0.0)
-    # The whole stretches with the measured interval, the remedy's own range is beside it.
-    half = math.hypot(it.total.half_us * predicted / before, (saved.high - saved.low) / 2)
+    predicted = before * _share_left(change, it)
+    # The whole stretches with the measured interval; the remedy's own range, the probe's and the
+    # model's are beside it.
+    half = math.hypot(
+        it.total.half_us * predicted / before,
+        (saved.high - saved.low) / 2,
+        spread * before,
+        MODEL_ERROR * abs(saved.middle),
+    )
     noise = max(SMALL_SHARE * before, it.total.half_us)
     return Advice(
         remedy=name,
@@ -99,13 +121,13 @@ def _more_envs(it: Iteration, rates: Rates | None) -> Change | None:
         share * (1 + (growth.low - 1) * part * LARGER),
         share * (1 + (growth.high - 1) * part * LARGER),
     )
-    # What surrounds the calls is mostly paid once for all envs, and so is adding to a buffer. Of a
-    # vector env's step a part is its own.
+    # What surrounds the calls is mostly paid once for all envs, and so is adding to a buffer. Of
+    # the Python of a step anything from nothing to all is the vector env's own, paid once.
     saved = _sum(
         _scaled(inference, batched),
         _scaled(it.us("other", "collection"), Range(share, (1 + share) / 2)),
         _scaled(it.us("replay"), Range(share, 1.0)),
-        _scaled(it.part("simulation").level("python"), Range((1 + share) / 2, 1.0)),
+        _scaled(it.part("simulation").level("python"), Range(share, 1.0)),
     )
     return Change(
         saved,
@@ -243,10 +265,13 @@ def _batches(it: Iteration, rates: Rates | None) -> Change | None:
     update = it.us("backpropagation", "forward", "learning") - step
     if rates is None or update <= 0:
         return None
-    ratio = Range(rates.doubled_batch.low / 2, rates.doubled_batch.high / 2)
-    halved = step + it.us("zero_grad")
+    # So does Python between calls. Native calls are between that and what layers were measured to
+    # take: most are of some numbers only, or smaller than the layers measured.
+    python = sum(it.part(name).level("python") for name in ("forward", "learning"))
+    native = Range(0.5, max(rates.doubled_batch.high / 2, 0.5))
+    halved = min(python, update) + step + it.us("zero_grad")
     return Change(
-        _sum(_scaled(update, ratio), _scaled(halved, Range(0.5, 0.5))),
+        _sum(_scaled(update - min(python, update), native), _scaled(halved, Range(0.5, 0.5))),
         "batches twice as large, half as many updates: as many samples are learned from, in fewer "
         "steps, which may learn differently",
         {
