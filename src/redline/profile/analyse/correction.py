@@ -44,6 +44,9 @@ OUTLYING = 2.5  # robust standard deviations
 WIDE = 1.96  # standard deviations of a 95% interval
 # How far one operation's code is from the usual, as a share of its usual cost.
 UNUSUAL = 0.25
+# The same of an operation that no block holds, for its own interval: a loop without calls is slowed
+# by as much as calls slow others, and nothing says which of the two it is.
+UNSEEN = 0.6
 # And how far what a block without the probe takes is from what the program takes by itself.
 REGIME = 0.06
 MOSTLY = 0.5  # of an operation's time, from which on it mostly waits
@@ -164,7 +167,7 @@ class ProbeCost:
         cost = float(weights @ self.mean)
         variance = float(weights @ self.covariance @ weights)
         if place is None:
-            variance += (UNUSUAL * usual) ** 2
+            variance += (UNSEEN * usual) ** 2
         variance += (REGIME * cost) ** 2
         return max(cost, 0.0), math.sqrt(max(variance, 0.0))
 
