@@ -4,6 +4,7 @@
     python -m benchmarks.learning --list
     python -m benchmarks.learning --suite published --out runs/published [--jobs N]
     python -m benchmarks.learning --suite published --out runs/published --status
+    python -m benchmarks.learning --suite published --missing   # what no record has, anywhere made
     python -m benchmarks.learning --suite first --out runs/published --only 'ppo-*' 'dqn-Acrobot*'
 
 Each seed is one `redline train` process; afterwards its agent is evaluated over 20 episodes
@@ -226,6 +227,8 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
     """
     folder = options.out or Path("runs/published")
     seeds = running.seeds_of(chosen(suite, options.only), folder)
+    if options.missing:
+        seeds = [seed for seed in seeds if not records.holds(RESULTS / "published", seed)]
     if options.status:
         print(running.status(seeds))
         return 0
@@ -259,14 +262,18 @@ def parse() -> argparse.Namespace:
     long = parser.add_argument_group(f"for {' and '.join(LONG_SUITES)}")
     long.add_argument("--out", type=Path, help="folder of the runs; without it runs/published")
     long.add_argument("--only", nargs="+", metavar="PATTERN", help="as 'sac-HalfCheetah*'")
+    long.add_argument(
+        "--missing", action="store_true", help="leave out seeds that the records have, as they are"
+    )
     long.add_argument("--status", action="store_true", help="print how far each run is and stop")
     long.add_argument("--page", action="store_true", help="only write the page, run nothing")
     options = parser.parse_args()
     if set(options.suite) & set(LONG_SUITES):
         if len(options.suite) > 1:
             parser.error(f"{' and '.join(LONG_SUITES)} run alone. Name one suite.")
-    elif options.out or options.only or options.status or options.page:
-        parser.error(f"--out, --only, --status and --page are for {' and '.join(LONG_SUITES)}.")
+    elif options.out or options.only or options.missing or options.status or options.page:
+        names = "--out, --only, --missing, --status and --page"
+        parser.error(f"{names} are for {' and '.join(LONG_SUITES)}.")
     return options
 
 

@@ -177,6 +177,8 @@ SUITES: dict[str, tuple[Experiment, ...]] = {
 def chosen(suite: str, patterns: list[str] | None = None) -> list[Experiment]:
     """The experiments of a suite, those alone that a pattern such as sac-HalfCheetah* matches.
 
+    What the first pattern matches comes first; within a pattern the suite's order stands.
+
     Raises:
         SystemExit: if a pattern matches none.
     """
@@ -185,4 +187,7 @@ def chosen(suite: str, patterns: list[str] | None = None) -> list[Experiment]:
         if not any(fnmatchcase(e.name, pattern) for e in experiments):
             names = ", ".join(e.name for e in experiments)
             raise SystemExit(f"--only {pattern!r} matches no experiment. There are: {names}.")
-    return [e for e in experiments if not patterns or any(fnmatchcase(e.name, p) for p in patterns)]
+    if not patterns:
+        return list(experiments)
+    ordered = [e for pattern in patterns for e in experiments if fnmatchcase(e.name, pattern)]
+    return list(dict.fromkeys(ordered))

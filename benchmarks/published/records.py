@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.published.one_run import plain_defaults, settings_that_differ
+from benchmarks.published.one_run import plain_defaults, settings_of, settings_that_differ
 from benchmarks.published.running import Seed
 
 POINTS = 60  # of a training curve
@@ -70,6 +70,15 @@ def merged(
             settings = then if one else settings  # those of the version that knows more of them
     rows = [old for old in kept if old["seed"] != row["seed"]] + [row]
     return {"settings": settings, "rows": sorted(rows, key=lambda r: r["seed"])}
+
+
+def holds(folder: Path, seed: Seed) -> bool:
+    """Whether a record has this seed, with the settings that it would have today."""
+    record = read(folder, seed.experiment.name)
+    if record is None or all(row["seed"] != seed.seed for row in record["rows"]):
+        return False
+    now, plain = settings_of(seed.experiment), plain_defaults(seed.experiment)
+    return not settings_that_differ(record["settings"], now, plain)
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:

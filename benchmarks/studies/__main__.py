@@ -5,10 +5,10 @@
 
 | study | compares |
 |---|---|
-| frameworks | PPO in Stable-Baselines3, CleanRL (if there is a clone), one file, and Redline |
+| frameworks | PPO in Stable-Baselines3, CleanRL and TorchRL (where they are), one file, Redline |
 | algorithms | on- and off-policy algorithms on one simulator |
 | simulators | simulators under one algorithm |
-| workers | 1 to 16 processes that simulate for one learner |
+| workers | 1 to 16 processes that simulate, or act by themselves, for one learner |
 
 Each writes NAME.json, NAME.md and NAME.png. Times are per env step of the process that learns, once
 it has started up, with 95% intervals.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 PYTHON = sys.executable
@@ -34,6 +35,11 @@ def unmarked(name: str, env_steps: int) -> list[str]:
     return [*words, "--env-steps", str(env_steps)]
 
 
+def peer(name: str) -> list[str]:
+    """A program of `benchmarks/peers`, but for the number of its env steps."""
+    return [PYTHON, str(Path(__file__).parents[1] / "peers" / f"{name}.py"), "--env-steps"]
+
+
 def _frameworks(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8192 * scale)
     one = ("--num-envs", "4", "--rollout-length", "128", "--num-epochs", "4")
@@ -41,6 +47,7 @@ def _frameworks(scale: float, cleanrl: Path | None) -> list[Case]:
     return [
         Case("SB3", unmarked("sb3 ppo", steps)),
         *([Case("CleanRL", [*script, "--total-timesteps", str(steps)])] if cleanrl else []),
+        *([Case("TorchRL", [*peer("torchrl_ppo"), str(steps)])] if find_spec("torchrl") else []),
         Case("one file", unmarked("ppo in one file", steps)),
         *(
             Case(
@@ -87,16 +94,31 @@ def _simulators(scale: float, cleanrl: Path | None) -> list[Case]:
 
 def _workers(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8_192 * scale)
+    shared = ("--accelerate", "eager", "--num-envs", "16")
     return [
-        Case(
-            f"{number} simulator{'s' * (number > 1)}",
-            redline(
-                *("ppo", "CartPole-v1", steps, "--accelerate", "eager", "--num-envs", "16"),
-                *("--collector", "workers", "--num-workers", str(number)),
-            ),
-            simulators=number,
-        )
-        for number in (1, 2, 4, 8, 16)
+        *(
+            Case(
+                f"{number} simulator{'s' * (number > 1)}",
+                redline(
+                    *("ppo", "CartPole-v1", steps, *shared),
+                    *("--collector", "workers", "--num-workers", str(number)),
+                ),
+                simulators=number,
+            )
+            for number in (1, 2, 4, 8, 16)
+        ),
+        # As in self-play each acts by itself, with weights that one learner sends.
+        *(
+            Case(
+                f"{number} actor{'s' * (number > 1)}",
+                redline(
+                    *("appo", "CartPole-v1", steps, *shared),
+                    *("--collector", "async", "--num-workers", str(number)),
+                ),
+                simulators=number,
+            )
+            for number in (1, 4, 16)
+        ),
     ]
 
 

@@ -66,7 +66,7 @@ class Iteration:
 
     process: str
     pid: int
-    framework: str  # "SB3", "CleanRL", "Redline" or ""
+    framework: str  # "SB3", "CleanRL", "TorchRL", "Redline" or ""
     mode: str
     env_steps: int  # in the steady state
     num_envs: int  # stepped at once
@@ -371,7 +371,7 @@ def _framework(session: Session) -> str:
     words = cast(list[Any], session.manifest.get("command") or [])
     command = " ".join(map(str, words)).lower()
     said = {str(process.metadata.get("framework", "")) for process in session.processes}
-    for name in ("SB3", "CleanRL", "Redline"):
+    for name in ("TorchRL", "SB3", "CleanRL", "Redline"):
         if name in said or name.lower() in command:
             return name
     return "SB3" if "stable_baselines3" in command else ""

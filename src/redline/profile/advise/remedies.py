@@ -137,6 +137,7 @@ def _more_envs(it: Iteration, rates: Rates | None) -> Change | None:
             "SB3": f"make_vec_env(id, n_envs={ENVS}); off-policy algorithms: gradient_steps=-1 "
             "keeps the updates per env step; PPO, A2C: divide n_steps accordingly",
             "CleanRL": f"--num-envs {ENVS}, and --num-steps divided accordingly",
+            "TorchRL": f"SerialEnv({ENVS}, make_env), with frames_per_batch as it is",
             "Redline": f"--num-envs {ENVS}",
             "": f"step {ENVS} envs at once (gymnasium.vector.SyncVectorEnv) and call the policy "
             "on the batch",
@@ -161,6 +162,7 @@ def _workers(it: Iteration, rates: Rates | None) -> Change | None:
         {
             "SB3": "make_vec_env(..., vec_env_cls=SubprocVecEnv)",
             "CleanRL": "gym.vector.AsyncVectorEnv instead of SyncVectorEnv",
+            "TorchRL": "ParallelEnv instead of SerialEnv",
             "Redline": f"--collector workers --num-workers {workers}",
             "": "gymnasium.vector.AsyncVectorEnv",
         },

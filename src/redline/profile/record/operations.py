@@ -20,6 +20,7 @@ from __future__ import annotations
 import _thread
 import functools
 import importlib.machinery
+import math
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -85,8 +86,13 @@ FRAMEWORK_CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 )
 
 # Classes whose objects step several envs, and say how many: for times per env step.
-VECTOR_CLASSES = ("VectorEnv", "VecEnv", "EnvPoolMixin")
-FRAMEWORKS = (("stable_baselines3", "SB3"), ("cleanrl_utils", "CleanRL"))
+VECTOR_CLASSES = ("VectorEnv", "VecEnv", "EnvPoolMixin", "EnvBase")
+# TorchRL imports Stable-Baselines3 where that is installed: what is imported last is what runs.
+FRAMEWORKS = (
+    ("stable_baselines3", "SB3"),
+    ("cleanrl_utils", "CleanRL"),
+    ("torchrl", "TorchRL"),
+)
 
 # Native entry points that neither a profile function nor a CALL event is sure to show.
 SIMULATOR_METHODS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -359,12 +365,21 @@ def _noting_envs(reset: Any) -> Any:
 
     @functools.wraps(reset)
     def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        number = getattr(self, "num_envs", None)
-        if isinstance(number, int) and marks.known_metadata().get("num_envs") is None:
+        number = _envs_of(self)
+        if number and marks.known_metadata().get("num_envs") is None:
             marks.metadata(num_envs=number)
         return reset(self, *args, **kwargs)
 
     return noting
+
+
+def _envs_of(env: Any) -> int:
+    """As the env says; TorchRL's has a batch size, which is empty for one env. 0: not known."""
+    if "EnvBase" in (base.__name__ for base in type(env).__mro__):
+        sizes: tuple[int, ...] = tuple(getattr(env, "batch_size", ()))
+        return math.prod(sizes) if sizes else 0
+    number = getattr(env, "num_envs", None)
+    return number if isinstance(number, int) else 0
 
 
 class _StepArguments(dict[str, Any]):
