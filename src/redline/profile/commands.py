@@ -400,7 +400,7 @@ def advise_main(argv: Sequence[str]) -> int:
     from redline.profile.advise.report import advice_to_json, render_advice
 
     iteration = read_iteration(arguments.directory)
-    found = advise(iteration, measure_rates())
+    found = advise(iteration, measure_rates(iteration.torch_threads))
     if arguments.format == "json":
         sys.stdout.write(json.dumps(advice_to_json(iteration, found)) + "\n")
     else:

@@ -92,6 +92,41 @@ def test_a_fused_step_touches_the_optimizer_only() -> None:
     assert "fused" not in found(iteration(USUAL))
 
 
+def test_what_is_fused_already_is_not_advised_again() -> None:
+    it = iteration(USUAL, optimizer_us=100.0)
+    plain = dataclasses.replace(it, optimizers=("Adam", "AdamW"))
+    assert {"fused", "foreach"} <= set(found(plain))
+    assert "plain Adam and AdamW" in found(plain)["fused"].assumes
+    assert not {"fused", "foreach"} & set(found(dataclasses.replace(it, optimizers=("SGD",))))
+    assert not {"fused", "foreach"} & set(
+        found(dataclasses.replace(it, optimizers=("Adam", "Adam fused")))
+    )
+    looped = found(dataclasses.replace(it, optimizers=("Adam foreach",)))
+    assert "fused" in looped
+    assert "foreach" not in looped
+
+
+def test_a_program_on_one_thread_cannot_have_fewer() -> None:
+    assert "threads" in found(iteration(USUAL))
+    assert "threads" in found(iteration(USUAL, torch_threads=2))
+    assert "threads" not in found(iteration(USUAL, torch_threads=1))
+
+
+def test_doubts_are_printed() -> None:
+    it = iteration(USUAL, problems=["the probe's cost is not known well"])
+    text = render_advice(it, advise(it, RATES))
+    assert "note: the probe's cost is not known well" in text
+    assert advice_to_json(it, [])["problems"] == ["the probe's cost is not known well"]
+
+
+def test_what_may_gain_nothing_is_not_predicted() -> None:
+    """A compiler takes 0 to half of 400 us: at most 200, and what the total's interval adds."""
+    it = iteration(USUAL)
+    compiled = found(it)["compile"]
+    assert not compiled.known
+    assert "torch.compile: at most 2" in render_advice(it, [compiled])
+
+
 def test_twice_the_batch_at_equal_samples() -> None:
     """Native calls of twice the batch take 1 to 1.6 of one, for half as many: 0.5 to 0.8 of 400."""
     assert found(iteration(USUAL))["batches"].predicted_us == pytest.approx(1000 - 140)

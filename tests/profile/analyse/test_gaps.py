@@ -10,7 +10,7 @@ from redline.profile.analyse.timeline import build_timeline
 from redline.profile.reader import Name
 from tests.profile import streams
 
-FORWARD, LEARNING, COLLECTION, STARTUP, BACKWARD, MINE = range(20, 26)
+FORWARD, LEARNING, COLLECTION, STARTUP, BACKWARD, MINE, REPLAY = range(20, 27)
 NAMES = {
     **streams.NAMES,
     FORWARD: Name(FORWARD, "inferred", "forward", 0, None),
@@ -18,6 +18,7 @@ NAMES = {
     COLLECTION: Name(COLLECTION, "inferred", "collection", 0, None),
     STARTUP: Name(STARTUP, "inferred", "startup", 0, None),
     BACKWARD: Name(BACKWARD, "operation", "backpropagation", 0, None),
+    REPLAY: Name(REPLAY, "operation", "replay", 0, None),
     MINE: Name(MINE, "operation", "my own", 0, None),
 }
 
@@ -36,8 +37,8 @@ def operations(*marks: tuple[int, int, int]) -> dict[str, int]:
     return found
 
 
-def test_a_gap_belongs_to_what_follows() -> None:
-    """To 10 startup, 20-25 before inference, 30-45 and 50-60 before the update, 80- other."""
+def test_what_lies_before_a_backward_pass_is_learning() -> None:
+    """To 10 startup; 20-25 and 30-45 and 50-60 before the update, as is 25-30; 80- other."""
     found = operations(
         (streams.SIMULATION, 10, 20),
         (streams.INFERRED, 25, 30),
@@ -47,12 +48,57 @@ def test_a_gap_belongs_to_what_follows() -> None:
     assert found == {
         "startup": 10,
         "simulation": 10,
-        "collection": 5,
-        "inference": 5,
-        "learning": 25,
-        "forward": 5,
+        "learning": 30,
+        "forward": 10,
         "backpropagation": 20,
         "other": 20,
+    }
+
+
+def test_a_target_network_is_no_acting() -> None:
+    """A step of DQN: it acts (with gradients, as many scripts do), samples, asks the target.
+
+    5-10 leads to the step at 15, so it is inference and 10-15 collection. 20-25 leads to an added
+    row, 30-40 to the update: its own sampling. 40-45 is the target network, 50-55 the online one.
+    65-70 is what follows an optimizer's step.
+    """
+    found = operations(
+        (FORWARD, 5, 10),
+        (streams.SIMULATION, 15, 20),
+        (REPLAY, 25, 30),
+        (streams.INFERRED, 40, 45),
+        (FORWARD, 50, 55),
+        (BACKWARD, 60, 65),
+        (FORWARD, 70, 75),
+        (streams.SIMULATION, 80, 100),
+    )
+    assert found == {
+        "startup": 5,
+        "inference": 10,
+        "simulation": 25,
+        "replay": 5,
+        "collection": 5 + 5 + 5,
+        "learning": 10 + 5 + 5 + 5,
+        "forward": 10,
+        "backpropagation": 5,
+    }
+
+
+def test_without_a_known_simulator_gradients_tell() -> None:
+    """0-10 startup, 20-30 before a call without gradients: collection; 40-60 learning."""
+    found = operations(
+        (streams.INFERRED, 10, 20),
+        (streams.INFERRED, 30, 40),
+        (FORWARD, 50, 55),
+        (BACKWARD, 60, 100),
+    )
+    assert found == {
+        "startup": 10,
+        "inference": 20,
+        "collection": 10,
+        "learning": 15,
+        "forward": 5,
+        "backpropagation": 40,
     }
 
 

@@ -119,7 +119,9 @@ def check(
         root = Path(directory)
         progress("recording the first command in full, for the prediction")
         iteration = _recorded(before, root / "full", "full")
-        found = {each.remedy: each for each in advise(iteration, measure_rates())}
+        found = {
+            each.remedy: each for each in advise(iteration, measure_rates(iteration.torch_threads))
+        }
         times: dict[str, list[float]] = {"a": [], "b": []}
         for pair in range(pairs):
             order = ("a", "b") if pair % 2 == 0 else ("b", "a")

@@ -9,6 +9,7 @@ sum(t) / sum(n) over them, and its interval is the jackknife's.
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from redline.profile.report.bins import CellBins
 STRETCHES = 20  # at most, or exactly where learning comes in no bursts
 MIN_BURSTS = 4
 WIDE = 1.96  # standard deviations of a 95% interval
+MOST_THREADS = 4096
 LEARNING = ("backpropagation", "learning")
 SIMULATION = "simulation"
 BACKWARD = "torch._C._EngineBase.run_backward"
@@ -79,6 +81,8 @@ class Iteration:
     ready_us: float
     optimizer_us: float  # of backpropagation what is not the backward pass; nan: not known
     gpu_busy: float  # share of the time
+    torch_threads: int = 0  # of the process; 0: not told
+    optimizers: tuple[str, ...] = ()  # such as "Adam" or "Adam fused"; empty: not told
     worker_busy_us: float = math.nan  # of a worker, per env step of its own
     problems: list[str] = field(default_factory=list)
     # The same if the probe cost as much, and as little, as it may have: see `_BOUNDS`.
@@ -151,8 +155,10 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         ready_us=_per_step(ready, counts).us,
         optimizer_us=math.nan,
         gpu_busy=_gpu_share(summary, process.pid),
+        torch_threads=_threads_of(process),
+        optimizers=_optimizers_of(process),
         worker_busy_us=_worker_us(summary, [session.processes[i] for i in workers], steps, workers),
-        problems=[*summary.problems, *_doubts(summary)],
+        problems=[*summary.problems, *_doubts(summary), *_elsewhere(session)],
     )
 
     def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
@@ -198,6 +204,17 @@ def _doubts(summary: Summary) -> list[str]:
     ]
 
 
+def _elsewhere(session: Session) -> list[str]:
+    there = str(session.manifest.get("machine") or "")
+    here = platform.platform()
+    if there in ("", here):
+        return []
+    return [
+        f"recorded on another machine ({there}, this is {here}): what is measured here for the "
+        "advice may not hold there. Run redline advise on that machine"
+    ]
+
+
 _READY = levels.LEVELS[levels.READY]
 
 
@@ -232,6 +249,16 @@ def _num_envs(summary: Summary, process: Process, *, steps_itself: bool, workers
             if type(said) is int and said > 0:
                 return said
     return max(workers, 1) if steps_itself else 1
+
+
+def _threads_of(process: Process) -> int:
+    said = process.metadata.get("torch_threads")
+    return said if type(said) is int and 0 < said < MOST_THREADS else 0
+
+
+def _optimizers_of(process: Process) -> tuple[str, ...]:
+    said = process.metadata.get("optimizers")
+    return tuple(map(str, said)) if isinstance(said, list) else ()
 
 
 def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:

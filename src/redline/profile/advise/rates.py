@@ -1,22 +1,29 @@
 """What the session does not know, measured here: how far other settings change small pieces.
 
-Each rate is a ratio of times of the same work on this machine, a range over several sizes of
-network, and takes a fraction of a second. On another machine than the session's they say little:
-`advise` then says so.
+Each rate is a ratio of times of the same work on this machine. Before and after run in turn, so
+that what else the machine does meets both alike; work on one thread is timed by that thread's own
+clock, which stands still while others run. A rate is a range over several sizes of network and two
+rounds, and all together take a second or two. They are measured on as many threads as the session's
+program used. On another machine than the session's they say little: `advise` then says so.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from typing import Any
 
 WIDTHS = (64, 256)
-REPEATS = 7
+REPEATS, ROUNDS = 5, 2
+LONG_ENOUGH_S = 0.004
 LARGER = 8  # times the batch, for the cost of batched inference
+
+Work = Callable[[], object]
+Clock = Callable[[], float]
 
 __all__ = ["Range", "Rates", "measure_rates"]
 
@@ -47,58 +54,73 @@ class Rates:
     threads: int  # torch's default here
 
 
-def measure_rates() -> Rates | None:
-    """Measure; None where torch is not installed. Leaves torch's generator as it was."""
+def measure_rates(threads: int = 0) -> Rates | None:
+    """Measure; None where torch is not installed. Leaves torch as it was.
+
+    Args:
+        threads: of torch in the program that is advised; 0: torch's default.
+    """
     try:
         torch: Any = import_module("torch")
     except ImportError:
         return None
-    with torch.random.fork_rng(devices=[]):
-        return _measure(torch)
+    before = int(torch.get_num_threads())
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_num_threads(min(threads, os.cpu_count() or 1) or before)
+            return _measure(torch)
+    finally:
+        torch.set_num_threads(before)
 
 
 def _measure(torch: Any) -> Rates:
     threads = int(torch.get_num_threads())
+    clock = time.thread_time if threads == 1 else time.perf_counter
     networks = [_network(torch, width) for width in WIDTHS]
-    usual = [_step_us(torch, network) for network in networks]
-    rates = Rates(
-        fused_step=_ratio([_step_us(torch, n, fused=True) for n in networks], usual),
-        foreach_step=_ratio([_step_us(torch, n, foreach=True) for n in networks], usual),
-        batched_inference=_ratio(
-            [_inference_us(torch, n, LARGER) for n in networks],
-            [_inference_us(torch, n, 1) for n in networks],
-        ),
-        doubled_batch=_ratio(
-            [_update_us(torch, n, b) for n in networks for b in (128, 512)],
-            [_update_us(torch, n, b) for n in networks for b in (64, 256)],
-        ),
+    steps = [(_step(torch, n), _step(torch, n, fused=True)) for n in networks]
+    each = [(_step(torch, n), _step(torch, n, foreach=True)) for n in networks]
+    batched = [(_inference(torch, n, 1), _inference(torch, n, LARGER)) for n in networks]
+    sizes = [(n, batch) for n in networks for batch in (64, 256)]
+    doubled = [(_update(torch, n, batch), _update(torch, n, 2 * batch)) for n, batch in sizes]
+    return Rates(
+        fused_step=_rate(steps, clock),
+        foreach_step=_rate(each, clock),
+        batched_inference=_rate(batched, clock),
+        doubled_batch=_rate(doubled, clock),
         one_thread=_one_thread(torch, networks, threads),
         ipc_us=_ipc_us(),
         threads=threads,
     )
-    torch.set_num_threads(threads)
-    return rates
 
 
-def _ratio(after: Iterable[float], before: Iterable[float]) -> Range:
-    found = [a / b for a, b in zip(after, before, strict=True)]
+def _rate(pairs: Iterable[tuple[Work, Work]], clock: Clock) -> Range:
+    """Of the second by the first of each pair: the range over all pairs and rounds."""
+    found: list[float] = []
+    for before, after in pairs:
+        for _ in range(ROUNDS):
+            one, other = _least_us((before, after), clock)
+            found.append(other / one)
     return Range(min(found), max(found))
 
 
-def _least_us(work: Callable[[], object]) -> float:
-    """The least of some repetitions, each of some milliseconds; warmed up."""
-    work()
-    began, rounds = time.perf_counter(), 0
-    while rounds < 3 or time.perf_counter() - began < 0.004:
+def _least_us(works: Sequence[Work], clock: Clock) -> list[float]:
+    """Of each the least of some repetitions of some milliseconds, in turn; warmed up."""
+    rounds: list[int] = []
+    for work in works:
         work()
-        rounds += 1
-    taken: list[float] = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        for _ in range(rounds):
+        began, number = clock(), 0
+        while number < 3 or clock() - began < LONG_ENOUGH_S:
             work()
-        taken.append((time.perf_counter() - began) / rounds)
-    return 1e6 * min(taken)
+            number += 1
+        rounds.append(number)
+    least = [float("inf")] * len(works)
+    for _ in range(REPEATS):
+        for place, (work, number) in enumerate(zip(works, rounds, strict=True)):
+            began = clock()
+            for _ in range(number):
+                work()
+            least[place] = min(least[place], (clock() - began) / number)
+    return [1e6 * each for each in least]
 
 
 def _network(torch: Any, width: int) -> Any:
@@ -108,33 +130,40 @@ def _network(torch: Any, width: int) -> Any:
     )
 
 
-def _step_us(torch: Any, network: Any, **how: bool) -> float:
+def _step(torch: Any, network: Any, **how: bool) -> Work:
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    return _least_us(torch.optim.Adam(network.parameters(), lr=0.0, **how).step)
+    return torch.optim.Adam(network.parameters(), lr=0.0, **how).step
 
 
-def _inference_us(torch: Any, network: Any, batch: int) -> float:
+def _inference(torch: Any, network: Any, batch: int) -> Work:
     x = torch.zeros(batch, 17)
 
     def infer() -> None:
         with torch.no_grad():
             network(x)
 
-    return _least_us(infer)
+    return infer
 
 
-def _update_us(torch: Any, network: Any, batch: int) -> float:
+def _update(torch: Any, network: Any, batch: int) -> Work:
     x = torch.zeros(batch, 17)
-    return _least_us(lambda: network(x).square().mean().backward())
+    return lambda: network(x).square().mean().backward()
 
 
 def _one_thread(torch: Any, networks: list[Any], threads: int) -> Range:
+    """Of an update on one thread by the same on all of them, by the wall's clock."""
     if threads == 1:
         return Range(1.0, 1.0)
-    many = [_update_us(torch, network, 256) for network in networks]
-    torch.set_num_threads(1)
-    return _ratio([_update_us(torch, network, 256) for network in networks], many)
+    found: list[float] = []
+    for network in networks:
+        work, times = _update(torch, network, 256), dict[int, float]()
+        for number in (threads, 1):
+            torch.set_num_threads(number)
+            times[number] = _least_us((work,), time.perf_counter)[0]
+        found.append(times[1] / times[threads])
+    torch.set_num_threads(threads)
+    return Range(min(found), max(found))
 
 
 def _answer(connection: Any) -> None:
@@ -155,7 +184,7 @@ def _ipc_us() -> Range:
         here.recv()
 
     try:
-        once = _least_us(ask)
+        once = _least_us((ask,), time.perf_counter)[0]
     finally:
         here.send(None)
         child.join()

@@ -42,7 +42,7 @@ class Advice:
     predicted_us: float  # per env step
     low_us: float  # 95% interval
     high_us: float
-    known: bool  # False: noise would hide it
+    known: bool  # False: noise would hide it, or it may gain nothing
     assumes: str
     how: str
 
@@ -94,7 +94,7 @@ def _advice(name: str, title: str, change: Change, it: Iteration, spread: float)
         predicted_us=predicted,
         low_us=max(predicted - half, 0.0),
         high_us=predicted + half,
-        known=saved.middle > noise,
+        known=saved.middle > noise and saved.low > 0.0,
         assumes=change.assumes,
         how=change.how.get(it.framework, change.how.get("", "")),
     )
@@ -186,15 +186,23 @@ def _overlap(it: Iteration, rates: Rates | None) -> Change | None:
     )
 
 
+def _is_plain_adam(it: Iteration, *done: str) -> bool:
+    """Whether all optimizers are Adam, as far as is told, and none is done so already."""
+    words = [word.split() for word in it.optimizers]
+    return all(name in ("Adam", "AdamW") and not set(how) & set(done) for name, *how in words)
+
+
 def _fused(it: Iteration, rates: Rates | None) -> Change | None:
     if rates is None or not it.optimizer_us > 0 or it.gpu_busy > 0:
+        return None
+    if not _is_plain_adam(it, "fused"):
         return None
     # Of the optimizers' time the step's share: the rest is clipping, hooks, Python around it.
     return Change(
         _scaled(
             it.optimizer_us, Range(rates.fused_step.low, min(rates.fused_step.high, 1.0) ** 0.5)
         ),
-        "the optimizer is Adam or AdamW and not fused yet; fused takes "
+        f"{_told(it)}; fused takes "
         f"{rates.fused_step.low:.2f} to {rates.fused_step.high:.2f} of the time (measured here)",
         {
             "SB3": 'policy_kwargs={"optimizer_kwargs": {"fused": True}}',
@@ -203,12 +211,22 @@ def _fused(it: Iteration, rates: Rates | None) -> Change | None:
     )
 
 
+def _told(it: Iteration) -> str:
+    if it.optimizers:
+        return "the optimizer is plain " + " and ".join(
+            sorted({w.split()[0] for w in it.optimizers})
+        )
+    return "the optimizer is Adam or AdamW and loops over its tensors (the default on a CPU)"
+
+
 def _foreach(it: Iteration, rates: Rates | None) -> Change | None:
     if rates is None or not it.optimizer_us > 0 or it.gpu_busy > 0:
         return None
+    if not _is_plain_adam(it, "fused", "foreach"):
+        return None
     return Change(
         _scaled(it.optimizer_us, rates.foreach_step),
-        "the optimizer is Adam and loops over its tensors (the default on a CPU); foreach takes "
+        f"{_told(it)}; foreach takes "
         f"{rates.foreach_step.low:.2f} to {rates.foreach_step.high:.2f} of it (measured here)",
         {
             "SB3": 'policy_kwargs={"optimizer_kwargs": {"foreach": True}}',
@@ -218,7 +236,7 @@ def _foreach(it: Iteration, rates: Rates | None) -> Change | None:
 
 
 def _threads(it: Iteration, rates: Rates | None) -> Change | None:
-    if rates is None or rates.threads < 2:
+    if rates is None or rates.threads < 2 or it.torch_threads == 1:
         return None
     learning = it.us("backpropagation", "forward", "learning")
     ratio = Range(rates.one_thread.low, max(rates.one_thread.high, rates.one_thread.low + 0.05))

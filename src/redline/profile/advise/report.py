@@ -52,6 +52,7 @@ def render_advice(iteration: Iteration, advice: list[Advice]) -> str:
         lines.append(
             f"  {part.operation:24s} {part.time.us:10.1f} {part.time.half_us:8.1f} {share:6.1f}"
         )
+    lines += [f"  note: {problem}" for problem in iteration.problems]
     lines += ["", "what to change, by what it gains:"]
     if iteration.mode != "full":
         lines.append(
@@ -63,19 +64,23 @@ def render_advice(iteration: Iteration, advice: list[Advice]) -> str:
         lines.append("  nothing stands out: no remedy gains more than the noise")
     unknown = [each for each in advice if not each.known]
     if unknown:
-        lines += ["", "unknown, as noise hides the gain or there is none:"]
-        lines += [f"  {each.title}: {_predicted(each)}" for each in unknown]
+        lines += ["", "unknown, as noise may hide the gain or there may be none:"]
+        for each in unknown:
+            lines += [f"  {each.title}: {_at_most(each)}", *_wrapped("assumes", each.assumes)]
     return "\n".join(lines) + "\n"
 
 
 def _remedy(head: str, each: Advice) -> list[str]:
     lines = [head, f"   predicted {_predicted(each)} ({-100 * each.gain:+.0f}%)"]
     for label, text in (("assumes", each.assumes), ("how", each.how)):
-        if text:
-            lines += textwrap.wrap(
-                f"{label}: {text}", WIDTH, initial_indent="   ", subsequent_indent="     "
-            )
+        lines += _wrapped(label, text)
     return lines
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(f"{label}: {text}", WIDTH, initial_indent="   ", subsequent_indent="     ")
 
 
 def _predicted(each: Advice) -> str:
@@ -83,6 +88,12 @@ def _predicted(each: Advice) -> str:
         f"{each.predicted_us:,.1f} us per env step (95% {each.low_us:,.1f} to "
         f"{each.high_us:,.1f}), now {each.before_us:,.1f}"
     )
+
+
+def _at_most(each: Advice) -> str:
+    gain = each.before_us - each.low_us
+    share = 100 * gain / each.before_us
+    return f"at most {gain:,.1f} of {each.before_us:,.1f} us per env step ({share:.0f}%)"
 
 
 def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]:
@@ -98,6 +109,9 @@ def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]
         "steady_state_s": [iteration.begin_s, iteration.end_s],
         "us_per_env_step": asdict(iteration.total),
         "ready_us_per_env_step": iteration.ready_us,
+        "torch_threads": iteration.torch_threads or None,
+        "optimizers": list(iteration.optimizers),
+        "problems": iteration.problems,
         "optimizer_us_per_env_step": _or_none(iteration.optimizer_us),
         "parts": [
             {"operation": part.operation, **asdict(part.time), "levels": part.by_level}
@@ -114,7 +128,7 @@ def page_advice(session: Session) -> dict[str, Any] | None:
         iteration = read_iteration(session)
     except ProfileError:
         return None
-    return advice_to_json(iteration, advise(iteration, measure_rates()))
+    return advice_to_json(iteration, advise(iteration, measure_rates(iteration.torch_threads)))
 
 
 def _or_none(value: float) -> float | None:

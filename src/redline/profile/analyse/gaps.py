@@ -1,21 +1,27 @@
-"""Name the Python code between the operations of a program that marks none of its own.
+"""Name what lies between the operations of a program that marks none of its own.
 
 Most of a training script lies between what the profiler recognizes: indexing of minibatches, the
-loss, advantages, loops. Such a gap is part of what follows it:
+loss, advantages, loops. And modules are called to act as well as to learn. Which of the two it is
+depends on what comes next: a step of the simulator, or a backward pass.
 
-| what follows | the gap is |
-|---|---|
-| forward, backpropagation, zero_grad | learning |
-| simulation, inference, replay, data loading | collection |
+| what | comes next | it is |
+|---|---|---|
+| a module's call | simulation | inference |
+| | backpropagation, zero_grad | forward |
+| a gap before the first operation | | startup |
+| a gap | simulation | collection |
+| | backpropagation, zero_grad | learning |
+| a gap right after backpropagation | | learning: target networks, metrics |
+| a gap between a step and what is added to replay | | collection |
 
-and before the first of all these it is `startup`. What follows the last remains `other`. Only
-threads that call modules with gradients on are treated so, as seen in full mode; and none of a
-program that uses `profile.operation` itself, which says what it means by the rest.
+Where no step of a simulator is known, what was called without gradients is inference and the gap
+before it collection. What follows the last operation remains `other`. Only threads that call
+modules with gradients on are treated so, as seen in full mode; and none of a program that uses
+`profile.operation` itself, which says what it means by the rest.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -26,37 +32,56 @@ from redline.profile.analyse.decoded import Decoded, State
 from redline.profile.reader import Process
 
 LEARNING, COLLECTION, STARTUP = "learning", "collection", "startup"
-FORWARD = "forward"
-FOLLOWED_BY = {
-    **dict.fromkeys((FORWARD, "backpropagation", "zero_grad", LEARNING), LEARNING),
-    **dict.fromkeys(("simulation", "inference", "replay", "data loading", COLLECTION), COLLECTION),
-}
+FORWARD, INFERENCE = "forward", "inference"
 # Neither is at work on either: the gap before them is that before what comes next.
 PASSING = ("logging", "compile", "imports")
 KNOWN = (LEARNING, COLLECTION, STARTUP)
-STARTUP_KIND = 2
+
+# What a state is, in what follows: a gap, an operation that tells nothing, or one that tells.
+NOTHING, GAP, PASS, WITHOUT, WITH, REPLAY, LOADING, STEP, UPDATE = range(9)  # gradients
+# A framework's own word for its collecting and its update is as good as what happens in them.
+KIND = {
+    **dict.fromkeys(PASSING, PASS),
+    INFERENCE: WITHOUT,
+    FORWARD: WITH,
+    "replay": REPLAY,
+    "data loading": LOADING,
+    **dict.fromkeys(("simulation", COLLECTION), STEP),
+    **dict.fromkeys(("backpropagation", "zero_grad", LEARNING), UPDATE),
+}
 
 __all__ = ["COLLECTION", "FORWARD", "LEARNING", "STARTUP", "GapSeeker", "Gaps", "gaps_of"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """What other slices must know of one; kinds as above, NOTHING where it holds none."""
+
+    begin_ns: int
+    first: int  # operation that tells something
+    decides: int  # the first step or update
+    last: int  # operation
+    steps: bool  # whether it holds a step
+
+
 @dataclass(slots=True)
 class Gaps:
-    """How to name the gaps of one thread; `first_after` and `first_ns` tell of the other slices.
+    """How to name the gaps and the module calls of one thread.
 
     Attributes:
         process: it belongs to.
         is_named: whether they get names at all.
-        first_ns: when it first was in an operation that gaps are named after.
-        follows: per slice begin that has any, its first such operation.
+        first_ns: when it first was in an operation that tells something.
+        edges: of its slices, in order.
     """
 
     process: Process
     is_named: bool
     first_ns: int
-    follows: list[tuple[int, int]]  # (begin of a slice, kind) in rising order
+    edges: list[_Edge]
 
     def name(self, thread: Decoded, begin_ns: int) -> Decoded:
-        """The thread with the gaps between its operations named.
+        """The thread with the gaps between its operations named, and its module calls.
 
         Args:
             thread: a slice of it.
@@ -64,26 +89,65 @@ class Gaps:
         """
         if not self.is_named:
             return thread
-        numbers = _ids(self.process)
         times, own = thread.stream[0], thread.stream[1].copy()
         kinds = _kinds(self.process, thread)[own]
-        seen = np.flatnonzero(kinds >= 0)  # begins of what gaps are named after
-        is_gap = np.array([s is not None and s.operation == 0 for s in thread.states])
-        gaps = np.flatnonzero(is_gap[own])
-        place = bisect.bisect_right(self.follows, (begin_ns, len(KNOWN)))
-        later = self.follows[place][1] if place < len(self.follows) else -1
-        after = np.append(kinds[seen], later)[np.searchsorted(seen, gaps)]
-        after[(times[gaps] < self.first_ns) & (after >= 0)] = STARTUP_KIND
-        gaps, after = gaps[after >= 0], after[after >= 0]
-        states: list[State | None] = list(thread.states)
-        renamed = np.zeros((len(states), 3), np.uint32)
-        for number, state in enumerate(thread.states):
-            if state is not None and state.operation == 0:
-                for kind in range(3):
-                    renamed[number, kind] = len(states)
-                    states.append(State(numbers[KNOWN[kind]], state.marked, state.level))
-        own[gaps] = renamed[own[gaps], after]
-        return replace(thread, states=states, stream=(times, own))
+        before, after, decides = self._around(kinds, begin_ns)
+        numbers = _ids(self.process)
+        named = np.zeros(len(own), np.uint32)  # id of the new name, 0: as it is
+        gap, module = (kinds == GAP) & (after != NOTHING), (kinds == WITHOUT) | (kinds == WITH)
+        if not any(edge.steps for edge in self.edges):
+            decides, module = np.where(after == WITHOUT, STEP, UPDATE), np.zeros_like(module)
+            before = np.zeros_like(before)
+        undecided = np.where(after == WITH, UPDATE, STEP)
+        decides = np.where(decides == NOTHING, undecided, decides)
+        collects = ((before == STEP) & (after == REPLAY)) | (after == LOADING)
+        learns = (before == UPDATE) | (~collects & (decides == UPDATE))
+        named[gap] = numbers[COLLECTION]
+        named[gap & learns] = numbers[LEARNING]
+        named[gap & (times < self.first_ns)] = numbers[STARTUP]
+        named[module & (decides == STEP)] = numbers.get(INFERENCE, 0)
+        named[module & (decides == UPDATE)] = numbers[FORWARD]
+        return _renamed(thread, own, named)
+
+    def _around(
+        self, kinds: NDArray[np.int8], begin_ns: int
+    ) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.int8]]:
+        """[N] kinds of the operation before each state, of the next, and of what decides."""
+        earlier = [e.last for e in self.edges if e.begin_ns < begin_ns and e.last]
+        later = [e for e in self.edges if e.begin_ns > begin_ns]
+        first = next((e.first for e in later if e.first), NOTHING)
+        decider = next((e.decides for e in later if e.decides), NOTHING)
+        tells, places = kinds > PASS, np.arange(len(kinds))
+        before = _before(kinds, tells, earlier[-1] if earlier else NOTHING)
+        after = np.append(kinds[tells], first)[
+            np.searchsorted(np.flatnonzero(tells), places, side="right")
+        ]
+        is_decided = kinds >= STEP
+        decides = np.append(kinds[is_decided], decider)[
+            np.searchsorted(np.flatnonzero(is_decided), places, side="right")
+        ]
+        return before, after.astype(np.int8), decides.astype(np.int8)
+
+
+def _before(kinds: NDArray[np.int8], tells: NDArray[np.bool_], earlier: int) -> NDArray[np.int8]:
+    last = np.where(tells, np.arange(len(kinds)), -1)
+    last = np.maximum.accumulate(last) if len(last) else last
+    # Of a gap the last operation is that before it.
+    return np.where(last >= 0, kinds[last], earlier).astype(np.int8)
+
+
+def _renamed(thread: Decoded, own: NDArray[np.uint32], named: NDArray[np.uint32]) -> Decoded:
+    """The thread with other operations in some places, and states that hold them."""
+    states: list[State | None] = list(thread.states)
+    chosen = np.flatnonzero(named)
+    pairs = own[chosen].astype(np.int64) << 32 | named[chosen]
+    for pair in np.unique(pairs).tolist():
+        state = states[pair >> 32]
+        if state is None:
+            continue
+        own[chosen[pairs == pair]] = len(states)
+        states.append(State(pair & 0xFFFFFFFF, state.marked, state.level))
+    return replace(thread, states=states, stream=(thread.stream[0], own))
 
 
 def gaps_of(process: Process, slices: Iterable[Decoded]) -> Gaps:
@@ -108,7 +172,7 @@ class GapSeeker:
         self._can = all(name in _ids(process) for name in (*KNOWN, FORWARD))
         self._used: set[int] = set()
         self._first_ns: int | None = None
-        self._follows: list[tuple[int, int]] = []
+        self._edges: list[_Edge] = []
 
     def add(self, thread: Decoded, begin_ns: int) -> None:
         """The next slice of the thread, and when it begins."""
@@ -116,17 +180,22 @@ class GapSeeker:
             return
         self._used |= {s.operation for s in thread.states if s is not None and s.operation}
         kinds = _kinds(self._process, thread)[thread.stream[1]]
-        at = int((kinds >= 0).argmax()) if len(kinds) else 0
-        if len(kinds) and kinds[at] >= 0:
-            self._follows.append((begin_ns, int(kinds[at])))
-            if self._first_ns is None:
-                self._first_ns = int(thread.stream[0][at])
+        tells = np.flatnonzero(kinds > PASS)
+        if not len(tells):
+            return
+        decides = kinds[kinds >= STEP]
+        first, last = int(kinds[tells[0]]), int(kinds[tells[-1]])
+        decider = int(decides[0]) if len(decides) else NOTHING
+        steps = bool((decides == STEP).any())
+        self._edges.append(_Edge(begin_ns, first, decider, last, steps))
+        if self._first_ns is None:
+            self._first_ns = int(thread.stream[0][tells[0]])
 
     def found(self) -> Gaps:
         """After the last slice."""
         used = {self._names.get(number) for number in self._used}
-        is_named = self._can and FORWARD in used and used <= {*FOLLOWED_BY, *PASSING}
-        return Gaps(self._process, is_named, self._first_ns or 0, self._follows)
+        is_named = self._can and FORWARD in used and used <= set(KIND)
+        return Gaps(self._process, is_named, self._first_ns or 0, self._edges)
 
 
 def _ids(process: Process) -> dict[str, int]:
@@ -138,13 +207,18 @@ def _ids(process: Process) -> dict[str, int]:
 
 
 def _kinds(process: Process, thread: Decoded) -> NDArray[np.int8]:
-    """[S] place in `KNOWN` of what a gap before each state is, -1 where that is not said."""
+    """[S] what each state is, in the words above."""
     names = process.names
-    into = {name: i for i, name in enumerate(KNOWN)}
-    found = [
-        -1
-        if s is None or s.operation not in names
-        else into.get(FOLLOWED_BY.get(names[s.operation].name, ""), -1)
-        for s in thread.states
-    ]
+    found: list[int] = []
+    for state in thread.states:
+        if state is None:
+            found.append(NOTHING)
+        elif state.operation == 0:
+            found.append(GAP)
+        else:
+            name = names.get(state.operation)
+            kind = KIND.get(name.name, PASS) if name is not None else PASS
+            # An operation that the program marked itself is what it says.
+            is_own = kind in (WITHOUT, WITH) and name is not None and name.kind != "inferred"
+            found.append(PASS if is_own else kind)
     return np.array(found, np.int8)

@@ -287,10 +287,15 @@ class Patches:
         number = _native.intern("operation", "backpropagation")
         torch = sys.modules["torch"]
 
+        seen: set[int] = set()
+
         # torch.compile traces into these: to it they must be nothing at all.
-        def before(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        def before(optimizer: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
             if torch.compiler.is_compiling():
                 return None
+            if id(optimizer) not in seen:
+                seen.add(id(optimizer))
+                _note_optimizer(optimizer, torch)
             _native.begin(number)
             return args, _StepArguments(kwargs)
 
@@ -358,6 +363,16 @@ class Patches:
 
 def _note_framework(name: str, module: types.ModuleType) -> None:
     marks.metadata(framework=name)
+
+
+def _note_optimizer(optimizer: Any, torch: Any) -> None:
+    """Keep with the session how it steps, and on how many threads: advice needs to know."""
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    kinds = [name for name in ("fused", "foreach") if any(group.get(name) for group in groups)]
+    word = " ".join([type(optimizer).__name__, *kinds])
+    known: list[str] = marks.known_metadata().get("optimizers") or []
+    if word not in known:
+        marks.metadata(optimizers=[*known, word], torch_threads=torch.get_num_threads())
 
 
 def _noting_envs(reset: Any) -> Any:
