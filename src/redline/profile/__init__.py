@@ -9,6 +9,8 @@ In a program, all of them free of charge until a session records:
         action = policy(obs)
     with profile.phase("warm-up"): ...      # a stretch of the whole process
     profile.step()                          # one step of the program
+    profile.progress(env_steps, 1_000_000)
+    profile.process_name("learner")
     profile.metadata(env="Hopper-v5")
 
     with profile.session("profile-dir"):    # record this block
@@ -23,13 +25,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from redline.profile.marks import metadata, operation, phase, step
+from redline.profile.marks import metadata, operation, phase, process_name, progress, step
 
 if TYPE_CHECKING:
     from redline.profile.analyse.overlap import overlap
     from redline.profile.record.recorder import session
 
-__all__ = ["metadata", "operation", "overlap", "phase", "session", "step"]
+__all__ = [
+    "metadata",
+    "operation",
+    "overlap",
+    "phase",
+    "process_name",
+    "progress",
+    "session",
+    "step",
+]
 
 _HOMES = {
     "overlap": "redline.profile.analyse.overlap",

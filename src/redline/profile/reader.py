@@ -8,6 +8,7 @@ since its `base_ns`; add that for CLOCK_MONOTONIC.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from redline.profile import layout, levels
 from redline.profile.seal import broken_seals
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
+READ_NOTES = ("start", "end", "metadata", "progress")  # and those that may be of any kind
 ROW_BYTES = 6  # uint32 and uint16
 LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
 LARGEST = 1 << 62  # of times in ns: what is more is no time
@@ -40,6 +42,7 @@ MAP_BYTES = 1 << 25  # of a file, mapped at once: what is mapped counts as memor
 __all__ = [
     "Name",
     "Process",
+    "Reported",
     "Rows",
     "Session",
     "Shard",
@@ -210,6 +213,15 @@ class _Sound:
         return len(codes)
 
 
+class Reported(NamedTuple):
+    """One line of progress, as a program reported it."""
+
+    time_ns: int  # CLOCK_MONOTONIC
+    window: int  # of the recording, in which it was said
+    done: float
+    total: float
+
+
 @dataclass
 class Process:
     """One process of a session."""
@@ -222,6 +234,7 @@ class Process:
     names: dict[int, Name]
     problems: list[str] = field(default_factory=list)
     event_limit: float = 0.0  # a second, where more came; else 0
+    progress: list[Reported] = field(default_factory=list)  # in the order of their lines
 
     @property
     def pid(self) -> int:
@@ -524,8 +537,8 @@ def _has(note: dict[str, Any], *keys: str) -> bool:
 
 
 def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
-    """What process.jsonl says: `start`, `end`, `name` and `metadata`, as far as it does."""
-    found: dict[str, Any] = {"metadata": {}}
+    """What process.jsonl says, by event, as far as it makes sense."""
+    found: dict[str, Any] = {"metadata": {}, "progress": []}
     for line in _lines(directory / "process.jsonl", problems):
         note = cast(dict[str, Any], line) if isinstance(line, dict) else {}
         event: Any = note.get("event")
@@ -540,11 +553,22 @@ def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             problems.append(printable(str(note["absent"])))
         elif event == "name":
             found["name"] = note.get("name")
+        elif event == "progress" and (line := _reported(note)) is not None:
+            found["progress"].append(line)
         elif event == "metadata" and isinstance(note.get("values"), dict):
             found["metadata"].update(note["values"])
-        elif not isinstance(event, str) or event in ("start", "end", "metadata"):
+        elif not isinstance(event, str) or event in READ_NOTES:
             problems.append("process.jsonl: a line that makes no sense, ignored")
     return found
+
+
+def _reported(note: dict[str, Any]) -> Reported | None:
+    done, total = note.get("done"), note.get("total")
+    if not _has(note, "time_ns", "window") or type(done) is not float or type(total) is not float:
+        return None
+    if not (0 <= done < math.inf and 0 < total < math.inf):
+        return None
+    return Reported(note["time_ns"], note["window"], done, total)
 
 
 def _read_names(directory: Path, problems: list[str]) -> dict[int, Name]:
@@ -577,7 +601,9 @@ def _read_process(directory: Path) -> Process | None:
         problems.append(f"not all of it could be written: {reason}")
     name = printable(str(notes["name"]))
     limit: float = notes.get("limit", 0.0)
-    return Process(directory, start, end, name, notes["metadata"], names, problems, limit)
+    return Process(
+        directory, start, end, name, notes["metadata"], names, problems, limit, notes["progress"]
+    )
 
 
 def printable(text: Any) -> str:

@@ -25,6 +25,7 @@ from redline.profile.analyse.correction import (
 )
 from redline.profile.analyse.decoded import Stream
 from redline.profile.analyse.processes import Waits, WaitsFor, WaitSums, session_span
+from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.stacks import (
     PythonFunction,
@@ -76,6 +77,10 @@ class ProcessRow:
     metadata: dict[str, Any]
     problems: list[str]
     steps: int = 0  # calls of `profile.step()` in the recorded time
+    progress_done: float = math.nan  # as last reported by `profile.progress`
+    progress_total: float = math.nan
+    progress_per_s: float = math.nan  # in the recorded time
+    progress_whole_s: float = math.nan  # from nothing to all, at that speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +471,7 @@ def _cell_rows(process: Process, cells: Cells, costs: Costs, is_corrected: bool)
 
 def _process_row(sums: _ProcessSums) -> ProcessRow:
     process = sums.process
+    progress = progress_of(process.progress)
     return ProcessRow(
         name=process.name,
         pid=process.pid,
@@ -476,6 +482,10 @@ def _process_row(sums: _ProcessSums) -> ProcessRow:
         metadata=process.metadata,
         problems=list(process.problems),
         steps=sums.steps,
+        progress_done=progress.done if progress else math.nan,
+        progress_total=progress.total if progress else math.nan,
+        progress_per_s=progress.per_s if progress else math.nan,
+        progress_whole_s=progress.whole_s if progress else math.nan,
     )
 
 

@@ -19,6 +19,7 @@ from redline.profile.record.exits import Exits
 from redline.profile.record.files import ProcessFiles, create_session
 from redline.profile.record.imports import PostImport
 from redline.profile.record.options import Options
+from redline.profile.record.said import Said
 from redline.profile.record.window import Window
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Recorder:
         self._pid = 0
         self._base_ns = 0
         self._exits = Exits(self.stop)
+        self._said = Said(self._note, self._native.now)
 
     def start(self) -> None:
         """Begin to record, or to wait for the window.
@@ -100,7 +102,7 @@ class Recorder:
         self._patches.watch(self.options.watch)
         self._hooks.add("multiprocessing.process", self._name_workers)
         self._exits.install()
-        marks.listen_to_metadata(self._write_metadata)
+        marks.listen(self._said)
         self._open_window()
 
     def stop(self) -> dict[str, int]:
@@ -114,7 +116,8 @@ class Recorder:
         self._exits.remove()
         for name, statistics in self._companions.stop().items():
             self._note(name, **statistics)
-        marks.listen_to_metadata(None)
+        marks.listen(None)
+        self._said.end_window()
         self._end_calibration()
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
@@ -147,6 +150,8 @@ class Recorder:
         self._native.abandon()
         self._close_files()
         self._exits.forked()
+        self._said = Said(self._note, self._native.now)
+        marks.listen(self._said)
         try:
             self._open_files()
             self._companions.after_fork_in_child(self._files.directory, self._base_ns)
@@ -169,7 +174,9 @@ class Recorder:
         )
         self._files.start(self._base_ns, self.options.mode)
         if marks.known_metadata():
-            self._write_metadata(marks.known_metadata())
+            self._note("metadata", values=marks.known_metadata())
+        if (name := marks.known_name()) is not None:
+            self._note("name", name=name)
 
     def _open_companions(self) -> None:
         if self._files is not None:
@@ -192,9 +199,6 @@ class Recorder:
                 cpu_s=time.process_time(),
                 **statistics,
             )
-
-    def _write_metadata(self, values: dict[str, Any]) -> None:
-        self._note("metadata", values=values)
 
     def _note(self, event: str, **values: Any) -> None:
         if self._files is not None:
@@ -239,6 +243,7 @@ class Recorder:
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
+        self._said.begin_window()
         self._companions.begin()
 
     def _end_calibration(self) -> None:
@@ -255,6 +260,7 @@ class Recorder:
         if self._files is None:
             return
         self._companions.end()
+        self._said.end_window()
         self._end_calibration()
         self._native.set_block_hook(None, 0)
         if self._boundary is not None:

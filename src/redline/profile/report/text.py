@@ -41,6 +41,7 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
         f"{process.wall_s:.3f} s recorded, {process.cpu_s:.3f} s CPU"
         + (f", {process.steps:,} steps" if process.steps else "")
     ]
+    lines += _progress(process)
     is_full = summary.mode == "full"
     for phase in dict.fromkeys(cell.phase for cell in cells):
         if phase:
@@ -58,6 +59,20 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
     lines += _threads(process, summary)
     lines += _python(process, summary)
     return lines
+
+
+def _progress(process: ProcessRow) -> list[str]:
+    """How far the program says it is."""
+    if not process.progress_total > 0:  # also where it is nan
+        return []
+    done, total = process.progress_done, process.progress_total
+    said = f"  progress: {100 * done / total:.1f}% done ({done:,.6g} of {total:,.6g})"
+    if process.progress_per_s > 0:
+        said += (
+            f", {process.progress_per_s:,.6g} a second while recorded: "
+            f"{process.progress_whole_s:,.1f} s for all of it"
+        )
+    return [said]
 
 
 def _threads(process: ProcessRow, summary: Summary) -> list[str]:

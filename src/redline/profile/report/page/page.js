@@ -360,6 +360,13 @@
     return found;
   }
 
+  /** What the program says of its work, and what the whole of it would take. */
+  function progress(process) {
+    if (!(process.progress_total > 0)) return "";
+    const said = `${percent(process.progress_done, process.progress_total)} done`;
+    return process.progress_per_s > 0 ? `${said}, all in ${seconds(process.progress_whole_s)} s` : said;
+  }
+
   function showTree() {
     const end = edges[last] || 1;
     const onGpu = (pid) => sum(summary.gpu_devices.filter((d) => d.pid === pid).map((d) => d.busy_ns)) / 1e9;
@@ -380,7 +387,8 @@
         make("td", { text: process.pid }), time(process.wall_s), time(process.cpu_s),
         make("td", { text: percent(process.cpu_s, process.wall_s) }), time(waiting),
         time(onGpu(process.pid)),
-        make("td", { text: process.ended ? "" : "did not end by itself", className: "text" }),
+        make("td", { text: [progress(process), process.ended ? "" : "did not end by itself"]
+          .filter(Boolean).join("; "), className: "text" }),
         make("td", { className: "text" }, life));
     });
     fill(byId("tree"), [heading("process"), heading("pid"), heading("recorded s"), heading("CPU s"),
