@@ -16,6 +16,9 @@ In a program, all of them free of charge until a session records:
     with profile.session("profile-dir"):    # record this block
         train()
 
+In a script with an argument parser `profile.add_arguments(parser)` and
+`profile.start_from(arguments)` do the latter where `--profile DIR` is given.
+
 From outside, for a program that knows nothing of it: `redline profile -- python program.py`.
 
 `overlap` is the exact interval sweep that the analysis rests on.
@@ -29,9 +32,11 @@ from redline.profile.marks import metadata, operation, phase, process_name, prog
 
 if TYPE_CHECKING:
     from redline.profile.analyse.overlap import overlap
+    from redline.profile.arguments import add_arguments, start_from
     from redline.profile.record.recorder import session
 
 __all__ = [
+    "add_arguments",
     "metadata",
     "operation",
     "overlap",
@@ -39,12 +44,15 @@ __all__ = [
     "process_name",
     "progress",
     "session",
+    "start_from",
     "step",
 ]
 
 _HOMES = {
+    "add_arguments": "redline.profile.arguments",
     "overlap": "redline.profile.analyse.overlap",
     "session": "redline.profile.record.recorder",
+    "start_from": "redline.profile.arguments",
 }
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redline.errors import ProfileError
 from redline.profile import layout, marks
 from redline.profile.record.companions import Companions
+from redline.profile.record.early_exit import EarlyExit
 from redline.profile.record.exits import Exits
 from redline.profile.record.files import ProcessFiles, create_session
 from redline.profile.record.imports import PostImport
@@ -67,6 +69,8 @@ class Recorder:
         self._base_ns = 0
         self._exits = Exits(self.stop)
         self._said = Said(self._note, self._native.now)
+        self._window: Window | None = None
+        self._early_exit: EarlyExit | None = None
 
     def start(self) -> None:
         """Begin to record, or to wait for the window.
@@ -81,6 +85,7 @@ class Recorder:
             from redline.profile.record.boundary import Boundary
 
             self._boundary = Boundary()
+        early_exit = EarlyExit() if self.options.exit_after_window else None
         self._open_files()
         try:
             if self._boundary is not None:
@@ -93,7 +98,10 @@ class Recorder:
                 self._boundary.detach()
             self._native.stop()
             self._close_files()
+            if early_exit is not None:
+                early_exit.undo()
             raise
+        self._early_exit = early_exit
         self._patches = Patches(self._hooks)
         self._hooks.install()
         self._patches.operations()
@@ -114,6 +122,7 @@ class Recorder:
         if self._files is None:
             return {}
         self._exits.remove()
+        self._close_windows()
         for name, statistics in self._companions.stop().items():
             self._note(name, **statistics)
         marks.listen(None)
@@ -150,6 +159,7 @@ class Recorder:
         self._native.abandon()
         self._close_files()
         self._exits.forked()
+        self._close_windows()
         self._said = Said(self._note, self._native.now)
         marks.listen(self._said)
         try:
@@ -220,8 +230,18 @@ class Recorder:
     # ------------------------------------------------------------------ the window
 
     def _open_window(self) -> None:
-        window = Window(self.options, self._begin_window, self._end_window)
-        window.open(self._native.set_step_hook)
+        over = self._early_exit.exit if self._early_exit is not None else _go_on
+        self._window = Window(self.options, self._begin_window, self._end_window, over)
+        self._window.open(self._native.set_step_hook)
+
+    def _close_windows(self) -> None:
+        """No more of them, and no end of the program; in a forked child of those of its parent."""
+        if self._window is not None and os.getpid() == self._pid:
+            self._window.close()
+        self._window = None
+        if self._early_exit is not None:
+            self._early_exit.undo()
+            self._early_exit = None
 
     def _begin_window(self) -> None:
         from redline.profile.record.calibrate import SCHEDULE, Calibrator, Limit
@@ -271,6 +291,10 @@ class Recorder:
 # ---------------------------------------------------------------------- this process
 
 
+def _go_on() -> None:
+    """After the last window, where the program does not end with it."""
+
+
 def current() -> Recorder | None:
     """The recorder of this process, if it records."""
     return _current
@@ -316,8 +340,17 @@ os.register_at_fork(
 
 def join(directory: Path, options: Options) -> None:
     """Record this process into an existing session until it ends."""
+    if options.exit_after_window:  # of those that it starts, none ends for this
+        os.environ[layout.ENVIRONMENT] = _named(
+            directory, replace(options, exit_after_window=False)
+        )
     _start(Recorder(directory, options))
     atexit.register(_stop)
+
+
+def _named(directory: Path, options: Options) -> str:
+    """A session and how to record into it, as one text."""
+    return f"{directory.resolve()}\n{options.to_json()}"
 
 
 def environment(directory: Path, options: Options) -> dict[str, str]:
@@ -327,7 +360,7 @@ def environment(directory: Path, options: Options) -> dict[str, str]:
     bootstrap = here / "bootstrap"
     path = os.environ.get("PYTHONPATH")
     return {
-        layout.ENVIRONMENT: f"{directory.resolve()}\n{options.to_json()}",
+        layout.ENVIRONMENT: _named(directory, options),
         layout.PACKAGE_PATH: str(package.parent),
         "PYTHONPATH": str(bootstrap) + (os.pathsep + path if path else ""),
     }
@@ -366,7 +399,7 @@ def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
         lock.discard()
         raise
     try:
-        os.environ.update(environment(path, settings))
+        os.environ.update(environment(path, replace(settings, exit_after_window=False)))
         try:
             yield recorder
         finally:
