@@ -10,6 +10,8 @@ Each takes its arguments as a list and returns an exit status:
 | `advise_main` | `redline advise DIR` or `redline advise --check "CMD A" "CMD B"` |
 | `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
+| `sessions_main` | `redline sessions [DIR...]` |
+| `merge_main` | `redline merge-sessions DIR DIR... --out DIR` |
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ __all__ = [
     "diff_main",
     "inspect_main",
     "main",
+    "merge_main",
     "profile_main",
     "report_main",
+    "sessions_main",
     "trace_main",
 ]
 
@@ -220,6 +224,48 @@ def inspect_main(argv: Sequence[str]) -> int:
     return 0
 
 
+def sessions_main(argv: Sequence[str]) -> int:
+    """`redline sessions`: the sessions in some folders, each in a line."""
+    parser = argparse.ArgumentParser(
+        prog="redline sessions",
+        description="The profile sessions in folders and below, the oldest first.",
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", nargs="*", default=["."], help="folder (default: this one)"
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="print this (default: text)"
+    )
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.session_list import list_sessions, render_sessions, rows_to_json
+
+    rows = list_sessions(arguments.directory)
+    if arguments.format == "json":
+        sys.stdout.write(json.dumps(rows_to_json(rows)) + "\n")
+    elif rows:
+        sys.stdout.write(render_sessions(rows))
+    else:
+        sys.stdout.write("no profile sessions there\n")
+    return 0
+
+
+def merge_main(argv: Sequence[str]) -> int:
+    """`redline merge-sessions`: one session out of several of the same machine."""
+    parser = argparse.ArgumentParser(
+        prog="redline merge-sessions",
+        description="Write one session that holds the processes of several, which were recorded "
+        "on one machine without a restart in between. They stay as they are.",
+    )
+    parser.add_argument("directory", metavar="DIR", nargs="+", help="session directory")
+    parser.add_argument("--out", required=True, metavar="DIR", help="new session directory")
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.merge import merge_sessions
+
+    merged = merge_sessions(arguments.directory, arguments.out)
+    sys.stderr.write(f"redline merge-sessions: wrote {merged}; see: redline report {merged}\n")
+    return 0
+
+
 def trace_main(argv: Sequence[str]) -> int:
     """`redline trace`: a file for ui.perfetto.dev or speedscope.app."""
     parser = argparse.ArgumentParser(
@@ -354,6 +400,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "advise": advise_main,
     "diff": diff_main,
     "inspect-session": inspect_main,
+    "sessions": sessions_main,
+    "merge-sessions": merge_main,
 }
 
 

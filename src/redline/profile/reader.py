@@ -332,6 +332,7 @@ class Session:
     manifest: dict[str, Any]
     processes: list[Process]
     problems: list[str] = field(default_factory=list)  # of no process that can be named
+    seal_problems: list[str] = field(default_factory=list)  # of these, what was changed since
 
     @property
     def mode(self) -> str:
@@ -674,5 +675,5 @@ def open_session(directory: str | Path) -> Session:
     _tell_apart(processes)
     problems = [f"{name}: nothing says what it is" for name, p in found.items() if p is None]
     problems += [f"{printable(name)}: a link, which is not followed" for name in links]
-    problems += broken_seals(path, manifest)
-    return Session(path, manifest, processes, problems)
+    changed = broken_seals(path, manifest)
+    return Session(path, manifest, processes, problems + changed, changed)
