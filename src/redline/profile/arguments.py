@@ -177,6 +177,12 @@ def _add_limits(add: Callable[..., None]) -> None:
         help="seconds from the begin of one such window to the next (default: 20)",
     )
     add(
+        "counters",
+        action="store_true",
+        help="count instructions, cycles, cache misses, page faults and more by operation, where "
+        "the machine lets one; costs two system calls per mark",
+    )
+    add(
         "no-lines",
         action="store_true",
         help="mode sample: do not look for the hottest Python lines, 100 times a second",

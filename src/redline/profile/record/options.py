@@ -44,6 +44,7 @@ class Options:
     gpu_every_s: float = 20.0  # from the begin of one to the begin of the next
     lines: bool = True  # look at the Python stack 100 times a second, in mode sample
     max_events_per_s: float = 300_000.0  # on average, of native calls in full mode; 0: any number
+    counters: bool = False  # of the processor and the kernel, read whenever the operation changes
     calibrate: bool = True  # measure the probe's own cost in short blocks without it
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from redline.profile.record.window import Window
 if TYPE_CHECKING:
     from redline.profile.record.boundary import Boundary
     from redline.profile.record.calibrate import Calibrator
+    from redline.profile.record.counters import Counters
 
 MARKS, CALLS = 1, 2
 
@@ -70,6 +71,7 @@ class Recorder:
         self._exits = Exits(self.stop)
         self._said = Said(self._note, self._native.now)
         self._window: Window | None = None
+        self._counters: Counters | None = None
         self._early_exit: EarlyExit | None = None
 
     def start(self) -> None:
@@ -85,6 +87,10 @@ class Recorder:
             from redline.profile.record.boundary import Boundary
 
             self._boundary = Boundary()
+        if self.options.counters:
+            from redline.profile.record.counters import Counters
+
+            self._counters = Counters()
         early_exit = EarlyExit() if self.options.exit_after_window else None
         self._open_files()
         try:
@@ -133,6 +139,9 @@ class Recorder:
         self._native.set_active(0)
         if self._boundary is not None:
             self._boundary.detach()
+        self._note_counters()
+        if self._counters is not None:
+            self._counters.stop()
         self._patches.undo()
         self._hooks.remove()
         statistics = self._native.stop()
@@ -286,6 +295,12 @@ class Recorder:
         if self._boundary is not None:
             self._boundary.pause()
         self._native.set_active(0)
+        self._note_counters()
+
+    def _note_counters(self) -> None:
+        """All that was counted so far: the last of these lines is read."""
+        if self._counters is not None:
+            self._note("counters", **self._counters.counted())
 
 
 # ---------------------------------------------------------------------- this process

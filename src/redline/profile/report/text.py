@@ -56,6 +56,7 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
             lines.append(
                 f"    {row.total_s:10.3f} s {row.calls:10d} calls  {row.level:9s} {row.function}"
             )
+    lines += _counters(process, summary)
     lines += _threads(process, summary)
     lines += _python(process, summary)
     return lines
@@ -73,6 +74,24 @@ def _progress(process: ProcessRow) -> list[str]:
             f"{process.progress_whole_s:,.1f} s for all of it"
         )
     return [said]
+
+
+def _counters(process: ProcessRow, summary: Summary) -> list[str]:
+    """What the processor and the kernel counted, the operations with most of it first."""
+    rows = [row for row in summary.counters if row.pid == process.pid]
+    names = list(dict.fromkeys(row.counter for row in rows))
+    by_operation: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        by_operation[row.operation][row.counter] = row.count
+    if not rows:
+        return []
+    width = max(9, *map(len, by_operation))
+    head = "".join(f" {name:>{max(len(name), 15)}s}" for name in names)
+    lines = ["  counters by operation:", f"    {'operation':{width}s}{head}"]
+    for operation, counts in sorted(by_operation.items(), key=lambda item: -item[1][names[0]]):
+        cells = (f" {counts[name]:{max(len(name), 15)},.0f}" for name in names)
+        lines.append(f"    {operation:{width}s}{''.join(cells)}")
+    return lines
 
 
 def _threads(process: ProcessRow, summary: Summary) -> list[str]:

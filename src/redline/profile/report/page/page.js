@@ -486,6 +486,21 @@
       cellText(share(one.standard_error)), cellText(count(one.samples)))));
   }
 
+  function showCounters() {
+    const names = [...new Set(summary.counters.map((one) => one.counter))];
+    const rows = new Map();
+    for (const one of summary.counters) {
+      const key = JSON.stringify([one.pid, one.operation]);
+      if (!rows.has(key)) rows.set(key, { of: one, counts: {} });
+      rows.get(key).counts[one.counter] = one.count;
+    }
+    const lines = [...rows.values()].sort((a, b) => b.counts[names[0]] - a.counts[names[0]]);
+    byId("counters").hidden = lines.length === 0;
+    fill(byId("counted"), [heading("operation"), heading("process", "text"), ...names.map((name) => heading(name))],
+      lines.slice(0, 60).map(({ of, counts }) => make("tr", {}, cellText(of.operation),
+        cellText(of.process, "text"), ...names.map((name) => cellText(count(Math.round(counts[name])))))));
+  }
+
   function showFacts() {
     const rows = [];
     if (summary.attributed !== null) {
@@ -568,6 +583,7 @@
     showGpu();
     showOverhead();
     showShares();
+    showCounters();
     showFacts();
     show();
     byId("timeline").on("plotly_selected", (event) => {
