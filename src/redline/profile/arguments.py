@@ -101,11 +101,12 @@ def add_options(add_argument: Callable[..., Any], prefix: str = "") -> None:
     usual = Options()
 
     def add(name: str, **how: Any) -> None:
-        known = name.replace("-", "_")
+        plain = name.removeprefix("--")
+        known = plain.replace("-", "_")
         if hasattr(usual, known) and "action" not in how:
             how.setdefault("default", getattr(usual, known))
             how.setdefault("type", type(how["default"]))
-        add_argument(f"--{prefix}{name}", **how)
+        add_argument(f"--{prefix}{plain}", **how)
 
     _add_what(add)
     _add_windows(add)
@@ -114,13 +115,13 @@ def add_options(add_argument: Callable[..., Any], prefix: str = "") -> None:
 
 def _add_what(add: Callable[..., None]) -> None:
     add(
-        "mode",
+        "--mode",
         choices=MODES,
         help="light: marks, env calls, backward and optimizers; full: native calls, too; "
         "sample: a sampler that checks the shares of full (default: full)",
     )
     add(
-        "watch",
+        "--watch",
         action="append",
         default=[],
         metavar="MODULE:FUNCTION",
@@ -129,19 +130,19 @@ def _add_what(add: Callable[..., None]) -> None:
 
 
 def _add_windows(add: Callable[..., None]) -> None:
-    add("delay-s", metavar="X", help="start X seconds late (default: 0)")
-    add("for-s", metavar="X", help="record X seconds (default: 0, all)")
-    add("delay-steps", metavar="N", help="start after N calls of profile.step() (default: 0)")
-    add("for-steps", metavar="N", help="record N steps (default: 0, all)")
+    add("--delay-s", metavar="X", help="start X seconds late (default: 0)")
+    add("--for-s", metavar="X", help="record X seconds (default: 0, all)")
+    add("--delay-steps", metavar="N", help="start after N calls of profile.step() (default: 0)")
+    add("--for-steps", metavar="N", help="record N steps (default: 0, all)")
     add(
-        "every-s",
+        "--every-s",
         metavar="X",
         help="record again, X seconds after the begin of the window before (default: 0, once)",
     )
-    add("every-steps", metavar="N", help="the same in steps (default: 0, once)")
-    add("repeat", metavar="N", help="windows in all (default: 0, until the program ends)")
+    add("--every-steps", metavar="N", help="the same in steps (default: 0, once)")
+    add("--repeat", metavar="N", help="windows in all (default: 0, until the program ends)")
     add(
-        "exit-after-window",
+        "--exit-after-window",
         action="store_true",
         help="end the program after the last window: by SIGTERM if it handles that, else by "
         "SystemExit(0) in its main thread",
@@ -150,45 +151,45 @@ def _add_windows(add: Callable[..., None]) -> None:
 
 def _add_limits(add: Callable[..., None]) -> None:
     add(
-        "memory-mb",
+        "--memory-mb",
         metavar="X",
         help="bound of the event buffers per process, MB (default: 64)",
     )
     add(
-        "max-events-per-s",
+        "--max-events-per-s",
         metavar="X",
         help="mode full: events of a process, on average; where more come, native calls are "
         "observed part of the time, and the report says so; 0: any number (default: 300000)",
     )
     add(
-        "sample-hz",
+        "--sample-hz",
         metavar="X",
         help="look X times a second, in any mode, or less often where that would cost over 5%% of "
         "a core (default: 100 at 1%% in mode sample, else not)",
     )
     add(
-        "gpu-window-s",
+        "--gpu-window-s",
         metavar="X",
         help="seconds of each window in which the GPU is observed; 0 for none (default: 1)",
     )
     add(
-        "gpu-every-s",
+        "--gpu-every-s",
         metavar="X",
         help="seconds from the begin of one such window to the next (default: 20)",
     )
     add(
-        "counters",
+        "--counters",
         action="store_true",
         help="count instructions, cycles, cache misses, page faults and more by operation, where "
         "the machine lets one; costs two system calls per mark",
     )
     add(
-        "no-lines",
+        "--no-lines",
         action="store_true",
         help="mode sample: do not look for the hottest Python lines, 100 times a second",
     )
     add(
-        "no-calibration",
+        "--no-calibration",
         action="store_true",
         help="leave out the short blocks without the probe, from which its cost is estimated",
     )
