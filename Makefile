@@ -17,10 +17,10 @@ endif
 ifeq ($(MAKELEVEL),0)
 .NOTPARALLEL:
 endif
-.PHONY: help install demo installed-core installed-dev test test-all test-profile-312 lint docs dist clean
+.PHONY: help install demo installed-core installed-dev test test-all test-native test-profile-312 lint docs dist clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Redline needs Python 3.11 or later, this is {sys.version.split()[0]}. Call: make PYTHON=python3.12 ...")'
@@ -92,6 +92,17 @@ test:  ## every check, and the tests but those of tests/long.txt
 test-all: PYTEST_OPTIONS := --all
 test-all: WITH_READERS := yes
 test-all: test  ## every check and every test
+
+# Those that reach the C code by its own doors; what trains with it is among the others.
+NATIVE := $(addprefix tests/profile/,test_marks.py test_oracle.py record/test_releases.py \
+            record/test_sampling.py record/test_tasks.py analyse/test_overlap.py analyse/test_stacks.py \
+            analyse/test_timeline.py) \
+          $(addprefix tests/engines/cpu/,test_convolution.py test_dense_kernel.py) \
+          tests/replay/test_prioritized.py
+
+test-native: $(VENV)/.dev  ## compile the C code, and run only its tests
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(NATIVE)
 
 # The profiler stands alone and observes Python 3.12 by other means than 3.11: its tests that need
 # no torch run there in a light environment of their own, where a Python 3.12 is found. What only

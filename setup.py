@@ -15,6 +15,7 @@ import sys
 from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
+NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters")
 INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"
 # Where the tensor library's threads are looked for; other systems have no such library.
@@ -27,10 +28,7 @@ setup(
     ext_modules=[
         Extension(
             "redline.profile._native",
-            sources=[
-                f"{CSRC}/{name}.c"
-                for name in ("native", "ring", "writer", "marks", "wrapper", "release", "boundary")
-            ],
+            sources=[f"{CSRC}/{name}.c" for name in NATIVE],
             depends=[f"{CSRC}/recorder.h", f"{CSRC}/arrow_stream.h"],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],

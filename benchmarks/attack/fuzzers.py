@@ -286,6 +286,8 @@ def recorder_calls(native: Any, rng: random.Random, place: Path) -> int:
         native.set_name_hook(None)
         native.set_block_hook(None, 0)
         native.set_clock(None)
+        native.set_counters([])
+        native.set_counts()
         native.stop()
     return count + _read_back(place)
 
@@ -342,6 +344,9 @@ def _one_call(
         lambda: native.set_block_anchor(number, rng.choice((0, 10**6, -1))),
         lambda: native.set_step_hook(rng.choice((None, _raising, int))),
         lambda: native.set_name_hook(rng.choice((None, _raising, str))),
+        native.counts, lambda: native.try_counter(rng.randint(0, 9), rng.choice(_NUMBERS), True),
+        lambda: native.set_counters([(1, 1 + k % 4, True) for k in range(rng.randint(0, 9))]),
+        lambda: native.set_counts(*rng.choice(((), (2, 1, (3,)), (0, 0, (1,) * 9)))),
         lambda: _with_strange_arguments(native, rng),
     )  # fmt: skip
     return rng.choice(calls)
@@ -350,7 +355,7 @@ def _one_call(
 _DOORS = (
     "operation", "phase", "begin", "end", "end_marks", "begin_marks", "intern", "Wrapper",
     "set_active", "probe", "set_block_anchor", "start", "set_clock", "set_classifiers",
-    "time_release", "set_in_type", "restore_release",
+    "time_release", "set_in_type", "restore_release", "set_counters", "try_counter", "set_counts",
 )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ _NEVER = ("wandb",)  # it would ask a server
 _OTHER_COMMANDS = (
     ["runs"], ["presets"], ["eval"], ["inspect"], ["plot"], ["export"], ["compare"], ["report"],
     ["sweep", "status"], ["completion"], ["advise"], ["trace"], ["diff"], ["inspect-session"],
+    ["sessions"], ["merge-sessions"],
     ["train", "--resume"], ["nothing"], [],
 )  # fmt: skip
 

@@ -51,6 +51,7 @@ commands:
   compare DIR...             tables and figures over sweeps and runs
   profile [...] -- COMMAND   record where a program's time goes, by process and level
   report DIR                 what a recorded session says; also trace, diff, inspect-session
+  sessions [DIR...]          the recorded sessions in folders; also merge-sessions
   advise DIR                 what to change in the program, and what it would gain
   completion bash|zsh        a script that completes commands and options
 

@@ -444,11 +444,11 @@ def test_marks_pickle_by_name() -> None:
 
 
 def test_metadata_reaches_a_listener() -> None:
-    heard: list[dict[str, Any]] = []
-    marks.listen_to_metadata(heard.append)
+    heard: list[tuple[str, dict[str, Any]]] = []
+    marks.listen(lambda event, values: heard.append((event, values)))
     try:
         profile.metadata(env="Hopper-v5")
     finally:
-        marks.listen_to_metadata(None)
-    assert heard == [{"env": "Hopper-v5"}]
+        marks.listen(None)
+    assert heard == [("metadata", {"values": {"env": "Hopper-v5"}})]
     assert marks.known_metadata()["env"] == "Hopper-v5"

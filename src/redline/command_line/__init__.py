@@ -21,6 +21,8 @@ COMMANDS: dict[str, str] = {
     "advise": "redline.profile.commands:advise_main",
     "diff": "redline.profile.commands:diff_main",
     "inspect-session": "redline.profile.commands:inspect_main",
+    "sessions": "redline.profile.commands:sessions_main",
+    "merge-sessions": "redline.profile.commands:merge_main",
     "completion": "redline.command_line.completion:print_completion",
 }
 """Command -> module:function: the further arguments -> an exit code or None."""

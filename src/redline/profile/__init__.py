@@ -9,10 +9,15 @@ In a program, all of them free of charge until a session records:
         action = policy(obs)
     with profile.phase("warm-up"): ...      # a stretch of the whole process
     profile.step()                          # one step of the program
+    profile.progress(env_steps, 1_000_000)
+    profile.process_name("learner")
     profile.metadata(env="Hopper-v5")
 
     with profile.session("profile-dir"):    # record this block
         train()
+
+In a script with an argument parser `profile.add_arguments(parser)` and
+`profile.start_from(arguments)` do the latter where `--profile DIR` is given.
 
 From outside, for a program that knows nothing of it: `redline profile -- python program.py`.
 
@@ -23,17 +28,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from redline.profile.marks import metadata, operation, phase, step
+from redline.profile.marks import metadata, operation, phase, process_name, progress, step
 
 if TYPE_CHECKING:
     from redline.profile.analyse.overlap import overlap
+    from redline.profile.arguments import add_arguments, start_from
     from redline.profile.record.recorder import session
 
-__all__ = ["metadata", "operation", "overlap", "phase", "session", "step"]
+__all__ = [
+    "add_arguments",
+    "metadata",
+    "operation",
+    "overlap",
+    "phase",
+    "process_name",
+    "progress",
+    "session",
+    "start_from",
+    "step",
+]
 
 _HOMES = {
+    "add_arguments": "redline.profile.arguments",
     "overlap": "redline.profile.analyse.overlap",
     "session": "redline.profile.record.recorder",
+    "start_from": "redline.profile.arguments",
 }
 
 

@@ -10,6 +10,8 @@ Each takes its arguments as a list and returns an exit status:
 | `advise_main` | `redline advise DIR` or `redline advise --check "CMD A" "CMD B"` |
 | `diff_main` | `redline diff DIR_A DIR_B` |
 | `inspect_main` | `redline inspect-session DIR` |
+| `sessions_main` | `redline sessions [DIR...]` |
+| `merge_main` | `redline merge-sessions DIR DIR... --out DIR` |
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, ProfileError, RedlineError, UnknownNameError
 from redline.plain_text import printable
-from redline.profile.record.options import MODES, Options
+from redline.profile.arguments import add_options, options_of
 
 if TYPE_CHECKING:
     from redline.profile.analyse.summary import Summary
@@ -36,8 +38,10 @@ __all__ = [
     "diff_main",
     "inspect_main",
     "main",
+    "merge_main",
     "profile_main",
     "report_main",
+    "sessions_main",
     "trace_main",
 ]
 
@@ -49,22 +53,7 @@ def profile_main(argv: Sequence[str]) -> int:
     own, command = _split(list(argv))
     arguments = _profile_parser().parse_args(own)
     directory = Path(arguments.out or time.strftime("profile-%Y%m%d-%H%M%S"))
-    options = Options(
-        mode=arguments.mode,
-        watch=tuple(arguments.watch),
-        delay_s=arguments.delay_s,
-        for_s=arguments.for_s,
-        delay_steps=arguments.delay_steps,
-        for_steps=arguments.for_steps,
-        memory_mb=arguments.memory_mb,
-        max_events_per_s=arguments.max_events_per_s,
-        lines=not arguments.no_lines,
-        calibrate=not arguments.no_calibration,
-        sample_hz=arguments.sample_hz,
-        gpu_window_s=arguments.gpu_window_s,
-        gpu_every_s=arguments.gpu_every_s,
-    )
-    status = run_profiled(command, directory, options)
+    status = run_profiled(command, directory, options_of(arguments))
     sys.stderr.write(f"redline profile: recorded to {directory}; see: redline report {directory}\n")
     return status
 
@@ -83,79 +72,10 @@ def _profile_parser() -> argparse.ArgumentParser:
         description="Record where the time of a program, and of the Python processes it starts, "
         "goes. The program needs no change.",
     )
-    add, usual = parser.add_argument, Options()
-    add("--out", metavar="DIR", help="new session directory (default: profile-DATE-TIME)")
-    add(
-        "--mode",
-        choices=MODES,
-        default="full",
-        help="light: marks, env calls, backward and optimizers; full: native calls, too; "
-        "sample: a sampler that checks the shares of full (default: full)",
+    parser.add_argument(
+        "--out", metavar="DIR", help="new session directory (default: profile-DATE-TIME)"
     )
-    add("--delay-s", type=float, default=0.0, metavar="X", help="start X seconds late (default: 0)")
-    add("--for-s", type=float, default=0.0, metavar="X", help="record X seconds (default: 0, all)")
-    add(
-        "--delay-steps",
-        type=int,
-        default=0,
-        metavar="N",
-        help="start after N calls of profile.step() (default: 0)",
-    )
-    add("--for-steps", type=int, default=0, metavar="N", help="record N steps (default: 0, all)")
-    add(
-        "--watch",
-        action="append",
-        default=[],
-        metavar="MODULE:FUNCTION",
-        help="count this function as simulator; may be repeated",
-    )
-    add(
-        "--memory-mb",
-        type=float,
-        default=64.0,
-        metavar="X",
-        help="bound of the event buffers per process, MB (default: 64)",
-    )
-    add(
-        "--max-events-per-s",
-        type=float,
-        default=usual.max_events_per_s,
-        metavar="X",
-        help="mode full: events of a process, on average; where more come, native calls are "
-        "observed part of the time, and the report says so; 0: any number (default: 300000)",
-    )
-    add(
-        "--sample-hz",
-        type=float,
-        default=usual.sample_hz,
-        metavar="X",
-        help="look X times a second, in any mode, or less often where that would cost over 5%% of "
-        "a core (default: 100 at 1%% in mode sample, else not)",
-    )
-    add(
-        "--gpu-window-s",
-        type=float,
-        default=usual.gpu_window_s,
-        metavar="X",
-        help="seconds of each window in which the GPU is observed; 0 for none (default: 1)",
-    )
-    add(
-        "--gpu-every-s",
-        type=float,
-        default=usual.gpu_every_s,
-        metavar="X",
-        help="seconds from the begin of one such window to the next (default: 20)",
-    )
-    add(
-        "--no-lines",
-        action="store_true",
-        help="mode sample: do not look for the hottest Python lines, 100 times a second",
-    )
-    add(
-        "--no-calibration",
-        action="store_true",
-        help="leave out the short blocks without the probe, from which its cost is estimated",
-    )
+    add_options(parser.add_argument)
     return parser
 
 
@@ -304,6 +224,48 @@ def inspect_main(argv: Sequence[str]) -> int:
     return 0
 
 
+def sessions_main(argv: Sequence[str]) -> int:
+    """`redline sessions`: the sessions in some folders, each in a line."""
+    parser = argparse.ArgumentParser(
+        prog="redline sessions",
+        description="The profile sessions in folders and below, the oldest first.",
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", nargs="*", default=["."], help="folder (default: this one)"
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="print this (default: text)"
+    )
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.session_list import list_sessions, render_sessions, rows_to_json
+
+    rows = list_sessions(arguments.directory)
+    if arguments.format == "json":
+        sys.stdout.write(json.dumps(rows_to_json(rows)) + "\n")
+    elif rows:
+        sys.stdout.write(render_sessions(rows))
+    else:
+        sys.stdout.write("no profile sessions there\n")
+    return 0
+
+
+def merge_main(argv: Sequence[str]) -> int:
+    """`redline merge-sessions`: one session out of several of the same machine."""
+    parser = argparse.ArgumentParser(
+        prog="redline merge-sessions",
+        description="Write one session that holds the processes of several, which were recorded "
+        "on one machine without a restart in between. They stay as they are.",
+    )
+    parser.add_argument("directory", metavar="DIR", nargs="+", help="session directory")
+    parser.add_argument("--out", required=True, metavar="DIR", help="new session directory")
+    arguments = parser.parse_args(list(argv))
+    from redline.profile.merge import merge_sessions
+
+    merged = merge_sessions(arguments.directory, arguments.out)
+    sys.stderr.write(f"redline merge-sessions: wrote {merged}; see: redline report {merged}\n")
+    return 0
+
+
 def trace_main(argv: Sequence[str]) -> int:
     """`redline trace`: a file for ui.perfetto.dev or speedscope.app."""
     parser = argparse.ArgumentParser(
@@ -438,6 +400,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "advise": advise_main,
     "diff": diff_main,
     "inspect-session": inspect_main,
+    "sessions": sessions_main,
+    "merge-sessions": merge_main,
 }
 
 

@@ -5,7 +5,7 @@ DIR/
   session.json                 format, version, mode, command, machine; hashes of all files
   lock                         held while the process that made the session lives
   processes/<pid>-<start>/
-    process.jsonl              one JSON object per line: start, name, metadata, end, ...
+    process.jsonl              a JSON object per line: start, name, progress, end, ...
     names.jsonl                [id, kind, name, level, module] per line
     thread-00000.arrow         events of one thread: delta_ns uint32, code uint16
     monitor.arrow              heartbeats, resident memory, CPU time of the process

@@ -1,4 +1,4 @@
-"""What a program says about itself: operations, phases, steps and metadata.
+"""What a program says about itself: operations, phases, steps, progress, its name and metadata.
 
 A mark costs about 100 ns while nothing records, the `with` included, and never touches the GPU.
 Without the C extension the marks do nothing; only starting a session needs it.
@@ -8,6 +8,8 @@ Without the C extension the marks do nothing; only starting a session needs it.
 | `operation(name)` | what this thread is doing; nested, the innermost wins | the thread |
 | `phase(name)` | which part of the run this is | the process |
 | `step()` | one step of the program is done | the process |
+| `progress(done, total)` | how much of its work is done | the process |
+| `process_name(name)` | what it is called in reports | the process |
 | `metadata(**values)` | a fact about the run, kept with the session | the process |
 """
 
@@ -15,7 +17,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
+import os
 from typing import TYPE_CHECKING, Any
+
+from redline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +36,15 @@ __all__ = [
     "operation",
     "operation_times",
     "phase",
+    "process_name",
+    "progress",
     "step",
     "unwrapped",
 ]
 
 _metadata: dict[str, Any] = {}
-_metadata_listeners: list[Callable[[dict[str, Any]], None]] = []
+_listener: Callable[[str, dict[str, Any]], None] | None = None
+_name: str | None = None  # what this process calls itself
 
 try:
     from redline.profile import _native
@@ -113,8 +122,60 @@ def metadata(**values: Any) -> None:
         **values: anything JSON can hold; other objects are kept as their `repr`.
     """
     _metadata.update(values)
-    for listener in list(_metadata_listeners):
-        listener(values)
+    if _listener is not None:
+        _listener("metadata", {"values": values})
+
+
+def process_name(name: str) -> None:
+    """Name this process in reports, now or when a session starts.
+
+    A process that is forked from it has its own name.
+
+    Args:
+        name: a short text, such as "learner".
+
+    Raises:
+        ConfigError: if it is no text, or empty.
+    """
+    global _name
+    if not name or not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(
+            f"the name of a process must be a text, not {name!r}. Give a short one such as "
+            '"learner"'
+        )
+    _name = name
+    if _listener is not None:
+        _listener("name", {"name": name})
+
+
+def progress(done: float, total: float) -> None:
+    """Say how much of its work the program has done; call it as often as you like.
+
+    Reports show the percentage, how fast it grew while the session recorded, and how long the whole
+    would take at that speed.
+
+    Args:
+        done: so far, in any unit: env_steps, updates, seconds.
+        total: when all is done, in the same unit; more than 0.
+
+    Raises:
+        ConfigError: if a session is open and these are no such numbers.
+    """
+    if _listener is None:
+        return
+    if not (_is_number(done) and _is_number(total) and done >= 0 and total > 0):
+        raise ConfigError(
+            f"progress({done!r}, {total!r}) is none: give what is done, 0 or more, and the total, "
+            "more than 0, as numbers"
+        )
+    _listener("progress", {"done": float(done), "total": float(total)})
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False
 
 
 def known_metadata() -> dict[str, Any]:
@@ -122,11 +183,27 @@ def known_metadata() -> dict[str, Any]:
     return dict(_metadata)
 
 
-def listen_to_metadata(listener: Callable[[dict[str, Any]], None] | None) -> None:
-    """Call `listener` with facts given from now on; None ends that."""
-    _metadata_listeners.clear()
-    if listener is not None:
-        _metadata_listeners.append(listener)
+def known_name() -> str | None:
+    """What this process has called itself."""
+    return _name
+
+
+def _forget_name() -> None:
+    global _name
+    _name = None
+
+
+os.register_at_fork(after_in_child=_forget_name)
+
+
+def listen(listener: Callable[[str, dict[str, Any]], None] | None) -> None:
+    """Call `listener` with what is said from now on; None ends that.
+
+    Args:
+        listener: takes `metadata`, `name` or `progress`, and its values.
+    """
+    global _listener
+    _listener = listener
 
 
 def decorate(mark: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ since its `base_ns`; add that for CLOCK_MONOTONIC.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,13 @@ from redline.profile import layout, levels
 from redline.profile.seal import broken_seals
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
+READ_NOTES = (
+    "start",
+    "end",
+    "metadata",
+    "progress",
+    "counters",
+)  # and those that may be of any kind
 ROW_BYTES = 6  # uint32 and uint16
 LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
 LARGEST = 1 << 62  # of times in ns: what is more is no time
@@ -38,8 +46,10 @@ ROWS_IN_HEADER = struct.Struct("<Q")
 MAP_BYTES = 1 << 25  # of a file, mapped at once: what is mapped counts as memory in use
 
 __all__ = [
+    "Counted",
     "Name",
     "Process",
+    "Reported",
     "Rows",
     "Session",
     "Shard",
@@ -210,6 +220,24 @@ class _Sound:
         return len(codes)
 
 
+class Reported(NamedTuple):
+    """One line of progress, as a program reported it."""
+
+    time_ns: int  # CLOCK_MONOTONIC
+    window: int  # of the recording, in which it was said
+    done: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a process's counters said, summed over its recorded threads."""
+
+    names: list[str]
+    absent: str  # why there are no others
+    counts: dict[int, list[float]]  # of each operation's id, 0 for none
+
+
 @dataclass
 class Process:
     """One process of a session."""
@@ -222,6 +250,8 @@ class Process:
     names: dict[int, Name]
     problems: list[str] = field(default_factory=list)
     event_limit: float = 0.0  # a second, where more came; else 0
+    progress: list[Reported] = field(default_factory=list)  # in the order of their lines
+    counted: Counted | None = None
 
     @property
     def pid(self) -> int:
@@ -319,6 +349,7 @@ class Session:
     manifest: dict[str, Any]
     processes: list[Process]
     problems: list[str] = field(default_factory=list)  # of no process that can be named
+    seal_problems: list[str] = field(default_factory=list)  # of these, what was changed since
 
     @property
     def mode(self) -> str:
@@ -524,8 +555,8 @@ def _has(note: dict[str, Any], *keys: str) -> bool:
 
 
 def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
-    """What process.jsonl says: `start`, `end`, `name` and `metadata`, as far as it does."""
-    found: dict[str, Any] = {"metadata": {}}
+    """What process.jsonl says, by event, as far as it makes sense."""
+    found: dict[str, Any] = {"metadata": {}, "progress": []}
     for line in _lines(directory / "process.jsonl", problems):
         note = cast(dict[str, Any], line) if isinstance(line, dict) else {}
         event: Any = note.get("event")
@@ -538,13 +569,54 @@ def _read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             found["limit"] = float(note["events_per_s"])
         elif event == "lines" and "absent" in note:
             problems.append(printable(str(note["absent"])))
-        elif event == "name":
-            found["name"] = note.get("name")
-        elif event == "metadata" and isinstance(note.get("values"), dict):
-            found["metadata"].update(note["values"])
-        elif not isinstance(event, str) or event in ("start", "end", "metadata"):
+        elif event == "counters" and (counted := _counted(note)) is not None:
+            found["counters"] = counted
+        elif not _add_said(found, event, note) and (
+            not isinstance(event, str) or event in READ_NOTES
+        ):
             problems.append("process.jsonl: a line that makes no sense, ignored")
     return found
+
+
+def _add_said(found: dict[str, Any], event: Any, note: dict[str, Any]) -> bool:
+    """Add what the program said of itself, if this is that."""
+    if event == "name":
+        found["name"] = note.get("name")
+    elif event == "metadata" and isinstance(note.get("values"), dict):
+        found["metadata"].update(note["values"])
+    elif event == "progress" and (line := _reported(note)) is not None:
+        found["progress"].append(line)
+    else:
+        return False
+    return True
+
+
+def _reported(note: dict[str, Any]) -> Reported | None:
+    done, total = note.get("done"), note.get("total")
+    if not _has(note, "time_ns", "window") or type(done) is not float or type(total) is not float:
+        return None
+    if not (0 <= done < math.inf and 0 < total < math.inf):
+        return None
+    return Reported(note["time_ns"], note["window"], done, total)
+
+
+def _counted(note: dict[str, Any]) -> Counted | None:
+    names, counts = note.get("names"), note.get("counts")
+    if not isinstance(names, list) or not isinstance(counts, dict):
+        return None
+    try:
+        texts = [printable(name) for name in cast(list[Any], names)]
+        rows = {
+            int(number): [float(value) for value in values]
+            for number, values in cast(dict[str, Any], counts).items()
+        }
+        sound = all(
+            len(row) == len(texts) and all(0 <= value < math.inf for value in row)
+            for row in rows.values()
+        )
+        return Counted(texts, printable(note.get("absent")), rows) if sound else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _read_names(directory: Path, problems: list[str]) -> dict[int, Name]:
@@ -577,7 +649,21 @@ def _read_process(directory: Path) -> Process | None:
         problems.append(f"not all of it could be written: {reason}")
     name = printable(str(notes["name"]))
     limit: float = notes.get("limit", 0.0)
-    return Process(directory, start, end, name, notes["metadata"], names, problems, limit)
+    counted: Counted | None = notes.get("counters")
+    if counted is not None and counted.absent:
+        problems.append(counted.absent)
+    return Process(
+        directory,
+        start,
+        end,
+        name,
+        notes["metadata"],
+        names,
+        problems,
+        limit,
+        notes["progress"],
+        counted,
+    )
 
 
 def printable(text: Any) -> str:
@@ -648,5 +734,5 @@ def open_session(directory: str | Path) -> Session:
     _tell_apart(processes)
     problems = [f"{name}: nothing says what it is" for name, p in found.items() if p is None]
     problems += [f"{printable(name)}: a link, which is not followed" for name in links]
-    problems += broken_seals(path, manifest)
-    return Session(path, manifest, processes, problems)
+    changed = broken_seals(path, manifest)
+    return Session(path, manifest, processes, problems + changed, changed)

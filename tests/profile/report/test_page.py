@@ -24,7 +24,7 @@ pytest.importorskip("plotly")
 
 from redline.profile import levels
 from redline.profile.analyse.processes import WaitsFor
-from redline.profile.analyse.summary import ShareRow, summarize
+from redline.profile.analyse.summary import CounterRow, ShareRow, summarize
 from redline.profile.commands import main
 from redline.profile.gpu.activity import DeviceBusy, Launched
 from redline.profile.reader import open_session
@@ -396,4 +396,24 @@ def test_a_session_without_processes_is_a_page(open_page: Any, recorded: Path) -
     session = dataclasses.replace(open_session(recorded), processes=[])
     page = open_page(render_html(session, summarize(session)))
     assert page.breakdown() == {}
+    assert page.complaints == []
+
+
+def test_progress_and_counters_are_shown(open_page: Any, recorded: Path) -> None:
+    """40 of 100 done; the counters of two operations, the one with more of the first on top."""
+    summary = summarize(recorded)
+    first, *others = summary.processes
+    told = dataclasses.replace(
+        first, progress_done=40.0, progress_total=100.0, progress_per_s=2.0, progress_whole_s=50.0
+    )
+    counters = [
+        CounterRow(first.name, first.pid, operation, counter, float(value))
+        for operation, values in {"few": (5, 7), "many": (12_000, 3)}.items()
+        for counter, value in zip(("instructions", "page faults"), values, strict=True)
+    ]
+    changed = dataclasses.replace(summary, processes=[told, *others], counters=counters)
+    page = open_page(render_html(open_session(recorded), changed))
+    assert "40.0 % done, all in 50" in page.tab.inner_text("#tree")
+    lines = page.tab.inner_text("#counted").splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["operation", "many", "few"]
     assert page.complaints == []

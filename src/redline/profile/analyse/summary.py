@@ -25,6 +25,7 @@ from redline.profile.analyse.correction import (
 )
 from redline.profile.analyse.decoded import Stream
 from redline.profile.analyse.processes import Waits, WaitsFor, WaitSums, session_span
+from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.stacks import (
     PythonFunction,
@@ -46,6 +47,7 @@ from redline.profile.gpu.activity import (
     device_busy,
 )
 from redline.profile.gpu.records import GpuWindow, read_windows
+from redline.profile.marks import OTHER
 from redline.profile.reader import Process, Session, open_session
 
 MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
@@ -54,6 +56,7 @@ Costs = dict[tuple[str, str], tuple[float, float]]  # (phase, operation): ns, st
 
 __all__ = [
     "Cell",
+    "CounterRow",
     "FunctionRow",
     "ProcessRow",
     "ShareRow",
@@ -76,6 +79,10 @@ class ProcessRow:
     metadata: dict[str, Any]
     problems: list[str]
     steps: int = 0  # calls of `profile.step()` in the recorded time
+    progress_done: float = math.nan  # as last reported by `profile.progress`
+    progress_total: float = math.nan
+    progress_per_s: float = math.nan  # in the recorded time
+    progress_whole_s: float = math.nan  # from nothing to all, at that speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,17 @@ class FunctionRow:
     total_s: float  # of the observed ones
     estimated_calls: float = math.nan  # with those in calibration blocks, which are not observed
     estimated_s: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRow:
+    """One counter of one operation, over the recorded threads of a process."""
+
+    process: str
+    pid: int
+    operation: str
+    counter: str
+    count: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +178,7 @@ class Summary:
     python_functions: list[PythonFunction] = field(default_factory=list)  # sampled, main threads
     python_lines: list[PythonLine] = field(default_factory=list)
     too_deep_events: int = 0  # of the dropped ones, those nested too deeply
+    counters: list[CounterRow] = field(default_factory=list)  # see `record.counters`
     attributed: float = math.nan  # share of the recorded time that has a level; in full mode only
 
     def to_json(self) -> dict[str, Any]:
@@ -289,6 +308,7 @@ def _summary(
         threads=[row for each in sums for row in each.threads.rows()],
         python_functions=[row for each in seen for row in python_functions(*each)],
         python_lines=[row for each in seen for row in python_lines(*each)],
+        counters=[row for each in sums for row in _counter_rows(each.process)],
         attributed=_attributed([each.cells for each in sums])
         if session.mode == "full"
         else math.nan,
@@ -466,6 +486,7 @@ def _cell_rows(process: Process, cells: Cells, costs: Costs, is_corrected: bool)
 
 def _process_row(sums: _ProcessSums) -> ProcessRow:
     process = sums.process
+    progress = progress_of(process.progress)
     return ProcessRow(
         name=process.name,
         pid=process.pid,
@@ -476,6 +497,10 @@ def _process_row(sums: _ProcessSums) -> ProcessRow:
         metadata=process.metadata,
         problems=list(process.problems),
         steps=sums.steps,
+        progress_done=progress.done if progress else math.nan,
+        progress_total=progress.total if progress else math.nan,
+        progress_per_s=progress.per_s if progress else math.nan,
+        progress_whole_s=progress.whole_s if progress else math.nan,
     )
 
 
@@ -507,4 +532,20 @@ def _function_rows(sums: _ProcessSums) -> list[FunctionRow]:
         )
         for name in process.names.values()
         if name.kind == "call" and name.level != levels.PYTHON and sums.calls[name.id]
+    ]
+
+
+def _counter_rows(process: Process) -> list[CounterRow]:
+    """Of each operation, by name; what was counted in none is `other`."""
+    counted = process.counted
+    if counted is None:
+        return []
+    totals: dict[tuple[str, str], float] = defaultdict(float)
+    for number, values in counted.counts.items():
+        name = process.names.get(number)
+        for counter, value in zip(counted.names, values, strict=True):
+            totals[name.name if name is not None else OTHER, counter] += value
+    return [
+        CounterRow(process.name, process.pid, operation, counter, count)
+        for (operation, counter), count in totals.items()
     ]

@@ -139,6 +139,9 @@ static PyObject *set_active(PyObject *module, PyObject *arg) {
         }
         for (t = rl_first_thread(); t != NULL; t = t->next) {
             t->tallied_ns = now;
+            if (t->counters != NULL) {
+                rl_count(t, 0);
+            }
         }
     }
     rl_active = (int)wanted;
@@ -260,7 +263,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddFunctions(module, rl_mark_methods) < 0 ||
         PyModule_AddFunctions(module, rl_boundary_methods) < 0 ||
-        PyModule_AddFunctions(module, rl_release_methods) < 0 || rl_marks_ready(module) < 0 ||
+        PyModule_AddFunctions(module, rl_release_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_counter_methods) < 0 || rl_marks_ready(module) < 0 ||
         rl_wrapper_ready(module) < 0 || rl_boundary_ready(module) < 0) {
         Py_XDECREF(module);
         return NULL;

@@ -56,7 +56,7 @@ enum {
 /* What is being recorded, as bits of rl_active. */
 enum { RL_ACTIVE_MARKS = 1, RL_ACTIVE_CALLS = 2 };
 
-enum { RL_MAX_DEPTH = 2048, RL_RESERVE = 8 };
+enum { RL_MAX_DEPTH = 2048, RL_RESERVE = 8, RL_MAX_COUNTERS = 8 };
 
 typedef struct {
     const void *key;   /* identity of the callable, frame or code that will end this */
@@ -75,6 +75,8 @@ typedef struct {
     int64_t time_ns; /* while this id was the innermost operation; at 0: while none was */
     uint64_t ends;   /* marks of this id that ended */
 } RlTally;
+
+typedef struct RlCounters RlCounters;
 
 typedef struct RlThread {
     /* Shared with the writer. */
@@ -99,6 +101,7 @@ typedef struct RlThread {
     uint8_t sealed;      /* inside a region whose inner levels are not told apart */
     RlTally *tallies;    /* [RL_MAX_ID + 1], NULL while nobody asked */
     int64_t tallied_ns;  /* up to when they go */
+    RlCounters *counters; /* of the processor, NULL while nothing counts */
     _Atomic uint64_t dropped;
     /* The writer's. */
     int file;
@@ -138,8 +141,22 @@ void rl_close_all(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
 void rl_hook_failed(PyObject *hook);
 
+/* Counters. */
+extern int rl_num_counters;
+void rl_counters_begin(RlThread *t);
+void rl_counters_end(RlThread *t);
+void rl_counters_reset(void);
+void rl_count(RlThread *t, int counts);
+
+static inline void rl_count_if_counting(RlThread *t) {
+    if (t->counters != NULL) {
+        rl_count(t, 1);
+    }
+}
+
 /* What the thread did since the last time belongs to its present operation. */
 static inline void rl_tally_time(RlThread *t, int64_t now_ns) {
+    rl_count_if_counting(t);
     if (t->tallies != NULL) {
         t->tallies[t->op].time_ns += now_ns - t->tallied_ns;
         t->tallied_ns = now_ns;
@@ -161,6 +178,7 @@ extern PyMethodDef rl_writer_methods[];
 extern PyMethodDef rl_mark_methods[];
 extern PyMethodDef rl_boundary_methods[];
 extern PyMethodDef rl_release_methods[];
+extern PyMethodDef rl_counter_methods[];
 int rl_marks_ready(PyObject *module);
 int rl_wrapper_ready(PyObject *module);
 int rl_boundary_ready(PyObject *module);

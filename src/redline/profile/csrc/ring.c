@@ -143,6 +143,7 @@ static RlThread *new_thread(void) {
     t->sealed = 0;
     free(t->tallies);
     t->tallies = NULL;
+    rl_counters_begin(t);
     t->file = -1;
     t->opened = 0;
     t->reported_drops = 0;
@@ -177,6 +178,7 @@ int rl_session_begin(uint64_t words, int64_t budget) {
         exit_key_made = pthread_key_create(&exit_key, on_thread_exit) == 0;
     }
     rl_session++;
+    rl_counters_reset();
     next_index = 0;
     base_ns = rl_now();
     ring_words = words;
@@ -195,6 +197,7 @@ void rl_session_end(void) {
     while (t != NULL) {
         RlThread *next = t->next;
         rl_release_ring(t);
+        rl_counters_end(t);
         t->next = free_structs;
         free_structs = t;
         t = next;

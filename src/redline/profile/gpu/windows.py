@@ -66,7 +66,8 @@ class GpuWindows:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, once the program uses a device."""
+        """Begin, once the program uses a device; after `stop` again."""
+        self._over.clear()
         self._thread = threading.Thread(target=self._run, name="redline-profile-gpu", daemon=True)
         self._thread.start()
 

@@ -94,6 +94,10 @@ class Companions:
 
         if not device_present():
             return
+        if self._gpu is not None:  # of an earlier window
+            self._gpu.stop()
+            self._gpu.start()
+            return
         from redline.profile.gpu.collector import KinetoCollector
 
         self._gpu = GpuWindows(

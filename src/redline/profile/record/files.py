@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -63,6 +64,7 @@ def create_session(directory: Path, *, mode: str, command: list[str]) -> Session
             "command": command,
             "created_unix_s": time.time(),
             "machine": platform.platform(),
+            "boot_id": _boot_id(),  # since which start of the machine its clock counts
             "cpus": os.cpu_count(),
             "python": platform.python_version(),
             **UNSEALED,
@@ -75,6 +77,19 @@ def create_session(directory: Path, *, mode: str, command: list[str]) -> Session
             f"cannot write a session to {directory}: {error}. Give a directory that can be written"
         ) from error
     return SessionLock(lock, directory)
+
+
+def _boot_id() -> str:
+    """Names a machine's present start; "" where the system does not tell."""
+    try:
+        if sys.platform == "darwin":
+            command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(
+                command, capture_output=True, text=True, check=False
+            ).stdout.strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _refuse_used(directory: Path) -> None:

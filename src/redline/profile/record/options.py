@@ -21,8 +21,8 @@ class Options:
     """Settings of a recording.
 
     Raises:
-        ConfigError: if a number is negative, not finite, or too large; if GPU windows would
-            overlap; if what to watch is no function's name.
+        ConfigError: if a number is negative, not finite, or too large; if windows would overlap or
+            never end; if what to watch is no function's name.
         UnknownNameError: if the mode is not one of `MODES`.
     """
 
@@ -34,12 +34,17 @@ class Options:
     for_s: float = 0.0  # seconds to record, 0 for all
     delay_steps: int = 0  # profile.step() calls before recording starts
     for_steps: int = 0  # steps to record, 0 for all
+    every_s: float = 0.0  # from the begin of one window to that of the next; 0: there is one
+    every_steps: int = 0  # the same in steps
+    repeat: int = 0  # windows, 0 for any number
+    exit_after_window: bool = False  # end the program after the last window
     memory_mb: float = 64.0  # bound of the rings of one process
     sample_hz: float = 0.0  # sample in any mode; 0: in mode sample only, at its own rate
     gpu_window_s: float = 1.0  # length of the windows in which the GPU is observed, 0 for none
     gpu_every_s: float = 20.0  # from the begin of one to the begin of the next
     lines: bool = True  # look at the Python stack 100 times a second, in mode sample
     max_events_per_s: float = 300_000.0  # on average, of native calls in full mode; 0: any number
+    counters: bool = False  # of the processor and the kernel, read whenever the operation changes
     calibrate: bool = True  # measure the probe's own cost in short blocks without it
 
     def __post_init__(self) -> None:
@@ -71,6 +76,38 @@ class Options:
                 f"gpu_window_s={self.gpu_window_s:g} does not fit into gpu_every_s="
                 f"{self.gpu_every_s:g}: windows would overlap. Give shorter windows, or longer "
                 "times from one to the next"
+            )
+
+        self._check_windows()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there may be more windows than one."""
+        return self.every_s > 0 or self.every_steps > 0
+
+    def _check_windows(self) -> None:
+        has_length = self.for_s > 0 or self.for_steps > 0
+        if self.repeats and not has_length:
+            raise ConfigError(
+                f"every_s={self.every_s:g}, every_steps={self.every_steps}: windows that never end "
+                "cannot repeat. Give for_s or for_steps, the length of one"
+            )
+        if self.repeat > 1 and not self.repeats:
+            raise ConfigError(
+                f"repeat={self.repeat} does not say when. Give every_s or every_steps, from the "
+                "begin of one window to the begin of the next"
+            )
+        for unit in ("s", "steps"):
+            length, every = getattr(self, f"for_{unit}"), getattr(self, f"every_{unit}")
+            if 0 < every <= length:
+                raise ConfigError(
+                    f"for_{unit}={length:g} leaves nothing of every_{unit}={every:g} unrecorded. "
+                    "Give shorter windows, or record all"
+                )
+        if self.exit_after_window and not (has_length and (self.repeat or not self.repeats)):
+            raise ConfigError(
+                "exit_after_window needs a last window. Give for_s or for_steps, and repeat if "
+                "there are several windows"
             )
 
     def to_json(self) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 from redline.errors import ProfileError
 from redline.profile import layout, marks
 from redline.profile.record.companions import Companions
+from redline.profile.record.early_exit import EarlyExit
 from redline.profile.record.exits import Exits
 from redline.profile.record.files import ProcessFiles, create_session
 from redline.profile.record.imports import PostImport
 from redline.profile.record.options import Options
+from redline.profile.record.said import Said
 from redline.profile.record.window import Window
 
 if TYPE_CHECKING:
     from redline.profile.record.boundary import Boundary
     from redline.profile.record.calibrate import Calibrator
+    from redline.profile.record.counters import Counters
 
 MARKS, CALLS = 1, 2
 
@@ -65,6 +69,10 @@ class Recorder:
         self._pid = 0
         self._base_ns = 0
         self._exits = Exits(self.stop)
+        self._said = Said(self._note, self._native.now)
+        self._window: Window | None = None
+        self._counters: Counters | None = None
+        self._early_exit: EarlyExit | None = None
 
     def start(self) -> None:
         """Begin to record, or to wait for the window.
@@ -79,6 +87,11 @@ class Recorder:
             from redline.profile.record.boundary import Boundary
 
             self._boundary = Boundary()
+        if self.options.counters:
+            from redline.profile.record.counters import Counters
+
+            self._counters = Counters()
+        early_exit = EarlyExit() if self.options.exit_after_window else None
         self._open_files()
         try:
             if self._boundary is not None:
@@ -91,7 +104,10 @@ class Recorder:
                 self._boundary.detach()
             self._native.stop()
             self._close_files()
+            if early_exit is not None:
+                early_exit.undo()
             raise
+        self._early_exit = early_exit
         self._patches = Patches(self._hooks)
         self._hooks.install()
         self._patches.operations()
@@ -100,7 +116,7 @@ class Recorder:
         self._patches.watch(self.options.watch)
         self._hooks.add("multiprocessing.process", self._name_workers)
         self._exits.install()
-        marks.listen_to_metadata(self._write_metadata)
+        marks.listen(self._said)
         self._open_window()
 
     def stop(self) -> dict[str, int]:
@@ -112,15 +128,20 @@ class Recorder:
         if self._files is None:
             return {}
         self._exits.remove()
+        self._close_windows()
         for name, statistics in self._companions.stop().items():
             self._note(name, **statistics)
-        marks.listen_to_metadata(None)
+        marks.listen(None)
+        self._said.end_window()
         self._end_calibration()
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
         self._native.set_active(0)
         if self._boundary is not None:
             self._boundary.detach()
+        self._note_counters()
+        if self._counters is not None:
+            self._counters.stop()
         self._patches.undo()
         self._hooks.remove()
         statistics = self._native.stop()
@@ -147,6 +168,9 @@ class Recorder:
         self._native.abandon()
         self._close_files()
         self._exits.forked()
+        self._close_windows()
+        self._said = Said(self._note, self._native.now)
+        marks.listen(self._said)
         try:
             self._open_files()
             self._companions.after_fork_in_child(self._files.directory, self._base_ns)
@@ -169,7 +193,9 @@ class Recorder:
         )
         self._files.start(self._base_ns, self.options.mode)
         if marks.known_metadata():
-            self._write_metadata(marks.known_metadata())
+            self._note("metadata", values=marks.known_metadata())
+        if (name := marks.known_name()) is not None:
+            self._note("name", name=name)
 
     def _open_companions(self) -> None:
         if self._files is not None:
@@ -193,9 +219,6 @@ class Recorder:
                 **statistics,
             )
 
-    def _write_metadata(self, values: dict[str, Any]) -> None:
-        self._note("metadata", values=values)
-
     def _note(self, event: str, **values: Any) -> None:
         if self._files is not None:
             self._files.note(event, **values)
@@ -216,8 +239,18 @@ class Recorder:
     # ------------------------------------------------------------------ the window
 
     def _open_window(self) -> None:
-        window = Window(self.options, self._begin_window, self._end_window)
-        window.open(self._native.set_step_hook)
+        over = self._early_exit.exit if self._early_exit is not None else _go_on
+        self._window = Window(self.options, self._begin_window, self._end_window, over)
+        self._window.open(self._native.set_step_hook)
+
+    def _close_windows(self) -> None:
+        """No more of them, and no end of the program; in a forked child of those of its parent."""
+        if self._window is not None and os.getpid() == self._pid:
+            self._window.close()
+        self._window = None
+        if self._early_exit is not None:
+            self._early_exit.undo()
+            self._early_exit = None
 
     def _begin_window(self) -> None:
         from redline.profile.record.calibrate import SCHEDULE, Calibrator, Limit
@@ -239,6 +272,7 @@ class Recorder:
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
+        self._said.begin_window()
         self._companions.begin()
 
     def _end_calibration(self) -> None:
@@ -255,14 +289,25 @@ class Recorder:
         if self._files is None:
             return
         self._companions.end()
+        self._said.end_window()
         self._end_calibration()
         self._native.set_block_hook(None, 0)
         if self._boundary is not None:
             self._boundary.pause()
         self._native.set_active(0)
+        self._note_counters()
+
+    def _note_counters(self) -> None:
+        """All that was counted so far: the last of these lines is read."""
+        if self._counters is not None:
+            self._note("counters", **self._counters.counted())
 
 
 # ---------------------------------------------------------------------- this process
+
+
+def _go_on() -> None:
+    """After the last window, where the program does not end with it."""
 
 
 def current() -> Recorder | None:
@@ -310,8 +355,17 @@ os.register_at_fork(
 
 def join(directory: Path, options: Options) -> None:
     """Record this process into an existing session until it ends."""
+    if options.exit_after_window:  # of those that it starts, none ends for this
+        os.environ[layout.ENVIRONMENT] = _named(
+            directory, replace(options, exit_after_window=False)
+        )
     _start(Recorder(directory, options))
     atexit.register(_stop)
+
+
+def _named(directory: Path, options: Options) -> str:
+    """A session and how to record into it, as one text."""
+    return f"{directory.resolve()}\n{options.to_json()}"
 
 
 def environment(directory: Path, options: Options) -> dict[str, str]:
@@ -321,7 +375,7 @@ def environment(directory: Path, options: Options) -> dict[str, str]:
     bootstrap = here / "bootstrap"
     path = os.environ.get("PYTHONPATH")
     return {
-        layout.ENVIRONMENT: f"{directory.resolve()}\n{options.to_json()}",
+        layout.ENVIRONMENT: _named(directory, options),
         layout.PACKAGE_PATH: str(package.parent),
         "PYTHONPATH": str(bootstrap) + (os.pathsep + path if path else ""),
     }
@@ -360,7 +414,7 @@ def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
         lock.discard()
         raise
     try:
-        os.environ.update(environment(path, settings))
+        os.environ.update(environment(path, replace(settings, exit_after_window=False)))
         try:
             yield recorder
         finally:

@@ -41,6 +41,7 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
         f"{process.wall_s:.3f} s recorded, {process.cpu_s:.3f} s CPU"
         + (f", {process.steps:,} steps" if process.steps else "")
     ]
+    lines += _progress(process)
     is_full = summary.mode == "full"
     for phase in dict.fromkeys(cell.phase for cell in cells):
         if phase:
@@ -55,8 +56,41 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
             lines.append(
                 f"    {row.total_s:10.3f} s {row.calls:10d} calls  {row.level:9s} {row.function}"
             )
+    lines += _counters(process, summary)
     lines += _threads(process, summary)
     lines += _python(process, summary)
+    return lines
+
+
+def _progress(process: ProcessRow) -> list[str]:
+    """How far the program says it is."""
+    if not process.progress_total > 0:  # also where it is nan
+        return []
+    done, total = process.progress_done, process.progress_total
+    said = f"  progress: {100 * done / total:.1f}% done ({done:,.6g} of {total:,.6g})"
+    if process.progress_per_s > 0:
+        said += (
+            f", {process.progress_per_s:,.6g} a second while recorded: "
+            f"{process.progress_whole_s:,.1f} s for all of it"
+        )
+    return [said]
+
+
+def _counters(process: ProcessRow, summary: Summary) -> list[str]:
+    """What the processor and the kernel counted, the operations with most of it first."""
+    rows = [row for row in summary.counters if row.pid == process.pid]
+    names = list(dict.fromkeys(row.counter for row in rows))
+    by_operation: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        by_operation[row.operation][row.counter] = row.count
+    if not rows:
+        return []
+    width = max(9, *map(len, by_operation))
+    head = "".join(f" {name:>{max(len(name), 15)}s}" for name in names)
+    lines = ["  counters by operation:", f"    {'operation':{width}s}{head}"]
+    for operation, counts in sorted(by_operation.items(), key=lambda item: -item[1][names[0]]):
+        cells = (f" {counts[name]:{max(len(name), 15)},.0f}" for name in names)
+        lines.append(f"    {operation:{width}s}{''.join(cells)}")
     return lines
 
 

@@ -360,6 +360,13 @@
     return found;
   }
 
+  /** What the program says of its work, and what the whole of it would take. */
+  function progress(process) {
+    if (!(process.progress_total > 0)) return "";
+    const said = `${percent(process.progress_done, process.progress_total)} done`;
+    return process.progress_per_s > 0 ? `${said}, all in ${seconds(process.progress_whole_s)} s` : said;
+  }
+
   function showTree() {
     const end = edges[last] || 1;
     const onGpu = (pid) => sum(summary.gpu_devices.filter((d) => d.pid === pid).map((d) => d.busy_ns)) / 1e9;
@@ -380,7 +387,8 @@
         make("td", { text: process.pid }), time(process.wall_s), time(process.cpu_s),
         make("td", { text: percent(process.cpu_s, process.wall_s) }), time(waiting),
         time(onGpu(process.pid)),
-        make("td", { text: process.ended ? "" : "did not end by itself", className: "text" }),
+        make("td", { text: [progress(process), process.ended ? "" : "did not end by itself"]
+          .filter(Boolean).join("; "), className: "text" }),
         make("td", { className: "text" }, life));
     });
     fill(byId("tree"), [heading("process"), heading("pid"), heading("recorded s"), heading("CPU s"),
@@ -478,6 +486,21 @@
       cellText(share(one.standard_error)), cellText(count(one.samples)))));
   }
 
+  function showCounters() {
+    const names = [...new Set(summary.counters.map((one) => one.counter))];
+    const rows = new Map();
+    for (const one of summary.counters) {
+      const key = JSON.stringify([one.pid, one.operation]);
+      if (!rows.has(key)) rows.set(key, { of: one, counts: {} });
+      rows.get(key).counts[one.counter] = one.count;
+    }
+    const lines = [...rows.values()].sort((a, b) => b.counts[names[0]] - a.counts[names[0]]);
+    byId("counters").hidden = lines.length === 0;
+    fill(byId("counted"), [heading("operation"), heading("process", "text"), ...names.map((name) => heading(name))],
+      lines.slice(0, 60).map(({ of, counts }) => make("tr", {}, cellText(of.operation),
+        cellText(of.process, "text"), ...names.map((name) => cellText(count(Math.round(counts[name])))))));
+  }
+
   function showFacts() {
     const rows = [];
     if (summary.attributed !== null) {
@@ -560,6 +583,7 @@
     showGpu();
     showOverhead();
     showShares();
+    showCounters();
     showFacts();
     show();
     byId("timeline").on("plotly_selected", (event) => {

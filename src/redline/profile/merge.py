@@ -1,0 +1,159 @@
+"""Merge sessions of one machine, which were recorded separately, into one.
+
+All times in a session are those of one clock, CLOCK_MONOTONIC, which begins when the machine
+starts. So sessions fit together if they were recorded on the same machine since the same start.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from redline.errors import ProfileError, SessionError
+from redline.profile import layout
+from redline.profile.reader import Session, open_session, read_whole
+from redline.profile.record.files import SessionLock, create_session
+
+__all__ = ["merge_sessions"]
+
+SAME = (("mode", "modes"), ("machine", "machines"), ("boot_id", "starts of a machine"))
+
+
+def merge_sessions(directories: Sequence[str | Path], output: str | Path) -> Path:
+    """Write a new session that holds the processes of all of these, and seal it.
+
+    Args:
+        directories: of the sessions, two or more.
+        output: of the new one; must not exist, or be empty.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        ProfileError: if they do not fit together.
+        SessionError: if one cannot be read, is not sealed or was changed, or if the new one cannot
+            be written.
+    """
+    places = [Path(directory) for directory in directories]
+    if len({place.resolve() for place in places}) < max(len(places), 2):
+        raise ProfileError(
+            "to merge means two sessions or more, each given once. Give their directories"
+        )
+    sessions = [open_session(place) for place in places]
+    for session in sessions:
+        _refuse_unsealed(session)
+    _refuse_misfits(sessions)
+    _refuse_same_pids(sessions)
+    command: list[str] = []
+    for session in sessions:
+        command += (["&"] if command else []) + _command(session)
+    target = Path(output)
+    lock = create_session(target, mode=sessions[0].mode, command=command)
+    try:
+        _fill(target, sessions, command)
+    except OSError as error:
+        _discard(lock, target)
+        raise SessionError(
+            f"cannot merge into {target}: {error}. Give a directory that can be written"
+        ) from error
+    lock.release()
+    return target
+
+
+def _refuse_unsealed(session: Session) -> None:
+    if not session.manifest.get("sealed") or session.seal_problems:
+        reason = (session.seal_problems or ["an earlier Redline recorded it without a seal"])[0]
+        raise SessionError(
+            f"{session.directory} cannot be merged: {reason}. Merge only what is as it was recorded"
+        )
+
+
+def _refuse_misfits(sessions: list[Session]) -> None:
+    first, *others = sessions
+    for key, what in SAME:
+        if key == "boot_id" and not all(each.manifest.get(key) for each in sessions):
+            raise ProfileError(
+                "a session does not say since which start of the machine its clock counts: an "
+                "earlier Redline recorded it, or the system does not tell. Record it again"
+            )
+        for other in others:
+            ours, theirs = first.manifest.get(key), other.manifest.get(key)
+            if ours != theirs:
+                raise ProfileError(
+                    f"{first.directory} and {other.directory} are of different {what}: {key} is "
+                    f"{ours!r} and {theirs!r}. {_reason(key)}"
+                )
+
+
+def _reason(key: str) -> str:
+    if key == "mode":
+        return "Their times mean different things: report them side by side"
+    return "Their clocks have nothing in common: report them side by side"
+
+
+def _refuse_same_pids(sessions: list[Session]) -> None:
+    owners = Counter(pid for s in sessions for pid in {process.pid for process in s.processes})
+    twice = sorted(pid for pid, number in owners.items() if number > 1)
+    if twice:
+        raise ProfileError(
+            f"pid {twice[0]} is in two of the sessions, and all tables go by it: the system gave "
+            "it again, or they ran in different containers. Merge the others, or record again"
+        )
+
+
+def _command(session: Session) -> list[str]:
+    command: Any = session.manifest.get("command")
+    return [str(word) for word in cast(list[Any], command)] if isinstance(command, list) else []
+
+
+def _created(session: Session) -> float:
+    created: Any = session.manifest.get("created_unix_s")
+    return float(created) if isinstance(created, int | float) else 0.0
+
+
+def _fill(target: Path, sessions: list[Session], command: list[str]) -> None:
+    for session in sessions:
+        for name in session.manifest["files"]:
+            if Path(name).parts[0] == "processes":
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(session.directory / name, target / name, follow_symlinks=False)
+    (target / layout.MACHINE_SAMPLES).write_text("".join(_samples(sessions)))
+    manifest = {
+        **json.loads((target / "session.json").read_text()),
+        **{key: sessions[0].manifest.get(key) for key in ("machine", "cpus", "python", "boot_id")},
+        "created_unix_s": min(_created(each) for each in sessions),
+        "command": command,
+        "merged": [
+            {key: each.manifest.get(key) for key in ("command", "created_unix_s", "sha256")}
+            for each in sessions
+        ],
+    }
+    (target / "session.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _samples(sessions: list[Session]) -> list[str]:
+    """What was read of the machine, in the order of time; what could be read is said once."""
+    heads: list[str] = []
+    rows: list[tuple[int, str]] = []
+    for session in sessions:
+        path = session.directory / layout.MACHINE_SAMPLES
+        for line in read_whole(path).splitlines() if path.exists() else []:
+            try:
+                row: Any = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            time_ns: Any = cast(dict[str, Any], row).get("time_ns") if isinstance(row, dict) else 0
+            if type(time_ns) is int:
+                rows.append((time_ns, line))
+            else:
+                heads.append(line)
+    return [f"{line}\n" for line in heads[:1] + [line for _, line in sorted(rows)]]
+
+
+def _discard(lock: SessionLock, target: Path) -> None:
+    shutil.rmtree(target / "processes", ignore_errors=True)
+    lock.discard()
