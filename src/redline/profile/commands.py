@@ -149,7 +149,7 @@ def _profile_parser() -> argparse.ArgumentParser:
     add(
         "--no-lines",
         action="store_true",
-        help="mode sample: do not look for the hottest Python lines, 100 times a second",
+        help="modes full and sample: do not look for the hottest Python lines, 100 times a second",
     )
     add(
         "--no-calibration",
@@ -188,7 +188,7 @@ def report_main(argv: Sequence[str]) -> int:
     for path in written:
         sys.stderr.write(f"wrote {path}\n")
     if arguments.format or not written:
-        _print_reports(arguments.format or "text", summaries)
+        _print_reports(arguments.format or "text", opened, summaries)
     return 0
 
 
@@ -232,7 +232,7 @@ def _write_reports(
         from redline.profile.report.html import render_html
 
         page = Path(arguments.html)
-        advice = page_advice(sessions[0])
+        advice = page_advice(sessions[0], summaries[0])
         page.write_text(render_html(sessions[0], summaries[0], advice), encoding="utf-8")
         written.append(page)
     if arguments.csv:
@@ -250,7 +250,7 @@ def _write_reports(
     return written
 
 
-def _print_reports(kind: str, summaries: list[Summary]) -> None:
+def _print_reports(kind: str, sessions: list[Session], summaries: list[Summary]) -> None:
     if kind == "json":
         found = [summary.to_json() for summary in summaries]
         sys.stdout.write(json.dumps(found[0] if len(found) == 1 else found) + "\n")
@@ -259,9 +259,14 @@ def _print_reports(kind: str, summaries: list[Summary]) -> None:
 
         write_table("cells", summaries, sys.stdout)
     else:
+        from redline.profile.advise.report import find_iteration
         from redline.profile.report.text import render_text
 
-        sys.stdout.write(printable("\n".join(render_text(summary) for summary in summaries)))
+        texts = [
+            render_text(summary, find_iteration(session, summary))
+            for session, summary in zip(sessions, summaries, strict=True)
+        ]
+        sys.stdout.write(printable("\n".join(texts)))
 
 
 def inspect_main(argv: Sequence[str]) -> int:

@@ -50,9 +50,10 @@ def test_steps_make_sessions_of_different_length_comparable() -> None:
     assert "B: dir, 3.000 s over all processes in 1,000 steps, 3,000.0 us each" in text
     assert "A has 2,000 steps, B 1,000" in text
     table = render_text(after).splitlines()
-    assert table[2].endswith("1.000 s CPU, 1,000 steps")
-    assert table[3].split()[:4] == ["operation", "s", "%", "us/step"]
-    assert table[4].split()[:4] == ["replay", "2.000", "66.7", "2000.0"]
+    assert table[1] == "largest operation: replay of program (pid 1), 2.000 s of work"
+    assert table[3].endswith("1.000 s CPU, 1,000 steps")
+    assert table[4].split()[:5] == ["operation", "s", "+-", "%", "us/step"]
+    assert table[5].split()[:5] == ["replay", "2.000", "-", "66.7", "2000.0"]
 
 
 def test_a_trace_is_well_nested_and_in_order(profiled: Any) -> None:

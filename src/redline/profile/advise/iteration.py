@@ -19,6 +19,15 @@ from numpy.typing import NDArray
 
 from redline.errors import ProfileError
 from redline.profile import levels
+from redline.profile.advise.counted import (
+    UPDATES,
+    HotLine,
+    Updates,
+    Waiting,
+    count_updates,
+    hot_lines,
+    who_waits,
+)
 from redline.profile.analyse.cells import Key
 from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.summary import Cell, Summary, summarize
@@ -81,6 +90,9 @@ class Iteration:
     gpu_busy: float  # share of the time
     worker_busy_us: float = math.nan  # of a worker, per env step of its own
     problems: list[str] = field(default_factory=list)
+    updates: Updates | None = None  # None: nothing counts them
+    waiting: Waiting | None = None
+    hot_lines: dict[str, HotLine] = field(default_factory=dict)  # by operation
     # The same if the probe cost as much, and as little, as it may have: see `_BOUNDS`.
     extremes: tuple[Iteration, ...] = ()
 
@@ -93,8 +105,12 @@ class Iteration:
         return sum(self.part(name).time.us for name in names)
 
 
-def read_iteration(session: Session | str | Path) -> Iteration:
+def read_iteration(session: Session | str | Path, summary: Summary | None = None) -> Iteration:
     """Find the process that learns, and what its env steps consist of.
+
+    Args:
+        session: that was recorded.
+        summary: of it, where it is known.
 
     Raises:
         SessionError: if it is no session.
@@ -102,7 +118,7 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     """
     if not isinstance(session, Session):
         session = open_session(session)
-    summary = summarize(session)
+    summary = summary or summarize(session)
     outlines = outline(session.processes)
     entries = _entries(outlines)
     steps = [each[SIMULATION] for each in entries]
@@ -153,6 +169,13 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         gpu_busy=_gpu_share(summary, process.pid),
         worker_busy_us=_worker_us(summary, [session.processes[i] for i in workers], steps, workers),
         problems=[*summary.problems, *_doubts(summary)],
+        updates=count_updates(entries[place], int(edges[0]), int(edges[-1])),
+        waiting=who_waits(
+            summary,
+            process.pid,
+            {session.processes[i].pid: float(np.ptp(steps[i])) / 1e9 for i in workers},
+        ),
+        hot_lines=hot_lines(found, int(edges[0]), int(edges[-1])),
     )
 
     def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
@@ -203,8 +226,9 @@ _READY = levels.LEVELS[levels.READY]
 
 def _entries(outlines: list[Outline]) -> list[dict[str, NDArray[np.int64]]]:
     """Per process when simulation and learning began, in order, ns since its base."""
+    names = dict.fromkeys((SIMULATION, *LEARNING, *UPDATES))
     found: list[dict[str, list[NDArray[np.int64]]]] = [
-        {name: [np.empty(0, np.int64)] for name in (SIMULATION, *LEARNING)} for _ in outlines
+        {name: [np.empty(0, np.int64)] for name in names} for _ in outlines
     ]
     for step in slices_of(outlines):
         for place, timeline in zip(step.places, step.timelines, strict=True):
