@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile.analyse.slices import Outline, slices_of
 from redline.profile.analyse.stacks import (
     Node,
     Stacks,
     hottest_line,
     is_of_program,
-    read_stacks,
 )
 from redline.profile.analyse.summary import Summary
 
@@ -97,14 +95,14 @@ def who_waits(summary: Summary, pid: int, workers_s: dict[int, float]) -> Waitin
     return Waiting(longest.waiter_operation, worker, longest.worker_operation, idle)
 
 
-def hot_lines(found: Outline, begin_ns: int, end_ns: int) -> dict[str, HotLine]:
-    """The hottest line of each operation in a stretch of time; empty where none were sampled."""
-    stacks = read_stacks(found.process)
-    if stacks is None:
-        return {}
-    for step in slices_of([found]):
-        for timeline in step.timelines:
-            stacks.add(timeline)
+def hot_lines(stacks: Stacks, begin_ns: int, end_ns: int) -> dict[str, HotLine]:
+    """The hottest line of each operation in a stretch of time.
+
+    Args:
+        stacks: whose samples know what they were in.
+        begin_ns: of the stretch, since the process's base.
+        end_ns: of it, not included.
+    """
     chosen = (stacks.times_ns >= begin_ns) & (stacks.times_ns < end_ns)
     stacks = replace(
         stacks,

@@ -30,6 +30,7 @@ from redline.profile.advise.counted import (
 )
 from redline.profile.analyse.cells import Key
 from redline.profile.analyse.slices import Outline, outline, slices_of
+from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Cell, Summary, summarize
 from redline.profile.analyse.transitions import entry_times
 from redline.profile.reader import Process, Session, open_session
@@ -147,7 +148,8 @@ def read_iteration(session: Session | str | Path, summary: Summary | None = None
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
         )
     found = outlines[place]
-    rows = _binned(found, edges)
+    stacks = read_stacks(process)
+    rows = _binned(found, edges, stacks)
     middle, *extremes = (_corrected(rows, summary, found.process.pid, of) for of in _BOUNDS)
     nothing = np.zeros(len(counts))
     ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
@@ -175,7 +177,7 @@ def read_iteration(session: Session | str | Path, summary: Summary | None = None
             process.pid,
             {session.processes[i].pid: float(np.ptp(steps[i])) / 1e9 for i in workers},
         ),
-        hot_lines=hot_lines(found, int(edges[0]), int(edges[-1])),
+        hot_lines=hot_lines(stacks, int(edges[0]), int(edges[-1])) if stacks else {},
     )
 
     def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
@@ -273,13 +275,17 @@ def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.
     return np.linspace(begin, end, STRETCHES + 1).astype(np.int64)
 
 
-def _binned(found: Outline, edges: NDArray[np.int64]) -> dict[Key, NDArray[np.float64]]:
-    """[STRETCHES] ns of each cell, as recorded."""
+def _binned(
+    found: Outline, edges: NDArray[np.int64], stacks: Stacks | None = None
+) -> dict[Key, NDArray[np.float64]]:
+    """[STRETCHES] ns of each cell, as recorded; the samples of `stacks` are told what they hit."""
     last = max(found.end_ns, int(edges[-1])) + 1
     bins = CellBins(np.concatenate([[0], edges, [last]]))
     for step in slices_of([found]):
         for timeline in step.timelines:
             bins.add(timeline)
+            if stacks is not None:
+                stacks.add(timeline)
     return {key: row[1:-1].astype(np.float64) for key, row in bins.result().items()}
 
 
