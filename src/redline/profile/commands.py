@@ -357,7 +357,7 @@ def diff_main(argv: Sequence[str]) -> int:
     parser.add_argument("before", metavar="DIR_A", help="session directory")
     parser.add_argument("after", metavar="DIR_B", help="session directory to compare with it")
     arguments = parser.parse_args(list(argv))
-    from redline.profile.advise.per_step import read_per_step
+    from redline.profile.advise.per_step import inferred_operations, read_per_step
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
     from redline.profile.report.diff import render_diff, render_step_diff
@@ -369,7 +369,9 @@ def diff_main(argv: Sequence[str]) -> int:
     except ProfileError as error:
         sys.stdout.write(f"not per step: {error}\n\n")
     sys.stdout.write("the whole sessions, all processes\n")
-    sys.stdout.write(printable(render_diff(summarize(before), summarize(after))))
+    summaries = summarize(before), summarize(after)
+    inferred = inferred_operations(before) | inferred_operations(after)
+    sys.stdout.write(printable(render_diff(*summaries, inferred)))
     return 0
 
 

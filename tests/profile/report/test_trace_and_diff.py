@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -38,6 +39,22 @@ def test_differences_largest_first() -> None:
     text = render_diff(before, after)
     assert "+50.0" in text
     assert "new" in text
+
+
+def test_across_modes_levels_that_one_does_not_know_are_one() -> None:
+    """4 s of backend in A and 5 s that light mode calls Python in B: both were running."""
+    before, after = summary(learning=4.0), summary(learning=5.0, forward=1.0)
+    (cell,) = before.cells
+    before.cells[:] = [dataclasses.replace(cell, level="backend")]
+    after = dataclasses.replace(after, mode="light")
+    rows = {(row.operation, row.level): row.change_s for row in diff_summaries(before, after)}
+    assert rows == {("learning", "running"): 1.0, ("forward", "running"): 1.0}
+    inferred = frozenset({"forward"})
+    rows = {
+        (row.operation, row.level): row.change_s for row in diff_summaries(before, after, inferred)
+    }
+    assert rows == {("all else", "running"): 2.0}
+    assert render_diff(before, after).startswith("note: A was recorded in mode full, B in mode")
 
 
 def test_steps_make_sessions_of_different_length_comparable() -> None:
