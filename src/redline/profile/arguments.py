@@ -186,7 +186,7 @@ def _add_limits(add: Callable[..., None]) -> None:
     add(
         "--no-lines",
         action="store_true",
-        help="mode sample: do not look for the hottest Python lines, 100 times a second",
+        help="modes full and sample: do not look for the hottest Python lines, 100 times a second",
     )
     add(
         "--no-calibration",

@@ -108,7 +108,7 @@ def report_main(argv: Sequence[str]) -> int:
     for path in written:
         sys.stderr.write(f"wrote {path}\n")
     if arguments.format or not written:
-        _print_reports(arguments.format or "text", summaries)
+        _print_reports(arguments.format or "text", opened, summaries)
     return 0
 
 
@@ -152,7 +152,7 @@ def _write_reports(
         from redline.profile.report.html import render_html
 
         page = Path(arguments.html)
-        advice = page_advice(sessions[0])
+        advice = page_advice(sessions[0], summaries[0])
         page.write_text(render_html(sessions[0], summaries[0], advice), encoding="utf-8")
         written.append(page)
     if arguments.csv:
@@ -170,7 +170,7 @@ def _write_reports(
     return written
 
 
-def _print_reports(kind: str, summaries: list[Summary]) -> None:
+def _print_reports(kind: str, sessions: list[Session], summaries: list[Summary]) -> None:
     if kind == "json":
         found = [summary.to_json() for summary in summaries]
         sys.stdout.write(json.dumps(found[0] if len(found) == 1 else found) + "\n")
@@ -179,9 +179,14 @@ def _print_reports(kind: str, summaries: list[Summary]) -> None:
 
         write_table("cells", summaries, sys.stdout)
     else:
+        from redline.profile.advise.report import find_iteration
         from redline.profile.report.text import render_text
 
-        sys.stdout.write(printable("\n".join(render_text(summary) for summary in summaries)))
+        texts = [
+            render_text(summary, find_iteration(session, summary))
+            for session, summary in zip(sessions, summaries, strict=True)
+        ]
+        sys.stdout.write(printable("\n".join(texts)))
 
 
 def inspect_main(argv: Sequence[str]) -> int:
@@ -314,7 +319,7 @@ def diff_main(argv: Sequence[str]) -> int:
     parser.add_argument("before", metavar="DIR_A", help="session directory")
     parser.add_argument("after", metavar="DIR_B", help="session directory to compare with it")
     arguments = parser.parse_args(list(argv))
-    from redline.profile.advise.per_step import read_per_step
+    from redline.profile.advise.per_step import inferred_operations, read_per_step
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
     from redline.profile.report.diff import render_diff, render_step_diff
@@ -326,7 +331,9 @@ def diff_main(argv: Sequence[str]) -> int:
     except ProfileError as error:
         sys.stdout.write(f"not per step: {error}\n\n")
     sys.stdout.write("the whole sessions, all processes\n")
-    sys.stdout.write(printable(render_diff(summarize(before), summarize(after))))
+    summaries = summarize(before), summarize(after)
+    inferred = inferred_operations(before) | inferred_operations(after)
+    sys.stdout.write(printable(render_diff(*summaries, inferred)))
     return 0
 
 

@@ -18,6 +18,9 @@ from redline.profile.analyse.stacks import (
     FlameNode,
     Node,
     flame,
+    hottest_line,
+    import_rows,
+    is_of_program,
     python_functions,
     python_lines,
     stack_of,
@@ -112,6 +115,72 @@ def test_the_flame_graph_holds_each_operation_once(tmp_path: Path) -> None:
     ]
     # Of 100 ms only inference and other, each with main, have 31.
     assert len(flame(stacks, smallest=0.31)) == 4
+
+
+def test_the_hottest_line_comes_with_the_stack_it_was_mostly_seen_in(tmp_path: Path) -> None:
+    """Simulation: learn:12 has 20 of 30 ms. Inference: act:21 30 of 35. Other: main:4 all 35."""
+    stacks = stacks_of(timeline_with(tmp_path, ROWS))
+    assert stacks is not None
+    found = {
+        operation: ([node.line for node in stack], own, whole)
+        for operation, (stack, own, whole) in hottest_line(stacks).items()
+    }
+    assert found == {
+        "simulation": ([3, 11, 12], 20 * MS, 30 * MS),
+        "inference": ([4, 21], 30 * MS, 35 * MS),
+        "other": ([4], 35 * MS, 35 * MS),
+    }
+
+
+PACKAGES = "/usr/lib/python3.11/site-packages"
+
+# Line 1 imports torch, which imports json; line 2 imports a package that a helper imports late.
+IMPORTS = [
+    ["code", 0, "<module>", "/p/run.py", 1],
+    ["node", 0, -1, 0, 1],
+    ["code", 1, "_find_and_load", "<frozen importlib._bootstrap>", 1],
+    ["node", 1, 0, 1, 9],
+    ["at", 5, 1, 2 * MS],  # run:1, finding what is to be imported
+    ["code", 2, "<module>", f"{PACKAGES}/torch/__init__.py", 1],
+    ["node", 2, 1, 2, 40],
+    ["at", 15, 2, 10 * MS],  # run:1 > importlib > torch:40
+    ["node", 3, 2, 1, 9],
+    ["code", 3, "<module>", "/usr/lib/python3.11/json/__init__.py", 1],
+    ["node", 4, 3, 3, 7],
+    ["at", 25, 4, 5 * MS],  # run:1 > importlib > torch:40 > importlib > json:7
+    ["node", 5, -1, 0, 2],
+    ["code", 4, "helper", f"{PACKAGES}/tool.py", 1],
+    ["node", 6, 5, 4, 3],
+    ["node", 7, 6, 1, 9],
+    ["code", 5, "<module>", f"{PACKAGES}/late/parts.py", 1],
+    ["node", 8, 7, 5, 1],
+    ["at", 35, 8, 3 * MS],  # run:2 > tool:3 > importlib > late.parts:1
+]
+
+
+def test_imports_are_named_by_what_the_program_imports(tmp_path: Path) -> None:
+    """Line 1: 2 ms of finding, 10 of torch and 5 of what torch imports; line 2: 3 ms."""
+    timeline = timeline_with(tmp_path, IMPORTS)
+    stacks = stacks_of(timeline)
+    assert stacks is not None
+    rows = import_rows(timeline.process, stacks)
+    assert [(row.module, row.file, row.line, row.total_s, row.samples) for row in rows] == [
+        ("torch", "/p/run.py", 1, pytest.approx(0.017), 3),
+        ("late.parts", "/p/run.py", 2, pytest.approx(0.003), 1),
+    ]
+    # The import system's own time is that of the line that imports.
+    own: dict[str, float] = {}
+    for row in python_functions(timeline.process, stacks):
+        own[Path(row.file).name] = own.get(Path(row.file).name, 0.0) + row.self_s
+    assert own["run.py"] == pytest.approx(0.002)
+    assert not any("importlib" in name for name in own)
+
+
+def test_installed_files_are_not_the_programs() -> None:
+    assert is_of_program("/home/me/train.py")
+    assert not is_of_program(f"{PACKAGES}/torch/nn.py")
+    assert not is_of_program("/usr/lib/python3.11/json/__init__.py")
+    assert not is_of_program("<string>")
 
 
 def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
@@ -244,6 +313,45 @@ def test_a_forked_child_has_stacks_of_its_own(profiled: Any) -> None:
         assert stacks is not None
         assert "work" in {code.function for code in stacks.codes}
         assert process.problems == []
+
+
+def test_threads_go_on_while_the_main_thread_waits_and_is_looked_at(profiled: Any) -> None:
+    """Under a profile function of 3.11, a thread asked to look up in place of the main one spun."""
+    profiled.run(
+        """
+        import threading
+        from redline.profile import _stacks
+
+        def small(x):
+            return x + 1
+
+        def work():
+            for i in range(20_000):
+                small(i)
+
+        _stacks.pause()
+        _stacks.stop()
+        _stacks.start("/dev/null", 0, 200_000)  # 5,000 looks a second
+        _stacks.resume()
+        for _ in range(5):
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        print(_stacks.stop()["lost"] >= 0)
+        """,
+        mode="full",
+    )
+
+
+def test_full_mode_names_lines(tmp_path: Path) -> None:
+    with profile.session(tmp_path / "s", mode="full"), profile.operation("learning"):
+        end = time.perf_counter() + 0.3
+        while time.perf_counter() < end:
+            busy(1_000)
+    rows = summarize(tmp_path / "s").python_functions
+    assert ("learning", "busy") in {(row.operation, row.function) for row in rows}
 
 
 def test_a_missing_extension_is_named_and_the_rest_is_recorded(

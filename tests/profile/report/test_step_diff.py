@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,23 @@ def test_a_change_is_significant_where_its_interval_leaves_out_0() -> None:
     noise = [line.split()[0] for line in text.splitlines() if line.endswith("  noise")]
     assert noise == ["all", "simulation"]
     assert "new" in next(line for line in text.splitlines() if line.startswith("logging"))
+
+
+def test_across_modes_only_what_both_know_is_compared() -> None:
+    """Light mode sees no inference: 30 of A's 100 us, and 70 of B's 105 are in no operation."""
+    before = per_step(simulation=(30.0, 1.0), inference=(60.0, 3.0), other=(10.0, 4.0))
+    after = per_step(simulation=(35.0, 1.0), other=(70.0, 2.0))
+    before = dataclasses.replace(before, inferred=frozenset({"inference", "forward"}))
+    after = dataclasses.replace(after, mode="light")
+    rows = {row.operation: (row.before, row.after) for row in diff_steps(before, after)}
+    assert rows == {
+        "all": (before.total, after.total),
+        "simulation": (Time(30.0, 1.0), Time(35.0, 1.0)),
+        "all else": (Time(70.0, 5.0), Time(70.0, 2.0)),
+    }
+    text = render_step_diff(before, after)
+    assert text.startswith("note: A was recorded in mode full, B in mode light.")
+    assert "note" not in render_step_diff(before, before)
 
 
 def test_steps_of_other_kinds_are_not_compared() -> None:

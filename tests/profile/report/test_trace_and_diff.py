@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -40,6 +41,22 @@ def test_differences_largest_first() -> None:
     assert "new" in text
 
 
+def test_across_modes_levels_that_one_does_not_know_are_one() -> None:
+    """4 s of backend in A and 5 s that light mode calls Python in B: both were running."""
+    before, after = summary(learning=4.0), summary(learning=5.0, forward=1.0)
+    (cell,) = before.cells
+    before.cells[:] = [dataclasses.replace(cell, level="backend")]
+    after = dataclasses.replace(after, mode="light")
+    rows = {(row.operation, row.level): row.change_s for row in diff_summaries(before, after)}
+    assert rows == {("learning", "running"): 1.0, ("forward", "running"): 1.0}
+    inferred = frozenset({"forward"})
+    rows = {
+        (row.operation, row.level): row.change_s for row in diff_summaries(before, after, inferred)
+    }
+    assert rows == {("all else", "running"): 2.0}
+    assert render_diff(before, after).startswith("note: A was recorded in mode full, B in mode")
+
+
 def test_steps_make_sessions_of_different_length_comparable() -> None:
     """4 s in 2,000 steps and 3 s in 1,000: 2,000 and 3,000 us each."""
     before, after = summary(simulation=4.0), summary(simulation=1.0, replay=2.0)
@@ -50,9 +67,10 @@ def test_steps_make_sessions_of_different_length_comparable() -> None:
     assert "B: dir, 3.000 s over all processes in 1,000 steps, 3,000.0 us each" in text
     assert "A has 2,000 steps, B 1,000" in text
     table = render_text(after).splitlines()
-    assert table[2].endswith("1.000 s CPU, 1,000 steps")
-    assert table[3].split()[:4] == ["operation", "s", "%", "us/step"]
-    assert table[4].split()[:4] == ["replay", "2.000", "66.7", "2000.0"]
+    assert table[1] == "largest operation: replay of program (pid 1), 2.000 s of work"
+    assert table[3].endswith("1.000 s CPU, 1,000 steps")
+    assert table[4].split()[:5] == ["operation", "s", "+-", "%", "us/step"]
+    assert table[5].split()[:5] == ["replay", "2.000", "-", "66.7", "2000.0"]
 
 
 def test_a_trace_is_well_nested_and_in_order(profiled: Any) -> None:

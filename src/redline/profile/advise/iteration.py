@@ -20,8 +20,18 @@ from numpy.typing import NDArray
 
 from redline.errors import ProfileError
 from redline.profile import levels
+from redline.profile.advise.counted import (
+    UPDATES,
+    HotLine,
+    Updates,
+    Waiting,
+    count_updates,
+    hot_lines,
+    who_waits,
+)
 from redline.profile.analyse.cells import Key
 from redline.profile.analyse.slices import Outline, outline, slices_of
+from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Cell, Summary, summarize
 from redline.profile.analyse.transitions import entry_times
 from redline.profile.reader import Process, Session, open_session
@@ -85,6 +95,9 @@ class Iteration:
     optimizers: tuple[str, ...] = ()  # such as "Adam" or "Adam fused"; empty: not told
     worker_busy_us: float = math.nan  # of a worker, per env step of its own
     problems: list[str] = field(default_factory=list)
+    updates: Updates | None = None  # None: nothing counts them
+    waiting: Waiting | None = None
+    hot_lines: dict[str, HotLine] = field(default_factory=dict)  # by operation
     # The same if the probe cost as much, and as little, as it may have: see `_BOUNDS`.
     extremes: tuple[Iteration, ...] = ()
 
@@ -97,8 +110,12 @@ class Iteration:
         return sum(self.part(name).time.us for name in names)
 
 
-def read_iteration(session: Session | str | Path) -> Iteration:
+def read_iteration(session: Session | str | Path, summary: Summary | None = None) -> Iteration:
     """Find the process that learns, and what its env steps consist of.
+
+    Args:
+        session: that was recorded.
+        summary: of it, where it is known.
 
     Raises:
         SessionError: if it is no session.
@@ -106,7 +123,7 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     """
     if not isinstance(session, Session):
         session = open_session(session)
-    summary = summarize(session)
+    summary = summary or summarize(session)
     outlines = outline(session.processes)
     entries = _entries(outlines)
     steps = [each[SIMULATION] for each in entries]
@@ -135,7 +152,8 @@ def read_iteration(session: Session | str | Path) -> Iteration:
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
         )
     found = outlines[place]
-    rows = _binned(found, edges)
+    stacks = read_stacks(process)
+    rows = _binned(found, edges, stacks)
     middle, *extremes = (_corrected(rows, summary, found.process.pid, of) for of in _BOUNDS)
     nothing = np.zeros(len(counts))
     ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
@@ -159,6 +177,13 @@ def read_iteration(session: Session | str | Path) -> Iteration:
         optimizers=_optimizers_of(process),
         worker_busy_us=_worker_us(summary, [session.processes[i] for i in workers], steps, workers),
         problems=[*summary.problems, *_doubts(summary), *_elsewhere(session)],
+        updates=count_updates(entries[place], int(edges[0]), int(edges[-1])),
+        waiting=who_waits(
+            summary,
+            process.pid,
+            {session.processes[i].pid: float(np.ptp(steps[i])) / 1e9 for i in workers},
+        ),
+        hot_lines=hot_lines(stacks, int(edges[0]), int(edges[-1])) if stacks else {},
     )
 
     def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
@@ -220,8 +245,9 @@ _READY = levels.LEVELS[levels.READY]
 
 def _entries(outlines: list[Outline]) -> list[dict[str, NDArray[np.int64]]]:
     """Per process when simulation and learning began, in order, ns since its base."""
+    names = dict.fromkeys((SIMULATION, *LEARNING, *UPDATES))
     found: list[dict[str, list[NDArray[np.int64]]]] = [
-        {name: [np.empty(0, np.int64)] for name in (SIMULATION, *LEARNING)} for _ in outlines
+        {name: [np.empty(0, np.int64)] for name in names} for _ in outlines
     ]
     for step in slices_of(outlines):
         for place, timeline in zip(step.places, step.timelines, strict=True):
@@ -276,13 +302,17 @@ def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.
     return np.linspace(begin, end, STRETCHES + 1).astype(np.int64)
 
 
-def _binned(found: Outline, edges: NDArray[np.int64]) -> dict[Key, NDArray[np.float64]]:
-    """[STRETCHES] ns of each cell, as recorded."""
+def _binned(
+    found: Outline, edges: NDArray[np.int64], stacks: Stacks | None = None
+) -> dict[Key, NDArray[np.float64]]:
+    """[STRETCHES] ns of each cell, as recorded; the samples of `stacks` are told what they hit."""
     last = max(found.end_ns, int(edges[-1])) + 1
     bins = CellBins(np.concatenate([[0], edges, [last]]))
     for step in slices_of([found]):
         for timeline in step.timelines:
             bins.add(timeline)
+            if stacks is not None:
+                stacks.add(timeline)
     return {key: row[1:-1].astype(np.float64) for key, row in bins.result().items()}
 
 

@@ -6,7 +6,7 @@ that calls it most. Then the first of 20 equal stretches of steps is left out as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.summary import summarize
 from redline.profile.reader import Session
 
-__all__ = ["PerStep", "read_per_step"]
+__all__ = ["PerStep", "inferred_operations", "read_per_step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class PerStep:
     steps: int  # in the steady state
     total: Time
     parts: dict[str, Part]  # by operation
+    mode: str = "full"
+    inferred: frozenset[str] = frozenset()  # operations that full mode alone sees
 
 
 def read_per_step(session: Session) -> PerStep:
@@ -40,10 +42,18 @@ def read_per_step(session: Session) -> PerStep:
         ProfileError: if there are too few of either kind to know how much they vary.
     """
     try:
-        found = read_iteration(session)
+        it = read_iteration(session)
     except ProfileError:
-        return _by_marks(session)
-    return PerStep("env step", found.process, found.pid, found.env_steps, found.total, found.parts)
+        found = _by_marks(session)
+    else:
+        found = PerStep("env step", it.process, it.pid, it.env_steps, it.total, it.parts)
+    return replace(found, mode=session.mode, inferred=inferred_operations(session))
+
+
+def inferred_operations(session: Session) -> frozenset[str]:
+    """Operations known from Python code and native calls, not from marks, once it was analysed."""
+    names = (name for process in session.processes for name in process.names.values())
+    return frozenset(name.name for name in names if name.kind == "inferred")
 
 
 def _by_marks(session: Session) -> PerStep:

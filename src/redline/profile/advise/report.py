@@ -9,49 +9,24 @@ from typing import Any
 
 from redline.errors import ProfileError
 from redline.profile.advise.iteration import Iteration, read_iteration
+from redline.profile.advise.opening import opening_to_json, step_lines, verdict, who_waits
 from redline.profile.advise.rates import measure_rates
 from redline.profile.advise.remedies import Advice, advise
+from redline.profile.analyse.summary import Summary
 from redline.profile.reader import Session
 
 WIDTH = 92
 
-__all__ = ["advice_to_json", "page_advice", "render_advice", "verdict"]
-
-
-def verdict(iteration: Iteration) -> str:
-    """One sentence: what an env step costs, and what takes most of it."""
-    largest = list(iteration.parts.values())[:3]
-    shares = ", ".join(
-        f"{part.operation} {100 * part.time.us / iteration.total.us:.0f}%" for part in largest
-    )
-    waiting = sum(part.level("waiting") for part in iteration.parts.values())
-    return (
-        f"{iteration.process} (pid {iteration.pid}) takes {_time(iteration.total)} us per env step "
-        f"once started up: {shares}; {100 * waiting / iteration.total.us:.0f}% of it is waiting."
-    )
-
-
-def _time(time: Any) -> str:
-    return f"{time.us:,.1f} +- {time.half_us:,.1f}"
+__all__ = ["advice_to_json", "find_iteration", "page_advice", "render_advice", "verdict"]
 
 
 def render_advice(iteration: Iteration, advice: list[Advice]) -> str:
     """The verdict, the parts of an env step, and the remedies by what they gain."""
-    envs = f"{iteration.num_envs} env{'s' * (iteration.num_envs != 1)} at once"
     lines = [
         verdict(iteration),
-        f"steady state: {iteration.begin_s:.1f} to {iteration.end_s:.1f} s of the process, "
-        f"{iteration.env_steps:,} env steps, {envs}"
-        + (f", {iteration.workers} workers" if iteration.workers else "")
-        + (f"; {iteration.framework}" if iteration.framework else ""),
-        "",
-        f"  {'us per env step':24s} {'us':>10s} {'+-':>8s} {'%':>6s}",
+        *step_lines(iteration, with_hot_lines=True),
+        *who_waits(iteration),
     ]
-    for part in iteration.parts.values():
-        share = 100 * part.time.us / iteration.total.us
-        lines.append(
-            f"  {part.operation:24s} {part.time.us:10.1f} {part.time.half_us:8.1f} {share:6.1f}"
-        )
     lines += [f"  note: {problem}" for problem in iteration.problems]
     lines += ["", "what to change, by what it gains:"]
     if iteration.mode != "full":
@@ -107,26 +82,29 @@ def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]
         "num_envs": iteration.num_envs,
         "workers": iteration.workers,
         "steady_state_s": [iteration.begin_s, iteration.end_s],
-        "us_per_env_step": asdict(iteration.total),
         "ready_us_per_env_step": iteration.ready_us,
         "torch_threads": iteration.torch_threads or None,
         "optimizers": list(iteration.optimizers),
         "problems": iteration.problems,
         "optimizer_us_per_env_step": _or_none(iteration.optimizer_us),
-        "parts": [
-            {"operation": part.operation, **asdict(part.time), "levels": part.by_level}
-            for part in iteration.parts.values()
-        ],
+        **opening_to_json(iteration),
         "remedies": [{**asdict(each), "gain": each.gain} for each in advice],
     }
     return found
 
 
-def page_advice(session: Session) -> dict[str, Any] | None:
-    """For the HTML page; None where nothing steps an env."""
+def find_iteration(session: Session, summary: Summary) -> Iteration | None:
+    """What an env step costs; None where nothing steps an env."""
     try:
-        iteration = read_iteration(session)
+        return read_iteration(session, summary)
     except ProfileError:
+        return None
+
+
+def page_advice(session: Session, summary: Summary) -> dict[str, Any] | None:
+    """For the HTML page; None where nothing steps an env."""
+    iteration = find_iteration(session, summary)
+    if iteration is None:
         return None
     return advice_to_json(iteration, advise(iteration, measure_rates(iteration.torch_threads)))
 

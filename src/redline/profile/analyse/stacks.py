@@ -7,6 +7,7 @@ to that of the recording. It belongs to the operation that the thread was in at 
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -25,15 +26,24 @@ Key = TypeVar("Key")
 
 MAX_LISTED = 200  # functions, and lines, of each process
 NO_CALLER = -1
+IMPORTER = "<frozen importlib"  # in the name of the file of what imports
+OF_PROFILER = "/redline/profile/record/"  # what stands around functions that are observed
+INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
+INSIDE = "/(?:lib/python[^/]*/)?(?:site|dist)-packages/|/lib/python[^/]*/"
+MODULE_BODY = "<module>"
 
 __all__ = [
     "Code",
     "FlameNode",
+    "ImportRow",
     "Node",
     "PythonFunction",
     "PythonLine",
     "Stacks",
     "flame",
+    "hottest_line",
+    "import_rows",
+    "is_of_program",
     "python_functions",
     "python_lines",
     "read_stacks",
@@ -131,6 +141,19 @@ class PythonLine:
     line: int
     function: str
     self_s: float
+    total_s: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRow:
+    """One import of the program, with all that it imports in turn."""
+
+    process: str
+    pid: int
+    module: str  # "" where none of the module's own code was seen
+    file: str  # of the line that imports
+    line: int
     total_s: float
     samples: int
 
@@ -237,6 +260,96 @@ def stack_of(stacks: Stacks, leaf: int) -> list[Node]:
     return found[::-1]
 
 
+def is_of_program(file: str) -> bool:
+    """Whether a file is the program's own: neither installed nor Python's."""
+    return not file.startswith("<") and not any(part in file for part in INSTALLED)
+
+
+def _shown_stack(stacks: Stacks, leaf: int) -> list[Node]:
+    """A stack without the import system and what observes: their time is their caller's."""
+    return [node for node in stack_of(stacks, leaf) if _is_shown(stacks.codes[node.code].file)]
+
+
+def _is_shown(file: str) -> bool:
+    return not file.startswith(IMPORTER) and OF_PROFILER not in file
+
+
+def hottest_line(stacks: Stacks) -> dict[str, tuple[list[Node], int, int]]:
+    """{operation: (the commonest stack that ends in the hottest line, ns there, ns in all)}."""
+    own: dict[str, dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
+    longest: dict[tuple[str, tuple[int, int]], tuple[int, list[Node]]] = {}
+    whole: dict[str, int] = defaultdict(int)
+    for (operation, leaf), (ns, _) in _by_leaf(stacks).items():
+        whole[operation] += ns
+        stack = _shown_stack(stacks, leaf)
+        if not stack:
+            continue
+        at = _line_of(stack[-1])
+        own[operation][at] += ns
+        if ns > longest.get((operation, at), (-1, stack))[0]:
+            longest[operation, at] = ns, stack
+    found: dict[str, tuple[list[Node], int, int]] = {}
+    for operation, lines in own.items():
+        at = max(sorted(lines), key=lines.__getitem__)
+        found[operation] = longest[operation, at][1], lines[at], whole[operation]
+    return found
+
+
+def import_rows(process: Process, stacks: Stacks) -> list[ImportRow]:
+    """The imports that the program itself makes, the costliest first.
+
+    A module is named by the file of the first module body that an import runs; finding and reading
+    it is known by the line that imports.
+    """
+    spent: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(
+        lambda: defaultdict(lambda: [0, 0])
+    )
+    for (_, leaf), (ns, samples) in _by_leaf(stacks).items():
+        stack = stack_of(stacks, leaf)
+        files = [stacks.codes[node.code].file for node in stack]
+        first = next((i for i, file in enumerate(files) if file.startswith(IMPORTER)), 0)
+        if first > 0:
+            by_module = spent[_line_of(_importing(stacks, stack[:first]))]
+            row = by_module[_imported(stacks, stack[first:])]
+            row[0] += ns
+            row[1] += samples
+    rows: list[ImportRow] = []
+    for (code, line), by_module in spent.items():
+        found = by_module.pop("", [0, 0])
+        if not by_module:
+            by_module[""] = [0, 0]
+        costliest = by_module[max(sorted(by_module), key=lambda name: by_module[name][0])]
+        costliest[0] += found[0]
+        costliest[1] += found[1]
+        file = stacks.codes[code].file
+        rows += [
+            ImportRow(process.name, process.pid, module, file, line, ns / 1e9, samples)
+            for module, (ns, samples) in by_module.items()
+        ]
+    return sorted(rows, key=lambda row: -row.total_s)[:MAX_LISTED]
+
+
+def _importing(stacks: Stacks, stack: list[Node]) -> Node:
+    """The program's line that imports, else whatever line does."""
+    own = [node for node in stack if is_of_program(stacks.codes[node.code].file)]
+    return own[-1] if own else stack[-1]
+
+
+def _imported(stacks: Stacks, stack: list[Node]) -> str:
+    """The first module whose body runs; "" while it is looked for or read."""
+    codes = (stacks.codes[node.code] for node in stack)
+    return next((_module_of(code.file) for code in codes if code.function == MODULE_BODY), "")
+
+
+def _module_of(file: str) -> str:
+    """The module that a file holds, as far as its path tells."""
+    *_, inside = re.split(INSIDE, file)
+    if inside.startswith("/"):
+        names = inside.split("/")
+        inside = "/".join(names[-2:]) if names[-1] == "__init__.py" else names[-1]
+    return inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def _by_leaf(stacks: Stacks) -> dict[tuple[str, int], tuple[int, int]]:
     """{(operation, leaf): (ns, samples)}."""
     nodes = len(stacks.nodes) + 1
@@ -256,7 +369,7 @@ def _spent(
     """(operation, key, (own ns, ns with calls, samples)) of what `key` makes of nodes."""
     found: dict[tuple[str, Key], list[int]] = defaultdict(lambda: [0, 0, 0])
     for (operation, leaf), (ns, samples) in _by_leaf(stacks).items():
-        keys = [key(node) for node in stack_of(stacks, leaf)]
+        keys = [key(node) for node in _shown_stack(stacks, leaf)]
         for each in set(keys):
             row = found[operation, each]
             row[1] += ns

@@ -28,8 +28,10 @@ from redline.profile.analyse.processes import Waits, WaitsFor, WaitSums, session
 from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.stacks import (
+    ImportRow,
     PythonFunction,
     PythonLine,
+    import_rows,
     python_functions,
     python_lines,
     read_stacks,
@@ -177,6 +179,7 @@ class Summary:
     threads: list[ThreadRow] = field(default_factory=list)  # of processes with several
     python_functions: list[PythonFunction] = field(default_factory=list)  # sampled, main threads
     python_lines: list[PythonLine] = field(default_factory=list)
+    imports: list[ImportRow] = field(default_factory=list)  # that the program itself makes
     too_deep_events: int = 0  # of the dropped ones, those nested too deeply
     counters: list[CounterRow] = field(default_factory=list)  # see `record.counters`
     attributed: float = math.nan  # share of the recorded time that has a level; in full mode only
@@ -309,6 +312,7 @@ def _summary(
         python_functions=[row for each in seen for row in python_functions(*each)],
         python_lines=[row for each in seen for row in python_lines(*each)],
         counters=[row for each in sums for row in _counter_rows(each.process)],
+        imports=[row for each in seen for row in import_rows(*each)],
         attributed=_attributed([each.cells for each in sums])
         if session.mode == "full"
         else math.nan,

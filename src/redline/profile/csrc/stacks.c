@@ -24,7 +24,11 @@
 #define Py_BUILD_CORE 1
 #undef _PyGC_FINALIZED /* which both headers define */
 #include <internal/pycore_interp.h>
+#include <internal/pycore_runtime.h>
 #undef Py_BUILD_CORE
+#define ASKS_ITSELF 1
+#else
+#define ASKS_ITSELF 0
 #endif
 
 #include <errno.h>
@@ -54,10 +58,6 @@ typedef struct {
 static Place *places; /* [TABLE] nodes, and codes with parent NOBODY - 1 */
 static int32_t node_count, code_count;
 static PyObject *kept_codes;
-#if PY_VERSION_HEX < 0x030d0000
-static PyInterpreterState *interpreter;
-#endif
-
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the buffer */
 static pthread_mutex_t wake_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -250,7 +250,12 @@ static int answer(void *unused) {
     const int64_t at = atomic_load(&asked_ns);
     atomic_store(&asked, 0);
     const int64_t weight = atomic_exchange(&owed_ns, 0);
-    read_stack(&stack); /* makes objects, so anything may run: not while holding the lock */
+    /* Frames are made: a collection may run Python code, which must not be asked meanwhile. */
+    const int collects = PyGC_Disable();
+    read_stack(&stack);
+    if (collects) {
+        PyGC_Enable();
+    }
     if (is_open) {
         pthread_mutex_lock(&lock);
         write_sample(&stack, at, weight);
@@ -272,22 +277,79 @@ static int64_t next_wait(void) {
     return interval_ns / 2 + (int64_t)(random_state % (uint64_t)interval_ns);
 }
 
+#if ASKS_ITSELF
+enum { LOOKS_BEFORE_REST = 10 };
+
+static PyInterpreterState *interpreter;
+static PyThreadState *main_state;
+
+static void find_main_thread(void) {
+    interpreter = PyInterpreterState_Get();
+    main_state = PyInterpreterState_ThreadHead(interpreter);
+    while (main_state != NULL && main_state->thread_id != _PyRuntime.main_thread) {
+        main_state = PyThreadState_Next(main_state);
+    }
+}
+
+static int main_has_gil(void) {
+#if PY_VERSION_HEX < 0x030c0000
+    struct _gil_runtime_state *gil = &_PyRuntime.ceval.gil;
+#else
+    struct _gil_runtime_state *gil = interpreter->ceval.gil;
+#endif
+    return (PyThreadState *)_Py_atomic_load(&gil->last_holder) == main_state;
+}
+
+/* What another thread than the main one is to look up for. */
+static void leave_in_peace(void) {
+    struct _ceval_state *state = &interpreter->ceval;
+    int wanted = _Py_atomic_load(&state->gil_drop_request) || state->pending.async_exc;
+#if PY_VERSION_HEX >= 0x030c0000
+    wanted = wanted || _Py_atomic_load(&state->gc_scheduled);
+#endif
+    _Py_atomic_store(&state->eval_breaker, wanted);
+}
+
+/* Make the main thread look up soon. Only while it runs: the flag is that of all threads, others
+ * cannot answer, and under a profile function of 3.11 a thread that enters a function while the
+ * flag is up checks it again and again until it is down. Whoever takes the GIL later sets the flag
+ * for itself, once it is the holder; so one who took it since is seen to hold it.
+ */
+static void make_look_up(int unanswered) {
+    /* In another pending call that runs Python, the main thread cannot answer either. */
+    if (unanswered % LOOKS_BEFORE_REST == LOOKS_BEFORE_REST - 1) {
+        leave_in_peace();
+        return;
+    }
+    if (main_has_gil()) {
+        _Py_atomic_store(&interpreter->ceval.eval_breaker, 1);
+        if (!main_has_gil()) {
+            leave_in_peace();
+        }
+    }
+}
+#else
+static void find_main_thread(void) {}
+static void make_look_up(int unanswered) { (void)unanswered; }
+#endif
+
 static void look(int64_t now) {
+    static int unanswered;
     atomic_fetch_add(&owed_ns, now - last_ns);
     last_ns = now;
     if (atomic_load(&asked)) {
-        return; /* the answer will stand for this look, too */
+        unanswered++; /* the answer will stand for this look, too */
+    } else {
+        unanswered = 0;
+        atomic_store(&asked_ns, now);
+        atomic_store(&asked, 1);
+        if (Py_AddPendingCall(answer, NULL) != 0) {
+            atomic_store(&asked, 0);
+            lost_count++;
+            return;
+        }
     }
-    atomic_store(&asked_ns, now);
-    atomic_store(&asked, 1);
-    if (Py_AddPendingCall(answer, NULL) != 0) {
-        atomic_store(&asked, 0);
-        lost_count++;
-        return;
-    }
-#if PY_VERSION_HEX < 0x030d0000
-    _Py_atomic_store_relaxed(&interpreter->ceval.eval_breaker, 1);
-#endif
+    make_look_up(unanswered);
 }
 
 static void *run(void *unused) {
@@ -420,9 +482,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
         clear();
         return NULL;
     }
-#if PY_VERSION_HEX < 0x030d0000
-    interpreter = PyInterpreterState_Get();
-#endif
+    find_main_thread();
     base_ns = base;
     interval_ns = interval;
     random_state = 88172645463325252u ^ (uint64_t)base;

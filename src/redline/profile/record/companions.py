@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from redline.profile.record.lines import Lines
     from redline.profile.record.sampler import Sampler
 
+LINE_MODES = ("full", "sample")  # light is to cost as little as it can
+
 __all__ = ["Companions"]
 
 
@@ -58,8 +60,7 @@ class Companions:
             self._sampler = Sampler(directory, base_ns, self._options.sample_hz, COST_PART)
         elif self._options.mode == "sample":
             self._sampler = Sampler(directory, base_ns, DEFAULT_HZ, DEFAULT_COST_PART)
-        # Beside the probe of full mode a thread may stand still while the main one waits.
-        if self._options.lines and self._options.mode == "sample":
+        if self._options.lines and self._options.mode in LINE_MODES:
             self._open_lines(directory, base_ns)
 
     def _open_lines(self, directory: Path, base_ns: int) -> None:

@@ -42,7 +42,7 @@ class Options:
     sample_hz: float = 0.0  # sample in any mode; 0: in mode sample only, at its own rate
     gpu_window_s: float = 1.0  # length of the windows in which the GPU is observed, 0 for none
     gpu_every_s: float = 20.0  # from the begin of one to the begin of the next
-    lines: bool = True  # look at the Python stack 100 times a second, in mode sample
+    lines: bool = True  # look at the Python stack 100 times a second, in modes full and sample
     max_events_per_s: float = 300_000.0  # on average, of native calls in full mode; 0: any number
     counters: bool = False  # of the processor and the kernel, read whenever the operation changes
     calibrate: bool = True  # measure the probe's own cost in short blocks without it

@@ -10,6 +10,11 @@ from redline.profile.advise.iteration import Part, Time
 from redline.profile.advise.per_step import PerStep
 from redline.profile.analyse.summary import Summary
 
+REST = "all else"
+# Around or beside what full mode infers, so they mean something else in other modes.
+SHIFTED = frozenset({"other", "learning", "collection", "startup"})
+KNOWN_LEVELS = ("waiting", "ready")  # in every mode
+
 __all__ = [
     "DiffRow",
     "StepDiff",
@@ -35,12 +40,24 @@ class DiffRow:
         return self.after_s - self.before_s
 
 
-def diff_summaries(before: Summary, after: Summary) -> list[DiffRow]:
-    """All (operation, level) of either session, the largest change first."""
+def diff_summaries(
+    before: Summary, after: Summary, inferred: frozenset[str] = frozenset()
+) -> list[DiffRow]:
+    """All (operation, level) that both sessions know, the largest change first.
+
+    Args:
+        before: a session.
+        after: another.
+        inferred: operations that are known in full mode only, of both sessions.
+    """
+    apart = before.mode != after.mode
+    folded = _folded(inferred) if apart else frozenset[str]()
     totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for side, summary in enumerate((before, after)):
         for cell in summary.cells:
-            totals[cell.operation, cell.level][side] += cell.corrected_s
+            operation = REST if cell.operation in folded else cell.operation
+            level = "running" if apart and cell.level not in KNOWN_LEVELS else cell.level
+            totals[operation, level][side] += cell.corrected_s
     rows = [DiffRow(*key, *seconds) for key, seconds in totals.items()]
     return sorted(rows, key=lambda row: (-abs(row.change_s), row.operation, row.level))
 
@@ -69,13 +86,24 @@ class StepDiff:
         return abs(self.change_us) > self.half_us
 
 
+def _folded(inferred: frozenset[str]) -> frozenset[str]:
+    """What cannot be compared across modes one by one, only as a sum."""
+    return inferred | SHIFTED if inferred else frozenset[str]()
+
+
+def _common(parts: dict[str, Part], folded: frozenset[str]) -> dict[str, Time]:
+    times = {name: part.time for name, part in parts.items() if name not in folded}
+    rest = [part.time for name, part in parts.items() if name in folded]
+    return times | {REST: sum(rest, Time(0.0))} if rest else times
+
+
 def diff_steps(before: PerStep, after: PerStep) -> list[StepDiff]:
-    """The whole step, then its operations, the largest change first."""
-    nothing = Part("", {}, Time(0.0))
-    rows = [
-        StepDiff(name, before.parts.get(name, nothing).time, after.parts.get(name, nothing).time)
-        for name in {*before.parts, *after.parts}
-    ]
+    """The whole step, then its operations that both know, the largest change first."""
+    apart = before.mode != after.mode
+    folded = _folded(before.inferred | after.inferred) if apart else frozenset[str]()
+    a, b = _common(before.parts, folded), _common(after.parts, folded)
+    nothing = Time(0.0)
+    rows = [StepDiff(name, a.get(name, nothing), b.get(name, nothing)) for name in {*a, *b}]
     rows.sort(key=lambda row: (-abs(row.change_us), row.operation))
     return [StepDiff("all", before.total, after.total), *rows]
 
@@ -89,6 +117,7 @@ def render_step_diff(before: PerStep, after: PerStep) -> str:
     rows = diff_steps(before, after)
     width = max([9, *(len(row.operation) for row in rows)])
     lines = [
+        *_modes(before.mode, after.mode),
         f"per {before.unit} in the steady state, us, with 95% intervals",
         f"A: {before.process} (pid {before.pid}), {before.steps:,} {before.unit}s",
         f"B: {after.process} (pid {after.pid}), {after.steps:,} {after.unit}s",
@@ -107,6 +136,17 @@ def render_step_diff(before: PerStep, after: PerStep) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _modes(before: str, after: str) -> list[str]:
+    """What the difference of modes, if any, leaves to compare."""
+    if before == after:
+        return []
+    return [
+        f"note: A was recorded in mode {before}, B in mode {after}. Only what both know is "
+        "compared;",
+        f"      the rest is one row ({REST}), and the modes cost the program differently",
+    ]
+
+
 def _notes(before: Summary, after: Summary) -> list[str]:
     """What else than the program differs."""
     steps = _steps(before), _steps(after)
@@ -118,9 +158,7 @@ def _notes(before: Summary, after: Summary) -> list[str]:
             f"note: A has {steps[0]:,} steps, B {steps[1]:,}: the seconds are of different amounts "
             "of work"
         )
-    if modes[0] != modes[1]:
-        notes.append(f"note: A was recorded in mode {modes[0]}, B in mode {modes[1]}")
-    elif corrected[0] != corrected[1]:
+    if modes[0] == modes[1] and corrected[0] != corrected[1]:
         side = "A" if corrected[0] else "B"
         notes.append(f"note: the profiler's cost is taken out of {side} only")
     return notes
@@ -136,11 +174,12 @@ def _heading(side: str, summary: Summary, seconds: float) -> str:
     return f"{side}: {summary.session}, {seconds:.3f} s over all processes{each}"
 
 
-def render_diff(before: Summary, after: Summary) -> str:
-    """The differences as a text table."""
-    rows = diff_summaries(before, after)
+def render_diff(before: Summary, after: Summary, inferred: frozenset[str] = frozenset()) -> str:
+    """The differences as a text table; see `diff_summaries`."""
+    rows = diff_summaries(before, after, inferred)
     width = max([9, *(len(row.operation) for row in rows)])
     lines = [
+        *_modes(before.mode, after.mode),
         _heading("A", before, sum(row.before_s for row in rows)),
         _heading("B", after, sum(row.after_s for row in rows)),
         *_notes(before, after),

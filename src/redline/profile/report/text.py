@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from redline.profile.advise.iteration import Iteration
+from redline.profile.advise.opening import place_of, render_opening
+from redline.profile.analyse.stacks import PythonFunction, PythonLine
 from redline.profile.analyse.summary import Cell, ProcessRow, Summary
 from redline.profile.layout import MAX_DEPTH
 from redline.profile.levels import LEVELS
@@ -11,17 +16,29 @@ from redline.profile.levels import LEVELS
 __all__ = ["render_text"]
 
 TOP_FUNCTIONS = 10
-TOP_LINES = 8
+TOP_LINES, TOP_OF_OPERATION, TOP_IMPORTS = 9, 3, 5
+IMPORTS = "imports"
+SHOWN_S = 0.0005  # levels of less in every row are left out of the table
 TOP_OF_THREAD, MIN_BUSY_S = 4, 0.01
 UNKNOWN_LEVELS = ("python", "backend", "simulator")  # where native calls are not observed
 
 
-def render_text(summary: Summary) -> str:
-    """Processes, time by operation and level, native functions, overhead, problems."""
+def render_text(summary: Summary, iteration: Iteration | None = None) -> str:
+    """What an env step costs; then processes, times, native functions, overhead, problems.
+
+    Args:
+        summary: of a session.
+        iteration: what its env steps consist of; None where it steps none.
+    """
     lines = [
         f"session {summary.session}, mode {summary.mode}, {summary.wall_s:.3f} s, "
         f"{len(summary.processes)} process{'es' * (len(summary.processes) != 1)}",
     ]
+    if iteration is not None:
+        lines += ["", *render_opening(iteration), "", "the whole run, start-up included:"]
+    else:
+        lines += _largest(summary)
+    lines += _trust(summary)
     for process in summary.processes:
         lines += ["", *_process(process, summary)]
     lines += ["", *_overhead(summary)]
@@ -31,7 +48,37 @@ def render_text(summary: Summary) -> str:
         lines += ["", *_shares(summary)]
     for problem in summary.problems:
         lines.append(f"note: {problem}")
+    advise = f"next: redline advise {summary.session}, or " if iteration else "next: "
+    lines.append(f"{advise}redline report {summary.session} --html FILE")
     return "\n".join(lines) + "\n"
+
+
+def _largest(summary: Summary) -> list[str]:
+    """The operation that took most time but waited least, and how long it takes each time."""
+    cells = [cell for cell in summary.cells if cell.level not in ("waiting", "ready")]
+    busy: dict[tuple[int, str], float] = defaultdict(float)
+    for cell in cells:
+        busy[cell.pid, cell.operation] += cell.corrected_s
+    if not busy:
+        return []
+    (pid, operation), seconds = max(busy.items(), key=lambda item: item[1])
+    (name, *_) = [cell.process for cell in cells if cell.pid == pid]
+    said = f"largest operation: {operation} of {name} (pid {pid}), {seconds:.3f} s of work"
+    entries = [
+        row.entries for row in summary.transitions if (row.pid, row.operation) == (pid, operation)
+    ]
+    if entries and entries[0]:
+        said += f", {1e6 * seconds / entries[0]:,.1f} us each of {entries[0]:,} times"
+    return [said]
+
+
+def _trust(summary: Summary) -> list[str]:
+    """What the times below hold of the probe's own."""
+    return [
+        f"times are raw: they may hold up to {each.cost_high_s:.3f} s of the {each.probe} probe"
+        for each in summary.overhead
+        if not each.corrected and each.cost_high_s > 0  # also where it is nan
+    ]
 
 
 def _process(process: ProcessRow, summary: Summary) -> list[str]:
@@ -57,6 +104,7 @@ def _process(process: ProcessRow, summary: Summary) -> list[str]:
                 f"    {row.total_s:10.3f} s {row.calls:10d} calls  {row.level:9s} {row.function}"
             )
     lines += _counters(process, summary)
+    lines += _imports(process, summary)
     lines += _threads(process, summary)
     lines += _python(process, summary)
     return lines
@@ -109,52 +157,105 @@ def _threads(process: ProcessRow, summary: Summary) -> list[str]:
 
 
 def _python(process: ProcessRow, summary: Summary) -> list[str]:
-    """The hottest Python functions and lines, as they were sampled."""
+    """The hottest Python functions and lines, as they were sampled, some of each operation."""
     functions = [row for row in summary.python_functions if row.pid == process.pid]
     hottest = [row for row in summary.python_lines if row.pid == process.pid]
     lines: list[str] = []
     for title, rows in (("functions", functions), ("lines", hottest)):
         if rows:
             lines.append(f"  Python {title} of the main thread (own time, with calls, operation):")
-        for row in rows[:TOP_LINES]:
+        for row in _some_of_each(rows):
             lines.append(
                 f"    {row.self_s:10.3f} s {row.total_s:10.3f} s  {row.operation:16s} "
-                f"{row.function} ({_short(row.file)}:{row.line})"
+                f"{row.function} ({place_of(row.file, row.line)})"
             )
     return lines
 
 
-def _short(file: str) -> str:
-    """The end of a path: enough to know the file by."""
-    return "/".join(file.split("/")[-3:])
+def _some_of_each(
+    rows: Sequence[PythonFunction | PythonLine],
+) -> list[PythonFunction | PythonLine]:
+    """The first ones, at most some of any operation."""
+    found: list[PythonFunction | PythonLine] = []
+    for row in rows:
+        of_it = sum(row.operation == each.operation for each in found)
+        if of_it < TOP_OF_OPERATION and row.self_s >= SHOWN_S and len(found) < TOP_LINES:
+            found.append(row)
+    return found
+
+
+def _imports(process: ProcessRow, summary: Summary) -> list[str]:
+    """The costliest imports that the program itself makes."""
+    rows = [row for row in summary.imports if row.pid == process.pid and row.total_s >= SHOWN_S]
+    lines = ["  costliest imports, with all that they import:"] if rows else []
+    return lines + [
+        f"    {row.total_s:10.3f} s  {row.module or '?'} ({place_of(row.file, row.line)})"
+        for row in rows[:TOP_IMPORTS]
+    ]
 
 
 def _table(cells: list[Cell], steps: int, is_full: bool) -> list[str]:
     """Operations by time; in other modes than full the levels of running code are not known."""
-    shown = [level for level in LEVELS if any(cell.level == level for cell in cells)]
+    table = _rows(cells)
+    shown = [
+        level for level in LEVELS if any(row.by_level.get(level, 0.0) >= SHOWN_S for row in table)
+    ]
     if not is_full:
         shown = [*UNKNOWN_LEVELS, *(level for level in shown if level not in UNKNOWN_LEVELS)]
-    by_operation: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for cell in cells:
-        by_operation[cell.operation][cell.level] += cell.corrected_s
-    total = sum(cell.corrected_s for cell in cells)
-    width = max(9, *(len(name) for name in by_operation), 0)
+    widths = {
+        level: max(len(level), *(len(row.level(level, is_full)) for row in table))
+        for level in shown
+    }
+    total = sum(row.seconds for row in table)
+    width = max(9, *(len(row.operation) for row in table), 0)
     lines = [
-        f"  {'operation':{width}s} {'s':>10s} {'%':>6s}"
-        + (f" {'us/step':>12s}" if steps else "")
-        + "".join(f" {level:>12s}" for level in shown)
+        f"  {'operation':{width}s} {'s':>9s} {'+-':>7s} {'%':>6s}"
+        + (f" {'us/step':>10s}" if steps else "")
+        + "".join(f" {level:>{widths[level]}s}" for level in shown)
     ]
-    for name, row in sorted(by_operation.items(), key=lambda item: -sum(item[1].values())):
-        seconds = sum(row.values())
+    for row in table:
         lines.append(
-            f"  {name:{width}s} {seconds:10.3f} {100 * seconds / max(total, 1e-12):6.1f}"
-            + (f" {1e6 * seconds / steps:12.1f}" if steps else "")
-            + "".join(
-                f" {row[level]:12.3f}" if is_full or level not in UNKNOWN_LEVELS else f" {'-':>12s}"
-                for level in shown
-            )
+            f"  {row.operation:{width}s} {row.seconds:9.3f} {row.half} "
+            f"{100 * row.seconds / max(total, 1e-12):6.1f}"
+            + (f" {1e6 * row.seconds / steps:10.1f}" if steps else "")
+            + "".join(f" {row.level(level, is_full):>{widths[level]}s}" for level in shown)
         )
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One operation of a process."""
+
+    operation: str
+    seconds: float
+    half_s: float  # half width of the 95% interval; nan: not known
+    by_level: dict[str, float]
+
+    @property
+    def half(self) -> str:
+        """As text, of 7 columns."""
+        return f"{self.half_s:7.3f}" if self.half_s == self.half_s else f"{'-':>7s}"
+
+    def level(self, name: str, is_full: bool) -> str:
+        """Seconds of a level as text; of running code they are known in full mode only."""
+        if not is_full and name in UNKNOWN_LEVELS:
+            return "-"
+        return f"{self.by_level.get(name, 0.0):.3f}"
+
+
+def _rows(cells: list[Cell]) -> list[_Row]:
+    """Operations by time, imports last: they are start-up, whatever they take."""
+    rows: list[_Row] = []
+    for operation in dict.fromkeys(cell.operation for cell in cells):
+        own = [cell for cell in cells if cell.operation == operation]
+        by_level: dict[str, float] = defaultdict(float)
+        for cell in own:
+            by_level[cell.level] += cell.corrected_s
+        # The cells of an operation share its probe's cost, so their errors add as they are.
+        half_s = sum(cell.ci_high_s - cell.ci_low_s for cell in own) / 2
+        rows.append(_Row(operation, sum(by_level.values()), half_s, dict(by_level)))
+    return sorted(rows, key=lambda row: (row.operation == IMPORTS, -row.seconds))
 
 
 def _shares(summary: Summary) -> list[str]:

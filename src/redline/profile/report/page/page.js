@@ -145,11 +145,36 @@
     byId("notes").replaceChildren(...notes.map((text) => make("li", { text })));
   }
 
+  /** What an env step and an update consist of, with the half widths of 95% intervals. */
+  function showEnvStep(advice) {
+    const { updates, us_per_env_step: whole } = advice;
+    const [begin, end] = advice.steady_state_s;
+    byId("steady").textContent =
+      `Steady state, ${begin.toFixed(1)} to ${end.toFixed(1)} s of the process: ` +
+      `${count(advice.env_steps)} env steps, ${count(advice.num_envs)} at once` +
+      (updates ? `; ${count(updates.count)} times ${updates.unit} (entries of ${updates.operation}), ` +
+        `one per ${updates.env_steps_per_update.toFixed(1)} env steps.` : ".");
+    const interval = (us, half, digits) => `${us.toFixed(digits)} ± ${half.toFixed(digits)}`;
+    const each = updates ? updates.env_steps_per_update / 1e3 : 0;
+    const line = (name, time, hot) => make("tr", { dataset: { operation: name } }, cellText(name),
+      cellText(interval(time.us, time.half_us, 1)), cellText(percent(time.us, whole.us)),
+      ...(updates ? [cellText(interval(time.us * each, time.half_us * each, 3))] : []),
+      make("td", { className: "text", text: hot ? `${place(hot.file, hot.line)} ${hot.function}, ${hot.us.toFixed(1)} us` : "",
+        title: hot ? `${hot.file}:${hot.line}${hot.caller ? ", from " + hot.caller : ""}` : "" }));
+    const foot = line("all", whole, null);
+    fill(byId("env-step"), [heading("operation"), heading("us per env step"), heading("share"),
+      ...(updates ? [heading(`ms per ${updates.unit}`)] : []), heading("hottest line", "text")],
+    advice.parts.filter((part) => part.us >= 0.0005 * whole.us)
+      .map((part) => line(part.operation, part, part.hottest_line)), foot);
+  }
+
   function showAdvice() {
     const advice = data.advice;
     byId("advice").hidden = !advice;
     if (!advice) return;
     byId("verdict").textContent = advice.verdict;
+    byId("who-waits").textContent = advice.who_waits.join(" ");
+    showEnvStep(advice);
     const rows = advice.remedies.filter((one) => one.known).map((one) => make("tr", {},
       cellText(one.title),
       cellText(`${one.predicted_us.toFixed(1)} (${one.low_us.toFixed(1)} to ${one.high_us.toFixed(1)})`),
@@ -334,6 +359,9 @@
       time(one.self_s), time(one.total_s));
     const head = () => [heading("function"), heading("at", "text"), heading("operation", "text"),
       heading("own s"), heading("with calls s")];
+    fill(byId("imports"), [heading("module"), heading("at", "text"), heading("s")],
+      own(summary.imports).slice(0, 8).map((one) => make("tr", {}, cellText(one.module || "?"),
+        cellText(place(one.file, one.line), "text"), time(one.total_s))));
     fill(byId("python-functions"), head(), own(summary.python_functions).map(line));
     fill(byId("python-lines"), head(), own(summary.python_lines).map(line));
   }
