@@ -247,7 +247,7 @@ class Predictor:
             if begins is not None:
                 for leaf in previous.values():
                     leaf[begins] = 0.0
-        return joined(carried, previous)
+        return joined(carried, previous, self._policy.observation_space)
 
 
 def _mask_in_info(seen: Any, own: Space[Any]) -> bool:
