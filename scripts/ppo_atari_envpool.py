@@ -127,6 +127,8 @@ def ppo_loss(agent: Agent, batch: Batch, args: Args) -> tuple[Tensor, Tensor]:
     logits, value = agent(batch.obs)
     log_probs = logits.log_softmax(dim=1)
     log_ratio = log_probs.gather(1, batch.action[:, None]).squeeze(1) - batch.log_prob
+    # Before exp: a filler step's ratio may overflow, and 0 * inf is no number.
+    log_ratio = log_ratio.masked_fill(batch.valid == 0, 0.0)
     ratio = log_ratio.exp()
     near_one = ratio.clamp(1.0 - args.clip_range, 1.0 + args.clip_range)
     policy_loss = -(weight * torch.minimum(ratio * advantage, near_one * advantage)).sum()

@@ -179,6 +179,19 @@ def test_masks_of_info_are_obeyed(tmp_path: Path) -> None:
         policy.predict(obs)
 
 
+def test_masks_of_info_are_obeyed_beside_the_action_before(tmp_path: Path) -> None:
+    def make() -> Spaces:
+        return Spaces(BOX, spaces.Discrete(3), mask=True)
+
+    run = trained(tmp_path / "r", "ppo", make, core="lstm", core_size=4, observe_previous=True)
+    policy, env, state, reward = run.policy(), make(), None, None
+    obs, info = env.reset(seed=1)
+    for step in range(4):
+        action, state = policy.predict(obs, state, action_mask=info["action_mask"], reward=reward)
+        assert action == step % 3
+        obs, reward, *_, info = env.step(action)
+
+
 def test_the_action_before_and_its_reward_are_seen(tmp_path: Path) -> None:
     run = trained(tmp_path / "r", "ppo", "CartPole-v1", core="lstm", observe_previous=True)
     policy = run.policy()

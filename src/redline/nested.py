@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from redline.errors import SpaceError
+
 Array: TypeAlias = npt.NDArray[Any]
 NestedArray: TypeAlias = "Array | Mapping[str, NestedArray]"
 
@@ -45,16 +47,43 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, tree
 
 
-__all__ = ["Array", "NestedArray", "copy_all", "copy_rows", "leaves", "map_leaves"]
+def pairs(target: Any, source: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each leaf of `target` with the leaf of `source` of the same keys, in any order.
+
+    Raises:
+        SpaceError: if the keys differ.
+    """
+    own, given = _keys(target), _keys(source)
+    if own is None and given is None:
+        yield target, source
+        return
+    if own is None or given is None or set(own) != set(given):
+        raise SpaceError(
+            f"nested data come as {_named(given)}, where {_named(own)} should be. Give the entries "
+            f"that the space declares."
+        )
+    for key in own:
+        yield from pairs(target[key], source[key])
+
+
+def _keys(tree: Any) -> list[str] | None:
+    return list(tree.keys()) if hasattr(tree, "keys") else None
+
+
+def _named(keys: list[str] | None) -> str:
+    return "one array" if keys is None else f"entries {sorted(keys)}"
+
+
+__all__ = ["Array", "NestedArray", "copy_all", "copy_rows", "leaves", "map_leaves", "pairs"]
 
 
 def copy_rows(target: NestedArray, source: NestedArray, rows: Array) -> None:
     """Copy the rows [B] bool of every array of `source` to the same place in `target`."""
-    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
+    for to, of in pairs(target, source):
         to[rows] = of[rows]
 
 
 def copy_all(target: NestedArray, source: NestedArray) -> None:
     """Copy every array of `source` to the same place in `target`."""
-    for (_, to), (_, of) in zip(leaves(target), leaves(source), strict=True):
+    for to, of in pairs(target, source):
         np.copyto(to, of)

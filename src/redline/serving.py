@@ -34,7 +34,7 @@ from redline.envs.vec_env import zeros_like_space
 from redline.errors import ConfigError, EnvDataError
 from redline.nested import NestedArray
 from redline.policies.policy import Policy, reset_state
-from redline.previous_inputs import ACTION, REWARD, ActionColumns, has_previous
+from redline.previous_inputs import ACTION, REWARD, ActionColumns, has_previous, without_previous
 
 _TAKEN = "previous_action"
 
@@ -247,12 +247,13 @@ class Predictor:
             if begins is not None:
                 for leaf in previous.values():
                     leaf[begins] = 0.0
-        return joined(carried, previous)
+        return joined(carried, previous, self._policy.observation_space)
 
 
 def _mask_in_info(seen: Any, own: Space[Any]) -> bool:
     """Whether the policy sees masks that the environment gives in info, not in its observations."""
     declared = isinstance(own, spaces.Dict) and MASK in own.spaces
+    seen = without_previous(seen)
     return not declared and isinstance(seen, spaces.Dict) and set(seen.spaces) == {"obs", MASK}
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
+from torch.nn.functional import one_hot
 
+from redline.algos.ppo import PPO, PPOConfig
+from redline.algos.r2d1 import R2D1, R2D1Config
 from redline.data import Rollout
 from redline.envs import EnvSettings
 from redline.policies import make_policy
@@ -14,6 +19,7 @@ from redline.policies.policy import Policy
 from redline.previous_inputs import ACTION, REWARD
 from tests.collect.placements import PLACEMENTS, assert_equal, copied, make
 from tests.collect.scripted import ExactPolicy
+from tests.envs.scripted import Ordered
 
 
 def check(rollout: Rollout, before: Rollout | None) -> None:
@@ -84,6 +90,36 @@ def test_a_policy_tells_previous_actions_apart() -> None:
     obs = {"observed": torch.zeros(2, 4), REWARD: torch.zeros(2, 1), ACTION: torch.eye(2)}
     one, two = policy.value(obs, policy.initial_state(2)).tolist()
     assert one != two
+
+
+@pytest.mark.parametrize("placement", ["serial", "device", "workers"])
+@pytest.mark.parametrize(("algorithm", "config"), [(PPO, PPOConfig()), (R2D1, R2D1Config())])
+def test_entries_stay_under_their_names_where_an_episode_ends(
+    algorithm: type[PPO | R2D1], config: Any, placement: str
+) -> None:
+    """Two entries sort behind those that are added, and for PPO all five are of one shape.
+
+    Episodes last three steps: what was acted on in rows 0 to 3 is 0, 1, 2 and, of the next
+    episode, 0; the true last observation of row 2 is 3. "zz" is 10 more, "agent" 20 more.
+    """
+    actions = spaces.Box(-1.0, 1.0, (1,)) if algorithm is PPO else spaces.Discrete(2)
+    source = functools.partial(Ordered, actions)
+    with EnvSettings(env=source, observe_previous=True).make(1) as env:
+        policy = algorithm.make_policy(
+            env.observation_space, env.action_space, config,
+            core="lstm", core_size=4, hidden_sizes=(4,),
+        )  # fmt: skip
+    with make(placement, policy, source, observe_previous=True, rollout_length=4) as collector:
+        rollout = collector.collect()
+    seen, final = rollout["obs"], rollout["final_obs"]
+    for name, start in (("state", 0.0), ("zz", 10.0), ("agent", 20.0)):
+        assert seen[name][:, 0, 0].tolist() == [start, start + 1, start + 2, start]
+        assert final[name][:, 0, 0].tolist() == [0.0, 0.0, start + 3, 0.0]
+    assert seen[REWARD][:, 0, 0].tolist() == [0.0, 0.5, 0.5, 0.0]
+    assert final[REWARD][:, 0, 0].tolist() == [0.0, 0.0, 0.5, 0.0]
+    taken = rollout["action"][2, 0]
+    last = taken.clamp(-1.0, 1.0) if algorithm is PPO else one_hot(taken, 2)
+    assert final[ACTION][2, 0].tolist() == last.tolist()
 
 
 def recurrent(core: str) -> Policy:

@@ -188,3 +188,30 @@ class Echo:
 
     def close(self) -> None:
         return
+
+
+class Ordered(gymnasium.Env[Any, Any]):
+    """Entries that sort behind those of `observe_previous`, all of one shape; 3 steps, reward 0.5.
+
+    After t steps "state" is t, "zz" is 10 + t and "agent", which sorts before, is 20 + t.
+    """
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        leaf = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.observation_space = spaces.Dict({name: leaf for name in ("zz", "state", "agent")})
+        self.action_space = action_space
+
+    def _obs(self) -> dict[str, Any]:
+        return {
+            name: np.array([start + self._t], np.float32)
+            for name, start in (("zz", 10), ("state", 0), ("agent", 20))
+        }
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self._t += 1
+        return self._obs(), 0.5, False, self._t == 3, {}

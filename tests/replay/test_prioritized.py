@@ -263,6 +263,23 @@ def test_bad_priorities_are_refused(bad: float) -> None:
         replay.add(stream.rollout(1), priorities=torch.ones(2))
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_the_highest_so_far_takes_the_place_of_bad_priorities_if_asked(bad: float) -> None:
+    """Leaves are priorities + 1; 5 is the highest before the first bad one, then 7."""
+    stream = Stream(0)
+    rollout = stream.rollout(2)
+    config = ReplayConfig(capacity=8, prioritized=True, alpha=1.0, priority_epsilon=1.0)
+    replay = Replay(config, ReplaySpec.from_rollout(rollout))
+    replay.replace_unsound_priorities()
+    replay.add(rollout, priorities=torch.tensor([[2.0, 5.0], [3.0, 4.0]]))
+    replay.update_priorities(torch.tensor([0, 1]), torch.tensor([bad, 7.0]))
+    replay.add(stream.rollout(1), priorities=torch.tensor([[bad, 1.0]]))
+    sampler: Any = replay._sampler
+    assert sampler.tree.leaves[:6].tolist() == [6.0, 8.0, 4.0, 5.0, 8.0, 2.0]
+    with pytest.raises(ConfigError, match="NaN, infinite or negative"):
+        replay.update_priorities(torch.tensor([0]), torch.tensor([-1.0]))
+
+
 @given(seed=st.integers(0, 2**20), rows=st.integers(4, 10), idle=st.sampled_from([0.0, 0.5]))
 @settings(max_examples=30, deadline=None)
 def test_only_live_valid_units_are_drawn(seed: int, rows: int, idle: float) -> None:

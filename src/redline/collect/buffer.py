@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -12,6 +12,7 @@ from tensordict import TensorDict
 
 from redline.data import Array, NestedArray, as_tensordict, leaves, map_leaves
 from redline.devices import kind_of
+from redline.nested import pairs
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
@@ -121,7 +122,7 @@ class RolloutBuffer:
 
     def write_final_obs(self, t: int, final_obs: NestedArray, ended: Array) -> None:
         """Keep the true last observations of row t where an episode ended."""
-        for target, source in self._pairs("final_obs", final_obs):
+        for target, source in pairs(self.fields["final_obs"], final_obs):
             target[t][ended] = source[ended]
         self._rows_with_final_obs.append(t)
 
@@ -161,11 +162,3 @@ class RolloutBuffer:
             for name, field in self.fields.items()
         }
         return RolloutBuffer(fields).steps()
-
-    def _pairs(self, name: str, value: NestedArray) -> Iterator[tuple[Array, Array]]:
-        field = self.fields[name]
-        if isinstance(field, np.ndarray):
-            yield field, value  # type: ignore[misc]
-            return
-        for (_, target), (_, source) in zip(leaves(field), leaves(value), strict=True):
-            yield target, source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import EnvError
@@ -42,7 +43,8 @@ class PreviousInputs(VecEnv):
     def __init__(self, env: VecEnv) -> None:
         self._env = env
         self.num_envs, self.env_id, self.backend = env.num_envs, env.env_id, env.backend
-        self.observation_space = with_previous(env.observation_space, env.action_space)
+        self._space = with_previous(env.observation_space, env.action_space)
+        self.observation_space = self._space
         self.action_space, self.preset = env.action_space, env.preset
         self.frame_skip, self.can_idle = env.frame_skip, env.can_idle
         self.first_env_id, self.clips_reward = env.first_env_id, env.clips_reward
@@ -71,7 +73,7 @@ class PreviousInputs(VecEnv):
         obs = self._env.reset(seed)
         for leaf in self._now.values():
             leaf.fill(0.0)
-        return joined(obs, self._now)
+        return joined(obs, self._now, self._space)
 
     def step(self, action: NestedArray, active: Array | None = None) -> EnvStep:
         """Take one step in each environment; see `VecEnv.step`."""
@@ -98,8 +100,9 @@ class PreviousInputs(VecEnv):
             leaf[begins] = 0.0
         final_obs = step.final_obs
         if final_obs is not None:
-            final_obs = joined(final_obs, self._taken)
-        return step._replace(obs=joined(step.obs, self._now), final_obs=final_obs)
+            final_obs = joined(final_obs, self._taken, self._space)
+        seen = joined(step.obs, self._now, self._space)
+        return step._replace(obs=seen, final_obs=final_obs)
 
     def set_attr(self, name: str, value: Any) -> None:
         """Give an attribute of every environment a value; see `VecEnv.set_attr`."""
@@ -122,16 +125,23 @@ class PreviousInputs(VecEnv):
         obs = self._env.load_state_dict(state["env"])
         for name, leaf in self._now.items():
             leaf[...] = state[name]
-        return joined(obs, self._now)
+        return joined(obs, self._now, self._space)
 
     def close(self) -> None:
         """Close the environments."""
         self._env.close()
 
 
-def joined(obs: Any, previous: dict[str, Any]) -> dict[str, Any]:
-    """An observation in the structure of `with_previous`; nothing is copied."""
-    return {**obs, **previous} if hasattr(obs, "keys") else {PLAIN: obs, **previous}
+def joined(obs: Any, previous: dict[str, Any], space: spaces.Dict) -> dict[str, Any]:
+    """An observation and what precedes it, in the order of their space; nothing is copied.
+
+    Args:
+        obs: as carried, without the two.
+        previous: the two.
+        space: what `with_previous` made, which may sort its entries.
+    """
+    parts = {**obs, **previous} if hasattr(obs, "keys") else {PLAIN: obs, **previous}
+    return {key: parts[key] for key in space.spaces}
 
 
 def refuse_without_previous(state: Any, env_id: str) -> None:

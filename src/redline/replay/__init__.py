@@ -15,6 +15,7 @@ when a batch is drawn, so one buffer serves any n.
 | `windows.py`, `batches.py` | n-step windows, and what is gathered for the rows drawn |
 | `sequences.py` | which sequences are complete, and their stored states |
 | `samplers.py`, `tree.py` | uniform and proportional choice |
+| `priorities.py` | the error of a priority that is no finite number |
 | `storage.py` | arrays in memory, in a file or on a device; the check that they fit |
 | `snapshot.py` | incremental, verified save and load |
 """

@@ -165,10 +165,12 @@ class Replay:
 
         Raises:
             ConfigError: if shapes, dtypes, episodes or stacks are not as they should be, or
-                a priority is NaN, infinite or negative. The buffer is unchanged.
+                a priority is negative. The buffer is unchanged.
+            UnsoundPriorityError: if one is NaN or infinite, likewise.
         """
         if isinstance(self._sampler, PrioritizedSampler):
             self._sampler.require_sound()
+            priorities = None if priorities is None else self._sampler.sound(priorities)
         if priorities is None and self._add_plain(rollout):
             return
         if self._is_gathered:
@@ -205,6 +207,11 @@ class Replay:
                 first, eligible, priority = self._sequences.completed(self._head, oldest)
                 oldest_unit = -(-oldest // self.config.state_interval)
                 self._sampler.advance(oldest_unit, first, eligible, priority)
+
+    def replace_unsound_priorities(self) -> None:
+        """Let the highest priority so far take the place of one that is NaN or infinite."""
+        if isinstance(self._sampler, PrioritizedSampler):
+            self._sampler.replaces_unsound = True
 
     def capture_writes(self) -> None:
         """Let a graph make what `add` writes to a device, from the second time on."""
@@ -299,8 +306,9 @@ class Replay:
                 as `mixed_priority` mixes it.
 
         Raises:
-            ConfigError: if the buffer is not prioritized, or a priority is NaN, infinite or
-                negative (on a device at the next `add` or `save`, for looking would wait).
+            ConfigError: if the buffer is not prioritized, or a priority is negative.
+            UnsoundPriorityError: if one is NaN or infinite (on a device both come at the next
+                `add` or `save`, for looking would wait).
         """
         if not isinstance(self._sampler, PrioritizedSampler):
             raise ConfigError(

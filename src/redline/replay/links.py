@@ -19,6 +19,7 @@ from torch import Tensor
 from redline.data import Array, Rollout
 from redline.errors import ConfigError
 from redline.replay.config import ReplayConfig
+from redline.replay.priorities import UnsoundPriorityError
 from redline.replay.spec import LeafSpec, Path, ReplaySpec, flatten
 
 # Bits of a row's flags.
@@ -94,6 +95,7 @@ def require_rollout(
 
     Raises:
         ConfigError: names what differs, or the bad priority.
+        UnsoundPriorityError: if a priority is NaN or infinite.
     """
     length = rollout.rollout_length
     if rollout.num_envs != spec.num_envs:
@@ -144,7 +146,8 @@ def _require_priorities(rollout: Rollout, priorities: Tensor) -> None:
         )
     counted = torch.where(rollout.valid.to(priorities.device), priorities, 0.0)
     if not bool((counted.isfinite() & (counted >= 0)).all()):
-        raise ConfigError(
+        kind = ConfigError if bool(counted.isfinite().all()) else UnsoundPriorityError
+        raise kind(
             "an initial priority is NaN, infinite or negative. Priorities are absolute TD errors."
         )
 

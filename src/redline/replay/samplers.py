@@ -14,6 +14,7 @@ from torch import Tensor
 
 from redline.data import Array
 from redline.errors import ConfigError
+from redline.replay.priorities import UnsoundPriorityError
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.tree import PriorityTree
 
@@ -242,6 +243,10 @@ class PrioritizedSampler:
         num_envs: B.
         alpha: exponent, applied to initial priorities too.
         epsilon: added before the exponent.
+
+    Attributes:
+        replaces_unsound: whether the highest priority so far takes the place of one that is NaN
+            or infinite; else that is refused.
     """
 
     def __init__(
@@ -250,6 +255,7 @@ class PrioritizedSampler:
         self._arena, self._num_envs, self._unit_rows = arena, num_envs, unit_rows
         self._size = unit_rows * num_envs
         self._alpha, self._epsilon = alpha, epsilon
+        self.replaces_unsound = False
         self._rows = _UnitRows(unit_rows)
         self.tree = PriorityTree(arena, "priority", self._size)
         self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
@@ -288,7 +294,8 @@ class PrioritizedSampler:
             priority: [R, B] of the new ones; NaN, or None for all, means as high as any.
 
         Raises:
-            ConfigError: if a priority is negative or infinite.
+            ConfigError: if a priority is negative.
+            UnsoundPriorityError: if one is infinite.
         """
         mask = torch.from_numpy(eligible)
         given = torch.full(eligible.shape, torch.nan, dtype=torch.float64)
@@ -346,18 +353,26 @@ class PrioritizedSampler:
             priority: [N] non-negative, before epsilon and alpha.
 
         Raises:
-            ConfigError: if a priority is NaN, infinite or negative; on a device not here
-                but at the next `advance` or save, for to look at it now would wait.
+            ConfigError: if a priority is negative.
+            UnsoundPriorityError: if one is NaN or infinite; on a device neither comes here but
+                at the next `advance` or save, for to look at it now would wait.
         """
         device = self._arena.device
         unit = unit.to(device)
-        value = priority.detach().to(device, torch.float64)
+        value = self.sound(priority.detach().to(device, torch.float64))
         self._take_note(value)
         leaf = unit % self._size
         live = (unit >= self._span[0]) & (self.tree.leaves[leaf] > 0)
         if device.type != "cpu":
             live &= (value >= 0) & (value < torch.inf)
         self.tree.set(leaf, self._scaled(value), live)
+
+    def sound(self, priority: Tensor) -> Tensor:
+        """Priorities of any shape, the highest so far where they are unsound and to be replaced."""
+        if not self.replaces_unsound:
+            return priority
+        highest = self.highest.to(priority.device, priority.dtype)
+        return torch.where(priority.isfinite(), priority, highest)
 
     def written_by_updates(self) -> dict[str, Tensor]:
         """Name -> the memory that `update` writes to."""
@@ -367,11 +382,11 @@ class PrioritizedSampler:
         """Raise if a bad priority was ever given.
 
         Raises:
-            ConfigError: in that case.
+            UnsoundPriorityError: in that case.
         """
         if bool(self._refused):
             self._refused.fill_(False)
-            raise ConfigError(_UNSOUND)
+            raise UnsoundPriorityError(_UNSOUND)
 
     def state_arrays(self) -> dict[str, Array]:
         """What is not in the arena."""
@@ -400,7 +415,8 @@ class PrioritizedSampler:
             self._refused |= ~good
             high = torch.where(good, high, 0.0)
         elif not bool(good):
-            raise ConfigError(_UNSOUND)
+            is_negative = bool(low < 0) and bool(high < torch.inf)
+            raise ConfigError(_UNSOUND) if is_negative else UnsoundPriorityError(_UNSOUND)
         self._arena.run("highest", self._raise_highest, high)
 
     def _raise_highest(self, high: Tensor) -> None:

@@ -118,6 +118,58 @@ def test_actions_that_are_no_numbers_are_said_to_come_from_divergence(
     assert "the parameter policy.policy_head.weight holds nan" in str(caught.value)
 
 
+PRIORITIZED: dict[str, dict[str, Any]] = {
+    "dqn": {"prioritized": True},
+    "r2d1": {"sequence_length": 8, "state_interval": 8, "burn_in": 4, "core_size": 4},
+}
+
+
+def with_priorities(out: Path, algorithm: str, env: Any, **settings: Any) -> Run:
+    """A run that draws by priority and learns from its 65th env_step on."""
+    return redline.train(
+        algorithm, env=env, out=out, preset="default", total_env_steps=400, num_envs=2,
+        rollout_length=8, batch_size=8, replay_size=400, learning_starts=64, replay_ratio=4.0,
+        target_update_interval=2, hidden_sizes=(4,), log_interval=80, checkpoint_interval=80,
+        tensorboard=False, **(PRIORITIZED[algorithm] | settings),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d1"])
+def test_a_priority_that_is_no_number_is_said_to_come_from_divergence(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """A step size of 1e30. Replay refused it as a setting: `a priority is NaN` and status 2."""
+    with pytest.raises(DivergenceError, match=f"{algorithm} diverged: at [0-9]+ env_steps") as said:
+        with_priorities(tmp_path / "run", algorithm, "CartPole-v1", learning_rate=1e30)
+    assert "the metric loss is " in str(said.value)
+    assert "a smaller learning_rate (it is 1e+30)" in str(said.value)
+    assert "ended in" not in str(said.value)
+
+
+def test_a_metric_since_the_last_row_is_named_where_a_priority_is_infinite(tmp_path: Path) -> None:
+    """The sum of three rewards of 3e38 is more than float32 holds, 3.4e38."""
+
+    class Infinite(Jackpot):
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            return obs, 1.0 if reward == 1.0 else 3e38, *rest
+
+    with pytest.raises(DivergenceError, match=r"the metric [a-z_]+ is (inf|nan)") as said:
+        with_priorities(tmp_path / "run", "dqn", Infinite, n_step=3)
+    assert "What usually helps" in str(said.value)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "r2d1"])
+def test_warn_goes_on_with_the_highest_priority_in_its_place(
+    algorithm: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = with_priorities(
+        tmp_path / "run", algorithm, "CartPole-v1", learning_rate=1e30, on_divergence="warn"
+    )
+    assert run.inspect()["env_steps"] == 400
+    assert "".join(capfd.readouterr()).count("diverged") == 1
+
+
 def test_warn_says_it_once_and_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = breaking(tmp_path / "run", on_divergence="warn", log_interval=128)
     assert run.exit_code == 0

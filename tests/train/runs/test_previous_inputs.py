@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
+from tests.envs.scripted import Ordered
 from tests.train.runs.test_off_policy_runs import small
 
 import redline
@@ -21,6 +23,7 @@ from redline.train.runs.building import build_replay
 from redline.train.runs.run import Run
 from redline.train.runs.video import EpisodeFrames
 
+ORDERED = ("agent", REWARD, "state", "zz")
 HIDDEN = "redline/CartPoleHiddenVelocity-v1"
 
 
@@ -98,6 +101,37 @@ def test_an_exported_policy_takes_them_as_inputs(run: Run, tmp_path: Path) -> No
     action, hidden, _ = program(obs, *state.values())
     assert torch.equal(action, output.action)
     torch.testing.assert_close(hidden, output.state["hidden"])
+
+
+@pytest.mark.parametrize("collector", ["serial", "device"])
+def test_r2d1_learns_from_entries_under_their_names(
+    collector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two entries of the observation sort behind those that are added.
+
+    Episodes are of three steps, so n_step=1 finds t = 1, 2 or 3 in what follows a step; "state"
+    is t, "zz" 10 + t and "agent" 20 + t, and the reward before is 0.5 in all three.
+    """
+    following: list[Any] = []
+    update = R2D1.update
+
+    def spied_update(self: R2D1, batch: Any) -> Any:
+        rows = batch.steps["valid"]
+        following.extend(
+            torch.cat([batch.steps["next_obs", name][rows] for name in ORDERED], dim=1).tolist()
+        )
+        return update(self, batch)
+
+    monkeypatch.setattr(R2D1, "update", spied_update)
+    run = small(
+        tmp_path / "run", "r2d1", env=lambda: Ordered(gymnasium.spaces.Discrete(2)), n_step=1,
+        sequence_length=6, state_interval=6, burn_in=0, core_size=4, target_update_interval=1,
+        collector=collector, accelerate="eager", preset="default", total_env_steps=96,
+    )  # fmt: skip
+    assert run.inspect()["optimizer_steps"] > 0
+    assert {tuple(row) for row in following} == {
+        (21.0, 0.5, 1.0, 11.0), (22.0, 0.5, 2.0, 12.0), (23.0, 0.5, 3.0, 13.0),
+    }  # fmt: skip
 
 
 def test_without_a_core_they_are_refused(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ class DevicePreviousInputs(DeviceVecEnv):
     def __init__(self, env: DeviceVecEnv) -> None:
         self._env, self.device = env, env.device
         self.num_envs, self.env_id, self.backend = env.num_envs, env.env_id, env.backend
-        self.observation_space = with_previous(env.observation_space, env.action_space)
+        self._space = with_previous(env.observation_space, env.action_space)
+        self.observation_space = self._space
         self.action_space = env.action_space
         self.frame_skip, self.can_idle = env.frame_skip, env.can_idle
         self.has_fillers, self.first_env_id = env.has_fillers, env.first_env_id
@@ -54,7 +55,7 @@ class DevicePreviousInputs(DeviceVecEnv):
     def reset(self, seed: int | None = None) -> NestedTensor:
         """Start a new episode everywhere; see `DeviceVecEnv.reset`."""
         self._now = self._zeros()
-        return joined(self._env.reset(seed), self._now)
+        return joined(self._env.reset(seed), self._now, self._space)
 
     def step(self, action: NestedTensor, active: Tensor | None = None) -> DeviceStep:
         """Take one step in each environment; see `DeviceVecEnv.step`."""
@@ -69,8 +70,8 @@ class DevicePreviousInputs(DeviceVecEnv):
             now = {name: torch.where(stepped, now[name], self._now[name]) for name in now}
         self._now = now
         return step._replace(
-            obs=joined(step.obs, now),
-            final_obs=joined(step.final_obs, taken),
+            obs=joined(step.obs, now, self._space),
+            final_obs=joined(step.final_obs, taken, self._space),
         )
 
     def carried(self) -> Any:
@@ -106,7 +107,7 @@ class DevicePreviousInputs(DeviceVecEnv):
             name: torch.as_tensor(state[name]).to(self.device, torch.float32, copy=True)
             for name in self._now
         }
-        return joined(obs, self._now)
+        return joined(obs, self._now, self._space)
 
     def close(self) -> None:
         """Close the environments."""

@@ -8,7 +8,7 @@ wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.errors import DivergenceError
+from redline.replay.priorities import UnsoundPriorityError
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.progress.console import Console
 from redline.train.settings import RunConfig
@@ -81,20 +82,34 @@ class DivergenceCheck:
         if metric or parameter:
             self._found(metric, parameter, env_steps)
 
-    def explain(self, error: Exception, env_steps: int) -> None:
-        """Say so if an error comes from parameters that are not finite, else do nothing.
+    def explain(
+        self, error: Exception, totals: Callable[[], Mapping[str, float]], env_steps: int
+    ) -> None:
+        """Say so if an error comes from numbers that are not finite, else do nothing.
 
-        An environment refuses actions that are no numbers, but knows nothing of their cause.
+        An environment refuses actions that are no numbers, and replay such priorities, but
+        neither knows of their cause.
+
+        Args:
+            error: what came out of an iteration.
+            totals: reads the sums of the metrics since the last row. With on_divergence="warn"
+                a metric may be NaN, and says nothing of an error.
+            env_steps: where the run stands.
 
         Raises:
             DivergenceError: from `error`, also where the run would only have warned.
         """
         if isinstance(error, DivergenceError):
             return
+        is_priority = isinstance(error, UnsoundPriorityError)
+        metric = _first_metric(totals()) if is_priority or self._action == "stop" else None
+        if is_priority and metric is None:
+            metric = "a priority for replay is NaN or infinite"
         parameter = self._first_parameter()
-        if parameter:
-            text = self._message(None, parameter, env_steps)
-            raise DivergenceError(f"{text} It ended in a {type(error).__name__}.") from error
+        if metric or parameter:
+            text = self._message(metric, parameter, env_steps)
+            ended = "" if is_priority else f" It ended in a {type(error).__name__}."
+            raise DivergenceError(f"{text}{ended}") from error
 
     def _found(self, metric: str | None, parameter: str | None, env_steps: int) -> None:
         text = self._message(metric, parameter, env_steps)

@@ -211,7 +211,7 @@ class TrainLoop(ABC):
             except CallbackError:
                 raise
             except Exception as error:
-                self._divergence.explain(error, self.counters.env_steps)
+                self._divergence.explain(error, self._metrics.read, self.counters.env_steps)
                 raise
         if self._saved_at != self.counters.env_steps and self.counters.iteration > 0:
             self.save(final=True)

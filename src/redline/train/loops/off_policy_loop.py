@@ -61,6 +61,8 @@ class OffPolicyLoop(TrainLoop):
         self._algo: OffPolicyConfig = config.algo  # type: ignore[assignment]
         self._batch_size = self._algo.batch_size // self._ranks.size
         self._replay: Replay = replay
+        if config.run.on_divergence == "warn":
+            replay.replace_unsound_priorities()
         self._metric_names = self.algorithm.metric_names
         device = exact_device(config.run.device)
         self._replay_is_near = replay.device == device
