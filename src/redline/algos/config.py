@@ -117,6 +117,9 @@ class OffPolicyConfig:
         "priority_alpha": (OnlyIf("prioritized", (True,)),),
         "priority_beta": (OnlyIf("prioritized", (True,)),),
     }
+    move_intervals: ClassVar[Mapping[str, str]] = {"target_update_interval": "the target network"}
+    """Setting that counts updates -> what moves only once in so many. A run too short for a first
+    move is refused. Names that a config lacks count for nothing."""
 
     num_envs: int = 1
     """B, environments stepped in parallel."""

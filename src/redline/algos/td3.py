@@ -23,6 +23,7 @@ a Python counter decides which.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -60,6 +61,8 @@ class TD3Config(OffPolicyConfig):
         "noise_color": (OnlyIf("exploration_noise", never=(0.0,)),),
         "target_noise_clip": (OnlyIf("target_noise", never=(0.0,)),),
     }
+
+    move_intervals: ClassVar[Mapping[str, str]] = {"policy_delay": "the actor"}
 
     exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while collecting."""
