@@ -247,7 +247,8 @@ class Predictor:
             if begins is not None:
                 for leaf in previous.values():
                     leaf[begins] = 0.0
-        return joined(carried, previous, self._policy.observation_space)
+        space: Any = self._policy.observation_space
+        return joined(carried, previous, space)
 
 
 def _mask_in_info(seen: Any, own: Space[Any]) -> bool:

@@ -17,10 +17,14 @@ from torch import Tensor
 
 from redline.algos.q_learning import initial_priorities
 from redline.algos.r2d1 import R2D1, R2D1Config, mixed_priority
+from redline.algos.registry import declaration
 from redline.data import Rollout, SequenceBatch
+from redline.envs import EnvSettings
 from redline.errors import ConfigError
 from redline.models import LSTMCore, RecurrentCore, ScalarHead
 from redline.policies import QPolicy
+from redline.train.presets import preset_config
+from redline.train.runs.building import said_at_start
 from tests.algos.q_networks import Identity, set_weight
 
 OBS = spaces.Box(-10.0, 10.0, (2,), np.float32)
@@ -442,3 +446,24 @@ def test_a_sequence_of_small_errors_ranks_below_one_of_large_ones() -> None:
 def test_a_transformer_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="its whole window"):
         R2D1.make_policy(OBS, ACTIONS, config(), hidden_sizes=(6,), core="transformer")
+
+
+def test_rewards_that_are_clipped_and_rescaled_are_spoken_of_at_the_start() -> None:
+    """The presets of ALE clip rewards unless told otherwise; rescaling stands in its place."""
+    none: frozenset[str] = frozenset()
+    said = R2D1.caution(R2D1Config(), none, clips_reward=True)
+    assert said is not None
+    assert "Give clip_reward=False or value_rescaling=False." in said
+    assert R2D1.caution(R2D1Config(), none, clips_reward=False) is None
+    assert R2D1.caution(R2D1Config(), frozenset(["clip_reward"]), clips_reward=True) is None
+    assert R2D1.caution(R2D1Config(value_rescaling=False), none, clips_reward=True) is None
+
+
+def test_the_default_preset_on_ale_clips_and_rescales() -> None:
+    """The preset "atari" turns clipping off, "default" leaves it as ALE's protocol has it."""
+    for preset, warned in (("default", 1), ("atari", 0)):
+        config = preset_config(declaration("r2d1"), "ALE/Pong-v5", preset)
+        settings = EnvSettings(env="ALE/Pong-v5", clip_reward=config.run.clip_reward)
+        with settings.make(1) as env:
+            said = said_at_start(config, env, R2D1, frozenset())
+        assert len(said) == warned

@@ -19,8 +19,9 @@ class OnlyIf:
 
     Attributes:
         name: of the other one. "actions" stands for the kinds of action spaces that the
-            environment has, "environments" for the families with settings of their own, "layers"
-            for the kinds of layers that the networks have.
+            environment has, "observations" for those of the numbers that it shows, "environments"
+            for the families with settings of their own, "layers" for the kinds of layers that
+            the networks have.
         values: those with which it has an effect; empty: all but `never`.
         never: those with which it has none.
     """
@@ -36,7 +37,7 @@ class OnlyIf:
         return value in self.values if self.values else value not in self.never
 
     def __str__(self) -> str:
-        if self.name in ("actions", "environments", "layers"):
+        if self.name in ("actions", "observations", "environments", "layers"):
             return f"{' or '.join(self.values)} {self.name}"
         if self.values:
             return f"{self.name}={' or '.join(map(repr, self.values))}"
@@ -116,6 +117,9 @@ class OffPolicyConfig:
         "priority_alpha": (OnlyIf("prioritized", (True,)),),
         "priority_beta": (OnlyIf("prioritized", (True,)),),
     }
+    move_intervals: ClassVar[Mapping[str, str]] = {"target_update_interval": "the target network"}
+    """Setting that counts updates -> what moves only once in so many. A run too short for a first
+    move is refused. Names that a config lacks count for nothing."""
 
     num_envs: int = 1
     """B, environments stepped in parallel."""

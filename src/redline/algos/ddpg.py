@@ -22,7 +22,7 @@ Cost: one step of the critic and one of the actor per update.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ from torch import Tensor, nn
 from redline.algos import presets as named
 from redline.algos.config import (
     OffPolicyConfig,
+    OnlyIf,
+    OnlyWith,
     require_fraction,
     require_noise_color,
     require_not_negative,
@@ -48,6 +50,10 @@ class DDPGConfig(OffPolicyConfig):
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "noise_color": (OnlyIf("exploration_noise", never=(0.0,)),),
+    }
 
     exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while collecting, in units of half the

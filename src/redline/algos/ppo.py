@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -39,7 +39,13 @@ from redline.algos.algorithm import (
     explained_variance,
     normalized,
 )
-from redline.algos.config import require_fraction, require_not_negative, require_positive
+from redline.algos.config import (
+    OnlyIf,
+    OnlyWith,
+    require_fraction,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.optimizers import Adam
 from redline.data import Rollout, masked_mean
 from redline.errors import ConfigError
@@ -56,6 +62,10 @@ class PPOConfig:
         ConfigError: if a value is out of range, or a rollout does not split into equal
             minibatches.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "clip_range_value": (OnlyIf("value_coef", never=(0.0,)),),
+    }
 
     num_envs: int = 8
     """B, environments stepped in parallel."""

@@ -321,6 +321,17 @@ class R2D1(OffPolicyAlgorithm):
         return make_q_policy(observation_space, action_space, make_head, **network)
 
     @classmethod
+    def caution(cls, config: Any, changed: frozenset[str], *, clips_reward: bool) -> str | None:
+        """Where rewards are clipped and rescaled, and nobody asked for the former."""
+        if not (clips_reward and config.value_rescaling) or "clip_reward" in changed:
+            return None
+        return (
+            "rewards are clipped to their sign, and value_rescaling=True, which is to take the "
+            "place of that, squeezes their returns again. Give clip_reward=False or "
+            "value_rescaling=False."
+        )
+
+    @classmethod
     def make(
         cls,
         observation_space: spaces.Space[Any],

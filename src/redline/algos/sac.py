@@ -79,6 +79,10 @@ class SACConfig(OffPolicyConfig):
             OnlyIf("actions", ("Discrete",)),
         ),
     }
+    move_intervals: ClassVar[Mapping[str, str]] = {
+        "target_update_interval": "the target network",
+        "actor_update_interval": "the actor",
+    }
 
     alpha: float | None = None
     """Temperature, the weight of the entropy. None: learned."""

@@ -23,8 +23,9 @@ a Python counter decides which.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ from torch import Tensor, nn
 from redline.algos import presets as named
 from redline.algos.config import (
     OffPolicyConfig,
+    OnlyIf,
+    OnlyWith,
     require_fraction,
     require_noise_color,
     require_not_negative,
@@ -53,6 +56,13 @@ class TD3Config(OffPolicyConfig):
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {
+        "noise_color": (OnlyIf("exploration_noise", never=(0.0,)),),
+        "target_noise_clip": (OnlyIf("target_noise", never=(0.0,)),),
+    }
+
+    move_intervals: ClassVar[Mapping[str, str]] = {"policy_delay": "the actor"}
 
     exploration_noise: float = 0.1
     """Standard deviation of the noise on actions while collecting."""

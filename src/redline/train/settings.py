@@ -289,12 +289,13 @@ class PolicySettings:
 
     only_with: ClassVar[OnlyWith] = {
         "hidden_sizes": (OnlyIf("layers", ("dense",)),),
-        "activation": (OnlyIf("layers", ("dense",)),),
+        "activation": (OnlyIf("layers", ("dense",)), OnlyIf("hidden_sizes", never=((),))),
         "core_size": (OnlyIf("core", never=("none",)),),
         "core_window": (OnlyIf("core", ("transformer",)),),
         "core_layers": (OnlyIf("core", ("transformer",)),),
         "core_heads": (OnlyIf("core", ("transformer",)),),
         "initial_log_std": (OnlyIf("actions", ("Box",)),),
+        "normalize_obs": (OnlyIf("observations", ("float",)),),
     }
 
     hidden_sizes: tuple[int, ...] = (64, 64)

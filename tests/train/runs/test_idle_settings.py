@@ -73,6 +73,13 @@ IDLE: list[tuple[str, str, dict[str, Any], str]] = [
         "target_entropy=None",
     ),
     ("td3", "Pendulum-v1", {"priority_beta": 0.5}, "prioritized=True"),
+    ("td3", "Pendulum-v1", {"noise_color": 1.0, "exploration_noise": 0.0}, "exploration_noise"),
+    ("ddpg", "Pendulum-v1", {"noise_color": 1.0, "exploration_noise": 0.0}, "exploration_noise"),
+    ("td3", "Pendulum-v1", {"target_noise_clip": 0.3, "target_noise": 0.0}, "target_noise other"),
+    ("ppo", "CartPole-v1", {"clip_range_value": 0.2, "value_coef": 0.0}, "value_coef other than"),
+    ("ppo", "CartPole-v1", {"activation": "relu", "hidden_sizes": ()}, "hidden_sizes other than"),
+    ("ppo", "FrozenLake-v1", {"normalize_obs": True}, "float observations, and here are none"),
+    ("ppo", "redline/CartPole-v1", {"check_env": "always"}, "env_backend='processes'"),
 ]  # fmt: skip
 
 
@@ -116,6 +123,8 @@ def test_an_image_or_a_network_of_ones_own_has_no_hidden_layers(
         ("ppo", {"num_workers": 1, "cpu_affinity": "auto", "collector": "workers"}),
         ("ppo", {"worker_timeout_s": 20.0, "eval_async": True, "eval_interval": 64}),
         ("ppo", {"max_staleness": 1, "core_size": 128, "eval_episodes": 10}),  # the defaults
+        ("ppo", {"check_env": "always", "normalize_obs": True, "clip_range_value": 0.2}),
+        ("ppo", {"check_env": "off", "env_backend": "processes"}),
         ("dqn", {"prioritized": True, "priority_alpha": 0.5}),
         ("dqn", {"noisy": True, "epsilon_final": 0.0}),  # both explore
     ],
@@ -175,7 +184,7 @@ def test_the_command_line_refuses_likewise(
 
 def test_every_condition_names_settings_that_there_are() -> None:
     """A renamed setting must not leave a rule behind that never applies."""
-    stand_ins = {"actions", "environments", "layers"}
+    stand_ins = {"actions", "environments", "layers", "observations"}
     for algorithm in algorithm_names():
         parts = (RunSettings, PolicySettings, declaration(algorithm).Config)
         known = {name for part in parts for name in part.__dataclass_fields__} | stand_ins

@@ -27,6 +27,7 @@ from redline.train.presets import preset_config
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
 from redline.train.runs.building import trainable_parts
 from redline.train.runs.run import Run
+from redline.train.runs.start import check_updates
 
 SMALL: dict[str, Any] = {
     "total_env_steps": 240,
@@ -297,6 +298,27 @@ def test_a_run_whose_target_would_never_move_is_refused(
     ):
         small(tmp_path / "run", case, target_update_interval=interval)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [("td3", "policy_delay"), ("sac", "actor_update_interval"), ("tqc", "actor_update_interval")],
+)
+def test_a_run_whose_actor_would_never_move_is_refused(
+    case: str, name: str, tmp_path: Path
+) -> None:
+    """102 updates, as above: the 103rd would be the actor's first; with 102 it is the last."""
+    settings: dict[str, Any] = {"env": "Pendulum-v1", "preset": "default"}
+    with pytest.raises(
+        ConfigError,
+        match=rf"ends before the actor moves for the first time, after {name}=103 .*, 102 in all",
+    ):
+        redline.train(case, out=tmp_path / "a", **(SMALL | settings | {name: 103}))
+    assert not (tmp_path / "a").exists()
+    config = preset_config(declaration(case), "Pendulum-v1", "default").replace(
+        env="Pendulum-v1", **(SMALL | {name: 102})
+    )
+    check_updates(config)
 
 
 def test_a_run_that_began_with_a_target_that_never_moves_goes_on(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class Backend(ABC):
     can_idle: ClassVar[bool] = False
     can_step_one: ClassVar[bool] = False
     reads_info: ClassVar[bool] = False
-    options: ClassVar[tuple[str, ...]] = ("num_workers", "worker_timeout_s")
+    options: ClassVar[tuple[str, ...]] = ("num_workers", "worker_timeout_s", "check_env")
     env_id: str
     num_envs: int
     first_env_id: int

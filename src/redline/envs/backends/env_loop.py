@@ -48,7 +48,7 @@ class EnvLoop(Backend):
 
     name = "gymnasium"
     single_envs = True
-    options = ()
+    options = ("check_env",)
     can_idle = True
     can_step_one = True
     reads_info = True

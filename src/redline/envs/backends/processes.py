@@ -50,7 +50,7 @@ class ProcessBackend(ConcurrentBackend):
 
     name = "processes"
     single_envs = True
-    options = ("num_workers", "worker_timeout_s", "on_worker_failure")
+    options = ("num_workers", "worker_timeout_s", "on_worker_failure", "check_env")
     can_idle = True
     reads_info = True
 

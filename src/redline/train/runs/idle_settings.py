@@ -84,6 +84,7 @@ def refuse_idle_settings(
     dense = _has_dense_layers(config, given, algorithm, env)
     values = _all_values(config) | {
         "actions": _kinds(env.action_space),
+        "observations": _number_kinds(env),
         "layers": frozenset(["dense"] if dense else []),
         "environments": frozenset(["ALE"] if is_atari(config.run.env) else []),
     }
@@ -181,3 +182,10 @@ def _kinds(space: spaces.Space[Any]) -> frozenset[str]:
     return frozenset(
         kind.__name__ for kind in known if any(isinstance(leaf, kind) for leaf in leaves)
     )
+
+
+def _number_kinds(env: VecEnv) -> frozenset[str]:
+    """Whether a policy is shown floats, which can be normalized, or only other numbers."""
+    leaves = [leaf for _, leaf in leaf_spaces(network_space(env.observation_space))]
+    is_float = [isinstance(each, spaces.Box) and each.dtype.kind == "f" for each in leaves]
+    return frozenset(["float"] if any(is_float) else [])

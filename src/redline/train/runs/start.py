@@ -340,7 +340,7 @@ def _executed(
 
 
 def check_updates(config: RunConfig) -> None:
-    """Refuse a run that would end without an update, or without a move of its target network.
+    """Refuse a run that would end without an update, or without a move of its target or actor.
 
     Raises:
         ConfigError: with the arithmetic.
@@ -349,10 +349,6 @@ def check_updates(config: RunConfig) -> None:
     if not isinstance(algo, OffPolicyConfig):
         return
     updates = algo.expected_updates(total)
-    # Only those that copy now and then have it; the others' targets follow each update.
-    interval = getattr(algo, "target_update_interval", 1)
-    if updates >= interval:
-        return
     arithmetic = (
         f"learning_starts={algo.learning_starts} env_steps come first, then replay_ratio="
         f"{algo.replay_ratio:g} / {algo.samples_per_update} samples per update makes "
@@ -363,12 +359,14 @@ def check_updates(config: RunConfig) -> None:
             f"total_env_steps={total} ends before the first update: {arithmetic}. Train longer, "
             f"or give a smaller learning_starts or a larger replay_ratio."
         )
-    raise ConfigError(
-        f"total_env_steps={total} ends before the target network moves for the first time, after "
-        f"target_update_interval={interval} updates: {arithmetic}, {updates:.0f} in all. Train "
-        f"longer, or give a smaller target_update_interval or learning_starts, or a larger "
-        f"replay_ratio."
-    )
+    for name, what in algo.move_intervals.items():
+        interval = getattr(algo, name, 1)
+        if updates < interval:
+            raise ConfigError(
+                f"total_env_steps={total} ends before {what} moves for the first time, after "
+                f"{name}={interval} updates: {arithmetic}, {updates:.0f} in all. Train longer, or "
+                f"give a smaller {name} or learning_starts, or a larger replay_ratio."
+            )
 
 
 def _stretched_schedules(config: RunConfig, total: int) -> str | None:
