@@ -67,10 +67,16 @@ def measure_rates(threads: int = 0) -> Rates | None:
     before = int(torch.get_num_threads())
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.set_num_threads(min(threads, os.cpu_count() or 1) or before)
+            torch.set_num_threads(min(threads, _cores()) or before)
             return _measure(torch)
     finally:
         torch.set_num_threads(before)
+
+
+def _cores() -> int:
+    """That this process may use."""
+    find = getattr(os, "sched_getaffinity", None)
+    return len(find(0)) if find is not None else os.cpu_count() or 1
 
 
 def _measure(torch: Any) -> Rates:
