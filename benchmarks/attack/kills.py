@@ -63,6 +63,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
              "burn_in": 4, "core_size": 8}),
     "sac": ("sac", "Pendulum-v1", _REPLAY),
     "tqc": ("tqc", "Pendulum-v1", _REPLAY),
+    "crossq": ("crossq", "Pendulum-v1", _REPLAY | {"critic_hidden_sizes": (8,)}),
     "td3": ("td3", "Pendulum-v1", _REPLAY),
     "ddpg": ("ddpg", "Pendulum-v1", _REPLAY),
     "diayn": ("diayn", "Pendulum-v1", _REPLAY),

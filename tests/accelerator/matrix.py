@@ -28,7 +28,7 @@ from redline.train.loops.on_policy_loop import OnPolicyLoop
 from tests.accelerator import stand_in
 
 ON_POLICY = ("ppo", "a2c", "reinforce", "impala", "appo")
-BOUNDED = ("ddpg", "td3", "tqc", "diayn")  # they act in boxes alone
+BOUNDED = ("ddpg", "td3", "tqc", "crossq", "diayn")  # they act in boxes alone
 ALGORITHMS = tuple(algorithm_names())
 NETWORKS = ("mlp", "images", "lstm", "gru", "transformer")
 REPLAYS = ("none", "uniform", "prioritized", "frames", "hindsight")

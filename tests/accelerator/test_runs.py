@@ -59,6 +59,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "td3": ("td3", "redline/Pendulum-v1", ON_DEVICE),
     "ddpg": ("ddpg", "redline/Pendulum-v1", OFF_POLICY),
     "tqc": ("tqc", "redline/Pendulum-v1", ON_DEVICE),
+    "crossq": ("crossq", "redline/Pendulum-v1", ON_DEVICE | {"critic_hidden_sizes": (8,)}),
     "diayn": ("diayn", "redline/Pendulum-v1", ON_DEVICE | {"num_skills": 2}),
     "impala": ("impala", "redline/CartPole-v1", ON_POLICY),
     "appo": ("appo", "redline/CartPole-v1", PPO),

@@ -14,6 +14,7 @@ from torch import Tensor
 from redline.algos.a2c import A2C
 from redline.algos.appo import APPO
 from redline.algos.bc import BC
+from redline.algos.crossq import CrossQ
 from redline.algos.ddpg import DDPG
 from redline.algos.diayn import DIAYN
 from redline.algos.dqn import DQN
@@ -129,6 +130,12 @@ LEARNERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
         TQC,
         lambda kind, device: _off_policy(kind, device, BOX, num_critics=2, num_quantiles=5),
     ),
+    "crossq": (
+        CrossQ,
+        lambda kind, device: _off_policy(
+            kind, device, BOX, critic_hidden_sizes=(8, 8), renorm_warmup=1
+        ),
+    ),
     "td3": (TD3, lambda kind, device: _off_policy(kind, device, BOX)),
     "ddpg": (
         DDPG,
@@ -207,7 +214,7 @@ LEARNERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
 }
 ALGORITHMS = (
     "ppo-box", "a2c", "reinforce", "impala", "appo", "dqn", "r2d1", "ddpg", "td3", "sac", "tqc",
-    "diayn", "bc",
+    "crossq", "diayn", "bc",
 )  # fmt: skip
 """One learner of every algorithm."""
 ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce", "bc")
@@ -244,7 +251,9 @@ def parameters(learner: Any) -> dict[str, Tensor]:
     parts = {"policy": learner.policy}
     critic = getattr(learner, "learner", learner)  # DIAYN has a SAC inside
     if hasattr(critic, "critic"):
-        parts |= {"critic": critic.critic, "target": critic.target}
+        parts["critic"] = critic.critic
+        if critic.target is not None:
+            parts["target"] = critic.target
     for name in ("target_policy", "discriminator"):
         if hasattr(learner, name):
             parts[name] = getattr(learner, name)
@@ -252,6 +261,7 @@ def parameters(learner: Any) -> dict[str, Tensor]:
         f"{part}.{name}": value.detach().clone()
         for part, module in parts.items()
         for name, value in module.state_dict().items()
+        if value.is_floating_point()  # counts are no numbers to be near to
     }
 
 

@@ -35,16 +35,18 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         metric_names: what `update` returns beside "priority".
         actor_metric_names: those of them that are the actor's: `update` reports them until
             it is that one's turn again.
+        has_target: whether there are target critics; else `target` is None.
         updates: taken so far.
     """
 
     saved_parameters = ("policy", "critic")
     metric_names: tuple[str, ...]
     actor_metric_names: ClassVar[tuple[str, ...]] = ("actor_loss",)
+    has_target: ClassVar[bool] = True
 
     def __init__(self, actor: Any, critic: Critic, config: Any, *, seed: int = 0) -> None:
         self.policy, self.critic, self.config = actor, critic, config
-        self.target = frozen_copy(critic)
+        self.target: Any = frozen_copy(critic) if self.has_target else None
         self.parameters = [p for p in actor.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.actor_optimizer = Adam(
@@ -164,7 +166,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def _modules(self) -> dict[str, nn.Module]:
         """Name -> network, as saved."""
-        return {"policy": self.policy, "critic": self.critic, "target": self.target}
+        own: dict[str, nn.Module] = {"policy": self.policy, "critic": self.critic}
+        return own | {"target": self.target} if self.has_target else own
 
     def _optimizers(self) -> dict[str, Adam]:
         """Name -> optimizer, as saved."""

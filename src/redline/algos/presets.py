@@ -475,6 +475,12 @@ SAC: Presets = {
     "swimmer": _MUJOCO | {"gamma": 0.999},  # zoo: this one
 }
 
+CROSSQ: Presets = {
+    # The paper's width is for MuJoCo: one update of it takes some thirty of these.
+    "pendulum": _PENDULUM | {"total_env_steps": 20_000, "critic_hidden_sizes": (256, 256)},
+    "mujoco": _MUJOCO,
+}
+
 DIAYN: Presets = {
     "pendulum": _PENDULUM
     | {"total_env_steps": 40_000, "num_envs": 4, "learning_rate": 1e-3, "skill_length": 200},

@@ -35,6 +35,7 @@ BUILT_IN: dict[str, str] = {
     "td3": "redline.algos.td3:TD3",
     "sac": "redline.algos.sac:SAC",
     "tqc": "redline.algos.tqc:TQC",
+    "crossq": "redline.algos.crossq:CrossQ",
     "diayn": "redline.algos.diayn:DIAYN",
     "bc": "redline.algos.bc:BC",
 }

@@ -231,7 +231,7 @@ class SAC(OffPolicyActorCritic):
             self.alpha_optimizer = Adam(
                 [self._log_alpha], config.alpha_learning_rate or config.learning_rate
             )
-        self._target_parameters = list(self.target.parameters())
+        self._target_parameters = list(self.target.parameters()) if self.has_target else []
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = self._default_target_entropy()

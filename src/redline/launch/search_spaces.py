@@ -58,8 +58,12 @@ _DEFAULTS: dict[str, Span | Choice] = {
     "target_update_interval": Choice((50, 100, 250, 500, 1000)),
     "exploration_noise": Span(low=0.05, high=0.3),
 }
-_LEFT_OUT = {"sac": ("target_update_interval",), "tqc": ("target_update_interval",)}
-"""There, targets follow every update, and `tau` says how fast."""
+_LEFT_OUT = {
+    "sac": ("target_update_interval",),
+    "tqc": ("target_update_interval",),
+    "crossq": ("target_update_interval", "tau"),
+}
+"""In sac and tqc, targets follow every update, and `tau` says how fast; crossq has none."""
 
 
 def default_space(algorithm: str, config: Any) -> dict[str, Span | Choice]:

@@ -831,6 +831,96 @@ class TQCOptions(RunOptions, total=False):
     M, d * E of them. More of them hold values down further."""
 
 
+class CROSSQOptions(RunOptions, total=False):
+    """Settings of a run of crossq."""
+
+    num_envs: int
+    """B, environments stepped in parallel."""
+    rollout_length: int
+    """T, env_steps per environment per iteration; the iteration's updates follow."""
+    batch_size: int
+    """Transitions (or sequences) per update."""
+    gamma: float
+    """Discount per env_step, in [0, 1]."""
+    n_step: int
+    """Rewards summed before bootstrapping."""
+    replay_size: int
+    """Transitions kept, over all environments; the oldest make room."""
+    replay_ratio: float
+    """Samples consumed by updates per sample collected: updates per iteration = replay_ratio * T
+    * B / samples per update. What is left over is carried on."""
+    learning_starts: int
+    """env_steps collected before the first update."""
+    replay: Literal["plain", "her"]
+    """plain: transitions are learned from as they were collected. her: hindsight experience
+    replay, for goal environments; in a share of each batch the goal is replaced by one that
+    the same episode reached later (Andrychowicz et al. 2017)."""
+    her_share: float
+    """That share, in [0, 1]: k / (k + 1) for k replaced goals beside each true one."""
+    replay_storage: Literal["memory", "memmap", "device"]
+    """Where transitions lie: main memory, a file in the run directory, or the device."""
+    replay_frame_stack: int | None
+    """Frames on the first axis of an observation, newest last, of which each is stored once.
+    None: as the environment is known to stack them (ALE); 1: observations are stored whole."""
+    prioritized: bool
+    """Whether samples are drawn in proportion to their TD error (Schaul et al. 2016)."""
+    priority_alpha: float
+    """Exponent of the priorities; 0 is uniform."""
+    priority_beta: float
+    """Exponent of the importance weights at the start; it rises to 1 at total_env_steps."""
+    alpha: float | None
+    """Temperature, the weight of the entropy. None: learned."""
+    initial_alpha: float
+    """Where the learned temperature starts."""
+    target_entropy: float | None
+    """Entropy in nats that the learned temperature steers to. None: -dim(A) for Box actions,
+    target_entropy_scale * log |A| for Discrete ones, where A are the actions that the action
+    mask of each observation allows."""
+    target_entropy_scale: float
+    """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
+    tau: float
+    """Share of the way that the target critics move towards the critics."""
+    target_update_interval: int
+    """Updates per step of the target critics."""
+    actor_update_interval: int
+    """Updates of the critics per update of the actor and the temperature."""
+    num_critics: int
+    """E, critics in the ensemble."""
+    critic_subset: int | None
+    """M, critics drawn anew at each update whose minimum makes the target. None: all of them."""
+    actor_follows: Literal["min", "mean"] | None
+    """What of all critics the actor maximizes: their minimum or their mean. None: the mean with
+    critic_subset, else the minimum."""
+    critic_layer_norm: bool
+    """Whether the critics have layer normalization before each activation."""
+    critic_dropout: float
+    """Share of the critics' hidden outputs that is dropped."""
+    learning_rate: float
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"]
+    """How learning_rate, and in proportion the three below, changes with env_steps; linear
+    reaches 0 at total_env_steps."""
+    actor_learning_rate: float | None
+    """Adam's step size for the actor. None: learning_rate."""
+    critic_learning_rate: float | None
+    """Adam's step size for the critics. None: learning_rate."""
+    alpha_learning_rate: float | None
+    """Adam's step size for the temperature. None: learning_rate."""
+    adam_momentum: float
+    """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the
+    temperature keeps 0.9."""
+    critic_hidden_sizes: Sequence[int]
+    """Widths of the critics' dense layers; hidden_sizes are the actor's."""
+    renorm_momentum: float
+    """Weight of the past in the running statistics of batch renormalization."""
+    renorm_warmup: int
+    """Batches that each network learns from before its renormalization looks at the running
+    statistics."""
+
+
 class DIAYNOptions(RunOptions, total=False):
     """Settings of a run of diayn."""
 
@@ -1119,6 +1209,16 @@ class AnyOptions(RunOptions, total=False):
     dropped_quantiles: int
     """d, of each critic's quantiles so many are left out of the target: the largest of all E *
     M, d * E of them. More of them hold values down further."""
+    adam_momentum: float
+    """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the
+    temperature keeps 0.9."""
+    critic_hidden_sizes: Sequence[int]
+    """Widths of the critics' dense layers; hidden_sizes are the actor's."""
+    renorm_momentum: float
+    """Weight of the past in the running statistics of batch renormalization."""
+    renorm_warmup: int
+    """Batches that each network learns from before its renormalization looks at the running
+    statistics."""
     num_skills: int
     """K, skills to tell apart."""
     skill_length: int
@@ -1325,6 +1425,24 @@ def train(
     preset: str | None = None,
     set: Mapping[str, Any] | None = None,
     **settings: Unpack[TQCOptions],
+) -> Run: ...
+
+
+@overload
+def train(
+    algorithm: Literal["crossq"],
+    *,
+    env: EnvArgument | None = None,
+    network: NetworkFactory | None = None,
+    data: Any = None,
+    env_backend: str | type[Backend] | None = None,
+    collector: str | type[Collector] | None = None,
+    callbacks: Sequence[Any] = (),
+    config: str | Path | RunConfig | Mapping[str, Any] | None = None,
+    resume: str | Path | None = None,
+    preset: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    **settings: Unpack[CROSSQOptions],
 ) -> Run: ...
 
 

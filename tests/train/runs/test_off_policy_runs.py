@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "diayn": {"env": "Pendulum-v1", "num_skills": 3, "skill_length": 20},
     "tqc": {"env": "Pendulum-v1", "num_critics": 2, "num_quantiles": 5},
+    "crossq": {"env": "Pendulum-v1", "critic_hidden_sizes": (8,), "renorm_warmup": 2},
     "td3": {"env": "Pendulum-v1"},
     "ddpg": {"env": "Pendulum-v1", "n_step": 3},
     "dqn-normalized": {"env": "CartPole-v1", "target_update_interval": 10, "normalize_obs": True},

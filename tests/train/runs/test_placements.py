@@ -64,6 +64,7 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("td3", "alternating", "Pendulum-v1", OFF_POLICY),
     ("sac", "async", "Pendulum-v1", OFF_POLICY | {"num_workers": 1}),
     ("tqc", "workers", "Pendulum-v1", OFF_POLICY),
+    ("crossq", "workers", "Pendulum-v1", OFF_POLICY | {"critic_hidden_sizes": (8,)}),
     ("diayn", "async", "Pendulum-v1", OFF_POLICY | {"skill_length": 16, "num_workers": 1}),
 ]  # fmt: skip
 
