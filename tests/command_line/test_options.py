@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from redline.algos.presets import SOURCES
 from redline.algos.registry import algorithm_names, declaration
 from redline.cli import main
 from redline.command_line.completion import completions
@@ -113,10 +114,22 @@ def test_presets_are_listed_with_what_each_sets(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert "cartpole (taken for CartPole)" in printed
     assert "gae_lambda=0.8" in printed
+    assert "    from: RL Baselines3 Zoo, CartPole-v1\n" in printed
     assert main(["presets", "dqn", "rainbow"]) == 0
     assert "on top of the environment's preset" in capsys.readouterr().out
     assert main(["presets", "dqn", "nope"]) == 2
     assert main(["presets", "nope"]) == 2
+
+
+def test_every_preset_has_a_source_and_stands_on_its_algorithm_s_page() -> None:
+    pages = Path(__file__).parents[2] / "docs" / "algorithms"
+    for name in algorithm_names():
+        said = declaration(name)
+        known = {*said.presets, *said.variants}
+        assert SOURCES.get(name, {}).keys() == known, name
+        _, _, listed = (pages / f"{name}.md").read_text().partition("\nPresets: ")
+        listed = listed.partition("\n\n")[0]
+        assert {preset for preset in known if f"`{preset}`" not in listed} == set(), name
 
 
 @pytest.mark.parametrize(

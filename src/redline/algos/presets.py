@@ -4,10 +4,9 @@ Each table is one algorithm's `presets`: name -> settings of the run, the networ
 algorithm. A preset named after a family of environments is taken for those by itself
 (`train/presets.py`). A variant, such as rainbow, is laid over what the family gives.
 
-Sets marked "zoo" are the tuned hyperparameters of RL Baselines3 Zoo
-(github.com/DLR-RM/rl-baselines3-zoo, folder hyperparams) in Redline's names: a batch size becomes
-a number of minibatches, gradient steps become a replay ratio, an interval of the target network
-counts updates, and what only generalized state-dependent exploration has is left out.
+`SOURCES` says where each set comes from. What comes from others is in Redline's names: a batch size
+becomes a number of minibatches, gradient steps become a replay ratio, an interval of the target
+network counts updates, and what only generalized state-dependent exploration has is left out.
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ PPO: Presets = {
         "core_window": 16,
     },
     "mujoco": _PPO_MUJOCO,
-    "swimmer": _PPO_MUJOCO | {"gamma": 0.9999, "gae_lambda": 0.98},  # zoo: these two
-    "lunarlander": {  # zoo
+    "swimmer": _PPO_MUJOCO | {"gamma": 0.9999, "gae_lambda": 0.98},
+    "lunarlander": {
         "total_env_steps": 1_000_000,
         "num_envs": 16,
         "rollout_length": 1_024,
@@ -105,7 +104,7 @@ PPO: Presets = {
         "learning_rate": 3e-4,
         "entropy_coef": 0.01,
     },
-    "bipedalwalker": {  # zoo
+    "bipedalwalker": {
         "total_env_steps": 5_000_000,
         "num_envs": 32,
         "rollout_length": 2_048,
@@ -117,7 +116,7 @@ PPO: Presets = {
         "normalize_obs": True,
         "scale_reward": True,
     },
-    "acrobot": {  # zoo
+    "acrobot": {
         "total_env_steps": 1_000_000,
         "num_envs": 16,
         "rollout_length": 256,
@@ -128,7 +127,7 @@ PPO: Presets = {
         "normalize_obs": True,
         "scale_reward": True,
     },
-    "mountaincar": {  # zoo
+    "mountaincar": {
         "total_env_steps": 1_000_000,
         "num_envs": 16,
         "rollout_length": 16,
@@ -139,7 +138,7 @@ PPO: Presets = {
         "normalize_obs": True,
         "scale_reward": True,
     },
-    "pendulum": {  # zoo
+    "pendulum": {
         "total_env_steps": 100_000,
         "num_envs": 4,
         "rollout_length": 1_024,
@@ -182,7 +181,7 @@ PPO: Presets = {
     },
 }
 
-_A2C_TUNED: Settings = {  # zoo, of several environments
+_A2C_TUNED: Settings = {
     "rollout_length": 8,
     "gae_lambda": 0.9,
     "value_coef": 0.4,
@@ -191,7 +190,7 @@ _A2C_TUNED: Settings = {  # zoo, of several environments
     "normalize_obs": True,
     "scale_reward": True,
 }
-_A2C_NORMALIZED: Settings = {  # zoo
+_A2C_NORMALIZED: Settings = {
     "num_envs": 16,
     "entropy_coef": 0.0,
     "normalize_obs": True,
@@ -200,7 +199,7 @@ _A2C_NORMALIZED: Settings = {  # zoo
 
 A2C: Presets = {
     "cartpole": {"total_env_steps": 500_000, "learning_rate_schedule": "linear"},
-    "lunarlander": {  # zoo
+    "lunarlander": {
         "total_env_steps": 200_000,
         "gamma": 0.995,
         "learning_rate": 8.3e-4,
@@ -311,7 +310,7 @@ _MUJOCO: dict[str, Any] = {
     "replay_ratio": 256.0,
 }
 
-_DQN_TUNED: dict[str, Any] = {  # zoo, of LunarLander and Acrobot
+_DQN_TUNED: dict[str, Any] = {
     "total_env_steps": 100_000,
     "rollout_length": 4,
     "hidden_sizes": (256, 256),
@@ -324,7 +323,7 @@ _DQN_TUNED: dict[str, Any] = {  # zoo, of LunarLander and Acrobot
     "epsilon_fraction": 0.12,
     "epsilon_final": 0.1,
 }
-_DQN_MOUNTAIN_CAR: dict[str, Any] = {  # zoo
+_DQN_MOUNTAIN_CAR: dict[str, Any] = {
     "total_env_steps": 120_000,
     "rollout_length": 16,
     "hidden_sizes": (256, 256),
@@ -376,8 +375,7 @@ R2D1: Presets = {
         "target_update_interval": 200,
         "core_size": 128,
     },
-    # Lengths, step size, discount, epsilons and networks of R2D2 (Kapturowski et al. 2019, table
-    # 2); its epsilon of Adam and bound of the gradient divided by sequence_length. Its 2,500
+    # R2D2's epsilon of Adam and bound of the gradient divided by sequence_length. Its 2,500
     # updates between moves of the target and its ratio of 0.8 are for 10^10 frames: here the
     # budget makes 15,500 updates and 38 moves.
     "atari": {
@@ -405,14 +403,14 @@ R2D1: Presets = {
     },
 }
 
-_ZOO_DETERMINISTIC: dict[str, Any] = {  # zoo, of DDPG and TD3
+_ZOO_DETERMINISTIC: dict[str, Any] = {
     "gamma": 0.98,
     "replay_size": 200_000,
     "learning_starts": 10_000,
     "learning_rate": 1e-3,
     "hidden_sizes": (400, 300),
 }
-_DETERMINISTIC_MOUNTAIN_CAR: dict[str, Any] = {  # zoo, with pink noise for Ornstein-Uhlenbeck's
+_DETERMINISTIC_MOUNTAIN_CAR: dict[str, Any] = {
     "total_env_steps": 300_000,
     "learning_starts": 1_000,
     "learning_rate": 1e-3,
@@ -426,7 +424,7 @@ _DETERMINISTIC: Presets = {
     "lunarlandercontinuous": _ZOO_DETERMINISTIC | {"total_env_steps": 300_000},
     "bipedalwalker": _ZOO_DETERMINISTIC | {"total_env_steps": 1_000_000},
     "mujoco": _MUJOCO,
-    "swimmer": _MUJOCO | {"gamma": 0.9999},  # zoo: this one
+    "swimmer": _MUJOCO | {"gamma": 0.9999},
 }
 
 DDPG: Presets = _DETERMINISTIC
@@ -439,7 +437,6 @@ SAC: Presets = {
         "total_env_steps": 20_000,
         "learning_rate": 1e-3,
     },
-    # zoo, with pink noise for state-dependent exploration, and a longer start at random
     "mountaincarcontinuous": {
         "total_env_steps": 50_000,
         "rollout_length": 32,
@@ -453,7 +450,7 @@ SAC: Presets = {
         "hidden_sizes": (64, 64),
         "noise_color": 1.0,
     },
-    "lunarlandercontinuous": {  # zoo
+    "lunarlandercontinuous": {
         "total_env_steps": 500_000,
         "learning_starts": 10_000,
         "learning_rate": 7.3e-4,
@@ -461,7 +458,7 @@ SAC: Presets = {
         "tau": 0.01,
         "hidden_sizes": (400, 300),
     },
-    "bipedalwalker": {  # zoo
+    "bipedalwalker": {
         "total_env_steps": 500_000,
         "rollout_length": 64,
         "gamma": 0.98,
@@ -472,7 +469,7 @@ SAC: Presets = {
         "hidden_sizes": (400, 300),
     },
     "mujoco": _MUJOCO,
-    "swimmer": _MUJOCO | {"gamma": 0.999},  # zoo: this one
+    "swimmer": _MUJOCO | {"gamma": 0.999},
 }
 
 CROSSQ: Presets = {
@@ -529,3 +526,110 @@ DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
     ("rainbow", "minatar"): {"v_min": -5.0, "v_max": 45.0},
 }
 """(variant, family) -> what the variant needs there to be right, such as the range of returns."""
+
+
+def _zoo(env: str, but: str = "") -> str:
+    return f"RL Baselines3 Zoo, {env}{f', but {but}' if but else ''}"
+
+
+def _cleanrl(script: str, but: str = "") -> str:
+    return f"CleanRL, {script}.py{f', but {but}' if but else ''}"
+
+
+_OWN = "own tuning"
+_NO_SDE = "without state-dependent exploration"
+_PPO_SOURCES = {
+    "cartpole": _zoo("CartPole-v1"),
+    "recurrent": _zoo(
+        "CartPoleNoVel-v1 of ppo_lstm", "a longer run, tanh and one LSTM for actor and critic"
+    ),
+    "memory": _OWN,
+    "mujoco": _cleanrl(
+        "ppo_continuous_action",
+        "16 environments of 128 steps for one of 2,048, values are not clipped",
+    ),
+    "swimmer": "as mujoco; gamma and gae_lambda of RL Baselines3 Zoo, Swimmer-v4",
+    "lunarlander": _zoo("LunarLander-v3"),
+    "bipedalwalker": _zoo("BipedalWalker-v3"),
+    "acrobot": _zoo("Acrobot-v1"),
+    "mountaincar": _zoo("MountainCar-v0"),
+    "pendulum": _zoo("Pendulum-v1", _NO_SDE),
+    "toytext": _OWN,
+    "halfcheetah": "as mujoco; gamma, gae_lambda, value_coef and max_grad_norm of RL Baselines3 "
+    "Zoo, HalfCheetah-v4; initial_log_std is own tuning",
+    "atari": _cleanrl("ppo_atari", "values are not clipped"),
+    "minatar": _OWN,
+}
+_DETERMINISTIC_SOURCES = {
+    "pendulum": _OWN,
+    "mountaincarcontinuous": _zoo(
+        "MountainCarContinuous-v0", "pink noise for Ornstein-Uhlenbeck's, a longer start at random"
+    ),
+    "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3"),
+    "bipedalwalker": _zoo("BipedalWalker-v3"),
+    "swimmer": "as mujoco; gamma of RL Baselines3 Zoo, Swimmer-v4",
+}
+_SHORTER_START = "a start of 5,000 random env_steps for 25,000"
+_SAC_SOURCES = {
+    "pendulum": f"{_OWN}; length and learning rate of RL Baselines3 Zoo, Pendulum-v1",
+    "mountaincarcontinuous": _zoo(
+        "MountainCarContinuous-v0",
+        "pink noise for state-dependent exploration, a longer start at random",
+    ),
+    "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3"),
+    "bipedalwalker": _zoo("BipedalWalker-v3", _NO_SDE),
+    "mujoco": _cleanrl("sac_continuous_action", "critics learn at 3e-4, not at 1e-3"),
+    "swimmer": "as mujoco; gamma of RL Baselines3 Zoo, Swimmer-v4",
+}
+
+SOURCES: dict[str, dict[str, str]] = {
+    "ppo": _PPO_SOURCES,
+    "appo": {name: f"PPO's: {source}" for name, source in _PPO_SOURCES.items()},
+    "a2c": {
+        "cartpole": _zoo("CartPole-v1", "a falling learning rate, entropy_coef of 0.01 for 0"),
+        "lunarlander": _zoo("LunarLander-v3"),
+        "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3", _NO_SDE),
+        "bipedalwalker": _zoo("BipedalWalker-v3", _NO_SDE),
+        "pendulum": _zoo("Pendulum-v1", _NO_SDE),
+        "acrobot": _zoo("Acrobot-v1"),
+        "mountaincar": _zoo("MountainCar-v0"),
+        "mujoco": _OWN,
+        "atari": _zoo("atari", "value_coef of 0.5 for 0.25, RMSprop as torch's"),
+        "minatar": _OWN,
+    },
+    "reinforce": {"cartpole": _OWN},
+    "impala": {"cartpole": _OWN, "minatar": _OWN, "atari": _OWN},
+    "dqn": {
+        "cartpole": f"{_OWN}; networks and replay_size of RL Baselines3 Zoo, CartPole-v1",
+        "lunarlander": _zoo("LunarLander-v3", "a start of 128 random env_steps for none"),
+        "acrobot": _zoo("Acrobot-v1", "a start of 128 random env_steps for none"),
+        "mountaincar": _zoo("MountainCar-v0"),
+        "minatar": _OWN,
+        "atari": _cleanrl(
+            "dqn_atari",
+            "8 environments for one, the target moves at every 1,000th update, not env_step",
+        ),
+        "dqn": "Mnih et al. 2015",
+        "double-dqn": "van Hasselt et al. 2016, arXiv:1509.06461",
+        "rainbow": "Hessel et al. 2018, arXiv:1710.02298; range and size on a family: own tuning",
+        "apex-like": "Horgan et al. 2018, arXiv:1803.00933; 16 actors for 360",
+    },
+    "r2d1": {
+        "memory": _OWN,
+        "minatar": _OWN,
+        "atari": "Kapturowski et al. 2019 (R2D2), table 2; adam_eps and max_grad_norm as of a mean "
+        "loss, more updates per env_step",
+    },
+    "ddpg": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("ddpg_continuous_action", _SHORTER_START)},
+    "td3": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("td3_continuous_action", _SHORTER_START)},
+    "sac": _SAC_SOURCES,
+    "tqc": {name: f"SAC's: {source}" for name, source in _SAC_SOURCES.items()},
+    "crossq": {
+        "pendulum": _OWN,
+        "mujoco": "Bhatt et al. 2024, arXiv:1902.05605",
+    },
+    "diayn": {"pendulum": _OWN, "mujoco": _OWN},
+}
+"""Algorithm -> preset or variant -> where its values come from, compared with the zoo's
+(github.com/DLR-RM/rl-baselines3-zoo, folder hyperparams, at 22e3ff2) and CleanRL's
+(github.com/vwxyzjn/cleanrl, at fe8d8a0)."""

@@ -1,4 +1,4 @@
-"""`redline presets ALGORITHM`: named hyperparameters, and what each sets."""
+"""`redline presets ALGORITHM`: named hyperparameters, what each sets, and where that is from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from redline.algos.presets import SOURCES
 from redline.algos.registry import algorithm_names, declaration
 from redline.errors import ConfigError
 from redline.train.presets import FAMILIES
@@ -39,9 +40,13 @@ def list_presets(arguments: list[str]) -> int:
         wanted = [arguments[1]]
     if not wanted:
         sys.stdout.write(f"{said.name} has no presets\n")
+    # A class of one's own may have the name of a built-in algorithm, and presets of its own.
+    sources = SOURCES.get(said.name, {}) if said.label == said.name else {}
     for name in wanted:
         kind = "on top of the environment's preset" if name in said.variants else _where(name)
         sys.stdout.write(f"{name}{f' ({kind})' if kind else ''}\n{_settings(known[name])}\n")
+        if name in sources:
+            sys.stdout.write(f"{_filled(f'from: {sources[name]}')}\n")
     return 0
 
 
@@ -57,7 +62,10 @@ def _where(name: str) -> str:
 
 def _settings(settings: Mapping[str, Any]) -> str:
     words = [f"{name}={_value(value)}" for name, value in settings.items()]
-    text = "  ".join(words) or "the plain defaults"
+    return _filled("  ".join(words) or "the plain defaults")
+
+
+def _filled(text: str) -> str:
     return textwrap.fill(
         text, 96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
     )
