@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.published import records
 from benchmarks.published.experiments import Experiment
-from benchmarks.published.references import PROTOCOLS, published
+from benchmarks.published.references import PROTOCOLS, published, published_env_steps
 
 ALGORITHMS = (
     "ppo",
@@ -27,6 +27,7 @@ ALGORITHMS = (
     "r2d1",
     "sac",
     "tqc",
+    "crossq",
     "td3",
     "ddpg",
 )
@@ -36,8 +37,11 @@ _HOW = (
     "episode says little) on seeds that training never saw; +- is the standard deviation over "
     "seeds. Training used no option but the length, except where its command below has one. "
     "Published figures have columns of their own: their protocols differ from this one and from "
-    "each other. Beside the zoo's interval, a hundredth of its mean counts as nothing."
+    "each other; so may their lengths, which stand beside them then. Beside the zoo's interval, a "
+    "hundredth of its mean counts as nothing, and fewer than three seeds are no verdict. The "
+    "commit is the checkout's at the end of a seed; empty where the record lacks it."
 )
+LEAST_SEEDS = 3  # of fewer, a mean says little beside an interval
 _PANEL_INCHES = (3.4, 2.6)
 _DPI = 80
 
@@ -70,10 +74,15 @@ def interval(figure: str) -> tuple[float, float]:
 
 
 def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
-    """Where the mean lies beside the zoo's interval: above, within or below; "" without one."""
+    """Where the mean lies beside the zoo's interval: above, within or below.
+
+    "" without an interval at this length. Of fewer than `LEAST_SEEDS` seeds, how many there are.
+    """
     figure = published(experiment.algorithm, experiment.env).get("zoo")
-    if figure is None:
+    if figure is None or _other_length(experiment):
         return ""
+    if (seeds := len(record["rows"])) < LEAST_SEEDS:
+        return f"{seeds} of {LEAST_SEEDS} seeds"
     mean, deviation = interval(figure)
     # A solved task has no deviation: a hundredth of the mean is not another result.
     room = max(deviation, abs(mean) / 100)
@@ -81,6 +90,17 @@ def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
     if ours > mean + room:
         return "above"
     return "within" if ours >= mean - room else "**below**"
+
+
+def _other_length(experiment: Experiment) -> int | None:
+    """The length of the published figures, if it is not the experiment's own."""
+    length = published_env_steps(experiment.env)
+    return None if length == experiment.env_steps else length
+
+
+def revisions(record: dict[str, Any]) -> str:
+    """The commits that made the seeds, in their order, each once; "" where none is known."""
+    return ", ".join(dict.fromkeys(r["revision"] for r in record["rows"] if r.get("revision")))
 
 
 def verdict(experiment: Experiment, record: dict[str, Any]) -> str:
@@ -112,10 +132,13 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
     sources = [s for s in PROTOCOLS if any(s in published(e.algorithm, e.env) for e in shown)]
     head = ["algorithm", "environment", "env_steps", "each seed", "mean", "goal", *sources]
     head += ["beside the zoo's interval"] if "zoo" in sources else []
+    head += ["commit"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for experiment in shown:
         record, others = found[experiment.name], published(experiment.algorithm, experiment.env)
         mean, deviation = mean_and_deviation(record)
+        length = _other_length(experiment)
+        at = "" if length is None else f" at {length:,}"
         cells = [
             experiment.algorithm,
             experiment.env,
@@ -123,9 +146,10 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
             ", ".join(number(row["return_mean"]) for row in record["rows"]),
             number(mean) + ("" if deviation is None else f" +- {number(deviation, mean)}"),
             verdict(experiment, record),
-            *(others.get(source, "") for source in sources),
+            *(f"{others[s]}{at}" if s in others else "" for s in sources),
         ]
         cells += [beside_zoo(experiment, record)] if "zoo" in sources else []
+        cells += [revisions(record)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

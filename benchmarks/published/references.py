@@ -1,5 +1,8 @@
 """What others published, by source. Protocols differ: figures of two sources are never mixed.
 
+Nothing of MinAtar stands here: Young and Tian 2019 (arXiv:1903.03176) and the authors of PureJaxRL
+and PQN show curves, at other lengths or of the full action set, and no table.
+
 Sources:
     zoo: RL Baselines3 Zoo, benchmark.md (github.com/DLR-RM/rl-baselines3-zoo).
     CleanRL: docs.cleanrl.dev, the benchmarks of its single-file scripts.
@@ -11,14 +14,15 @@ from __future__ import annotations
 PROTOCOLS = {
     "zoo": "RL Baselines3 Zoo: one run, the deterministic policy after training (Atari: the "
     "stochastic one), +- over some 150,000 evaluation steps; environments of its day "
-    "(MuJoCo -v3, LunarLander-v2)",
+    "(MuJoCo -v3, LunarLander-v2, Atari NoFrameskip-v4)",
     "CleanRL": "CleanRL: the training return at the end, mean +- deviation over 3 seeds, MuJoCo "
-    "-v4",
+    "-v4, Atari NoFrameskip-v4",
     "Tianshou": "Tianshou: the largest of the average returns during training, 10 seeds, MuJoCo "
     "-v2 and -v3",
 }
 """Source -> how its figures came about."""
 
+_ATARI_ENV_STEPS = 10_000_000
 _ZOO = {
     "CartPole-v1": {"a2c": "500 +- 0", "dqn": "500 +- 0", "ppo": "500 +- 0"},
     "Acrobot-v1": {"a2c": "-83 +- 17", "dqn": "-77 +- 12", "ppo": "-74 +- 18"},
@@ -45,11 +49,17 @@ _ZOO = {
     "Hopper-v5": {"ppo": "2,410 +- 10", "sac": "2,326 +- 1,130", "td3": "3,606 +- 4"},
     "Walker2d-v5": {"ppo": "3,479 +- 822", "sac": "3,863 +- 254", "td3": "4,718 +- 46"},
     "Ant-v5": {"ppo": "1,327 +- 452", "sac": "4,616 +- 1,354", "td3": "5,813 +- 590"},
+    "ALE/Breakout-v5": {"a2c": "280 +- 122", "ppo": "398 +- 33"},
+    "ALE/Pong-v5": {"a2c": "17.3 +- 3.2", "ppo": "20.99 +- 0.11"},
+    "ALE/BeamRider-v5": {"a2c": "2,890 +- 1,379", "ppo": "3,397 +- 1,662"},
 }  # fmt: skip
 _CLEANRL = {
     "HalfCheetah-v5": {"ppo": "1,443 +- 46", "sac": "9,635 +- 1,424", "td3": "9,583 +- 126"},
     "Hopper-v5": {"ppo": "2,383 +- 272", "sac": "2,310 +- 343", "td3": "3,135 +- 360"},
     "Walker2d-v5": {"ppo": "2,288 +- 572", "sac": "3,591 +- 911", "td3": "4,058 +- 659"},
+    "ALE/Breakout-v5": {"dqn": "366.9 +- 39.9", "ppo": "414.7 +- 28.1"},
+    "ALE/Pong-v5": {"dqn": "20.25 +- 0.41", "ppo": "20.36 +- 0.20"},
+    "ALE/BeamRider-v5": {"dqn": "6,673 +- 1,434", "ppo": "1,916 +- 485"},
 }
 _TIANSHOU = {
     "HalfCheetah-v5": {
@@ -63,7 +73,12 @@ _TIANSHOU = {
 
 
 def published(algorithm: str, env: str) -> dict[str, str]:
-    """Source -> its figure at the same length; {} if none is known."""
+    """Source -> its figure; {} if none is known. `published_env_steps` says at which length."""
     tables = {"zoo": _ZOO, "CleanRL": _CLEANRL, "Tianshou": _TIANSHOU}
     found = {source: table.get(env, {}).get(algorithm) for source, table in tables.items()}
     return {source: figure for source, figure in found.items() if figure is not None}
+
+
+def published_env_steps(env: str) -> int | None:
+    """The length of an environment's published figures; None: that of its experiments."""
+    return _ATARI_ENV_STEPS if env.startswith("ALE/") else None

@@ -285,7 +285,33 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 def test_the_zoo_interval_of_ppo_on_lunar_lander_is_242_and_32(value: float, expected: str) -> None:
     experiment = next(e for e in FIRST if e.name == "ppo-LunarLander-v3")
 
-    assert page.beside_zoo(experiment, {"rows": [row(1, value)]}) == expected
+    assert page.beside_zoo(experiment, {"rows": [row(s, value) for s in (1, 2, 3)]}) == expected
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(1, "1 of 3 seeds"), (2, "2 of 3 seeds")])
+def test_fewer_than_three_seeds_are_no_verdict(seeds: int, expected: str) -> None:
+    experiment = next(e for e in FIRST if e.name == "ppo-LunarLander-v3")
+    record = {"rows": [row(seed, 0.0) for seed in range(seeds)]}
+
+    assert page.beside_zoo(experiment, record) == expected
+
+
+def test_figures_of_another_length_say_it_and_are_no_verdict() -> None:
+    """PPO on Pong runs for 3M env_steps here, for 10M elsewhere; 20.99 +- 0.11 is the zoo's."""
+    experiment = next(e for e in SUITES["published"] if e.name == "ppo-ALE-Pong-v5")
+    record = {"rows": [row(seed, 21.0) for seed in (1, 2, 3)]}
+
+    assert page.beside_zoo(experiment, record) == ""
+    shown = page.table([experiment], {experiment.name: record})
+    assert "| 20.99 +- 0.11 at 10,000,000 | 20.36 +- 0.20 at 10,000,000 |" in shown
+
+
+def test_each_row_names_the_commits_that_made_it() -> None:
+    rows = [row(1, 0.0) | {"revision": "abc"}, row(2, 0.0), row(3, 0.0) | {"revision": "def"}]
+
+    assert page.revisions({"rows": rows}) == "abc, def"
+    assert page.revisions({"rows": [rows[0], rows[0] | {"seed": 2}]}) == "abc"
+    assert page.revisions({"rows": [rows[1]]}) == ""
 
 
 def test_every_published_figure_is_a_mean_and_a_deviation() -> None:
@@ -298,7 +324,8 @@ def test_every_published_figure_is_a_mean_and_a_deviation() -> None:
 def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> None:
     """Three of five seeds of PPO on LunarLander: mean 220, deviation 20, goal 200."""
     experiments = [e for e in FIRST if e.name in ("ppo-LunarLander-v3", "dqn-LunarLander-v3")]
-    record = {"settings": {}, "rows": [row(1, 200.0), row(2, 220.0), row(3, 240.0)]}
+    rows = [row(1, 200.0), row(2, 220.0), row(3, 240.0)]
+    record = {"settings": {}, "rows": [each | {"revision": "abc1234"} for each in rows]}
     records.write(tmp_path / "published", "ppo-LunarLander-v3", record)
 
     (tmp_path / "page.md").write_text(f"# Mine\n{page.BEGIN}\nold\n{page.END}\nMy end\n")
@@ -306,7 +333,7 @@ def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> 
 
     line = (
         "| ppo | LunarLander-v3 | 1,000,000 | 200, 220, 240 | 220 +- 20 | mean 200: reached "
-        "(2 of 5 seeds to come) | 242 +- 32 | within |"
+        "(2 of 5 seeds to come) | 242 +- 32 | within | abc1234 |"
     )
     assert line in text
     assert text.startswith("# Mine\n")
