@@ -61,7 +61,7 @@ from redline.policies.renormalized import RenormalizedActor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossQConfig(SACConfig):
-    """Hyperparameters of CrossQ; the values are those of Bhatt et al. 2024, table 2.
+    """Hyperparameters of CrossQ; the values are those of Bhatt et al. 2024.
 
     Raises:
         ConfigError: if a value is out of range, or a setting of SAC's is not served.
@@ -208,7 +208,7 @@ class CrossQ(SAC):
     def _joint_values(self, batch: Any, next_action: Tensor) -> tuple[Tensor, Tensor]:
         """Q(s, a), which carries gradient, and Q(s', a'), which does not, of one forward pass.
 
-        Bhatt et al. 2024, section 4.1.
+        The joint forward pass of Bhatt et al. 2024.
 
         Args:
             batch: [N] transitions.
