@@ -30,7 +30,7 @@ PER_LAUNCH = 4
 PRIORITIZED = ("dqn", "rainbow", "iqn", "r2d1", "sac")
 # 100 of the quickest; of the others as many as meet every turn, and replay and schedules moved.
 UPDATES = {"sac": 16, "td3": 16, "ddpg": 8, "tqc": 8, "redq": 8, "dqn": 100, "rainbow": 12,
-           "iqn": 8, "r2d1": 12}  # fmt: skip
+           "iqn": 8, "r2d1": 12, "crossq": 12}  # fmt: skip
 
 
 def rollout(seed: int, *, discrete: bool, recurrent: bool) -> Rollout:

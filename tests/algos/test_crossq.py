@@ -153,7 +153,7 @@ def test_acting_uses_running_statistics_and_changes_nothing() -> None:
 
 
 def test_adam_forgets_the_gradient_faster() -> None:
-    learner = made(adam_beta1=0.25)
+    learner = made(adam_momentum=0.25)
     assert learner.actor_optimizer.betas == (0.25, 0.999)
     assert learner.critic_optimizer.betas == (0.25, 0.999)
     assert learner.alpha_optimizer is not None
@@ -167,7 +167,7 @@ def test_saved_state_goes_on_exactly() -> None:
 def test_the_paper_s_values_are_the_defaults() -> None:
     config = CrossQConfig()
     assert config.critic_hidden_sizes == (2048, 2048)
-    assert (config.learning_rate, config.adam_beta1) == (1e-3, 0.5)
+    assert (config.learning_rate, config.adam_momentum) == (1e-3, 0.5)
     assert (config.actor_update_interval, config.num_critics) == (3, 2)
     assert config.replay_ratio == config.batch_size == 256  # one update per env_step
     assert (config.renorm_momentum, config.renorm_warmup) == (0.99, 100_000)
@@ -181,7 +181,7 @@ def test_the_paper_s_values_are_the_defaults() -> None:
         {"critic_subset": 2},
         {"critic_layer_norm": True},
         {"critic_dropout": 0.1},
-        {"adam_beta1": 1.0},
+        {"adam_momentum": 1.0},
         {"renorm_momentum": 1.5},
         {"renorm_warmup": -1},
         {"critic_hidden_sizes": ()},

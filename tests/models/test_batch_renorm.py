@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from redline.errors import ConfigError
+from redline.models import batch_renorm
 from redline.models.batch_renorm import (
     EPS,
     BatchRenorm,
@@ -76,6 +77,17 @@ def test_running_statistics_follow_the_batches() -> None:
     made(ROWS)
     assert made.batches.item() == 1  # acting counts nothing
     assert numbers(made.running_mean) == pytest.approx([0.5])
+
+
+def test_ranks_act_by_the_same_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank's batch has mean 4 and variance 3: M takes in 3 and S^2 takes in 2."""
+    other = torch.tensor([4.0, 3.0, 1.0]).view(3, 1, 1)
+    monkeypatch.setattr(batch_renorm, "are_several", lambda: True)
+    monkeypatch.setattr(batch_renorm, "sum_over_ranks", lambda own: own + other)
+    made = BatchRenorm(1, how=Renormalization(momentum=0.0))
+    made.learn(ROWS)
+    assert numbers(made.running_mean) == pytest.approx([3.0])
+    assert numbers(made.running_var) == pytest.approx([2.0])
 
 
 def test_r_and_d_are_constants_to_the_gradient() -> None:

@@ -58,19 +58,10 @@ from redline.policies.make import make_torso, refuse_previous
 from redline.policies.masks import network_space
 from redline.policies.renormalized import RenormalizedActor
 
-_NOT_SERVED = {
-    "tau": (0.005, "there are no target networks"),
-    "target_update_interval": (1, "there are no target networks"),
-    "critic_subset": (None, "all critics are normalized and learn together"),
-    "critic_layer_norm": (False, "the critics have batch renormalization"),
-    "critic_dropout": (0.0, "the critics have batch renormalization"),
-}
-"""Setting of SAC that means nothing here -> its default, and why."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossQConfig(SACConfig):
-    """Hyperparameters of CrossQ; the values are those of Bhatt et al. 2024, table 2.
+    """Hyperparameters of CrossQ; the values are those of Bhatt et al. 2024.
 
     Raises:
         ConfigError: if a value is out of range, or a setting of SAC's is not served.
@@ -80,9 +71,9 @@ class CrossQConfig(SACConfig):
     """Adam's step size."""
     actor_update_interval: int = 3
     """Updates of the critics per update of the actor and the temperature."""
-    adam_beta1: float = 0.5
-    """Weight of the past in Adam's mean of gradients, of actor and critics; the temperature keeps
-    0.9."""
+    adam_momentum: float = 0.5
+    """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the temperature
+    keeps 0.9."""
     critic_hidden_sizes: tuple[int, ...] = (2048, 2048)
     """Widths of the critics' dense layers; hidden_sizes are the actor's."""
     renorm_momentum: float = 0.99
@@ -94,24 +85,35 @@ class CrossQConfig(SACConfig):
     def __post_init__(self) -> None:
         SACConfig.__post_init__(self)
         require_not_negative(
-            adam_beta1=self.adam_beta1,
+            adam_momentum=self.adam_momentum,
             renorm_momentum=self.renorm_momentum,
             renorm_warmup=self.renorm_warmup,
         )
-        require_fraction(adam_beta1=self.adam_beta1, renorm_momentum=self.renorm_momentum)
-        for name in ("adam_beta1", "renorm_momentum"):
+        require_fraction(adam_momentum=self.adam_momentum, renorm_momentum=self.renorm_momentum)
+        for name in ("adam_momentum", "renorm_momentum"):
             if getattr(self, name) == 1.0:
                 raise ConfigError(f"{name}=1.0 never takes in anything new. Give less than 1.")
-        for name, (default, reason) in _NOT_SERVED.items():
-            if getattr(self, name) != default:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)!r} is not for crossq: {reason}. Leave it out."
-                )
+        self._refuse_what_means_nothing()
         if not self.critic_hidden_sizes or min(self.critic_hidden_sizes) < 1:
             raise ConfigError(
                 f"critic_hidden_sizes={self.critic_hidden_sizes} are no layers. Give widths of at "
                 f"least 1, such as (2048, 2048)."
             )
+
+    def _refuse_what_means_nothing(self) -> None:
+        no_target = "there are no target networks"
+        renormalized = "the critics have batch renormalization"
+        for name, default, reason in (
+            ("tau", 0.005, no_target),
+            ("target_update_interval", 1, no_target),
+            ("critic_subset", None, "all critics are normalized and learn together"),
+            ("critic_layer_norm", False, renormalized),
+            ("critic_dropout", 0.0, renormalized),
+        ):
+            if getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is not for crossq: {reason}. Leave it out."
+                )
 
 
 class CrossQ(SAC):
@@ -132,7 +134,7 @@ class CrossQ(SAC):
     def __init__(self, actor: Any, critic: Critic, config: CrossQConfig, *, seed: int = 0) -> None:
         super().__init__(actor, critic, config, seed=seed)
         for optimizer in (self.actor_optimizer, self.critic_optimizer):
-            optimizer.betas = (config.adam_beta1, optimizer.betas[1])
+            optimizer.betas = (config.adam_momentum, optimizer.betas[1])
 
     @classmethod
     def make(
@@ -206,7 +208,7 @@ class CrossQ(SAC):
     def _joint_values(self, batch: Any, next_action: Tensor) -> tuple[Tensor, Tensor]:
         """Q(s, a), which carries gradient, and Q(s', a'), which does not, of one forward pass.
 
-        Bhatt et al. 2024, section 4.1.
+        The joint forward pass of Bhatt et al. 2024.
 
         Args:
             batch: [N] transitions.

@@ -909,9 +909,9 @@ class CROSSQOptions(RunOptions, total=False):
     """Adam's step size for the critics. None: learning_rate."""
     alpha_learning_rate: float | None
     """Adam's step size for the temperature. None: learning_rate."""
-    adam_beta1: float
-    """Weight of the past in Adam's mean of gradients, of actor and critics; the temperature
-    keeps 0.9."""
+    adam_momentum: float
+    """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the
+    temperature keeps 0.9."""
     critic_hidden_sizes: Sequence[int]
     """Widths of the critics' dense layers; hidden_sizes are the actor's."""
     renorm_momentum: float
@@ -1209,9 +1209,9 @@ class AnyOptions(RunOptions, total=False):
     dropped_quantiles: int
     """d, of each critic's quantiles so many are left out of the target: the largest of all E *
     M, d * E of them. More of them hold values down further."""
-    adam_beta1: float
-    """Weight of the past in Adam's mean of gradients, of actor and critics; the temperature
-    keeps 0.9."""
+    adam_momentum: float
+    """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the
+    temperature keeps 0.9."""
     critic_hidden_sizes: Sequence[int]
     """Widths of the critics' dense layers; hidden_sizes are the actor's."""
     renorm_momentum: float
