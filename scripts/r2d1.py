@@ -69,8 +69,7 @@ class Args:
     epsilon_fraction: float = 0.3  # share of the run over which it falls
     hidden_size: int = 64  # width of the encoder and of the recurrent state
     learning_rate: float = 1e-3  # Adam's step size
-    adam_eps: float = 5e-5  # R2D2's 1e-3, of a sum over 20 rows; the loss here is their mean
-    max_grad_norm: float = 2.0  # gradients are scaled down to this L2 norm; R2D2's 40, likewise
+    max_grad_norm: float = 40.0  # gradients are scaled down to this L2 norm
     num_threads: int = 1  # of torch on the CPU; more do not help networks this small
     log_every: int = 5_000  # environment steps from one progress line to the next
     eval_episodes: int = 20  # of the greedy policy after training; 0: none
@@ -296,7 +295,7 @@ def make_update(
     """The update as a function of the sequences' numbers and weights [N]; never waits."""
     parameters = list(network.parameters())
     optimizer = torch.optim.Adam(
-        parameters, args.learning_rate, eps=args.adam_eps,
+        parameters, args.learning_rate, eps=1e-5,
         fused=True, capturable=args.device.startswith("cuda"),
     )  # fmt: skip
 

@@ -542,14 +542,6 @@ def test_r2d1() -> None:
         assert_close(in_library_order(named[mine]), expected[its])
 
 
-def test_r2d1_bounds_the_gradient_of_a_mean_as_the_library_does() -> None:
-    """R2D2's 1e-3 and 40 are for sums over its rows: of a mean over 20 rows, 5e-5 and 2."""
-    args, config = load("r2d1").Args(), R2D1Config()
-    assert args.sequence_length == config.sequence_length == 20
-    assert args.adam_eps == config.adam_eps == 1e-3 / 20
-    assert args.max_grad_norm == config.max_grad_norm == 40.0 / 20
-
-
 def test_rescaling_of_values() -> None:
     module, x = load("r2d1"), torch.linspace(-300.0, 300.0, 101)
     torch.testing.assert_close(module.rescale(x), rescale(x), rtol=1e-5, atol=1e-5)
