@@ -35,8 +35,9 @@ from redline.profile.analyse.decoded import FOREVER, Decoded
 from redline.profile.reader import Process
 
 MIN_CYCLES = 6
-# An interval is narrow when it is small beside the estimate, or beside the times to be corrected.
-MAX_RELATIVE_HALF_WIDTH = 0.35
+# An interval is narrow when it is small beside the estimate, or beside the times to be corrected. A
+# cost known to 60% is still better taken out than left in, and each number shows its interval.
+MAX_RELATIVE_HALF_WIDTH = 0.6
 MAX_SHARE_OF_TIME = 0.015
 MAX_OPERATIONS = 16
 MAX_SWEEPS = 1000
