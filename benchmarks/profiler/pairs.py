@@ -1,9 +1,10 @@
 """What full mode costs whole programs, and how true the corrected total is: alternating pairs.
 
 Each pair is an unprofiled and a recorded run, in an order that changes from pair to pair. A program
-runs once before, so that files and compiled code are in the caches. Bias is the recorded total
-minus what the report takes out, against the unprofiled one; wall time of the program, CPU time of
-it and all its children, start and end of the profiler included.
+runs once before, so that files and compiled code are in the caches. Cost is that of the whole run,
+start and end of the profiler included. Bias is the report's corrected total against the unprofiled
+run: what was recorded of the program minus what the report takes out. Wall time is the first
+process's, CPU time that of all of them.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ def taken_out(directory: Path) -> dict[str, Any]:
     costs = [(cell.pid, cell.raw_s - cell.corrected_s) for cell in summary.cells]
     (overhead,) = summary.overhead
     return {
+        "recorded_wall_s": summary.processes[0].wall_s,
+        "recorded_cpu_s": sum(process.cpu_s for process in summary.processes),
         "taken_wall_s": sum(cost for pid, cost in costs if pid == first),
         "taken_cpu_s": sum(cost for _, cost in costs),
         "corrected": overhead.corrected,
@@ -87,9 +90,10 @@ def cost(pair: Pair, kind: str) -> float:
 
 
 def bias(pair: Pair, kind: str) -> float:
-    """Of the corrected total, relative to the unprofiled run."""
-    taken = pair["full"]["taken_wall_s" if kind == "wall_s" else "taken_cpu_s"]
-    return (pair["full"][kind] - taken) / pair["unprofiled"][kind] - 1
+    """Of the report's corrected total, relative to the unprofiled run."""
+    full = pair["full"]
+    corrected = full[f"recorded_{kind}"] - full[f"taken_{kind}"]
+    return corrected / pair["unprofiled"][kind] - 1
 
 
 def pairs_table(programs: dict[str, list[Pair]]) -> str:
