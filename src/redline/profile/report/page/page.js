@@ -152,7 +152,7 @@
     byId("steady").textContent =
       `Steady state, ${begin.toFixed(1)} to ${end.toFixed(1)} s of the process: ` +
       `${count(advice.env_steps)} env steps, ${count(advice.num_envs)} at once` +
-      (updates ? `; ${count(updates.count)} times ${updates.unit} (entries of ${updates.operation}), ` +
+      (updates ? `; ${count(updates.count)} ${updates.unit}${updates.count === 1 ? "" : "s"} (entries of ${updates.operation}), ` +
         `one per ${updates.env_steps_per_update.toFixed(1)} env steps.` : ".");
     const interval = (us, half, digits) => `${us.toFixed(digits)} ± ${half.toFixed(digits)}`;
     const each = updates ? updates.env_steps_per_update / 1e3 : 0;
