@@ -3,7 +3,8 @@
 Each pair is an unprofiled and a recorded run, in an order that changes from pair to pair. A program
 runs once before, so that files and compiled code are in the caches. Cost is that of the whole run,
 start and end of the profiler included. Bias is the report's corrected total against the unprofiled
-run: what was recorded of the program minus what the report takes out. Wall time is the first
+run: what was recorded of the program minus what the report takes out. A recording begins and ends
+inside of the interpreter, so the unprofiled run is clocked there, too. Wall time is the first
 process's, CPU time that of all of them.
 """
 
@@ -29,21 +30,47 @@ from redline.profile.reader import open_session
 KINDS = (("wall_s", "wall"), ("cpu_s", "CPU"))
 MEAN, WORST = 0.03, 0.06  # targets of the bias' size
 
+# Clocks a program from its first line to its exit handlers, as a recording does.
+CLOCK = """
+import atexit, json, os, resource, time
+path, began = os.environ.pop("SPAN_TO", None), (time.monotonic(), time.process_time())
+def end():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    children_s = used.ru_utime + used.ru_stime
+    span = time.monotonic() - began[0], time.process_time() - began[1] + children_s
+    json.dump(dict(zip(("inside_wall_s", "inside_cpu_s"), span)), open(path, "w"))
+if path:
+    atexit.register(end)
+"""
+
 Pair = dict[str, Any]  # {"unprofiled" and "full": {"wall_s", "cpu_s"}, and of "full" what it says}
 
 __all__ = ["bias", "cost", "measure_pairs", "pairs_table"]
 
 
-def run(words: list[str], directory: Path, cleanrl: Path | None) -> dict[str, float]:
-    """One run: its wall time, and the CPU time of it and all its children, in seconds."""
+def run(
+    words: list[str], directory: Path, cleanrl: Path | None, *, clocked: bool = False
+) -> dict[str, float]:
+    """One run: its wall time, and the CPU time of it and all its children, in seconds.
+
+    Args:
+        words: the command.
+        directory: to run in.
+        cleanrl: the clone's folder.
+        clocked: also inside of the interpreter.
+    """
+    env, span = environment(cleanrl), directory / "span.json"
+    if clocked:
+        (directory / "sitecustomize.py").write_text(CLOCK)
+        env["PYTHONPATH"] = os.pathsep.join([str(directory), env["PYTHONPATH"]])
+        env["SPAN_TO"] = str(span)
     before, began = _cpu_s(), time.perf_counter()
-    done = subprocess.run(
-        words, cwd=directory, env=environment(cleanrl), capture_output=True, text=True
-    )
+    done = subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True)
     wall_s = time.perf_counter() - began
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return {"wall_s": wall_s, "cpu_s": _cpu_s() - before}
+    inside = json.loads(span.read_text()) if clocked else {}
+    return {"wall_s": wall_s, "cpu_s": _cpu_s() - before, **inside}
 
 
 def _cpu_s() -> float:
@@ -79,8 +106,11 @@ def one_pair(words: list[str], number: int, cleanrl: Path | None) -> Pair:
         profiler = [sys.executable, "-m", "redline.profile", "profile", "--out", "session", "--"]
         for mode in ("unprofiled", "full") if number % 2 == 0 else ("full", "unprofiled"):
             prefix = profiler if mode == "full" else []
-            found[mode] = run([*prefix, *words], directory, cleanrl)
-        found["full"] |= taken_out(directory / "session")
+            place = directory / mode
+            place.mkdir()
+            clocked = mode == "unprofiled"
+            found[mode] = run([*prefix, *words], place, cleanrl, clocked=clocked)
+        found["full"] |= taken_out(directory / "full" / "session")
     return found
 
 
@@ -93,7 +123,7 @@ def bias(pair: Pair, kind: str) -> float:
     """Of the report's corrected total, relative to the unprofiled run."""
     full = pair["full"]
     corrected = full[f"recorded_{kind}"] - full[f"taken_{kind}"]
-    return corrected / pair["unprofiled"][kind] - 1
+    return corrected / pair["unprofiled"][f"inside_{kind}"] - 1
 
 
 def pairs_table(programs: dict[str, list[Pair]]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.profiler.pairs import bias, cost, pairs_table
+from benchmarks.profiler.pairs import bias, cost, pairs_table, run
 from benchmarks.third_party import CLEANRL, NAMES, command
 
 
@@ -14,8 +15,9 @@ def pair(plain_s: float, full_s: float, taken_s: float) -> dict[str, Any]:
     spent = {"wall_s": full_s, "cpu_s": 2 * full_s}
     full = {**spent, **{f"recorded_{name}": each for name, each in spent.items()}}
     full |= {"taken_wall_s": taken_s, "corrected": True}
+    plain = {"wall_s": plain_s, "cpu_s": 2 * plain_s}
     return {
-        "unprofiled": {"wall_s": plain_s, "cpu_s": 2 * plain_s},
+        "unprofiled": {**plain, **{f"inside_{name}": each for name, each in plain.items()}},
         "full": {**full, "taken_cpu_s": 3 * taken_s},
     }
 
@@ -28,6 +30,17 @@ def test_the_bias_is_what_the_correction_leaves() -> None:
     assert cost(PAIRS[0], "wall_s") == pytest.approx(0.2)
     assert bias(PAIRS[0], "wall_s") == pytest.approx(0.05)
     assert bias(PAIRS[0], "cpu_s") == pytest.approx(-0.025)
+
+
+def test_an_unprofiled_run_is_clocked_inside_of_the_interpreter(tmp_path: Path) -> None:
+    """Its 0.3 s of sleep, and what it and its child compute, but no more than the whole run."""
+    code = (
+        "import subprocess, sys, time; time.sleep(0.3); subprocess.run([sys.executable, '-c', '']) "
+    )
+    found = run([sys.executable, "-c", code], tmp_path, None, clocked=True)
+
+    assert 0.3 <= found["inside_wall_s"] <= found["wall_s"]
+    assert 0.0 < found["inside_cpu_s"] <= found["cpu_s"]
 
 
 def test_a_program_counts_by_its_median() -> None:
