@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from redline.command_line.options import parse
+from redline.command_line.options import parse, values_of, without
 from redline.errors import ConfigError
 
 _REFRESH_S = 1.0
@@ -31,6 +31,8 @@ class SweepArguments:
     """Folder of the sweep. None: sweeps/<name of the file>."""
     resume: Path | None = None
     """Folder of a sweep to go on with, in place of a file."""
+    confirm: tuple[str, ...] = ()
+    """NAME=VALUE, once for each: what runs reach outside the folder and no file of yours says."""
     slots: int | None = None
     """Runs at a time. None: as many as there are cores for."""
     cores_per_run: int | None = None
@@ -92,8 +94,9 @@ def sweep(arguments: list[str]) -> int:
     """`redline sweep`; the exit code is 0 if all runs are done."""
     if arguments and arguments[0] == "status":
         return _status(parse(StatusArguments, arguments[1:], "sweep status"))
-    parsed = parse(SweepArguments, arguments, "sweep")
-    options = given_options(parsed, ("file", "out", "resume", "quiet"))
+    confirm = values_of(arguments, "--confirm")
+    parsed = parse(SweepArguments, without(arguments, "--confirm"), "sweep")
+    options = given_options(parsed, ("file", "out", "resume", "confirm", "quiet"))
     if (parsed.file is None) == (parsed.resume is None):
         raise ConfigError(
             "give either a file, as in `redline sweep FILE.yaml --out DIR`, or --resume DIR; "
@@ -104,7 +107,12 @@ def sweep(arguments: list[str]) -> int:
     from redline.launch.sweep import sweep as run_sweep
 
     done = run_sweep(
-        parsed.file, out=parsed.out, resume=parsed.resume, quiet=parsed.quiet, **options
+        parsed.file,
+        out=parsed.out,
+        resume=parsed.resume,
+        confirm=confirm,
+        quiet=parsed.quiet,
+        **options,
     )
     if done.exit_code == 1:
         from redline.launch.status import failures, status_of
@@ -164,6 +172,8 @@ class TuneArguments:
     """Folder of the search. None: tuning/<name of the file>."""
     resume: Path | None = None
     """Folder of a search to go on with, in place of a file."""
+    confirm: tuple[str, ...] = ()
+    """NAME=VALUE, once for each: what trials reach outside the folder and no file of yours says."""
     trials: int | None = None
     """Trials in all. None: as the file says, or 30."""
     storage: str | None = None
@@ -188,7 +198,8 @@ class TuneArguments:
 
 def tune(arguments: list[str]) -> int:
     """`redline tune`; the exit code is 0 if a trial is complete."""
-    parsed = parse(TuneArguments, arguments, "tune")
+    confirm = values_of(arguments, "--confirm")
+    parsed = parse(TuneArguments, without(arguments, "--confirm"), "tune")
     if (parsed.file is None) == (parsed.resume is None):
         raise ConfigError(
             "give either a file, as in `redline tune FILE.yaml --out DIR`, or --resume DIR."
@@ -198,13 +209,14 @@ def tune(arguments: list[str]) -> int:
     out = parsed.out
     if out is None and parsed.file is not None:
         out = Path("tuning") / parsed.file.stem
-    others = ("file", "out", "resume", "trials", "storage", "quiet")
+    others = ("file", "out", "resume", "confirm", "trials", "storage", "quiet")
     return run_tune(
         parsed.file,
         out=out,
         resume=parsed.resume,
         trials=parsed.trials,
         storage=parsed.storage,
+        confirm=confirm,
         quiet=parsed.quiet,
         **given_options(parsed, others),
     ).exit_code

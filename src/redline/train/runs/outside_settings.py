@@ -38,14 +38,22 @@ def require_confirmed(config: RunConfig, confirmed: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the first setting and how to confirm it, or that differs.
     """
-    run = config.run
-    found = {
-        "wandb": (run.wandb, "sends settings and metrics to a server"),
-        "accelerate": ("compile" in run.accelerate, "runs a compiler"),
-    }
-    for name, (reaches, what) in found.items():
-        _require(name, getattr(run, name), confirmed.get(name), what if reaches else "")
+    for name, (value, what) in outside_values(config).items():
+        if name != "env_kwargs":
+            _require(name, value, confirmed.get(name), what)
     require_confirmed_env_kwargs(config, confirmed.get("env_kwargs"))
+
+
+def outside_values(config: RunConfig) -> dict[str, tuple[Any, str]]:
+    """Each setting that may reach outside: its value, and what it does there; "": nothing."""
+    run = config.run
+    kwargs = run.parsed_env_kwargs()
+    place = next(_places(kwargs, ""), None)
+    return {
+        "wandb": (run.wandb, "sends settings and metrics to a server" if run.wandb else ""),
+        "accelerate": (run.accelerate, "runs a compiler" if "compile" in run.accelerate else ""),
+        "env_kwargs": (kwargs, f"makes the environment open {place}" if place else ""),
+    }
 
 
 def require_confirmed_env_kwargs(config: RunConfig, confirmed: str | None) -> None:
@@ -58,10 +66,8 @@ def require_confirmed_env_kwargs(config: RunConfig, confirmed: str | None) -> No
     Raises:
         ConfigError: naming the argument and how to confirm it, or that they differ.
     """
-    present = config.run.parsed_env_kwargs()
-    place = next(_places(present, ""), None)
+    present, what = outside_values(config)["env_kwargs"]
     given = None if confirmed is None else _parsed(confirmed)
-    what = f"makes the environment open {place}" if place else ""
     _require("env_kwargs", present, given, what)
 
 
