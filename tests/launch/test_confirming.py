@@ -68,6 +68,8 @@ REACHING = [
     ("evil_one:Mine", {}, "algorithm=evil_one:Mine"),
     ("ppo", {"wandb": True}, "wandb=true"),
     ("ppo", {"accelerate": "compile"}, "accelerate=compile"),
+    ("sac", {"data": "/x.npz"}, "data=/x.npz"),
+    ("ppo", {"init_from": "/runs/x"}, "init_from=/runs/x"),
     ("ppo", {"env_kwargs": '{"xml_file": "/x.xml"}'}, 'env_kwargs={"xml_file": "/x.xml"}'),
 ]
 

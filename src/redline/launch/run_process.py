@@ -109,6 +109,7 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
         env=settings["env"],
         env_backend=settings.get("env_backend"),
         collector=settings.get("collector"),
+        data=settings.get("data"),
         callbacks=tuple(settings.get("callbacks") or ()),
     )
     if (run_dir / "config.json").exists():
@@ -131,7 +132,9 @@ def _confirmed(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
     """
     asked = _config_of(run_dir, order).run
     chosen = read_json(run_dir / "config.json")["run"]["accelerate"]
-    found: dict[str, Any] = {"wandb": asked.wandb, "env_kwargs": asked.env_kwargs}
+    found: dict[str, Any] = {
+        name: getattr(asked, name) for name in ("wandb", "env_kwargs", "init_from")
+    }
     if asked.accelerate == "auto" or "compile" in asked.accelerate:
         found["accelerate"] = chosen
     return found

@@ -33,7 +33,11 @@ from redline.errors import ConfigError
 from redline.plain_files import CONFIG_LIMIT, read_plain
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.presets import preset_config
-from redline.train.runs.outside_settings import OUTSIDE, require_confirmed
+from redline.train.runs.outside_settings import (
+    OUTSIDE,
+    require_confirmed,
+    require_confirmed_source,
+)
 from redline.train.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -216,6 +220,8 @@ def _complete_config(
     if given.source != "config":  # a file, which may be a stranger's; not the caller's own object
         said = {n: getattr(changed.run, n) for n in OUTSIDE if n in overrides}
         require_confirmed(changed, said)
+        for name in ("data", "init_from"):
+            require_confirmed_source(changed, name, said.get(name))
     return changed
 
 
