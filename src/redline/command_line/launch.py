@@ -14,6 +14,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 
 from redline.command_line.options import parse, values_of, without
 from redline.errors import ConfigError
+from redline.plain_text import printable
 
 _REFRESH_S = 1.0
 
@@ -122,7 +123,7 @@ def sweep(arguments: list[str]) -> int:
 
 
 def _warn(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(printable(f"{sentence}\n"))
 
 
 def given_options(parsed: Any, others: Sequence[str]) -> dict[str, Any]:
@@ -249,4 +250,4 @@ def compare(arguments: list[str]) -> None:
     console = Console()
     for table in tables(found):
         console.print(table)
-    sys.stdout.write("".join(f"{file}\n" for file in found.files))
+    sys.stdout.write(printable("".join(f"{file}\n" for file in found.files)))

@@ -28,6 +28,7 @@ from redline.launch.status import Status, status_of
 from redline.launch.sweep_file import SweepPlan, plan_from, refuse
 from redline.launch.variants import Variant, expand
 from redline.plain_files import refuse_special_files
+from redline.plain_text import printable
 from redline.train.config_files import read_mapping
 
 if TYPE_CHECKING:
@@ -436,5 +437,5 @@ def _silent(line: str) -> None:
 
 
 def _print_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(printable(f"{line}\n"))
     sys.stdout.flush()
