@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+import redline
 from redline.cli import main
 from redline.command_line.run_list import as_table
 from redline.errors import ConfigError
+from redline.launch.comparison_tables import _plain
 from redline.plain_text import csv_cell, printable
 from redline.train.progress.progress import require_column_name
 from redline.train.runs.summary import summarize_run
@@ -107,3 +110,30 @@ def test_a_fifo_in_a_run_directory_hangs_nothing(
     status = main(words)
     assert status == (0 if command == "runs" else 2)
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_no_command_shows_escapes_of_a_runs_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil, other = tmp_path / "a\x1b[2J\u202e", tmp_path / "b"
+    run = tmp_path / "\x1b[31mrun"
+    settings = {"total_env_steps": 256, "num_envs": 2, "rollout_length": 32, "num_minibatches": 1}
+    redline.train("ppo", env="CartPole-v1", out=run, quiet=True, hidden_sizes=(4,), **settings)
+    for copy in (evil, other):
+        shutil.copytree(run, copy)
+    named = [str(evil), str(other)]
+    figure = str(tmp_path / "\x1b[2J.png")
+    assert main(["plot", *named, "--out", figure, "--statistic", "iqm"]) == 0
+    assert main(["eval", *named, "--episodes", "1"]) == 0
+    assert main(["compare", *named, "--out", str(tmp_path / "\x1b[2Jc")]) == 0
+    assert main(["export", str(evil), "--out", f"{evil}.pt2", "--format", "torch"]) == 0
+    shown = "".join(capsys.readouterr())
+    assert "\\x1b[2J" in shown
+    assert "\x1b[2J" not in shown
+    assert "\u202e" not in shown
+
+
+def test_a_comparison_shows_words_of_a_run_as_they_are() -> None:
+    """Neither escape sequences nor markup of rich's, by which a link would become one."""
+    words = "\x1b[2J[link=http://evil]x"
+    assert _plain(words).plain == "\\x1b[2J[link=http://evil]x"

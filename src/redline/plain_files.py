@@ -102,8 +102,8 @@ def _opened_below(root: Path, handle: int, inside: tuple[str, ...]) -> Iterator[
 
 def _stays_inside(handle: int, name: str, inside: tuple[str, ...]) -> bool:
     """Whether a link is one of those that Weights & Biases makes among its own files."""
-    if inside[:1] != (_LINKING,):
-        return False
+    if inside[:1] != (_LINKING,) and (inside[:1], inside[2:3]) != (("runs",), (_LINKING,)):
+        return False  # of a run directory, or of one in the folder of a sweep
     target = os.readlink(name, dir_fd=handle)
     return not os.path.isabs(target) and ".." not in Path(target).parts
 

@@ -174,6 +174,8 @@ def test_a_runs_config_decides_no_imports(run: Run, tmp_path: Path, name: str) -
     [
         ("wandb", True, ["--wandb"]),
         ("accelerate", "compile", ["--accelerate", "compile"]),
+        ("data", "/a.npz", ["--data", "/a.npz"]),
+        ("init_from", "/runs/a", ["--init-from", "/runs/a"]),
         ("env_kwargs", '{"xml_file": "/a.xml"}', ["--env-kwargs", '{"xml_file": "/a.xml"}']),
     ],
 )

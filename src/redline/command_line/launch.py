@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional
 
-from redline.command_line.options import parse
+from redline.command_line.options import parse, values_of, without
 from redline.errors import ConfigError
+from redline.plain_text import printable
 
 _REFRESH_S = 1.0
 
@@ -31,6 +32,8 @@ class SweepArguments:
     """Folder of the sweep. None: sweeps/<name of the file>."""
     resume: Path | None = None
     """Folder of a sweep to go on with, in place of a file."""
+    confirm: tuple[str, ...] = ()
+    """NAME=VALUE, once for each: what runs reach outside the folder and no file of yours says."""
     slots: int | None = None
     """Runs at a time. None: as many as there are cores for."""
     cores_per_run: int | None = None
@@ -92,8 +95,9 @@ def sweep(arguments: list[str]) -> int:
     """`redline sweep`; the exit code is 0 if all runs are done."""
     if arguments and arguments[0] == "status":
         return _status(parse(StatusArguments, arguments[1:], "sweep status"))
-    parsed = parse(SweepArguments, arguments, "sweep")
-    options = given_options(parsed, ("file", "out", "resume", "quiet"))
+    confirm = values_of(arguments, "--confirm")
+    parsed = parse(SweepArguments, without(arguments, "--confirm"), "sweep")
+    options = given_options(parsed, ("file", "out", "resume", "confirm", "quiet"))
     if (parsed.file is None) == (parsed.resume is None):
         raise ConfigError(
             "give either a file, as in `redline sweep FILE.yaml --out DIR`, or --resume DIR; "
@@ -104,7 +108,12 @@ def sweep(arguments: list[str]) -> int:
     from redline.launch.sweep import sweep as run_sweep
 
     done = run_sweep(
-        parsed.file, out=parsed.out, resume=parsed.resume, quiet=parsed.quiet, **options
+        parsed.file,
+        out=parsed.out,
+        resume=parsed.resume,
+        confirm=confirm,
+        quiet=parsed.quiet,
+        **options,
     )
     if done.exit_code == 1:
         from redline.launch.status import failures, status_of
@@ -114,7 +123,7 @@ def sweep(arguments: list[str]) -> int:
 
 
 def _warn(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(printable(f"{sentence}\n"))
 
 
 def given_options(parsed: Any, others: Sequence[str]) -> dict[str, Any]:
@@ -164,6 +173,8 @@ class TuneArguments:
     """Folder of the search. None: tuning/<name of the file>."""
     resume: Path | None = None
     """Folder of a search to go on with, in place of a file."""
+    confirm: tuple[str, ...] = ()
+    """NAME=VALUE, once for each: what trials reach outside the folder and no file of yours says."""
     trials: int | None = None
     """Trials in all. None: as the file says, or 30."""
     storage: str | None = None
@@ -188,7 +199,8 @@ class TuneArguments:
 
 def tune(arguments: list[str]) -> int:
     """`redline tune`; the exit code is 0 if a trial is complete."""
-    parsed = parse(TuneArguments, arguments, "tune")
+    confirm = values_of(arguments, "--confirm")
+    parsed = parse(TuneArguments, without(arguments, "--confirm"), "tune")
     if (parsed.file is None) == (parsed.resume is None):
         raise ConfigError(
             "give either a file, as in `redline tune FILE.yaml --out DIR`, or --resume DIR."
@@ -198,13 +210,14 @@ def tune(arguments: list[str]) -> int:
     out = parsed.out
     if out is None and parsed.file is not None:
         out = Path("tuning") / parsed.file.stem
-    others = ("file", "out", "resume", "trials", "storage", "quiet")
+    others = ("file", "out", "resume", "confirm", "trials", "storage", "quiet")
     return run_tune(
         parsed.file,
         out=out,
         resume=parsed.resume,
         trials=parsed.trials,
         storage=parsed.storage,
+        confirm=confirm,
         quiet=parsed.quiet,
         **given_options(parsed, others),
     ).exit_code
@@ -237,4 +250,4 @@ def compare(arguments: list[str]) -> None:
     console = Console()
     for table in tables(found):
         console.print(table)
-    sys.stdout.write("".join(f"{file}\n" for file in found.files))
+    sys.stdout.write(printable("".join(f"{file}\n" for file in found.files)))

@@ -29,7 +29,9 @@ class ResumeArguments(ProfileOptions):
     collector: str | None = None
     """Likewise its collector."""
     data: str | None = None
-    """The run's recorded episodes, where they lie elsewhere now."""
+    """The run's recorded episodes again, where it reads them again; they may lie elsewhere now."""
+    init_from: str | None = None
+    """Confirm the run directory that this run begins with, where it has no checkpoint yet."""
     callbacks: tuple[str, ...] = ()
     """Likewise its callbacks, in their order: `--callback module:Name`."""
     set: tuple[str, ...] = ()
@@ -79,6 +81,7 @@ def resume(arguments: list[str]) -> int:
                 "wandb": parsed.wandb or None,
                 "accelerate": parsed.accelerate,
                 "env_kwargs": parsed.env_kwargs,
+                "init_from": parsed.init_from,
             },
         ),
         changes=changes,

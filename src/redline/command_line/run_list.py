@@ -91,4 +91,5 @@ def as_table(runs: list[RunSummary], folder: Path) -> str:
         ).rstrip()
         for row in rows
     )
-    return "".join(f"{line}\n" for line in lines)
+    problems = (printable(f"{run.path}: {run.problem}") for run in runs if run.problem)
+    return "".join(f"{line}\n" for line in (*lines, *problems))

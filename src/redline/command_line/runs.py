@@ -12,6 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from redline.command_line.options import parse
 from redline.errors import ConfigError
+from redline.plain_text import printable
 
 if TYPE_CHECKING:
     from redline.train.loops.evaluate import Evaluation
@@ -198,7 +199,7 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
     )
     note = explain_greedy(result, *run.last_training_return()) if greedy else None
     if note is not None:
-        sys.stderr.write(f"note: {note}\n")
+        sys.stderr.write(printable(f"note: {note}\n"))
     if parsed.video:
         written = run.record_best_and_worst(
             records,
@@ -208,7 +209,7 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
             max_episode_steps=parsed.max_episode_steps,
         )
         for path in written.values():
-            sys.stdout.write(f"video: {path}\n")
+            sys.stdout.write(printable(f"video: {path}\n"))
     return result
 
 
@@ -276,11 +277,11 @@ def plot(arguments: list[str]) -> None:
         statistic=parsed.statistic,
         warn=_warn,
     )
-    sys.stdout.write(f"{parsed.out}\n")
+    sys.stdout.write(printable(f"{parsed.out}\n"))
 
 
 def _warn(sentence: str) -> None:
-    sys.stderr.write(f"warning: {sentence}\n")
+    sys.stderr.write(printable(f"warning: {sentence}\n"))
 
 
 def export(arguments: list[str]) -> None:
@@ -288,7 +289,7 @@ def export(arguments: list[str]) -> None:
     parsed = parse(ExportArguments, arguments, "export")
     run = _loaded(parsed)
     path = run.export(parsed.out, format=parsed.format, which=parsed.which)
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write(printable(f"{path}\n"))
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -145,7 +145,7 @@ def _default(
     # What decides about the preset, and what may be Python code, is the caller's own word.
     names = ("env", "env_backend", "collector")
     if given.complete is not None:  # what reaches outside, too
-        names += ("accelerate", "env_kwargs")
+        names += ("accelerate", "env_kwargs", "data", "init_from")
     own: dict[str, Any] = {
         n: text for n in names if (text := peek(options, f"--{n.replace('_', '-')}"))
     }

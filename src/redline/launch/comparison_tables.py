@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redline.launch.comparison import Comparison
+from redline.plain_text import printable
 
 _MOST_PAIRS = 20
 
@@ -25,8 +26,8 @@ def tables(compared: Comparison) -> list[Any]:
         if last and each.env != last:
             scores.add_section()
         scores.add_row(
-            each.env if each.env != last else "",
-            each.group,
+            _plain(each.env) if each.env != last else "",
+            _plain(each.group),
             f"{each.runs} ({each.unfinished} unfinished)" if each.unfinished else str(each.runs),
             _interval(each.runs, each.mean, each.mean_low, each.mean_high),
             _interval(each.runs, each.iqm, each.iqm_low, each.iqm_high),
@@ -41,10 +42,17 @@ def tables(compared: Comparison) -> list[Any]:
     shown = [each for each in compared.improvements if order[each.first] < order[each.second]]
     for each in shown[:_MOST_PAIRS]:
         cell = f"{each.probability:.2f} [{each.low:.2f}, {each.high:.2f}]"
-        pairs.add_row(each.first, each.second, cell)
+        pairs.add_row(_plain(each.first), _plain(each.second), cell)
     if len(shown) > _MOST_PAIRS:
         pairs.add_row(f"... and {len(shown) - _MOST_PAIRS} more in improvement.csv", "", "")
     return [scores, pairs]
+
+
+def _plain(words: str) -> Any:
+    """Words of a run as they are: no escape sequence, and no markup of rich's."""
+    from rich.text import Text
+
+    return Text(printable(words))
 
 
 def _interval(runs: int, value: float, low: float, high: float) -> str:

@@ -54,6 +54,7 @@ def launch(
     say: Callable[[str], None] = lambda line: None,
     stopped: Callable[[], bool] = lambda: False,
     watch: Callable[[], None] = lambda: None,
+    check: Callable[[QueuedRun], None] = lambda run: None,
     poll_s: float = _POLL_S,
 ) -> None:
     """Run everything that is queued.
@@ -65,6 +66,7 @@ def launch(
         say: takes one line about each run that ends.
         stopped: whether to stop all runs, with checkpoints, and leave.
         watch: called between looks at the places.
+        check: raises if a run must not be begun.
         poll_s: seconds between looks where nothing happens.
     """
     running: dict[int, QueuedRun] = {}
@@ -79,7 +81,7 @@ def launch(
         while not stopped():
             ended = places.ended()
             note(ended)
-            begun = _begin(state, places, running)
+            begun = _begin(state, places, running, check)
             watch()
             if not running and not begun:
                 return
@@ -87,13 +89,19 @@ def launch(
                 time.sleep(poll_s)
 
 
-def _begin(state: SweepState, places: Places, running: dict[int, QueuedRun]) -> int:
+def _begin(
+    state: SweepState,
+    places: Places,
+    running: dict[int, QueuedRun],
+    check: Callable[[QueuedRun], None],
+) -> int:
     """Begin runs as long as there are places and runs; how many."""
     begun = 0
     while (place := places.free()) is not None:
         run = state.next_queued()
         if run is None:
             break
+        check(run)
         state.started(run, place)
         settings = dict(run.settings)
         seed, key = settings.pop("seed"), settings.pop("key")

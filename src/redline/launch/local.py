@@ -11,11 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from redline.launch.run_process import OUTCOME, read_outcome, write_order
 from redline.launch.slots import Slot, held_bytes
 from redline.launch.state import Outcome
+from redline.plain_files import open_plain
 
 LOG = "output.txt"
 _LOG_TAIL_BYTES = 8000
@@ -57,7 +58,7 @@ class LocalSlots:
         write_order(run_dir, {**order, "cores": list(slot.cores), "threads": slot.threads})
         reading, writing = os.pipe()
         try:
-            with open(run_dir / LOG, "ab") as log:
+            with appending(run_dir / LOG) as log:
                 process = subprocess.Popen(
                     [
                         *(sys.executable, "-m", "redline.launch.run_process", str(run_dir)),
@@ -174,10 +175,16 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def appending(path: Path) -> BinaryIO:
+    """A file to write to at its end, which must be no link: it could lead elsewhere."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(os.open(path, flags, 0o644), "ab")
+
+
 def log_tail(run_dir: Path) -> str:
     """The end of what a run's process printed."""
     try:
-        with open(run_dir / LOG, "rb") as file:
+        with open(open_plain(run_dir / LOG), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _LOG_TAIL_BYTES))
             return file.read().decode(errors="replace")

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from redline.plain_files import lock_within
 
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A folder may be a stranger's: no link is followed, and no fifo waited for."""
+
 
 def take(path: Path, patience_s: float = 1.0) -> int | None:
     """Hold a file for this process alone.
@@ -23,7 +26,7 @@ def take(path: Path, patience_s: float = 1.0) -> int | None:
     Raises:
         OSError: if the file cannot be made.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _PLAIN, 0o644)
     try:
         lock_within(descriptor, patience_s)
     except OSError:
@@ -36,7 +39,7 @@ def is_held(path: Path) -> bool:
     """Whether another process holds a file; without one nobody does."""
     descriptor = -1
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR | _PLAIN)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

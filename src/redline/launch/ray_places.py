@@ -17,7 +17,7 @@ from typing import Any
 
 from redline.envs.cpus import usable_cpus
 from redline.errors import ConfigError
-from redline.launch.local import LOG, outcome_of
+from redline.launch.local import LOG, appending, outcome_of
 from redline.launch.run_process import write_order
 from redline.launch.state import Outcome
 from redline.ray_cluster import connected_ray
@@ -135,7 +135,7 @@ def _run(run_dir: str, environment: dict[str, str], threads: int) -> int:
 
     reading, writing = os.pipe()
     number = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    with open(Path(run_dir) / LOG, "ab") as log:
+    with appending(Path(run_dir) / LOG) as log:
         node = ray.get_runtime_context().get_node_id()
         log.write(f"on {socket.gethostname()}, node {node} of the Ray cluster\n".encode())
         log.flush()

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--watch", type=int, default=None)
     parsed = parser.parse_args(arguments)
-    order = json.loads((parsed.run_dir / ORDER).read_text(encoding="utf-8"))
+    order = read_json(parsed.run_dir / ORDER)
     # Before any thread: each takes the cores of the one that starts it.
     if order["cores"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, order["cores"])
@@ -69,7 +69,8 @@ def stop_with_launcher(descriptor: int, grace_s: float = _GRACE_S) -> None:
 
 def _wait_for_predecessor(run_dir: Path) -> int:
     """Hold the run for this process alone, once the one before has ended."""
-    descriptor = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(run_dir / _LOCK, flags, 0o644)
     lock_within(descriptor, _PREDECESSOR_S)
     return descriptor
 
@@ -108,6 +109,7 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
         env=settings["env"],
         env_backend=settings.get("env_backend"),
         collector=settings.get("collector"),
+        data=settings.get("data"),
         callbacks=tuple(settings.get("callbacks") or ()),
     )
     if (run_dir / "config.json").exists():
@@ -123,12 +125,16 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
 def _confirmed(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
     """What reaches outside the run directory: whoever wrote the order has said it, too.
 
+    A launcher writes no order before its caller has said what it reaches; see `confirming`.
+
     Presets are part of what it says, and so is the choice that `accelerate="auto"`, or an update
     that failed its self-check, has left in `config.json`.
     """
     asked = _config_of(run_dir, order).run
-    chosen = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))["run"]["accelerate"]
-    found: dict[str, Any] = {"wandb": asked.wandb, "env_kwargs": asked.env_kwargs}
+    chosen = read_json(run_dir / "config.json")["run"]["accelerate"]
+    found: dict[str, Any] = {
+        name: getattr(asked, name) for name in ("wandb", "env_kwargs", "init_from")
+    }
     if asked.accelerate == "auto" or "compile" in asked.accelerate:
         found["accelerate"] = chosen
     return found
@@ -175,7 +181,7 @@ def is_of_another(run_dir: Path, key: str) -> bool:
     if not run_dir.is_dir():
         return False
     try:
-        order = json.loads((run_dir / ORDER).read_text(encoding="utf-8"))
+        order = read_json(run_dir / ORDER)
     except (OSError, ValueError):
         return (run_dir / "config.json").exists()
     return not isinstance(order, dict) or order.get("key") != key

@@ -139,6 +139,7 @@ class SweepState:
     def __init__(self, folder: Path, *, create: bool = False) -> None:
         self.folder, self.path = folder, folder / DATABASE
         self._connection: sqlite3.Connection | None = None
+        _refuse_links(folder)
         exists = self.path.is_file()
         if not exists and not create:
             raise SweepStateError(
@@ -396,9 +397,31 @@ class SweepState:
 
 
 def _run(row: dict[str, Any]) -> QueuedRun:
-    for name in ("settings", "varies", "result"):
-        row[name] = json.loads(row[name] or "{}")
+    """A row as a run, whose name is that of a directory in `runs` and of none elsewhere."""
+    name = row["name"]
+    if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
+        raise SweepStateError(
+            f"a run in the database is named {name!r}, which is no name of a directory in {RUNS}: "
+            f"Redline gives no such names. Do not use this sweep."
+        )
+    for column in ("settings", "varies", "result"):
+        row[column] = json.loads(row[column] or "{}")
+        if not isinstance(row[column], dict):
+            raise SweepStateError(
+                f"{column} of run {name!r} in the database is no mapping. Do not use this sweep."
+            )
     return QueuedRun(**row)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a database that SQLite would follow to another place."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        path = folder / f"{DATABASE}{ending}"
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise SweepStateError(
+                f"{path} is no regular file, and could lead elsewhere. Put the file itself in its "
+                f"place, or remove it."
+            )
 
 
 class LauncherLock:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, RunDirectoryError
+from redline.launch.confirming import Confirmed
 from redline.launch.launcher import StopRequest, launch
 from redline.launch.local import LocalSlots
 from redline.launch.places import Places
@@ -20,11 +21,14 @@ from redline.launch.state import (
     LauncherLock,
     NewRun,
     Outcome,
+    QueuedRun,
     SweepState,
 )
 from redline.launch.status import Status, status_of
 from redline.launch.sweep_file import SweepPlan, plan_from, refuse
 from redline.launch.variants import Variant, expand
+from redline.plain_files import refuse_special_files
+from redline.plain_text import printable
 from redline.train.config_files import read_mapping
 
 if TYPE_CHECKING:
@@ -141,6 +145,7 @@ def sweep(
     seeds: Sequence[int] | int = (1,),
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    confirm: Sequence[str] = (),
     quiet: bool = False,
     **options: Any,
 ) -> Sweep:
@@ -167,6 +172,8 @@ def sweep(
         seeds: each variant is run with every one; a number n stands for 1 to n.
         out: folder; None: sweeps/<name of the file>.
         resume: folder of a sweep to go on with, in place of all the above.
+        confirm: NAME=VALUE of what runs in the folder reach outside of it, and the arguments above
+            do not say: Python code, `wandb`, paths. A folder alone does not decide that.
         quiet: leave out the line about each run.
         options: of `LaunchOptions`, such as `slots`, `retries`, `gpus`.
 
@@ -179,7 +186,7 @@ def sweep(
     """
     say = _silent if quiet else _print_line
     if resume is not None:
-        return resume_sweep(Path(resume), options, say=say)
+        return resume_sweep(Path(resume), options, say=say, confirm=confirm)
     if file is not None:
         data, source = read_mapping(file), str(file)
     else:
@@ -188,7 +195,8 @@ def sweep(
     folder = Path(out) if out is not None else Path("sweeps") / (Path(file).stem if file else "")
     if out is None and file is None:
         raise ConfigError("out is missing. Give the sweep a folder, such as out='sweeps/first'.")
-    return start_sweep(plan_from(data, source), folder, options, say=say, source=source)
+    plan = plan_from(data, source)
+    return start_sweep(plan, folder, options, say=say, source=source, confirm=confirm)
 
 
 def _as_data(algorithm: Any, base: Any, grid: Any, zipped: Any, own: Any, seeds: Any) -> Any:
@@ -212,6 +220,7 @@ def start_sweep(
     *,
     say: Callable[[str], None],
     source: str = "the sweep",
+    confirm: Sequence[str] = (),
 ) -> Sweep:
     """Check a plan, queue those of its runs that are new, and run all that is queued.
 
@@ -225,7 +234,12 @@ def start_sweep(
     if (folder / "config.json").exists():
         raise RunDirectoryError(f"{folder} holds a run, not a sweep. Give another --out.")
     exists = (folder / DATABASE).exists()
+    refuse_special_files(folder)
+    confirmed = Confirmed(folder, confirm)
+    for run in new:
+        confirmed.say_all(run.algorithm, run.settings)
     with LauncherLock(folder), SweepState(folder, create=True) as state:
+        _check_confirmed(state, confirmed)
         added = state.add(new)
         adopted = _adopt(state)
         state.set_meta(launch=dataclasses.asdict(launching))
@@ -234,11 +248,15 @@ def start_sweep(
             say(f"{folder}: {added} new runs, {requeued} to go on with")
         if adopted:
             say(f"{folder}: {adopted} runs were complete already")
-        return _launched(state, places, launching, say)
+        return _launched(state, places, launching, say, confirmed)
 
 
 def resume_sweep(
-    folder: Path, options: Mapping[str, Any] | None = None, *, say: Callable[[str], None]
+    folder: Path,
+    options: Mapping[str, Any] | None = None,
+    *,
+    say: Callable[[str], None],
+    confirm: Sequence[str] = (),
 ) -> Sweep:
     """Go on with a sweep: what was interrupted, what failed, what is queued.
 
@@ -246,16 +264,22 @@ def resume_sweep(
         folder: of the sweep.
         options: those that differ from when it was begun.
         say: takes one line about each run that ends.
+        confirm: NAME=VALUE of what its runs reach outside the folder; see `confirming`.
     """
+    refuse_special_files(folder)
+    confirmed = Confirmed(folder, confirm)
     with SweepState(folder) as state:
-        before = state.meta("launch", {})
+        before = dict(state.meta("launch", {}))
+        _check_confirmed(state, confirmed)
+        if "address" not in (options or {}):
+            confirmed.require_address(before)
         launching = launch_options({**before, **(options or {})})
         places = launching.places()
         with LauncherLock(folder):
             state.set_meta(launch=dataclasses.asdict(launching))
             _adopt(state)
             state.requeue()
-            return _launched(state, places, launching, say)
+            return _launched(state, places, launching, say, confirmed)
 
 
 def tune(
@@ -265,6 +289,7 @@ def tune(
     resume: str | Path | None = None,
     trials: int | None = None,
     storage: str | None = None,
+    confirm: Sequence[str] = (),
     quiet: bool = False,
     **options: Any,
 ) -> Tuning:
@@ -276,6 +301,8 @@ def tune(
         resume: folder of a search to go on with, in place of both.
         trials: how many in all; None: as the file says, or 30.
         storage: URL of a database in place of SQLite in the folder.
+        confirm: NAME=VALUE of what trials in the folder reach outside of it, and the file does not
+            say: Python code, `wandb`, paths. A folder alone does not decide that.
         quiet: leave out the line about each trial.
         options: of `LaunchOptions`, such as `slots`.
 
@@ -290,13 +317,21 @@ def tune(
 
     if (out is None) == (resume is None):
         raise ConfigError("give a folder for the search: either out=, or resume= to go on.")
+    confirmed = Confirmed(Path(resume or out or ""), confirm, "tune")
+
+    def places(launch: Mapping[str, Any]) -> Places:
+        if resume is not None and "address" not in options:
+            confirmed.require_address(launch)
+        return launch_options({**launch, **options}).places()
+
     return tuning.tune(
         file,
         out=out,
         resume=resume,
         trials=trials,
         storage=storage,
-        places=lambda launch: launch_options({**launch, **options}).places(),
+        places=places,
+        confirmed=confirmed,
         say=_silent if quiet else _print_line,
     )
 
@@ -359,8 +394,23 @@ def _adopt(state: SweepState) -> int:
     return adopted
 
 
+def _check_confirmed(state: SweepState, confirmed: Confirmed) -> None:
+    """Refuse a database whose open runs reach outside by what the caller has not said."""
+    for run in state.runs():
+        if run.state != "done":
+            _check_run(run, confirmed)
+
+
+def _check_run(run: QueuedRun, confirmed: Confirmed) -> None:
+    confirmed.require(f"run {run.name}", run.algorithm, run.settings)
+
+
 def _launched(
-    state: SweepState, places: Places, options: LaunchOptions, say: Callable[[str], None]
+    state: SweepState,
+    places: Places,
+    options: LaunchOptions,
+    say: Callable[[str], None],
+    confirmed: Confirmed,
 ) -> Sweep:
     with StopRequest() as stop:
         launch(
@@ -369,6 +419,8 @@ def _launched(
             retries=options.retries,
             say=say,
             stopped=lambda: stop.number is not None,
+            # Once more: between the look above and this one the database could change itself.
+            check=lambda run: _check_run(run, confirmed),
         )
     counts = state.counts()
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
@@ -385,5 +437,5 @@ def _silent(line: str) -> None:
 
 
 def _print_line(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(printable(f"{line}\n"))
     sys.stdout.flush()

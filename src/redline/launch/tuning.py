@@ -32,13 +32,15 @@ from redline.launch.checking import (
     starting_config,
     value_of,
 )
+from redline.launch.confirming import Confirmed
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
 from redline.launch.scores import score_of
-from redline.launch.search_spaces import SearchSpace, default_space, space_from
+from redline.launch.search_spaces import Choice, SearchSpace, default_space, space_from
 from redline.launch.state import RUNS, Outcome
 from redline.launch.sweep_file import refuse, unknown_keys
 from redline.launch.variants import Variant
+from redline.plain_files import refuse_special_files
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.config_files import read_mapping
 from redline.train.progress.curves import load_progress
@@ -188,6 +190,7 @@ def tune(
     storage: str | None = None,
     places: Callable[[Mapping[str, Any]], Places],
     say: Callable[[str], None] = lambda line: None,
+    confirmed: Confirmed | None = None,
 ) -> Tuning:
     """Search hyperparameters, or go on with a search.
 
@@ -199,6 +202,7 @@ def tune(
         storage: URL of a database in place of SQLite in the folder.
         places: the plan's launch options -> where runs take place.
         say: takes one line about each trial that ends.
+        confirmed: what the caller confirms of a folder's trials; None: nothing.
 
     Raises:
         ConfigError: listing all mistakes.
@@ -207,19 +211,41 @@ def tune(
     """
     _require_optuna()
     folder = Path(resume or out or "")
-    data, source = _described(file, folder, resume is not None)
+    confirmed = confirmed or Confirmed(folder, command="tune")
+    refuse_special_files(folder)
+    from_folder = resume is not None or file is None
+    data, source = _described(file, folder, from_folder)
+    if from_folder:
+        _check_described(data, confirmed)  # before anything is imported
     plan = plan_from(data, source)
+    if not from_folder:
+        _say_plan(plan, confirmed)
     if trials is not None:
         plan = dataclasses.replace(plan, trials=trials)
     where = places(plan.launch)
     _keep_plan(folder, data)
     with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage)
-        search = _Search(study, plan, folder, where, own, say)
+        search = _Search(study, plan, folder, where, own, say, confirmed)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
             search.run(lambda: stop.number is not None)
-        return _finished(study, plan, folder, stop.number, say)
+        return _finished(study, plan, folder, stop.number, say, confirmed)
+
+
+def _check_described(data: Mapping[str, Any], confirmed: Confirmed) -> None:
+    """Refuse a plan in a folder that reaches outside by what the caller has not said."""
+    algorithm, base = data.get("algorithm"), data.get("base") or {}
+    if isinstance(algorithm, str) and isinstance(base, Mapping):
+        confirmed.require("the search", algorithm, {str(k): v for k, v in base.items()})
+
+
+def _say_plan(plan: TunePlan, confirmed: Confirmed) -> None:
+    """Count what the caller's own file says, and each choice in it, as said."""
+    confirmed.say_all(plan.algorithm, plan.base)
+    for name, span in plan.space.items():
+        for value in span.values if isinstance(span, Choice) else ():
+            confirmed.say(name, value)
 
 
 def _require_optuna() -> None:
@@ -230,8 +256,8 @@ def _require_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _described(file: Any, folder: Path, resumed: bool) -> tuple[dict[str, Any], str]:
-    if resumed or file is None:
+def _described(file: Any, folder: Path, from_folder: bool) -> tuple[dict[str, Any], str]:
+    if from_folder:
         path = folder / PLAN
         if not path.is_file():
             raise SweepStateError(
@@ -278,7 +304,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _is_at_work(folder: Path, tuner: str) -> bool:
-    return locks.is_held(folder / "tuners" / f"{tuner}.lock")
+    # The name comes from the database, which may be a stranger's.
+    return tuner.isalnum() and locks.is_held(folder / "tuners" / f"{tuner}.lock")
 
 
 def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
@@ -350,7 +377,9 @@ class _Search:
         places: Places,
         tuner: str,
         say: Callable[[str], None],
+        confirmed: Confirmed,
     ) -> None:
+        self._confirmed = confirmed
         self._study, self._plan, self._folder, self._places = study, plan, folder, places
         self._tuner, self._say = tuner, say
         self._running: dict[int, _Trial] = {}
@@ -388,6 +417,7 @@ class _Search:
             reported = max(known, default=-1)
             run_dir = self._folder / RUNS / f"trial-{trial.number:04d}"
             settings = {**self._plan.base, **trial.params}
+            self._confirmed.require(f"trial {trial.number}", self._plan.algorithm, settings)
             order = {
                 "algorithm": self._plan.algorithm,
                 "settings": settings,
@@ -405,7 +435,7 @@ class _Search:
 
         running = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
         for frozen in running:
-            tuner = frozen.user_attrs.get("tuner", "")
+            tuner = str(frozen.user_attrs.get("tuner", ""))
             if tuner != self._tuner and not _is_at_work(self._folder, tuner):
                 return self._owned(optuna.trial.Trial(self._study, frozen._trial_id))
         return None
@@ -486,7 +516,12 @@ def _value(run_dir: Path, score: Any) -> float | None:
 
 
 def _finished(
-    study: Any, plan: TunePlan, folder: Path, stopped_by: int | None, say: Callable[[str], None]
+    study: Any,
+    plan: TunePlan,
+    folder: Path,
+    stopped_by: int | None,
+    say: Callable[[str], None],
+    confirmed: Confirmed,
 ) -> Tuning:
     trials = study.get_trials(deepcopy=False)
     counts: dict[str, int] = {}
@@ -495,6 +530,9 @@ def _finished(
     complete = counts.get("complete", 0)
     best_file = None
     if complete:
+        # Trained with on Redline's advice, so held to what a trial is held to.
+        best = {**plan.base, **study.best_params}
+        confirmed.require(f"trial {study.best_trial.number}", plan.algorithm, best)
         best_file = _write_best(study, plan, folder)
         _draw(study, folder, complete)
         say(f"best: {study.best_value:,.2f}  {_shown(study.best_params)}")

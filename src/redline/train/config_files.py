@@ -33,7 +33,11 @@ from redline.errors import ConfigError
 from redline.plain_files import CONFIG_LIMIT, read_plain
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.presets import preset_config
-from redline.train.runs.outside_settings import OUTSIDE, require_confirmed
+from redline.train.runs.outside_settings import (
+    OUTSIDE,
+    require_confirmed,
+    require_confirmed_source,
+)
 from redline.train.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 SECTIONS = ("run", "policy", "algo")
 OF_ONE_RUN = ("out", "name", "group", "tags")
 """Settings that a complete file does not hand on."""
-_CODE = ("env", "env_backend", "collector", "callbacks")
+CODE = ("env", "env_backend", "collector", "callbacks")
 """Settings that may be `module:Name`."""
 
 _EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$")
@@ -206,8 +210,8 @@ def _complete_config(
             f"{algorithm_label(algorithm)}. Leave the algorithm out, or give another file."
         )
     config = _repeated(given, algorithm, for_help=for_help)
-    for name in _CODE:
-        for label in _labels(getattr(config.run, name, None)):
+    for name in CODE:
+        for label in labels_of(getattr(config.run, name, None)):
             if name not in overrides and not is_named(label):
                 raise ConfigError(_names_code(given.source, name, label))
     if mistakes := config.mistakes(overrides):
@@ -216,6 +220,8 @@ def _complete_config(
     if given.source != "config":  # a file, which may be a stranger's; not the caller's own object
         said = {n: getattr(changed.run, n) for n in OUTSIDE if n in overrides}
         require_confirmed(changed, said)
+        for name in ("data", "init_from"):
+            require_confirmed_source(changed, name, said.get(name))
     return changed
 
 
@@ -239,7 +245,8 @@ def _repeated(
     return config.replace(**plain)
 
 
-def _labels(value: Any) -> tuple[str, ...]:
+def labels_of(value: Any) -> tuple[str, ...]:
+    """The words of a setting that holds one or several."""
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 

@@ -26,6 +26,7 @@ from redline.errors import (
 from redline.train.checkpoint import checkpoint as checkpoint_module
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from redline.train.checkpoint.store import CheckpointStore
+from redline.train.runs import recorded_data
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.run_directory import read_config
 from redline.train.runs.sealed_files import write_config
@@ -322,6 +323,23 @@ def test_settings_that_reach_outside_must_be_confirmed(
     require_confirmed(config, text)
     with pytest.raises(ConfigError, match="not what the run was begun with"):
         require_confirmed(config, dict.fromkeys(setting, '{"other": 1}'))
+
+
+@pytest.mark.parametrize("name", ["init_from", "data"])
+def test_no_file_is_opened_that_only_the_directory_names(
+    name: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without a checkpoint starts again, and would read both."""
+    shutil.rmtree(run / "checkpoints")
+    secret = run.parent / "secret"
+    write_config(run, read_config(run).replace(**{name: str(secret)}))
+    if name == "data":  # of an algorithm that has a use for it
+        monkeypatch.setattr(recorded_data, "_require_sense", lambda *_: None)
+    with pytest.raises(ConfigError, match="a run directory alone must not decide") as refused:
+        go_on(run, accept_changed_config=True)
+    assert f"--{name.replace('_', '-')} '{secret}'" in str(refused.value)
+    with pytest.raises(RedlineError, match=r"is not a run directory|there is no"):  # now it looks
+        go_on(run, accept_changed_config=True, **{name: secret})
 
 
 @pytest.mark.parametrize(

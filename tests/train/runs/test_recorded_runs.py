@@ -172,7 +172,9 @@ def test_a_resumed_run_is_the_same_to_the_bit(data: dict[str, Any], tmp_path: Pa
     whole = redline.train("bc", env="CartPole-v1", data=path, out=tmp_path / "a", **settings)
     part = settings | {"total_env_steps": 512}
     redline.train("bc", env="CartPole-v1", data=path, out=tmp_path / "b", **part)
-    resumed = redline.train(resume=tmp_path / "b", total_env_steps=1024, quiet=True)
+    with pytest.raises(ConfigError, match="a run directory alone must not decide"):
+        redline.train(resume=tmp_path / "b", total_env_steps=1024, quiet=True)
+    resumed = redline.train(resume=tmp_path / "b", total_env_steps=1024, data=path, quiet=True)
     ours, theirs = (run.checkpoint().state["algorithm"]["policy"] for run in (whole, resumed))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

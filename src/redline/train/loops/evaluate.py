@@ -12,6 +12,7 @@ import torch
 from redline.data import EpisodeRecord, to_numpy, to_tensor
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
+from redline.plain_text import printable
 from redline.policies.policy import Policy, reset_state
 
 MAX_ENVS = 16
@@ -312,7 +313,7 @@ def as_table(results: Mapping[str, Evaluation]) -> str:
         numbers = (result.return_mean, result.return_std, result.return_min, result.return_max)
         rate = "" if result.success_rate is None else f"{result.success_rate:.0%}"
         shown = [f"{number:,.2f}" for number in (*numbers, result.length_mean)]
-        rows.append((name, str(result.episodes), *shown, rate))
+        rows.append((printable(name), str(result.episodes), *shown, rate))
     total = over_runs(results)
     mean, std = f"{total['return_mean']:,.2f}", f"{total['return_std']:,.2f}"
     rows.append((f"mean of {len(results)} runs", "", mean, std, "", "", "", ""))

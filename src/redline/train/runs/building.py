@@ -58,8 +58,8 @@ class Given:
         algorithm: class, or module:Name of one.
         env: id, callable or `VectorEnv`; None: as the config says.
         network: in place of the built-in encoders.
-        data: recorded episodes: arrays by their names, or a `minari.MinariDataset`; None: those
-            that the config names, if it names any.
+        data: recorded episodes: arrays by their names, or a `minari.MinariDataset`; None: none,
+            or those that only the run directory names.
         env_backend: what steps the environments: a name, class or module:Name of one; None: as
             the config says.
         collector: likewise, what collects.

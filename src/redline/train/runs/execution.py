@@ -59,6 +59,7 @@ from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.history import RunHistory
 from redline.train.runs.idle_settings import refuse_idle_settings
 from redline.train.runs.memory_checks import require_rollout_fits, require_workers_fit
+from redline.train.runs.outside_settings import require_confirmed_source
 from redline.train.runs.recorded_data import RunData
 from redline.train.runs.run_directory import (
     RunLock,
@@ -114,7 +115,7 @@ def execute(
     _require_writers(config.run)
     settings = env_settings(config, given, collector_kind)
     kind = algorithm_of(config, given)
-    began_with = _source(config.run, kind) if checkpoint is None else None
+    began_with = _source(config, kind, given) if checkpoint is None else None
     data = RunData(config, given.data, kind, resumed=checkpoint is not None)
     with ExitStack() as closing:
         if recording is not None:
@@ -329,10 +330,12 @@ def _make_evaluation(
     return {"background": background}
 
 
-def _source(run: RunSettings, kind: type[Algorithm]) -> Checkpoint | None:
+def _source(config: RunConfig, kind: type[Algorithm], given: Given) -> Checkpoint | None:
     """The checkpoint of another run that this one begins with."""
+    run = config.run
     if run.init_from is None:
         return None
+    require_confirmed_source(config, "init_from", given.confirmed.get("init_from"))
     if "replay" in run.init_parts and not issubclass(kind, OffPolicyAlgorithm):
         raise ConfigError(
             f"init_parts has replay, and {kind.name} keeps none. Leave it out, or use an "

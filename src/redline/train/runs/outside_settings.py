@@ -7,6 +7,7 @@ A run directory may be a stranger's. Most of its settings only decide how to lea
 | `wandb` | sends settings, metrics and the machine's description to a server |
 | `accelerate` with `compile` | runs a C++ or Triton compiler and writes its cache |
 | `env_kwargs` with a path, a file or an address | makes the environment open it |
+| `data`, `init_from` | open a file or folder; asked for when that is about to happen |
 
 As with the name of an environment in a module, a run directory alone must not decide them. Whoever
 resumes or loads the run says them again, with the same value.
@@ -20,9 +21,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.registry import PYTHON_ONLY
 from redline.train.settings import RunConfig
 
-OUTSIDE = ("wandb", "accelerate", "env_kwargs")
+OUTSIDE = ("wandb", "accelerate", "env_kwargs", "data", "init_from")
 """Settings that may reach outside."""
 _PLACE = re.compile(r"[/\\:~]|\.[A-Za-z]\w{0,5}$")  # a separator, an address, or a file's suffix
 _NAMES = re.compile(r"(^|_)(file|path|dir|directory|folder|url|uri|host|xml|module|rom)s?($|_)")
@@ -38,14 +40,40 @@ def require_confirmed(config: RunConfig, confirmed: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the first setting and how to confirm it, or that differs.
     """
-    run = config.run
-    found = {
-        "wandb": (run.wandb, "sends settings and metrics to a server"),
-        "accelerate": ("compile" in run.accelerate, "runs a compiler"),
-    }
-    for name, (reaches, what) in found.items():
-        _require(name, getattr(run, name), confirmed.get(name), what if reaches else "")
+    for name in ("wandb", "accelerate"):
+        value, what = outside_values(config)[name]
+        _require(name, value, confirmed.get(name), what)
     require_confirmed_env_kwargs(config, confirmed.get("env_kwargs"))
+
+
+def require_confirmed_source(config: RunConfig, name: str, confirmed: str | None) -> None:
+    """Refuse to open a file or folder that a run directory names unless the caller says it, too.
+
+    Args:
+        config: from the run directory.
+        name: `data` or `init_from`.
+        confirmed: as the caller gave it; None: not given.
+
+    Raises:
+        ConfigError: naming the file or folder and how to confirm it, or that they differ.
+    """
+    value, what = outside_values(config)[name]
+    _require(name, value, confirmed, what)
+
+
+def outside_values(config: RunConfig) -> dict[str, tuple[Any, str]]:
+    """Each setting that may reach outside: its value, and what it does there; "": nothing."""
+    run = config.run
+    kwargs = run.parsed_env_kwargs()
+    place = next(_places(kwargs, ""), None)
+    recorded = run.data is not None and not run.data.startswith(PYTHON_ONLY)
+    return {
+        "wandb": (run.wandb, "sends settings and metrics to a server" if run.wandb else ""),
+        "accelerate": (run.accelerate, "runs a compiler" if "compile" in run.accelerate else ""),
+        "env_kwargs": (kwargs, f"makes the environment open {place}" if place else ""),
+        "data": (run.data, "opens a file or folder" if recorded else ""),
+        "init_from": (run.init_from, "" if run.init_from is None else "opens a folder"),
+    }
 
 
 def require_confirmed_env_kwargs(config: RunConfig, confirmed: str | None) -> None:
@@ -58,10 +86,8 @@ def require_confirmed_env_kwargs(config: RunConfig, confirmed: str | None) -> No
     Raises:
         ConfigError: naming the argument and how to confirm it, or that they differ.
     """
-    present = config.run.parsed_env_kwargs()
-    place = next(_places(present, ""), None)
+    present, what = outside_values(config)["env_kwargs"]
     given = None if confirmed is None else _parsed(confirmed)
-    what = f"makes the environment open {place}" if place else ""
     _require("env_kwargs", present, given, what)
 
 

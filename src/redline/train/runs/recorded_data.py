@@ -17,6 +17,7 @@ from redline.offline import CarriedSpaces, RecordedEpisodes, as_rollouts, read_e
 from redline.policies import Policy
 from redline.registry import PYTHON_ONLY
 from redline.replay import Replay
+from redline.train.runs.outside_settings import require_confirmed_source
 from redline.train.settings import RunConfig
 
 _ROWS = 1024  # of replay that are filled at a time
@@ -34,7 +35,8 @@ class RunData:
 
     Args:
         config: of the run.
-        given: the caller's data, if they are Python objects; None: as the config says.
+        given: the caller's data: Python objects, or what the config says once more; None: only the
+            run directory names them.
         algorithm: its class.
         resumed: whether the run goes on from a checkpoint, which holds the replay.
 
@@ -58,6 +60,8 @@ class RunData:
                 f"the data of this run were given as a Python object ({self._label}), which no "
                 f"file can hold. Call redline.train(resume=..., data=...) with the same data."
             )
+        if given is None:
+            require_confirmed_source(config, "data", None)
         self._episodes = read_episodes(self._label if given is None else given)
 
     def collector(self, env: VecEnv, policy: Policy) -> RecordedCollector:

@@ -18,6 +18,7 @@ from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
 from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.registry import PYTHON_ONLY
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
@@ -40,7 +41,7 @@ from redline.train.runs.run_directory import (
 from redline.train.runs.sealed_files import require_same_config, require_same_rows
 from redline.train.settings import RunConfig
 
-_CONFIRMED = frozenset({"wandb", "accelerate", "env_kwargs"})
+_CONFIRMED = frozenset({"wandb", "accelerate", "env_kwargs", "init_from"})
 """Settings that a run directory alone must not decide; see `outside_settings`."""
 
 
@@ -70,8 +71,8 @@ def train(
             built-in encoders.
         data: recorded episodes to learn from, or that replay begins with: a file or folder, the
             name of a Minari dataset, a mapping of arrays (observations, actions, rewards,
-            terminations, truncations), or a `minari.MinariDataset`. With `resume` only needed for
-            what is no file.
+            terminations, truncations), or a `minari.MinariDataset`. With `resume` needed again
+            where the run reads them again: where it learns from nothing else, or has no checkpoint.
         env_backend: what steps the environments: a name, a class of your own, or "module:Name" of
             one; None is "auto". With `resume` only needed where the run's is your own.
         collector: what collects, likewise; None is "serial".
@@ -84,8 +85,9 @@ def train(
         set: with `resume`, settings to go on with instead; the run no longer repeats to the bit.
         settings: any setting of the run, the policy or the algorithm by its name, such as
             `total_env_steps`, `seed`, `out`, `num_envs`, `learning_rate`, `core`. With `resume`
-            only `total_env_steps` and `quiet`; `wandb`, `accelerate` and `env_kwargs` to confirm
-            those of the run; and `accept_changed_config` to take an edited `config.json`.
+            only `total_env_steps` and `quiet`; `wandb`, `accelerate`, `env_kwargs` and `init_from`
+            to confirm those of the run; and `accept_changed_config` to take an edited
+            `config.json`.
 
     Returns:
         The run; `run.evaluate(episodes=20)` tests its agent.
@@ -149,6 +151,8 @@ def _resumed(
     confirmed = {name: settings.pop(name) for name in _CONFIRMED & settings.keys()}
     if isinstance(confirmed.get("env_kwargs"), Mapping):
         confirmed["env_kwargs"] = json.dumps(confirmed["env_kwargs"])
+    if confirmed.get("init_from") is not None:
+        confirmed["init_from"] = str(confirmed["init_from"])
     given = dataclasses.replace(given, confirmed=confirmed)
     return resume_run(out, given, changes=changes, **settings)
 
@@ -180,7 +184,8 @@ def start_run(
         algorithm=given.algorithm or config.algorithm,
         env=given.env if given.env is not None else config.run.env or None,
         env_backend=given.env_backend or config.run.env_backend,
-        confirmed={"env_kwargs": config.run.env_kwargs},
+        confirmed={"env_kwargs": config.run.env_kwargs, "init_from": config.run.init_from},
+        data=_said_data(config, given),
         collector=given.collector or config.run.collector,
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
@@ -192,6 +197,14 @@ def start_run(
         with run_directory(config, given.changed) as out:
             ranks.from_first(str(out))
             return _executed(config, out, given, None, recording, ranks=ranks)
+
+
+def _said_data(config: RunConfig, given: Given) -> Any:
+    """The data of a new run: what the caller gave, or named."""
+    label = config.run.data
+    if given.data is not None or label is None or label.startswith(PYTHON_ONLY):
+        return given.data
+    return label
 
 
 def resume_run(

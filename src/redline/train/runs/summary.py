@@ -43,6 +43,7 @@ class RunSummary:
         group: what it belongs to, if anything.
         tags: words to find it by.
         reason: why it stopped or failed, if it did.
+        problem: why its numbers are left out, if they are.
     """
 
     path: str
@@ -58,6 +59,7 @@ class RunSummary:
     group: str | None = None
     tags: tuple[str, ...] = ()
     reason: str | None = None
+    problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -78,11 +80,10 @@ def summarize_run(path: Path) -> RunSummary | None:
     try:
         config = read_json(path / CONFIG_FILE)
         run = config["run"]
-        last = last_row(path)
         total = int(run["total_env_steps"])
         if total > _MOST_ENV_STEPS:
             return None
-        env_steps = int(float(last.get("env_steps") or 0))
+        env_steps, return_mean, sps, problem = _numbers(path)
         end = _last_end(path)
         return RunSummary(
             path=str(path),
@@ -92,15 +93,31 @@ def summarize_run(path: Path) -> RunSummary | None:
             seed=int(run["seed"]),
             env_steps=env_steps,
             total_env_steps=total,
-            return_mean=_last_return(path),
-            sps=float(last["sps"]) if last.get("sps") else None,
+            return_mean=return_mean,
+            sps=sps,
             name=run.get("name"),
             group=run.get("group"),
             tags=tuple(map(str, run.get("tags", ()))),
             reason=end.get("reason"),
+            problem=problem,
         )
-    except (OSError, ValueError, OverflowError, KeyError, TypeError, csv.Error):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
         return None
+
+
+def _numbers(path: Path) -> tuple[int, float | None, float | None, str | None]:
+    """Newest env_steps, return and SPS of progress.csv, and what is wrong with it, if anything."""
+    try:
+        last = last_row(path)
+        env_steps = int(float(last.get("env_steps") or 0))
+        sps = float(last["sps"]) if last.get("sps") else None
+        return env_steps, _last_return(path), sps, None
+    except (ValueError, OverflowError, TypeError, csv.Error) as error:
+        problem = (
+            f"{PROGRESS_FILE} is damaged ({error}), so its numbers are left out here. Restore the "
+            f"file from a copy, or move the run elsewhere."
+        )
+        return 0, None, None, problem
 
 
 def is_running(path: Path) -> bool:
