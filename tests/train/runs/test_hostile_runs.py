@@ -229,6 +229,86 @@ def test_a_signed_state_out_of_range_is_refused(
         go_on(run)
 
 
+COMMANDS = {
+    "resume": ("train", "--resume", "{}", "--quiet", "--total-env-steps", "384"),
+    "inspect": ("inspect", "{}"),
+    "eval": ("eval", "{}", "--episodes", "1"),
+    "init_from": (
+        "train", "ppo", "--env", "CartPole-v1", "--init-from", "{}", "--out", "{}-new", "--quiet",
+        "--hidden-sizes", "8",
+    ),
+}  # fmt: skip
+
+
+def refused(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command says; it must end with the status of a refusal."""
+    assert main([word.format(run) for word in COMMANDS[command]]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "metadata.algorithm is None"),
+        ({"env_steps": "x"}, "metadata.env_steps is 'x'"),
+        ({"env_steps": float("nan")}, "metadata.env_steps is nan"),
+        ({"ranks": "x"}, "metadata.ranks is 'x'"),
+        ({"ranks": 0}, "metadata.ranks is 0"),
+        ({"env": [[1] * 9] * 100_000}, "metadata.env is [["),
+        ({"stop_reason": {"a": 1}}, "metadata.stop_reason is"),
+    ],
+)
+@pytest.mark.parametrize("command", ["resume", "inspect", "eval"])
+def test_metadata_of_another_kind_is_refused(
+    command: str,
+    change: dict[str, Any] | None,
+    said: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """These ended in a KeyError's or a TypeError's traceback."""
+    path = newest(run)
+    found = load_checkpoint(path)
+    shutil.rmtree(path)
+    metadata = {} if change is None else {**found.metadata, **change}
+    save_checkpoint(path, found.step, found.state, metadata=metadata, run_files=found.run_files)
+    message = refused(command, run, capsys)
+    assert said in message
+    assert len(message) < 1000
+
+
+def no_algorithm(state: dict[str, Any]) -> None:
+    del state["algorithm"]
+
+
+def number_for_algorithm(state: dict[str, Any]) -> None:
+    state["algorithm"] = 5
+
+
+def list_for_policy(state: dict[str, Any]) -> None:
+    state["algorithm"]["policy"] = [1]
+
+
+def text_for_a_tensor(state: dict[str, Any]) -> None:
+    state["algorithm"]["policy"][next(iter(state["algorithm"]["policy"]))] = "x"
+
+
+@pytest.mark.parametrize("command", ["resume", "inspect", "eval", "init_from"])
+@pytest.mark.parametrize(
+    "spoil", [no_algorithm, number_for_algorithm, list_for_policy, text_for_a_tensor]
+)
+def test_an_algorithm_of_another_kind_is_refused(
+    spoil: Callable[[dict[str, Any]], None],
+    command: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if (spoil, command) == (text_for_a_tensor, "init_from"):
+        pytest.skip("what does not fit is left out there, and said")
+    edit_state(run, spoil)
+    assert "Error: " in refused(command, run, capsys)
+
+
 @pytest.mark.parametrize(
     ("part", "value"),
     [("episodes", {"infos": "x"}), ("episodes", 7), ("counters", []), ("metrics", None),
