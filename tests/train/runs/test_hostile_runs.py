@@ -310,6 +310,54 @@ def test_an_algorithm_of_another_kind_is_refused(
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"steps_beyond_terminated": {}},
+        {"steps_beyond_terminated": {"__set__": [1]}},
+        {"state": None},
+        {"tau": 2**3000},
+    ],
+)
+def test_an_attribute_that_no_step_takes_is_refused(change: dict[str, Any], run: Path) -> None:
+    """These ended in a StopIteration, or in an error of the environment's first step."""
+    edit_state(run, lambda s: _find(s["collector"], "envs")[0]["inner"].update(change))
+    with pytest.raises(CorruptCheckpointError, match="CartPole-v1, environment 0"):
+        go_on(run)
+
+
+class Picky(gymnasium.Env[Any, Any]):
+    """Its own errors may be of any kind, as those of ALE for an empty state are."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, False, False, {}
+
+    def get_state(self) -> Any:
+        return 1
+
+    def set_state(self, state: Any) -> None:
+        if state != 1:
+            raise SystemError("error return without exception set")
+
+
+def test_whatever_an_environment_makes_of_a_foreign_state_is_a_refusal() -> None:
+    envs = make_vec(Picky, 1, backend="gymnasium")
+    envs.reset(0)
+    state = envs.state_dict()
+    envs.load_state_dict(state)
+    state["simulators"]["envs"][0]["inner"] = 2
+    with pytest.raises(CorruptCheckpointError, match=r"cannot be taken \(SystemError"):
+        envs.load_state_dict(state)
+    envs.close()
+
+
+@pytest.mark.parametrize(
     ("part", "value"),
     [("episodes", {"infos": "x"}), ("episodes", 7), ("counters", []), ("metrics", None),
      ("rng", "x"), ("last_evaluation", 3), ("staleness", 7),
