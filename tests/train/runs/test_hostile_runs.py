@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from redline.errors import (
     RedlineError,
     RunDirectoryError,
 )
+from redline.launch.run_process import newest_numbers
 from redline.train.checkpoint import checkpoint as checkpoint_module
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from redline.train.checkpoint.store import CheckpointStore
@@ -465,6 +467,43 @@ def test_an_evaluation_opens_no_file_that_only_the_directory_names(
     write_config(run, read_config(run).replace(env_kwargs='{"xml_file": "/etc/passwd"}'))
     assert main(["eval", str(run), "--accept-changed-config"]) == 2
     assert "xml_file='/etc/passwd'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """A gigabyte beyond what this process has: what reads a file whole ends in a MemoryError."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("keep", [0, 20, 10_000])
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory by it")
+def test_a_table_of_gigabytes_is_not_read(
+    keep: int, run: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file without line ends all was taken for its first row: 5.7 GB of memory."""
+    path = run / "progress.csv"
+    path.write_bytes(path.read_bytes()[:keep])
+    os.truncate(path, 20 * 2**30)
+    assert main(["train", "--resume", str(run), "--quiet", "--total-env-steps", "384"]) == 2
+    assert "at most 1,073,741,824" in capsys.readouterr().err
+    assert newest_numbers(run) == {} or keep
+    assert main(["runs", str(run)]) == 0
+
+
+def test_what_a_manifest_says_of_other_files_is_checked(run: Path) -> None:
+    path = newest(run)
+    found = load_checkpoint(path)
+    for name, field in (("progress.csv", "columns"), ("config.json", "settings")):
+        files = {key: dict(entry) for key, entry in found.run_files.items()}
+        files[name][field] = "x"
+        shutil.rmtree(path)
+        save_checkpoint(path, found.step, found.state, metadata=found.metadata, run_files=files)
+        with pytest.raises(CorruptCheckpointError, match="malformed"):
+            load_checkpoint(path)
 
 
 # -- everything is signed ---------------------------------------------------------------------
