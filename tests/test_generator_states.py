@@ -50,6 +50,13 @@ def bad_states() -> list[tuple[str, str, Any]]:
         ("Philox", "buffer", [0, 1, 2, 2**64]),
         ("SFC64", "state.state", np.zeros((2, 2), np.uint64)),
         ("PCG64", "state.inc", 2**128),
+        # These hung in C at the next draw, or ended in a traceback of numpy.
+        ("PCG64", "state.inc", 0),
+        ("PCG64DXSM", "state.inc", 6),
+        ("PCG64", "state.state", np.int64(5)),
+        ("MT19937", "state.key", np.zeros(624, np.uint32)),
+        ("MT19937", "state.key", [1, *[0] * 623]),
+        ("MT19937", "state.key", np.full(624, -1, np.int32)),
         ("PCG64", "has_uint32", 2),
         ("PCG64DXSM", "uinteger", -1),
         ("PCG64", "state", 3),
@@ -85,7 +92,12 @@ def test_legacy_states() -> None:
     source.normal()  # leaves a second normal behind
     state = source.get_state(legacy=False)
     assert random_state(state).normal(size=3).tolist() == source.normal(size=3).tolist()
-    for name, value in (("has_gauss", 7), ("gauss", float("nan")), ("gauss", "x")):
+    for name, value in (
+        ("has_gauss", 7),
+        ("gauss", float("nan")),
+        ("gauss", "x"),
+        ("gauss", 10**400),
+    ):
         with pytest.raises(CorruptCheckpointError, match=name):
             set_global_numpy_state({**state, name: value})
     state["state"]["pos"] = 10**6
@@ -120,6 +132,13 @@ def test_a_torch_state_out_of_range_is_refused(offset: int, value: int) -> None:
         set_torch_state(torch.Generator(), state)
 
 
+def test_a_twister_of_zeros_is_refused() -> None:
+    state = torch.Generator().manual_seed(5).get_state()
+    state[24 : 24 + 8 * 624] = 0
+    with pytest.raises(CorruptCheckpointError, match="words=0"):
+        checked_torch_state(state)
+
+
 def test_words_and_count_of_a_torch_state_must_fit_together() -> None:
     """Each alone is in range; together they read 600 words beyond the end."""
     state = torch.Generator().manual_seed(5).get_state()
@@ -131,8 +150,14 @@ def test_words_and_count_of_a_torch_state_must_fit_together() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [b"", torch.zeros(5055, dtype=torch.uint8), torch.zeros(5056), torch.zeros(2, 2).byte()],
-    ids=["bytes", "short", "float32", "matrix"],
+    [
+        b"",
+        torch.zeros(5055, dtype=torch.uint8),
+        torch.zeros(5056),
+        torch.zeros(2, 2).byte(),
+        torch.zeros(5056, dtype=torch.uint8, device="meta"),
+    ],
+    ids=["bytes", "short", "float32", "matrix", "meta"],
 )
 def test_what_is_no_torch_state_is_refused(state: Any) -> None:
     with pytest.raises(CorruptCheckpointError):
@@ -159,7 +184,9 @@ def test_python_states() -> None:
         for position in (-1, 625, 2**40):
             with pytest.raises(CorruptCheckpointError, match="position"):
                 set_python_state(3, [*words[:-1], position], None)
-        for odd in ([], "x", float("inf")):
+        with pytest.raises(CorruptCheckpointError, match="words=0"):
+            set_python_state(3, [*[0] * 624, 624], None)
+        for odd in ([], "x", float("inf"), 10**400):
             with pytest.raises(CorruptCheckpointError, match="gauss"):
                 set_python_state(3, list(words), odd)
     finally:

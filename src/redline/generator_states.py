@@ -1,25 +1,27 @@
 """Saved states of random generators, checked before a generator takes them.
 
 numpy and torch copy most fields of a state as they are. A position beyond the end of MT19937's 624
-words or of Philox's 4 then reads, or crashes the interpreter, at the next draw. A checkpoint may be
-a stranger's, so nothing else in Redline sets the state of a generator.
+words or of Philox's 4 then reads, or crashes the interpreter, at the next draw. A twister whose
+words are all 0, or a PCG64 whose increment is even, repeats few numbers for ever: a draw that waits
+for another one never returns. A checkpoint may be a stranger's, so nothing else in Redline sets the
+state of a generator. Philox and SFC64 count, and so never stand still.
 
 | generator | bounded here |
 |---|---|
-| numpy PCG64, PCG64DXSM | state, inc < 2^128; has_uint32 0 or 1; uinteger < 2^32 |
-| numpy MT19937 | 624 words of 32 bits; 0 <= pos <= 624; has_gauss 0 or 1, gauss finite |
+| numpy PCG64, PCG64DXSM | state, inc < 2^128; inc odd; has_uint32 0 or 1; uinteger < 2^32 |
+| numpy MT19937 | 624 words of 32 bits, not all 0; 0 <= pos <= 624; has_gauss 0 or 1, gauss finite |
 | numpy Philox | counter 4, key 2, buffer 4 words of 64 bits; 0 <= buffer_pos <= 4 |
 | numpy SFC64 | 4 words of 64 bits |
-| torch, CPU | size; 1 <= left, next <= 624, left + next <= 625, the flags 0 or 1 |
+| torch, CPU | size; words not all 0; 1 <= left, next <= 624, left + next <= 625, flags 0 or 1 |
 | torch, CUDA | 16 bytes; an offset that is a multiple of 4 |
-| Python | 625 words of 32 bits, position <= 624; gauss a finite number or None |
+| Python | 624 words of 32 bits, not all 0; position <= 624; gauss a finite number or None |
 """
 
 from __future__ import annotations
 
-import math
 import random
 import struct
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ _WORDS = 624  # of a Mersenne twister
 _TORCH_BYTES = 5056
 _TORCH_HEAD = struct.Struct("<QiiQ")
 _TORCH_NORMAL_FLAG, _TORCH_FLOAT_FLAG = 5040, 5052
+_TOP_BIT = 1 << 31  # all of a twister's first word that its next words depend on
 
 _ARRAYS = {  # bit generator -> array -> words and their bits
     "MT19937": {"key": (_WORDS, 32)},
@@ -107,6 +110,7 @@ def set_python_state(version: Any, words: Any, gauss: Any) -> None:
         raise _refusal("Python", "words", words, f"a list of {_WORDS + 1}")
     for word in words[:-1]:
         _check_bits("Python", "words", word, 32)
+    _check_moves("Python", "words", words)
     _check_range("Python", "position", words[-1], 0, _WORDS)
     if gauss is not None:
         _check_finite("Python", "gauss", gauss)
@@ -134,7 +138,8 @@ def checked_torch_state(saved: Any, device: str = "cpu") -> Tensor:
     """
     import torch
 
-    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.dim() != 1:
+    is_tensor = isinstance(saved, torch.Tensor) and not saved.is_meta
+    if not is_tensor or saved.dtype != torch.uint8 or saved.dim() != 1:
         raise _refusal("torch", "state", type(saved).__name__, "a vector of uint8")
     saved = saved.cpu().contiguous()
     data = saved.numpy().tobytes()
@@ -149,6 +154,8 @@ def _check_cpu(data: bytes) -> None:
     if len(data) != _TORCH_BYTES:
         raise _refusal("torch", "size", len(data), f"{_TORCH_BYTES} bytes")
     _, left, seeded, following = _TORCH_HEAD.unpack_from(data)
+    words = np.frombuffer(data, np.uint64, _WORDS, _TORCH_HEAD.size)
+    _check_moves("torch", "words", words & np.uint64(2**32 - 1))
     _check_range("torch", "seeded", seeded, 0, 1)
     _check_range("torch", "left", left, 1, _WORDS)
     # The words run from `next` to their end while `left` counts down to 1.
@@ -179,11 +186,14 @@ def _check_numpy(saved: Any) -> None:
     for name, (count, bits) in _ARRAYS.get(kind, {}).items():
         _check_words(kind, name, inner.get(name), count, bits)
     if kind == "MT19937":
+        _check_moves(kind, "key", inner["key"])
         _check_range(kind, "pos", inner.get("pos"), 0, _WORDS)
         return
     if kind.startswith("PCG64"):
         for name, bits in _PCG64.items():
             _check_bits(kind, name, inner.get(name), bits)
+        if inner["inc"] % 2 == 0:
+            raise _refusal(kind, "inc", inner["inc"], "odd")
     if kind == "Philox":
         _check_words(kind, "buffer", saved.get("buffer"), 4, 64)
         _check_range(kind, "buffer_pos", saved.get("buffer_pos"), 0, 4)
@@ -204,6 +214,8 @@ def _check_words(kind: str, name: str, value: Any, count: int, bits: int) -> Non
     """An array of unsigned words, or a list of integers as an older file may hold it."""
     if isinstance(value, np.ndarray):
         if value.shape == (count,) and value.dtype in (f"uint{bits}", f"int{bits}"):
+            if value.dtype.kind == "i":
+                _check_bits(kind, name, int(value.min()), bits)
             return
         found = f"{value.dtype} of shape {value.shape}"
         raise _refusal(kind, name, found, f"{count} words of {bits} bits")
@@ -213,19 +225,25 @@ def _check_words(kind: str, name: str, value: Any, count: int, bits: int) -> Non
         _check_bits(kind, name, word, bits)
 
 
+def _check_moves(kind: str, name: str, words: Any) -> None:
+    """Refuse the words of a twister from which no others follow."""
+    if not int(words[0]) & _TOP_BIT and not any(int(word) for word in words[1:_WORDS]):
+        raise _refusal(kind, name, 0, "another than 0 in one of its words")
+
+
 def _check_bits(kind: str, name: str, value: Any, bits: int) -> None:
     _check_range(kind, name, value, 0, 2**bits - 1)
 
 
 def _check_range(kind: str, name: str, value: Any, low: int, high: int) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not low <= int(value) <= high:
+    # numpy's own integers are no integers of 128 bits, and numpy does not take them for such.
+    if type(value) is not int or not low <= value <= high:
         raise _refusal(kind, name, value, f"from {low} to {high}")
 
 
 def _check_finite(kind: str, name: str, value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value):
+    if not number or not -sys.float_info.max <= value <= sys.float_info.max:
         raise _refusal(kind, name, value, "a finite number")
 
 

@@ -21,7 +21,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from redline.errors import RunDirectoryError
 
@@ -29,6 +29,10 @@ CONFIG_LIMIT = 4 * 2**20
 """Bytes of a file of settings; the largest that Redline writes has some thousands."""
 MANIFEST_LIMIT = 256 * 2**20
 """Bytes of a list of files or of a state as JSON: a replay of a terabyte needs 200 MB."""
+TABLE_LIMIT = 2**30
+"""Bytes of a table with a row per logging interval, each of some hundreds."""
+ROW_LIMIT = 2**20
+"""Bytes of a row of a table; a run with thousands of columns writes some ten thousand."""
 _DEEPEST = 64  # nested directories; Redline makes 4, the tools that it calls some more
 _LINKING = "wandb"  # Weights & Biases links its newest run and log inside its own directory
 _KINDS = (
@@ -155,12 +159,33 @@ def read_plain(path: Path, limit: int) -> bytes:
         OSError: if it is no regular file, or larger; with the arithmetic.
     """
     with open(open_plain(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise OSError(
-                f"{path} has {size:,} bytes, and a file of its kind has at most {limit:,}"
-            )
+        require_size(file, limit)
         return file.read(limit)
+
+
+def require_size(file: IO[bytes], limit: int) -> None:
+    """Refuse an open file that is larger than what may be read of it.
+
+    Raises:
+        OSError: with the arithmetic.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+        raise OSError(
+            f"{file.name} has {size:,} bytes, and a file of its kind has at most {limit:,}"
+        )
+
+
+def read_row(file: IO[bytes]) -> bytes:
+    """The next line of a table, with its end; empty at the end of the file.
+
+    Raises:
+        OSError: if it is longer than a row may be, as in a file of zeros.
+    """
+    line = file.readline(ROW_LIMIT)
+    if len(line) == ROW_LIMIT and not line.endswith(b"\n"):
+        raise OSError(f"a row has more than {ROW_LIMIT:,} bytes, which no table of a run has")
+    return line
 
 
 def read_json(path: Path, limit: int = CONFIG_LIMIT) -> Any:

@@ -6,6 +6,7 @@ begins with `=` is run as a formula by spreadsheets.
 
 from __future__ import annotations
 
+import reprlib
 import unicodedata
 from typing import Any
 
@@ -28,6 +29,25 @@ def printable(text: str) -> str:
 
 def _is_harmless(character: str) -> bool:
     return unicodedata.category(character) not in ("Cc", "Cf", "Cs") or character == "\u200d"
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """What a value from a file is in a message: its beginning, however large it is.
+
+    Nested values are not walked through: a few lines may stand for millions of items.
+
+    Args:
+        value: of any kind.
+        limit: characters to give at most.
+    """
+    short = reprlib.Repr()
+    short.maxlevel, short.maxother = 3, limit
+    short.maxstring = short.maxlong = limit
+    try:
+        text = short.repr(value)
+    except ValueError:  # Python writes out no whole number of thousands of digits
+        text = "a whole number of thousands of digits"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def csv_cell(value: Any) -> Any:

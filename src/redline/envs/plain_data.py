@@ -47,7 +47,7 @@ def decode(data: Any) -> Any:
         return data.copy()
     if not isinstance(data, dict):
         return data
-    kind = next(iter(data))
+    kind = next(iter(data), None)
     if kind not in _DECODERS:
         raise ValueError(f"the key {kind!r} is no kind of plain data; the state is damaged.")
     return _DECODERS[kind](data[kind], data)

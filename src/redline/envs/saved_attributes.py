@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from redline.errors import EnvError
+from redline.errors import CorruptCheckpointError, EnvError
 
 _NUMBER = "a number"
+_CONTAINERS = ("a set", "a deque", "a dict", "a bytes", "a list")
 
 
 def refuse_other_kinds(own: Mapping[str, Any], saved: Any, label: str) -> None:
@@ -48,6 +49,27 @@ def refuse_other_kinds(own: Mapping[str, Any], saved: Any, label: str) -> None:
             )
 
 
+def refuse_containers(own: Mapping[str, Any], saved: Mapping[str, Any], label: str) -> None:
+    """Refuse sets and the like where an environment of Gymnasium's own has no value yet.
+
+    Its episodes keep numbers, text, arrays and rows there, so no step would take them.
+
+    Args:
+        own: name -> value as plain data, of the environment as it now is.
+        saved: the same from a checkpoint.
+        label: names the environment in messages.
+
+    Raises:
+        CorruptCheckpointError: naming the first such attribute.
+    """
+    for name, value in saved.items():
+        if own[name] is None and _kind(value) in _CONTAINERS:
+            raise CorruptCheckpointError(
+                f"{label}: the saved {name!r} is {_kind(value)}, which no episode of it holds: the "
+                f"state was altered. Use an earlier checkpoint."
+            )
+
+
 def _kind(data: Any) -> str:
     """What a value in its form as plain data is, in words."""
     if data is None:
@@ -58,7 +80,7 @@ def _kind(data: Any) -> str:
         return f"an array of {data.dtype} and shape {data.shape}"
     if not isinstance(data, dict) or not data:
         return f"a {type(data).__name__}"
-    marker = next(iter(data))
+    marker = str(next(iter(data)))
     if marker == "__scalar__":
         return _NUMBER
     if marker == "__array__":

@@ -29,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from redline.envs.attributes import set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
-from redline.envs.saved_attributes import refuse_other_kinds
+from redline.envs.saved_attributes import refuse_containers, refuse_other_kinds
 from redline.errors import EnvError
 
 JOURNAL_LIMIT = 100_000
@@ -215,11 +215,21 @@ class Snapshotter:
         inner = self._inner_attributes(state["inner"])
         self._make_attributes([*wrappers, *inner])
         self._restore_inner(state["inner"])
+        self._set_all(inner, wrappers, name)
+        if self.method == "attributes":
+            # A value of a fitting kind may still be none that stepping takes. A journal and a
+            # simulator have checks of their own, and the wrappers' attributes go back as well.
+            self._env.step(copy.deepcopy(self._env.action_space).sample())
+            self._set_all(inner, wrappers, name)
+        return None
+
+    def _set_all(
+        self, inner: list[tuple[Any, Any]], wrappers: list[tuple[Any, Any]], name: str
+    ) -> None:
         for layer, attributes in inner:
             self._set_attributes(layer, attributes, name, self._own_names())
         for layer, attributes in wrappers:
             self._set_attributes(layer, attributes, name)
-        return None
 
     def _restore_inner(self, saved: Any) -> None:
         if self.method == "protocol":
@@ -253,6 +263,8 @@ class Snapshotter:
         kind = type(layer).__name__
         own = _attributes(layer, skip) | dict.fromkeys(_VARYING.get(kind, ()))
         refuse_other_kinds(own, saved, f"{name}, {kind}")
+        if type(layer).__module__.startswith(_ATTRIBUTE_MODULES):
+            refuse_containers(own, saved, f"{name}, {kind}")
         for attribute, data in saved.items():
             setattr(layer, attribute, decode(data))
 

@@ -10,6 +10,7 @@ has, and when that closes, the run writes a checkpoint and stops, as on SIGTERM.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redline.plain_files import lock_within, open_plain, read_json
+from redline.plain_files import lock_within, open_plain, read_json, read_row
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 _TAIL_BYTES = 2**14
@@ -155,17 +156,17 @@ def newest_numbers(run_dir: Path) -> dict[str, float]:
     """
     try:
         with open(open_plain(run_dir / "progress.csv"), "rb") as file:
-            header = file.readline().decode()
+            header = read_row(file).decode(errors="replace")
             size = file.seek(0, os.SEEK_END)
             file.seek(max(len(header), size - _TAIL_BYTES))
-            lines = file.read().decode().split("\n")[:-1]  # what is still being written has no end
+            tail = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return {}
     names = header.strip().split(",")
-    rows = [line.strip().split(",") for line in lines]
+    rows = [line.strip().split(",") for line in tail.split("\n")[:-1]]  # the rest has no end yet
     found: dict[str, float] = {}
     for row in rows:
-        if len(row) == len(names):  # the first may be the rest of one
+        with contextlib.suppress(ValueError):  # the first may be the rest of one, or any damaged
             found |= {name: float(cell) for name, cell in zip(names, row, strict=True) if cell}
     return found
 

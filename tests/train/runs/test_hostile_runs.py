@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from redline.errors import (
     RedlineError,
     RunDirectoryError,
 )
+from redline.launch.run_process import newest_numbers
 from redline.train.checkpoint import checkpoint as checkpoint_module
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from redline.train.checkpoint.store import CheckpointStore
@@ -230,6 +232,134 @@ def test_a_signed_state_out_of_range_is_refused(
         go_on(run)
 
 
+COMMANDS = {
+    "resume": ("train", "--resume", "{}", "--quiet", "--total-env-steps", "384"),
+    "inspect": ("inspect", "{}"),
+    "eval": ("eval", "{}", "--episodes", "1"),
+    "init_from": (
+        "train", "ppo", "--env", "CartPole-v1", "--init-from", "{}", "--out", "{}-new", "--quiet",
+        "--hidden-sizes", "8",
+    ),
+}  # fmt: skip
+
+
+def refused(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command says; it must end with the status of a refusal."""
+    assert main([word.format(run) for word in COMMANDS[command]]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "metadata.algorithm is None"),
+        ({"env_steps": "x"}, "metadata.env_steps is 'x'"),
+        ({"env_steps": float("nan")}, "metadata.env_steps is nan"),
+        ({"ranks": "x"}, "metadata.ranks is 'x'"),
+        ({"ranks": 0}, "metadata.ranks is 0"),
+        ({"env": [[1] * 9] * 100_000}, "metadata.env is [["),
+        ({"stop_reason": {"a": 1}}, "metadata.stop_reason is"),
+    ],
+)
+@pytest.mark.parametrize("command", ["resume", "inspect", "eval"])
+def test_metadata_of_another_kind_is_refused(
+    command: str,
+    change: dict[str, Any] | None,
+    said: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """These ended in a KeyError's or a TypeError's traceback."""
+    path = newest(run)
+    found = load_checkpoint(path)
+    shutil.rmtree(path)
+    metadata = {} if change is None else {**found.metadata, **change}
+    save_checkpoint(path, found.step, found.state, metadata=metadata, run_files=found.run_files)
+    message = refused(command, run, capsys)
+    assert said in message
+    assert len(message) < 1000
+
+
+def no_algorithm(state: dict[str, Any]) -> None:
+    del state["algorithm"]
+
+
+def number_for_algorithm(state: dict[str, Any]) -> None:
+    state["algorithm"] = 5
+
+
+def list_for_policy(state: dict[str, Any]) -> None:
+    state["algorithm"]["policy"] = [1]
+
+
+def text_for_a_tensor(state: dict[str, Any]) -> None:
+    state["algorithm"]["policy"][next(iter(state["algorithm"]["policy"]))] = "x"
+
+
+@pytest.mark.parametrize("command", ["resume", "inspect", "eval", "init_from"])
+@pytest.mark.parametrize(
+    "spoil", [no_algorithm, number_for_algorithm, list_for_policy, text_for_a_tensor]
+)
+def test_an_algorithm_of_another_kind_is_refused(
+    spoil: Callable[[dict[str, Any]], None],
+    command: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if (spoil, command) == (text_for_a_tensor, "init_from"):
+        pytest.skip("what does not fit is left out there, and said")
+    edit_state(run, spoil)
+    assert "Error: " in refused(command, run, capsys)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps_beyond_terminated": {}},
+        {"steps_beyond_terminated": {"__set__": [1]}},
+        {"state": None},
+        {"tau": 2**3000},
+    ],
+)
+def test_an_attribute_that_no_step_takes_is_refused(change: dict[str, Any], run: Path) -> None:
+    """These ended in a StopIteration, or in an error of the environment's first step."""
+    edit_state(run, lambda s: _find(s["collector"], "envs")[0]["inner"].update(change))
+    with pytest.raises(CorruptCheckpointError, match="CartPole-v1, environment 0"):
+        go_on(run)
+
+
+class Picky(gymnasium.Env[Any, Any]):
+    """Its own errors may be of any kind, as those of ALE for an empty state are."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, False, False, {}
+
+    def get_state(self) -> Any:
+        return 1
+
+    def set_state(self, state: Any) -> None:
+        if state != 1:
+            raise SystemError("error return without exception set")
+
+
+def test_whatever_an_environment_makes_of_a_foreign_state_is_a_refusal() -> None:
+    envs = make_vec(Picky, 1, backend="gymnasium")
+    envs.reset(0)
+    state = envs.state_dict()
+    envs.load_state_dict(state)
+    state["simulators"]["envs"][0]["inner"] = 2
+    with pytest.raises(CorruptCheckpointError, match=r"cannot be taken \(SystemError"):
+        envs.load_state_dict(state)
+    envs.close()
+
+
 @pytest.mark.parametrize(
     ("part", "value"),
     [("episodes", {"infos": "x"}), ("episodes", 7), ("counters", []), ("metrics", None),
@@ -355,6 +485,43 @@ def test_an_evaluation_opens_no_file_that_only_the_directory_names(
     write_config(run, read_config(run).replace(env_kwargs='{"xml_file": "/etc/passwd"}'))
     assert main(["eval", str(run), "--accept-changed-config"]) == 2
     assert "xml_file='/etc/passwd'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """A gigabyte beyond what this process has: what reads a file whole ends in a MemoryError."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("keep", [0, 20, 10_000])
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory by it")
+def test_a_table_of_gigabytes_is_not_read(
+    keep: int, run: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file without line ends all was taken for its first row: 5.7 GB of memory."""
+    path = run / "progress.csv"
+    path.write_bytes(path.read_bytes()[:keep])
+    os.truncate(path, 20 * 2**30)
+    assert main(["train", "--resume", str(run), "--quiet", "--total-env-steps", "384"]) == 2
+    assert "at most 1,073,741,824" in capsys.readouterr().err
+    assert newest_numbers(run) == {} or keep
+    assert main(["runs", str(run)]) == 0
+
+
+def test_what_a_manifest_says_of_other_files_is_checked(run: Path) -> None:
+    path = newest(run)
+    found = load_checkpoint(path)
+    for name, field in (("progress.csv", "columns"), ("config.json", "settings")):
+        files = {key: dict(entry) for key, entry in found.run_files.items()}
+        files[name][field] = "x"
+        shutil.rmtree(path)
+        save_checkpoint(path, found.step, found.state, metadata=found.metadata, run_files=files)
+        with pytest.raises(CorruptCheckpointError, match="malformed"):
+            load_checkpoint(path)
 
 
 # -- everything is signed ---------------------------------------------------------------------

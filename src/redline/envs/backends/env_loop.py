@@ -21,7 +21,7 @@ from redline.envs.snapshot import Snapshotter
 from redline.envs.space_checks import CheckEnv, SpaceWatch, require_same_spaces
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
 from redline.envs.spaces.layout import carried_space, labels, make_writer
-from redline.errors import EnvDataError, EnvError, RedlineError
+from redline.errors import CorruptCheckpointError, EnvDataError, EnvError, RedlineError
 from redline.free_memory import require_memory, resident_bytes
 from redline.nested import Array, NestedArray, leaves
 
@@ -327,7 +327,7 @@ class EnvLoop(Backend):
             for name, value in self._set_attributes.items():
                 self.set_attr(name, decode(value))
         for i, (snap, saved) in enumerate(zip(self._snapshots, state["envs"], strict=True)):
-            replayed = snap.restore(saved, self.label(i))
+            replayed = _restored(snap, saved, self.label(i))
             if replayed is not None:
                 self._write_obs(i, replayed[0])
                 self._compare(i, state["obs"])
@@ -388,3 +388,21 @@ def _checked_env(env: Any, env_id: str) -> gymnasium.Env[Any, Any]:
             f"Return one environment that derives from gymnasium.Env."
         )
     return env
+
+
+def _restored(snap: Snapshotter, saved: Any, label: str) -> tuple[Any, Any] | None:
+    """See `Snapshotter.restore`.
+
+    Raises:
+        CorruptCheckpointError: if the state, which may be a stranger's, ends in any other error.
+    """
+    try:
+        return snap.restore(saved, label)
+    except RedlineError:
+        raise
+    except Exception as error:  # whatever an environment makes of foreign data
+        raise CorruptCheckpointError(
+            f"{label}: its saved state cannot be taken ({type(error).__name__}: {error!s:.200}). "
+            f"It was altered, or is of another version of the environment. Use an earlier "
+            f"checkpoint."
+        ) from error

@@ -236,7 +236,15 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _are_entries(entries: Any) -> bool:
-    return isinstance(entries, dict) and all(_is_entry(entry) for entry in entries.values())
+    return isinstance(entries, dict) and all(
+        _is_entry(entry) and _is_count(entry.get("columns") or 0) and _are_settings(entry)
+        for entry in entries.values()
+    )
+
+
+def _are_settings(entry: dict[str, Any]) -> bool:
+    settings = entry.get("settings", {})
+    return isinstance(settings, dict) and isinstance(settings.get("algo", {}), dict)
 
 
 def _is_count(value: Any) -> bool:

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from torch import Tensor
+
 from redline.errors import CorruptCheckpointError
+from redline.plain_text import shown
 
 _LARGEST = 2**53  # what a double counts exactly: 285 years at a million steps a second
 
@@ -33,12 +36,43 @@ def require_sound_progress(state: Mapping[str, Any]) -> None:
             _require(state[name], wanted, f"state.{name}")
 
 
+def require_sound_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose description of itself is not what a run writes.
+
+    Args:
+        metadata: of the checkpoint.
+
+    Raises:
+        CorruptCheckpointError: if a part is missing or not of its kind; it names the part.
+    """
+    for name, wanted in _METADATA.items():
+        if name in metadata or name not in _OPTIONAL:
+            _require(metadata.get(name), wanted, f"metadata.{name}")
+
+
+def algorithm_state(state: Mapping[str, Any], *parts: str) -> dict[str, Any]:
+    """What a checkpoint holds of an algorithm.
+
+    Args:
+        state: of the checkpoint.
+        parts: that must be networks: name -> tensor.
+
+    Raises:
+        CorruptCheckpointError: if it is missing, or a part of another kind; it names the part.
+    """
+    found = state.get("algorithm")
+    _require(found, _is_table, "state.algorithm")
+    for name in parts:
+        _require(found.get(name), {_ANY: _is_tensor}, f"state.algorithm.{name}")
+    return found
+
+
 def _require(value: Any, wanted: Any, place: str) -> None:
     if callable(wanted):
         if not wanted(value):
             kind = (wanted.__doc__ or "").lower().rstrip(".")
             raise CorruptCheckpointError(
-                f"the checkpoint's {place} is {value!r:.60}, and should be {kind}. It was changed "
+                f"the checkpoint's {place} is {shown(value)}, and should be {kind}. It was changed "
                 f"since it was saved; use an earlier checkpoint, or the run it was copied from."
             )
         return
@@ -99,7 +133,28 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_ranks(value: Any) -> bool:
+    """A number of processes from 1 on."""
+    return _is_count(value) and value >= 1
+
+
+def _is_tensor(value: Any) -> bool:
+    """A tensor of real numbers."""
+    return isinstance(value, Tensor) and not value.is_complex()
+
+
 _ANY = "*"
+_OPTIONAL = ("ranks", "stop_reason")
+_METADATA: dict[str, _Check] = {
+    "algorithm": _is_text,
+    "env": _is_text,
+    "env_steps": _is_count,
+    "frames": _is_count,
+    "iteration": _is_count,
+    "optimizer_steps": _is_count,
+    "ranks": _is_ranks,
+    "stop_reason": _is_text,
+}
 _PROGRESS: dict[str, Any] = {
     "counters": {
         "iteration": _is_count,

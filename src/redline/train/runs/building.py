@@ -36,6 +36,7 @@ from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
 from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.loops.saved_progress import algorithm_state
 from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
 from redline.train.runs.memory_checks import limited_allocations, size_settings
 from redline.train.runs.outside_settings import require_confirmed_env_kwargs
@@ -605,14 +606,18 @@ def trainable_parts(algorithm: type[Algorithm], state: dict[str, Any]) -> dict[s
     """What of an algorithm's saved state `params_sha256` covers: all that gradients change.
 
     Target networks follow from it and are left out.
+
+    Raises:
+        CorruptCheckpointError: if something else than tensors stands there.
     """
     parts = algorithm.saved_parameters
     if parts == ("policy",):
-        return state["policy"]
+        return algorithm_state({"algorithm": state}, "policy")["policy"]
     parameters: dict[str, Any] = {}
     for part in parts:
-        if isinstance(state.get(part), dict):
-            parameters |= {f"{part}.{name}": value for name, value in state[part].items()}
-        elif part in state:
+        if isinstance(state.get(part), torch.Tensor):
             parameters[part] = state[part]
+        elif part in state:
+            found = algorithm_state({"algorithm": state}, part)[part]
+            parameters |= {f"{part}.{name}": value for name, value in found.items()}
     return parameters

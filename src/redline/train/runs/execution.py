@@ -72,8 +72,6 @@ from redline.train.runs.updating import Updating
 from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
 from redline.train.settings import RunConfig, RunSettings
 
-_UNFIT = (RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What a state of another kind than the settings' ends in."""
 _RESTART_SEEDS = 1_000_003  # apart, so that no seeds of environments meet
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
@@ -476,11 +474,12 @@ def _set_up_process(run: RunSettings, num_threads: int) -> None:
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:
     try:
         loop.restore(checkpoint)
-    except _UNFIT as error:
-        if isinstance(error, RedlineError):
-            raise
+    except RedlineError:
+        raise
+    except Exception as error:  # what a state of another kind than the settings' ends in
         raise IncompatibleCheckpointError(
-            f"{checkpoint.path} does not fit the run's settings ({error}). Resume with the network "
+            f"{checkpoint.path} does not fit the run's settings ({type(error).__name__}: "
+            f"{error!s:.200}). Resume with the network "
             f"and the {CONFIG_FILE} that it was trained with."
         ) from error
 

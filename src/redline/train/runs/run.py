@@ -33,6 +33,7 @@ from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.files import params_sha256
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
+from redline.train.loops.saved_progress import algorithm_state, require_sound_metadata
 from redline.train.progress.table import ProgressTable
 from redline.train.runs.building import (
     EnvArgument,
@@ -120,13 +121,14 @@ class Run:
             which: "latest" or "best".
 
         Raises:
-            CheckpointError: if there is none.
+            CheckpointError: if there is none, or it does not say what it is.
             ConfigError: if config.json was changed since it was written.
         """
         store = CheckpointStore(self.out / "checkpoints")
         found = store.best() if which == "best" else store.latest(_warn)
         if found is None:
             raise CheckpointError(self._no_checkpoint(which, store))
+        require_sound_metadata(found.metadata)
         if not self._accepts_change:
             require_same_config(self.out, found.run_files)
         return found
@@ -282,7 +284,7 @@ class Run:
             **{name: checkpoint.metadata[name] for name in names},
             "params_sha256": params_sha256(
                 trainable_parts(
-                    algorithm_of(self.config, self._given), checkpoint.state["algorithm"]
+                    algorithm_of(self.config, self._given), algorithm_state(checkpoint.state)
                 )
             ),
             "checkpoint": str(checkpoint.path),
@@ -393,11 +395,13 @@ def load_policy(policy: Policy, checkpoint: Checkpoint) -> None:
     """Put a checkpoint's parameters into a policy.
 
     Raises:
+        CorruptCheckpointError: if they are no tensors.
         IncompatibleCheckpointError: if they do not fit.
     """
+    parameters = algorithm_state(checkpoint.state, "policy")["policy"]
     try:
-        policy.load_state_dict(checkpoint.state["algorithm"]["policy"])
-    except (RuntimeError, KeyError) as error:
+        policy.load_state_dict(parameters)
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise IncompatibleCheckpointError(
             f"the parameters in {checkpoint.path} do not fit this policy ({error}). The "
             f"environment or the network differs from the one that was trained: give the same."

@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from redline.errors import ConfigError, RunDirectoryError
-from redline.plain_files import CONFIG_LIMIT, open_plain, read_json, read_plain
+from redline.plain_files import (
+    CONFIG_LIMIT,
+    TABLE_LIMIT,
+    open_plain,
+    read_json,
+    read_plain,
+    read_row,
+    require_size,
+)
 from redline.train.checkpoint.atomic_files import write_json_atomic
 from redline.train.progress.writers import CSV_NAME, first_fields
 from redline.train.runs.files import CONFIG_FILE
@@ -115,6 +123,7 @@ def require_same_rows(out: Path, run_files: Mapping[str, Any]) -> None:
     digest = hashlib.sha256()
     try:
         with open(open_plain(path), "rb") as file:
+            require_size(file, TABLE_LIMIT)
             for chunk in _as_it_was(file, entry.get("columns")):
                 digest.update(chunk[:left])
                 left -= min(left, len(chunk))
@@ -137,14 +146,17 @@ def require_same_rows(out: Path, run_files: Mapping[str, Any]) -> None:
 def _as_it_was(file: IO[bytes], columns: int | None) -> Iterator[bytes]:
     """What a progress.csv held before further columns joined at its end, piece by piece.
 
+    Without further columns nothing is read beyond what the caller takes.
+
     Args:
         file: from its beginning on.
         columns: that it had; None: as it is.
     """
-    header = file.readline()
+    header = read_row(file)
     if columns is not None and header.count(b",") + 1 > columns:
         yield first_fields(header, columns)
-        yield from (first_fields(line, columns) for line in file)
+        while line := read_row(file):
+            yield first_fields(line, columns)
         return
     yield header
     while chunk := file.read(_CHUNK_BYTES):

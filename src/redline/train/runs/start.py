@@ -23,6 +23,7 @@ from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, rea
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
 from redline.train.loops.callback_calls import callback_label
+from redline.train.loops.saved_progress import require_sound_metadata
 from redline.train.progress.console import Console
 from redline.train.ranks import ALONE, Ranks, joined_ranks
 from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
@@ -249,6 +250,7 @@ def resume_run(
         if not accept_changed_config:
             require_same_config(out, checkpoint.run_files)
             require_same_rows(out, checkpoint.run_files)
+        require_sound_metadata(checkpoint.metadata)
         _check_same_env(config, checkpoint)
         if checkpoint.metadata["env_steps"] >= total:
             console.message(

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from redline.plain_files import open_plain, read_json, read_plain
+from redline.plain_files import open_plain, read_json, read_plain, read_row
 from redline.train.runs.files import (
     CONFIG_FILE,
     HISTORY_FILE,
@@ -171,11 +171,11 @@ def _last_rows(path: Path) -> list[dict[str, str]]:
     """The last rows of progress.csv that are whole, from the end of a file of any length."""
     try:
         with open(open_plain(path / PROGRESS_FILE), "rb") as file:
-            header = file.readline().decode()
+            header = read_row(file).decode(errors="replace")
             begin = file.tell()
             end = file.seek(0, os.SEEK_END)
             file.seek(max(begin, end - _TAIL_BYTES))
-            tail = file.read().decode(errors="replace")
+            tail = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return []
     lines = tail.split("\n")[:-1]  # what follows the last line's end is still being written

@@ -14,6 +14,7 @@ from redline.errors import ConfigError, RunDirectoryError
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
+from redline.train.loops.saved_progress import algorithm_state
 from redline.train.runs.files import CONFIG_FILE
 
 PARTS = ("weights", "normalizer", "replay")
@@ -92,9 +93,10 @@ def take_over(algorithm: Algorithm, checkpoint: Checkpoint, parts: tuple[str, ..
 
     Raises:
         ConfigError: if nothing fits.
+        CorruptCheckpointError: if the checkpoint holds no algorithm's state.
     """
     taken = Taken()
-    theirs, ours = checkpoint.state["algorithm"], algorithm.state_dict()
+    theirs, ours = algorithm_state(checkpoint.state), algorithm.state_dict()
     for part, mine in ours.items():
         if not _is_network(part, mine):
             continue
