@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from redline.envs import make_vec
-from redline.errors import EnvDataError, EnvError, RedlineError
+from redline.errors import EnvDataError, EnvError, EnvExitError, RedlineError
 
 OBS = np.zeros(3, np.float32)
 
@@ -171,3 +171,41 @@ def test_a_number_in_place_of_a_tuple_is_told() -> None:
 
     with pytest.raises(EnvDataError, match="must be a tuple of 2 parts, got ndarray of length 1"):
         run({"__init__": init, "reset": gives((np.array(3.0), {}))})
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_a_space_that_leaves_is_told(name: str) -> None:
+    def leaves(self: Any) -> Any:
+        sys.exit(0)
+
+    parts: dict[str, Any] = {
+        "observation_space": spaces.Box(-1, 1, (3,), np.float32),
+        "action_space": spaces.Discrete(2),
+    }
+    with pytest.raises(EnvExitError, match=r"reading a space raised SystemExit\(0\)"):
+        run({**parts, name: property(leaves), "__init__": lambda self: None})
+
+
+def test_a_space_that_leaves_later_is_told() -> None:
+    def space(self: Any) -> Any:
+        if self.steps > 1:
+            sys.exit(0)
+        return spaces.Box(-1, 1, (3,), np.float32)
+
+    def init(self: Any) -> None:
+        self.steps, self.action_space = 0, spaces.Discrete(2)
+
+    with pytest.raises(EnvExitError, match=r"reading observation_space raised SystemExit\(0\)"):
+        run({"observation_space": property(space), "__init__": init}, steps=4)
+
+
+def test_a_close_that_leaves_is_told_and_the_others_are_closed() -> None:
+    closed: list[int] = []
+
+    def close(self: Any) -> None:
+        closed.append(0)
+        sys.exit(0)
+
+    with pytest.raises(EnvExitError, match=r"close\(\) raised SystemExit\(0\)"):
+        run({"close": close}, num_envs=3)
+    assert len(closed) >= 3

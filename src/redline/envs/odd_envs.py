@@ -7,13 +7,14 @@ about as much as the rest of a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from redline.errors import EnvDataError, EnvError
+from redline.errors import EnvDataError, EnvError, EnvExitError
 
 LEAVING = (StopIteration, SystemExit, GeneratorExit)
 """What an environment may raise that would end the run as if it were complete."""
@@ -33,7 +34,8 @@ def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[A
         (observation, info).
 
     Raises:
-        EnvError: if it takes no seed, or exits.
+        EnvError: if it takes no seed.
+        EnvExitError: if it exits.
         EnvDataError: if it returns something else.
     """
     try:
@@ -60,10 +62,23 @@ def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[A
     return outcome
 
 
-def left(error: BaseException, method: str, label: str) -> EnvError:
+@contextlib.contextmanager
+def may_not_leave(method: str, label: str) -> Iterator[None]:
+    """Refuse that an environment's method ends by StopIteration or SystemExit.
+
+    Raises:
+        EnvExitError: if it does.
+    """
+    try:
+        yield
+    except LEAVING as error:
+        raise left(error, method, label) from error
+
+
+def left(error: BaseException, method: str, label: str) -> EnvExitError:
     """The error to raise where an environment's method ended by StopIteration or SystemExit."""
     said, method = repr(error), method if " " in method else f"{method}()"
-    return EnvError(
+    return EnvExitError(
         f"{label}: {method} raised {said}, which would have ended the run as if it were "
         f"complete. Raise an error of another kind, or end the episode."
     )

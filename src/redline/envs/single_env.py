@@ -17,6 +17,7 @@ from redline.envs import atari
 from redline.envs.games import goal_tasks, ids, memory_tasks, minatar
 from redline.envs.space_checks import CheckEnv
 from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
+from redline.user_code import may_not_exit
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
 _NEEDS = (
@@ -161,7 +162,8 @@ def _import_module_of(env: str) -> str:
     if not colon:
         return env
     try:
-        importlib.import_module(module)
+        with may_not_exit(f"the module {module!r} of the environment {env!r}", ConfigError):
+            importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UnknownNameError(
             f"the module {module!r} of the environment {env!r} cannot be imported ({error}). "

@@ -39,6 +39,7 @@ from redline.train.runs.run_directory import (
 )
 from redline.train.runs.sealed_files import require_same_config, require_same_rows
 from redline.train.settings import RunConfig
+from redline.user_code import may_not_exit
 
 _CONFIRMED = frozenset({"wandb", "accelerate", "env_kwargs"})
 """Settings that a run directory alone must not decide; see `outside_settings`."""
@@ -327,15 +328,16 @@ def _executed(
     changed: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
 ) -> Run:
-    config, stopped_by = execute(
-        config,
-        out,
-        given,
-        checkpoint=checkpoint,
-        recording=recording,
-        changed=changed,
-        ranks=ranks,
-    )
+    with may_not_exit("code that the run was given"):  # a network, or an algorithm of one's own
+        config, stopped_by = execute(
+            config,
+            out,
+            given,
+            checkpoint=checkpoint,
+            recording=recording,
+            changed=changed,
+            ranks=ranks,
+        )
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 
 
