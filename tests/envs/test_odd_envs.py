@@ -209,3 +209,21 @@ def test_a_close_that_leaves_is_told_and_the_others_are_closed() -> None:
     with pytest.raises(EnvExitError, match=r"close\(\) raised SystemExit\(0\)"):
         run({"close": close}, num_envs=3)
     assert len(closed) >= 3
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("reward", [1e39, -1e39, np.float64(4e38)])
+def test_a_reward_too_large_is_told_after_the_first_episode(reward: Any, num_envs: int) -> None:
+    """It became infinity, and the run a DivergenceError that advised on the learning rate."""
+
+    def step(self: Any, action: Any) -> Any:
+        self.steps += 1
+        self.total = getattr(self, "total", 0) + 1
+        return OBS, reward if self.total == 15 else 1.0, self.steps == 10, False, {}
+
+    with pytest.raises(EnvDataError, match=r"step 15: a reward of size .* does not fit"):
+        run({"step": step}, num_envs, steps=16)
+
+
+def test_the_largest_reward_that_fits_is_taken() -> None:
+    run({"step": gives((OBS, float(np.finfo(np.float32).max), False, False, {}))}, 3, steps=5)

@@ -18,7 +18,7 @@ from redline.errors import EnvDataError, EnvError, EnvExitError
 
 LEAVING = (StopIteration, SystemExit, GeneratorExit)
 """What an environment may raise that would end the run as if it were complete."""
-_LARGEST_REWARD = float(np.finfo(np.float32).max)
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 _STEP = "(observation, reward, terminated, truncated, info)"
 
 
@@ -128,11 +128,16 @@ def check_outcome(outcome: Any, label: str) -> None:
             f"{label}: reward is {reward!r} of type {type(reward).__name__} ({error}). step() must "
             f"return one plain number for it."
         ) from error
-    if np.isfinite(size) and size > _LARGEST_REWARD:
-        raise EnvDataError(
-            f"{label}: a reward of size {size:g} does not fit into float32, whose largest "
-            f"number is {_LARGEST_REWARD:.3g}. Scale rewards in the environment or a wrapper."
-        )
+    if np.isfinite(size) and size > LARGEST_REWARD:
+        raise EnvDataError(f"{label}: {too_large_reward(size)}")
+
+
+def too_large_reward(size: float) -> str:
+    """What to say of a reward that is finite and yet too large."""
+    return (
+        f"a reward of size {size:g} does not fit into float32, whose largest number is "
+        f"{LARGEST_REWARD:.3g}. Scale rewards in the environment or a wrapper."
+    )
 
 
 def _is_flag(value: Any) -> bool:
