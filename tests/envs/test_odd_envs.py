@@ -227,3 +227,12 @@ def test_a_reward_too_large_is_told_after_the_first_episode(reward: Any, num_env
 
 def test_the_largest_reward_that_fits_is_taken() -> None:
     run({"step": gives((OBS, float(np.finfo(np.float32).max), False, False, {}))}, 3, steps=5)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_one_environment_in_place_of_several_is_refused(num_envs: int, wrapped: bool) -> None:
+    """It trained, with environments that stepped and reset each other."""
+    shared = Plain()
+    with pytest.raises(EnvError, match=r"gave the same environment as number 0 and as number 1"):
+        make_vec(lambda: gymnasium.Wrapper(shared) if wrapped else shared, num_envs)

@@ -8,7 +8,7 @@ about as much as the rest of a step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -73,6 +73,23 @@ def may_not_leave(method: str, label: str) -> Iterator[None]:
         yield
     except LEAVING as error:
         raise left(error, method, label) from error
+
+
+def require_distinct(envs: Sequence[gymnasium.Env[Any, Any]], label: str) -> None:
+    """Refuse one environment in place of several: each would step and reset the others.
+
+    Raises:
+        EnvError: naming the first two that are one.
+    """
+    seen: dict[int, int] = {}
+    for number, env in enumerate(envs):
+        first = seen.setdefault(id(env.unwrapped), number)
+        if first != number:
+            raise EnvError(
+                f"{label}: the callable gave the same environment as number {first} and as number "
+                f"{number}, so that they would step each other. Make a new one in each call, such "
+                f"as `lambda: MyEnv()`."
+            )
 
 
 def left(error: BaseException, method: str, label: str) -> EnvExitError:

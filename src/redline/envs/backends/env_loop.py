@@ -75,6 +75,7 @@ class EnvLoop(Backend):
                     memory_of_one = resident_bytes()
                 elif made == _SAMPLE:
                     _require_all_fit(num_envs, (resident_bytes() - memory_of_one) // _SAMPLE)
+            odd_envs.require_distinct(self._envs, env_id)
             with odd_envs.may_not_leave("reading a space", env_id):
                 spaces = [(env.observation_space, env.action_space) for env in self._envs]
             require_same_spaces(spaces, env_id)

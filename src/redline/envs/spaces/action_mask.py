@@ -49,6 +49,7 @@ def find_mask_space(
     if type(env.unwrapped).__module__.startswith(_WITHOUT_MASKS):
         return None
     probe = make_env()
+    odd_envs.require_distinct([env, probe], type(env.unwrapped).__name__)
     try:
         _, info = odd_envs.reset(probe, 0, type(probe.unwrapped).__name__)
         if KEY in info:
