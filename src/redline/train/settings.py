@@ -21,6 +21,7 @@ from redline.algos.config import (
     OnlyIf,
     OnlyWith,
     require_at_most,
+    require_few_layers,
     require_not_negative,
     require_positive,
 )
@@ -332,6 +333,7 @@ class PolicySettings:
             core_layers=self.core_layers,
             core_heads=self.core_heads,
         )
+        require_few_layers(hidden_sizes=self.hidden_sizes, core_layers=self.core_layers)
         for size in self.hidden_sizes:
             require_positive(hidden_sizes=size)
 
