@@ -106,6 +106,8 @@ class Registry(Generic[T]):
 
     def label(self, choice: str | type[T]) -> str:
         """What `config.json` and messages call it: its name, else where it stands."""
+        if not isinstance(choice, (str, type)):
+            self._check(choice, repr(choice))  # says what it should be
         place = choice if isinstance(choice, str) else place_of(choice)
         if is_named(place):
             return place
@@ -151,8 +153,26 @@ def import_place(place: str, kind: str) -> Any:
     return _imported(place, kind)
 
 
+def require_place(module: str, name: str, what: str) -> None:
+    """Refuse a place that cannot be one, such as `:Name` or `.:Name`.
+
+    Args:
+        module: what stands before the colon.
+        name: what stands behind it.
+        what: to begin the message with.
+
+    Raises:
+        UnknownNameError: if a part of it is missing.
+    """
+    if not name or not all(module.split(".")):
+        raise UnknownNameError(
+            f"the {what} is no place in Python code: it lacks a module or a name. Give module:Name."
+        )
+
+
 def _imported(place: str, kind: str) -> Any:
     module, _, name = place.partition(":")
+    require_place(module, name, f"{kind} {place!r}")
     try:
         with may_not_exit(f"the module {module!r} of the {kind} {place!r}", ConfigError):
             found = importlib.import_module(module)

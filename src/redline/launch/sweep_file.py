@@ -72,7 +72,9 @@ def plan_from(data: Mapping[str, Any], source: str = "the sweep") -> SweepPlan:
     """
     mistakes = unknown_keys(data, KEYS, "")
     launch = data.get("launch") or {}
-    if isinstance(launch, Mapping):
+    if not isinstance(launch, Mapping):
+        mistakes.append(f"launch={launch!r} must be a mapping of options, such as {{slots: 2}}")
+    else:
         mistakes += unknown_keys(launch, LAUNCH_KEYS, "launch: ")
     parts = {name: _mapping(data, name, mistakes) for name in ("base", "grid", "by_algorithm")}
     zipped = _mapping(data, "zip", mistakes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,8 @@ def train(
         callbacks=tuple(callbacks),
     )
     if resume is not None:
+        if not isinstance(resume, (str, os.PathLike)):
+            raise ConfigError(f"resume={resume!r} is no run directory. Give the path of one.")
         return _resumed(Path(resume), given, set, settings)
     if set is not None:
         raise ConfigError("set is for resume=RUN. Give settings of a new run by their names.")
