@@ -40,7 +40,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.algos import presets as named
-from redline.algos.config import require_few_layers, require_fraction, require_not_negative
+from redline.algos.config import require_fraction, require_not_negative
 from redline.algos.critics import (
     Critic,
     NetworkSettings,
@@ -107,7 +107,6 @@ class CrossQConfig(SACConfig):
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} is not for crossq: {reason}. Leave it out."
                 )
-        require_few_layers(critic_hidden_sizes=self.critic_hidden_sizes)
         if not self.critic_hidden_sizes or min(self.critic_hidden_sizes) < 1:
             raise ConfigError(
                 f"critic_hidden_sizes={self.critic_hidden_sizes} are no layers. Give widths of at "

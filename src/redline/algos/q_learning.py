@@ -14,7 +14,6 @@ from redline.algos.config import (
     OffPolicyConfig,
     OnlyIf,
     OnlyWith,
-    require_few_layers,
     require_fraction,
     require_not_negative,
     require_positive,
@@ -101,7 +100,6 @@ class QLearningConfig(OffPolicyConfig):
         require_not_negative(max_grad_norm=self.max_grad_norm, ape_x_alpha=self.ape_x_alpha)
         if self.huber_threshold is not None:
             require_positive(huber_threshold=self.huber_threshold)
-        require_few_layers(head_hidden_sizes=self.head_hidden_sizes)
         for size in self.head_hidden_sizes:
             require_positive(head_hidden_sizes=size)
         if self.epsilon_final > self.epsilon_initial:

@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 
 from redline.launch.places import Places
 from redline.launch.state import RUNS, Outcome, QueuedRun, SweepState
+from redline.train.loops.stop_signal import StopSignal
 
 _POLL_S = 0.05
 _GRACE_S = 60.0  # for the checkpoints of runs that are stopped
+
+StopRequest = StopSignal
+"""Notes the first SIGINT, SIGTERM or SIGHUP; a later wish interrupts at once."""
 
 
 def launch(

@@ -358,7 +358,7 @@ class SweepState:
             *("slot", "started_s", "ended_s", "result"),
         )
         rows = self._db.execute(f"SELECT {', '.join(names)} FROM runs {where}", values).fetchall()
-        return [_run(dict(zip(names, row, strict=True))) for row in rows]
+        return [_run(_sound(dict(zip(names, row, strict=True)))) for row in rows]
 
     # -- transactions and errors --------------------------------------------------------------
 
@@ -407,29 +407,8 @@ class SweepState:
 
 def _run(row: dict[str, Any]) -> QueuedRun:
     for name in ("settings", "varies", "result"):
-        row[name] = _plain(name, row[name] or "{}")
-    for name, kinds in _KINDS.items():
-        value = row[name]
-        if not isinstance(value, kinds) or (name == "state" and value not in STATES):
-            raise _odd_value(name, value)
+        row[name] = json.loads(row[name] or "{}")
     return QueuedRun(**row)
-
-
-def _plain(name: str, text: Any) -> Any:
-    """The plain data that a cell of the database holds as JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _odd_value(name, text) from error
-
-
-def _odd_value(name: str, value: Any) -> SweepStateError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    return SweepStateError(
-        f"{DATABASE} holds {name}={shown}, which no launcher wrote. What the runs reached lies in "
-        f"{RUNS}: move {DATABASE} away and call `redline sweep FILE` again with the same --out"
-    )
 
 
 class LauncherLock:
@@ -472,3 +451,35 @@ class LauncherLock:
 def launcher_is_alive(folder: Path) -> bool:
     """Whether a launcher is at work in a sweep's folder."""
     return locks.is_held(folder / _LOCK)
+
+
+def _sound(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which every column is of its kind.
+
+    Raises:
+        SweepStateError: naming the first one that is not.
+    """
+    for name, kinds in _KINDS.items():
+        value = row[name]
+        if kinds is dict:
+            value = _plain(name, value or "{}")
+        if not isinstance(value, kinds) or (name == "state" and value not in STATES):
+            raise _odd_value(name, row[name])
+    return row
+
+
+def _plain(name: str, text: Any) -> Any:
+    """The plain data that a cell of the database holds as JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _odd_value(name, text) from error
+
+
+def _odd_value(name: str, value: Any) -> SweepStateError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return SweepStateError(
+        f"{DATABASE} holds {name}={shown}, which no launcher wrote. What the runs reached lies in "
+        f"{RUNS}: move {DATABASE} away and call `redline sweep FILE` again with the same --out"
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError, RunDirectoryError
-from redline.launch.launcher import launch
+from redline.launch.launcher import StopRequest, launch
 from redline.launch.local import LocalSlots
 from redline.launch.places import Places
 from redline.launch.run_process import finished_result
@@ -28,7 +28,6 @@ from redline.launch.status import Status, status_of
 from redline.launch.sweep_file import SweepPlan, plan_from, refuse
 from redline.launch.variants import Variant, expand
 from redline.train.config_files import read_mapping
-from redline.train.loops.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from redline.launch.comparison import Comparison
@@ -378,7 +377,7 @@ def _adopt(state: SweepState) -> int:
 def _launched(
     state: SweepState, places: Places, options: LaunchOptions, say: Callable[[str], None]
 ) -> Sweep:
-    with StopSignal() as stop:
+    with StopRequest() as stop:
         launch(
             state,
             places,

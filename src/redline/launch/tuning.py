@@ -32,6 +32,7 @@ from redline.launch.checking import (
     starting_config,
     value_of,
 )
+from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
 from redline.launch.scores import score_of
 from redline.launch.search_spaces import SearchSpace, default_space, space_from
@@ -40,7 +41,6 @@ from redline.launch.sweep_file import refuse, unknown_keys
 from redline.launch.variants import Variant
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.config_files import read_mapping
-from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.curves import load_progress
 
 KEYS = ("algorithm", "base", "search", "trials", "pruner", "sampler", "seed", "score", "launch")
@@ -216,7 +216,7 @@ def tune(
     with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage)
         search = _Search(study, plan, folder, where, own, say)
-        with StopSignal() as stop, contextlib.ExitStack() as closing:
+        with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
             search.run(lambda: stop.number is not None)
         return _finished(study, plan, folder, stop.number, say)

@@ -333,7 +333,7 @@ class PolicySettings:
             core_layers=self.core_layers,
             core_heads=self.core_heads,
         )
-        require_few_layers(hidden_sizes=self.hidden_sizes, core_layers=self.core_layers)
+        require_few_layers(core_layers=self.core_layers)
         for size in self.hidden_sizes:
             require_positive(hidden_sizes=size)
 
@@ -351,6 +351,8 @@ class RunConfig:
         for part in (self.run, self.policy, self.algo):
             for each in dataclasses.fields(part):
                 _require_64_bits(each.name, getattr(part, each.name))
+                if each.name.endswith("hidden_sizes"):  # of an algorithm's own networks, too
+                    require_few_layers(**{each.name: getattr(part, each.name)})
 
     def to_json(
         self,
