@@ -26,6 +26,7 @@ from redline.errors import (
     UnknownNameError,
 )
 from redline.plain_text import printable
+from redline.user_code import exit_message, exit_place
 
 _PATH_MISTAKES = (errno.ENAMETOOLONG, errno.ELOOP)
 _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -90,6 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         why = f"ConfigError: {shown!r} is no path: {error.strerror}. Give another one.\n"
         sys.stderr.write(printable(why))
         return 2
+    except SystemExit as error:
+        place = exit_place(error)
+        if place is None:
+            raise  # after help, or a mistake in the options
+        said = exit_message("code that redline called", error, place)
+        sys.stderr.write(printable(f"RedlineError: {said}\n"))
+        return 1
     except KeyboardInterrupt as error:
         # A run that trains saves on its first signal (`StopSignal`), so this one came before or
         # after that, or was the second.

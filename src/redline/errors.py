@@ -12,6 +12,7 @@ RedlineError
 ├── DeviceError                     the requested device is not there
 │   └── PlacementError              a policy's data: wrong device, dtype or shape
 ├── EnvError                        an environment broke its contract
+│   ├── EnvExitError                it called sys.exit
 │   ├── EnvDataError (ValueError)   NaN, infinity, wrong shape or dtype in what it returned
 │   └── ActionError (ValueError)    an action outside the action space
 ├── WorkerError                     a worker process raised, died or stopped answering
@@ -43,6 +44,7 @@ __all__ = [
     "DivergenceError",
     "EnvDataError",
     "EnvError",
+    "EnvExitError",
     "IncompatibleCheckpointError",
     "MissingExtraError",
     "PlacementError",
@@ -109,6 +111,10 @@ class PlacementError(DeviceError, ValueError):
 
 class EnvError(RedlineError):
     """An environment broke its contract."""
+
+
+class EnvExitError(EnvError):
+    """An environment raised what would end the run as if it were complete, as sys.exit does."""
 
 
 class EnvDataError(EnvError, ValueError):

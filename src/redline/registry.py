@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from redline.errors import UnknownNameError
+from redline.errors import ConfigError, UnknownNameError
+from redline.user_code import may_not_exit
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -92,7 +93,9 @@ class Registry(Generic[T]):
             return self._check(import_place(choice, self._kind), choice)
         installed = self._installed()
         if choice in installed:
-            return self._check(installed[choice].load(), choice)
+            with may_not_exit(f"the package of the {self._kind} {choice!r}", ConfigError):
+                found = installed[choice].load()
+            return self._check(found, choice)
         names = self.names()
         close = difflib.get_close_matches(choice, names, n=2)
         hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
@@ -103,6 +106,8 @@ class Registry(Generic[T]):
 
     def label(self, choice: str | type[T]) -> str:
         """What `config.json` and messages call it: its name, else where it stands."""
+        if not isinstance(choice, (str, type)):
+            self._check(choice, repr(choice))  # says what it should be
         place = choice if isinstance(choice, str) else place_of(choice)
         if is_named(place):
             return place
@@ -148,10 +153,29 @@ def import_place(place: str, kind: str) -> Any:
     return _imported(place, kind)
 
 
+def require_place(module: str, name: str, what: str) -> None:
+    """Refuse a place that cannot be one, such as `:Name` or `.:Name`.
+
+    Args:
+        module: what stands before the colon.
+        name: what stands behind it.
+        what: to begin the message with.
+
+    Raises:
+        UnknownNameError: if a part of it is missing.
+    """
+    if not name or not all(module.split(".")):
+        raise UnknownNameError(
+            f"the {what} is no place in Python code: it lacks a module or a name. Give module:Name."
+        )
+
+
 def _imported(place: str, kind: str) -> Any:
     module, _, name = place.partition(":")
+    require_place(module, name, f"{kind} {place!r}")
     try:
-        found = importlib.import_module(module)
+        with may_not_exit(f"the module {module!r} of the {kind} {place!r}", ConfigError):
+            found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from redline.envs import make_vec
-from redline.errors import EnvDataError, EnvError, RedlineError
+from redline.errors import EnvDataError, EnvError, EnvExitError, RedlineError
 
 OBS = np.zeros(3, np.float32)
 
@@ -171,3 +171,68 @@ def test_a_number_in_place_of_a_tuple_is_told() -> None:
 
     with pytest.raises(EnvDataError, match="must be a tuple of 2 parts, got ndarray of length 1"):
         run({"__init__": init, "reset": gives((np.array(3.0), {}))})
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_a_space_that_leaves_is_told(name: str) -> None:
+    def leaves(self: Any) -> Any:
+        sys.exit(0)
+
+    parts: dict[str, Any] = {
+        "observation_space": spaces.Box(-1, 1, (3,), np.float32),
+        "action_space": spaces.Discrete(2),
+    }
+    with pytest.raises(EnvExitError, match=r"reading a space raised SystemExit\(0\)"):
+        run({**parts, name: property(leaves), "__init__": lambda self: None})
+
+
+def test_a_space_that_leaves_later_is_told() -> None:
+    def space(self: Any) -> Any:
+        if self.steps > 1:
+            sys.exit(0)
+        return spaces.Box(-1, 1, (3,), np.float32)
+
+    def init(self: Any) -> None:
+        self.steps, self.action_space = 0, spaces.Discrete(2)
+
+    with pytest.raises(EnvExitError, match=r"reading observation_space raised SystemExit\(0\)"):
+        run({"observation_space": property(space), "__init__": init}, steps=4)
+
+
+def test_a_close_that_leaves_is_told_and_the_others_are_closed() -> None:
+    closed: list[int] = []
+
+    def close(self: Any) -> None:
+        closed.append(0)
+        sys.exit(0)
+
+    with pytest.raises(EnvExitError, match=r"close\(\) raised SystemExit\(0\)"):
+        run({"close": close}, num_envs=3)
+    assert len(closed) >= 3
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("reward", [1e39, -1e39, np.float64(4e38)])
+def test_a_reward_too_large_is_told_after_the_first_episode(reward: Any, num_envs: int) -> None:
+    """It became infinity, and the run a DivergenceError that advised on the learning rate."""
+
+    def step(self: Any, action: Any) -> Any:
+        self.steps += 1
+        self.total = getattr(self, "total", 0) + 1
+        return OBS, reward if self.total == 15 else 1.0, self.steps == 10, False, {}
+
+    with pytest.raises(EnvDataError, match=r"step 15: a reward of size .* does not fit"):
+        run({"step": step}, num_envs, steps=16)
+
+
+def test_the_largest_reward_that_fits_is_taken() -> None:
+    run({"step": gives((OBS, float(np.finfo(np.float32).max), False, False, {}))}, 3, steps=5)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_one_environment_in_place_of_several_is_refused(num_envs: int, wrapped: bool) -> None:
+    """It trained, with environments that stepped and reset each other."""
+    shared = Plain()
+    with pytest.raises(EnvError, match=r"gave the same environment as number 0 and as number 1"):
+        make_vec(lambda: gymnasium.Wrapper(shared) if wrapped else shared, num_envs)

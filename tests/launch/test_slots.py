@@ -76,3 +76,9 @@ def test_memory_of_a_session_is_measured() -> None:
     held = slots_module.held_bytes(os.getsid(0))
     assert held > 10 * 2**20
     assert slots_module.held_bytes(-1) == 0
+
+
+def test_more_slots_than_memory_holds_are_refused(eight_cores: Path) -> None:
+    """A thousand million slots took minutes to list."""
+    with pytest.raises(ConfigError, match="slots=1000000000: 1,000,000,000 runs at a time x"):
+        make_slots(10**9, oversubscribe=True, cgroup=eight_cores)

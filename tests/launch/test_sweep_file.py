@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,16 @@ def test_settings_of_one_algorithm_that_would_not_count_are_mistakes() -> None:
     assert "dqn: 'learning_rate' also varies by grid or zip, which would win" in message
     assert "ppo: 'seed' is no setting here" in message
     assert "a2c=7 must be a mapping" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seeds": 1_000_000_000}, "seeds=1000000000 are as many runs each"),
+        ({"grid": {"gamma": [0.5] * 400, "gae_lambda": [0.5] * 300}}, "1 x 400 x 300 x 1 x 1"),
+    ],
+)
+def test_more_runs_than_a_sweep_has_are_refused(changes: dict[str, Any], said: str) -> None:
+    """A number of seeds became a tuple of as many, and a MemoryError."""
+    with pytest.raises(ConfigError, match=f"{said}.*100,000 at most"):
+        plan_from({"algorithm": "ppo", "base": {"env": "CartPole-v1"}, **changes})

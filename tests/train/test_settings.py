@@ -198,3 +198,21 @@ def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
     parts = config.to_json()
     values = parts["run"] | parts["policy"] | parts["algo"]
     assert {name: values[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("ppo", {"core": "transformer", "core_layers": 1_000_000}),
+        ("ppo", {"hidden_sizes": (4,) * 20_000}),
+        ("dqn", {"head_hidden_sizes": (4,) * 20_000}),
+        ("crossq", {"critic_hidden_sizes": (4,) * 20_000}),
+    ],
+)
+def test_networks_of_very_many_layers_are_refused(algorithm: str, settings: dict[str, Any]) -> None:
+    """They took more than 12 s to make, and would have taken as long in each update."""
+    name = [*settings][-1]
+    with pytest.raises(
+        ConfigError, match=f"{name} asks for [0-9,]* layers, and there may be 1,000"
+    ):
+        preset_config(declaration(algorithm), "CartPole-v1", "auto").replace(**settings)

@@ -6,7 +6,7 @@ Imports no torch, as nothing may that a config needs: help must answer at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -50,6 +50,9 @@ OnlyWith: TypeAlias = Mapping[str, tuple[OnlyIf, ...]]
 One that the user changes where it has none is refused. Classes derived from it add to it."""
 
 
+MOST_LAYERS = 1_000
+
+
 def require_positive(**values: float) -> None:
     """Raise ConfigError for the first value that is not above zero, or infinite."""
     for name, value in values.items():
@@ -69,6 +72,17 @@ def require_at_most(**values: tuple[float | None, float]) -> None:
     for name, (value, limit) in values.items():
         if value is not None and value > limit:
             raise ConfigError(f"{name}={value} must be at most {limit:,}. Give a smaller number.")
+
+
+def require_few_layers(**values: Sequence[int] | int) -> None:
+    """Raise ConfigError for the first number of layers, or widths of them, beyond `MOST_LAYERS`."""
+    for name, value in values.items():
+        count = value if isinstance(value, int) else len(value)
+        if count > MOST_LAYERS:
+            raise ConfigError(
+                f"{name} asks for {count:,} layers, and there may be {MOST_LAYERS:,}: making and "
+                f"checking a layer takes about a millisecond, and each update as much. Give fewer."
+            )
 
 
 def require_finite(**values: float) -> None:

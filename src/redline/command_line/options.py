@@ -15,6 +15,8 @@ from typing import Any
 from redline.errors import ConfigError
 from redline.train.outlines import choices_of
 
+_MOST_VALUES = 1_000  # of one option: as many as a network may have layers
+
 
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
     """Parse options into a dataclass with tyro; help and mistakes end the program.
@@ -114,6 +116,7 @@ def as_parsed(
             number is none.
     """
     said: list[str] = []
+    _require_few_values(options, kinds)
     name = ""
     for index, word in enumerate(options):
         if not _is_option(word):
@@ -127,6 +130,24 @@ def as_parsed(
         said += _option(name, value if equals else None, following, kinds, command)
         name = name.removeprefix("no_") if name not in kinds else name
     return said
+
+
+def _require_few_values(options: Sequence[str], kinds: Mapping[str, Any]) -> None:
+    """Refuse lists of very many values at once: tyro takes seconds to print what is wrong.
+
+    Raises:
+        ConfigError: with the option and the number of its values.
+    """
+    name, count = "", 0
+    for word in options:
+        if _is_option(word):
+            name, count = word.partition("=")[0][2:].replace("-", "_"), word.count(",")
+        else:
+            count += 1 + word.count(",")
+        if count > _MOST_VALUES and typing.get_origin(kinds.get(name)) is tuple:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} has more than {_MOST_VALUES:,} values. Give fewer."
+            )
 
 
 def _is_option(word: str) -> bool:

@@ -8,9 +8,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from redline.envs.backends.backend import StepBuffers
+from redline.envs.odd_envs import LARGEST_REWARD, too_large_reward
 from redline.envs.spaces.layout import Label
 from redline.errors import EnvDataError
 from redline.nested import Array, leaves
+
+_LARGEST_WIDE = float(np.finfo(np.float64).max)
 
 
 class DataChecker:
@@ -26,7 +29,9 @@ class DataChecker:
         self._reward = buffers.reward
         self._obs = _float_leaves(buffers.obs)
         self._final_obs = _float_leaves(buffers.final_obs)
-        self._zeros = np.zeros_like(buffers.reward)
+        # Overflows where a reward does not fit into float32, which takes no longer than zeros.
+        wide = buffers.reward.dtype == np.float64
+        self._scale = np.full_like(buffers.reward, _LARGEST_WIDE / LARGEST_REWARD if wide else 0.0)
         self._pairs = [(flat, np.zeros_like(flat)) for _, _, flat in self._obs]
         self._buffers = buffers
 
@@ -48,7 +53,8 @@ class DataChecker:
             ended: whether any episode ended in it.
 
         Raises:
-            EnvDataError: if a reward or an observation is not finite.
+            EnvDataError: if a reward or an observation is not finite, or a reward does not fit into
+                float32.
         """
         if not self._all_finite():
             self._refuse_step(step)
@@ -70,7 +76,7 @@ class DataChecker:
                 if not isfinite(flat.dot(zeros)):
                     break
             else:
-                if isfinite(reward):
+                if -LARGEST_REWARD <= reward <= LARGEST_REWARD:
                     return
         except RuntimeWarning:
             pass  # see `_all_finite`
@@ -84,7 +90,7 @@ class DataChecker:
         time of `isfinite`.
         """
         try:
-            if not isfinite(self._reward.dot(self._zeros)):
+            if not isfinite(self._reward.dot(self._scale)):
                 return False
             return all([isfinite(flat.dot(zeros)) for flat, zeros in self._pairs])
         except RuntimeWarning:
@@ -96,6 +102,12 @@ class DataChecker:
             raise EnvDataError(
                 f"{self._label(index)}, step {step}: the reward is {self._reward[index]}. "
                 f"Rewards must be finite; look for a division by zero in the environment."
+            )
+        sizes = np.abs(self._reward)
+        if (sizes > LARGEST_REWARD).any():
+            index = int(sizes.argmax())
+            raise EnvDataError(
+                f"{self._label(index)}, step {step}: {too_large_reward(float(sizes[index]))}"
             )
         for key, leaf, _ in self._obs:
             if not np.isfinite(leaf).all():

@@ -7,17 +7,18 @@ about as much as the rest of a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from redline.errors import EnvDataError, EnvError
+from redline.errors import EnvDataError, EnvError, EnvExitError
 
 LEAVING = (StopIteration, SystemExit, GeneratorExit)
 """What an environment may raise that would end the run as if it were complete."""
-_LARGEST_REWARD = float(np.finfo(np.float32).max)
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 _STEP = "(observation, reward, terminated, truncated, info)"
 
 
@@ -33,7 +34,8 @@ def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[A
         (observation, info).
 
     Raises:
-        EnvError: if it takes no seed, or exits.
+        EnvError: if it takes no seed.
+        EnvExitError: if it exits.
         EnvDataError: if it returns something else.
     """
     try:
@@ -60,10 +62,40 @@ def reset(env: gymnasium.Env[Any, Any], seed: int | None, label: str) -> tuple[A
     return outcome
 
 
-def left(error: BaseException, method: str, label: str) -> EnvError:
+@contextlib.contextmanager
+def may_not_leave(method: str, label: str) -> Iterator[None]:
+    """Refuse that an environment's method ends by StopIteration or SystemExit.
+
+    Raises:
+        EnvExitError: if it does.
+    """
+    try:
+        yield
+    except LEAVING as error:
+        raise left(error, method, label) from error
+
+
+def require_distinct(envs: Sequence[gymnasium.Env[Any, Any]], label: str) -> None:
+    """Refuse one environment in place of several: each would step and reset the others.
+
+    Raises:
+        EnvError: naming the first two that are one.
+    """
+    seen: dict[int, int] = {}
+    for number, env in enumerate(envs):
+        first = seen.setdefault(id(env.unwrapped), number)
+        if first != number:
+            raise EnvError(
+                f"{label}: the callable gave the same environment as number {first} and as number "
+                f"{number}, so that they would step each other. Make a new one in each call, such "
+                f"as `lambda: MyEnv()`."
+            )
+
+
+def left(error: BaseException, method: str, label: str) -> EnvExitError:
     """The error to raise where an environment's method ended by StopIteration or SystemExit."""
     said, method = repr(error), method if " " in method else f"{method}()"
-    return EnvError(
+    return EnvExitError(
         f"{label}: {method} raised {said}, which would have ended the run as if it were "
         f"complete. Raise an error of another kind, or end the episode."
     )
@@ -113,11 +145,16 @@ def check_outcome(outcome: Any, label: str) -> None:
             f"{label}: reward is {reward!r} of type {type(reward).__name__} ({error}). step() must "
             f"return one plain number for it."
         ) from error
-    if np.isfinite(size) and size > _LARGEST_REWARD:
-        raise EnvDataError(
-            f"{label}: a reward of size {size:g} does not fit into float32, whose largest "
-            f"number is {_LARGEST_REWARD:.3g}. Scale rewards in the environment or a wrapper."
-        )
+    if np.isfinite(size) and size > LARGEST_REWARD:
+        raise EnvDataError(f"{label}: {too_large_reward(size)}")
+
+
+def too_large_reward(size: float) -> str:
+    """What to say of a reward that is finite and yet too large."""
+    return (
+        f"a reward of size {size:g} does not fit into float32, whose largest number is "
+        f"{LARGEST_REWARD:.3g}. Scale rewards in the environment or a wrapper."
+    )
 
 
 def _is_flag(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ from gymnasium.wrappers import OrderEnforcing
 from redline.envs import atari
 from redline.envs.games import goal_tasks, ids, memory_tasks, minatar
 from redline.envs.space_checks import CheckEnv
-from redline.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
+from redline.errors import ConfigError, EnvError, MissingExtraError, RedlineError, UnknownNameError
+from redline.registry import require_place
+from redline.user_code import may_not_exit
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
 _NEEDS = (
@@ -71,19 +74,22 @@ def find_single(
     if protocol is not None:
         atari.register_games()
         check_registered(env)
+        game = functools.partial(atari.make_atari, env, protocol, env_kwargs)
         return SingleEnv(
-            make=lambda: atari.make_atari(env, protocol, env_kwargs),
+            make=lambda: _fitting(game, env, env_kwargs),
             env_id=env,
             frame_skip=protocol.frame_skip,
         )
     if env.startswith(minatar.PREFIX):
         if env not in minatar.IDS:
             raise _unknown(env, f"there is no MinAtar game {env!r}")
-        return SingleEnv(make=lambda: minatar.make_minatar(env, env_kwargs), env_id=env)
+        make = functools.partial(minatar.make_minatar, env, env_kwargs)
+        return SingleEnv(make=lambda: _fitting(make, env, env_kwargs), env_id=env)
     name = _import_module_of(env)
     _register_own(name)
     check_registered(name)
-    return SingleEnv(make=lambda: _make_registered(env, env_kwargs), env_id=env)
+    make = functools.partial(_make_registered, env, env_kwargs)
+    return SingleEnv(make=lambda: _fitting(make, env, env_kwargs), env_id=env)
 
 
 def name_of(env: Any) -> str:
@@ -160,8 +166,10 @@ def _import_module_of(env: str) -> str:
     module, colon, name = env.rpartition(":")
     if not colon:
         return env
+    require_place(module, name, f"environment {env!r}")
     try:
-        importlib.import_module(module)
+        with may_not_exit(f"the module {module!r} of the environment {env!r}", ConfigError):
+            importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UnknownNameError(
             f"the module {module!r} of the environment {env!r} cannot be imported ({error}). "
@@ -236,10 +244,28 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[A
             if part in entry_point:
                 raise MissingExtraError(package, extra, purpose) from error
         raise EnvError(f"{env_id} cannot be made: {error}") from error
-    except TypeError as error:
-        if env_kwargs and "argument" in str(error):
-            raise ConfigError(f"env_kwargs {env_kwargs} do not fit {env_id}: {error}") from error
+
+
+def _fitting(
+    make: Callable[[], gymnasium.Env[Any, Any]], env_id: str, env_kwargs: dict[str, Any]
+) -> gymnasium.Env[Any, Any]:
+    """Make an environment; where it fails with `env_kwargs`, they are what to look at.
+
+    Raises:
+        ConfigError: if there are any, with what the environment or Gymnasium said.
+    """
+    try:
+        return make()
+    except RedlineError:
         raise
+    except Exception as error:
+        if not env_kwargs:
+            raise  # its author needs the traceback
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(
+            f"env_kwargs {env_kwargs} do not fit {env_id}: {said}. Give what its constructor and "
+            f"gymnasium.make take."
+        ) from error
 
 
 def _unknown(env_id: str, message: str) -> UnknownNameError:

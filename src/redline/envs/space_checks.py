@@ -23,6 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from redline.envs.odd_envs import may_not_leave
 from redline.envs.spaces.action_mask import KEY, flat_mask
 from redline.envs.spaces.layout import Label
 from redline.errors import EnvDataError, EnvError
@@ -115,7 +116,8 @@ class SpaceWatch:
         for name, before in zip(
             ("observation_space", "action_space"), self._spaces[i], strict=True
         ):
-            now = getattr(env, name)
+            with may_not_leave(f"reading {name}", self._label(i)):
+                now = getattr(env, name)
             if now is not before and now != before:
                 raise EnvError(
                     f"{self._label(i)}: {name} was {before} and has become {now}. Networks and "

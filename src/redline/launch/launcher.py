@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
 
 from redline.launch.places import Places
 from redline.launch.state import RUNS, Outcome, QueuedRun, SweepState
+from redline.train.loops.stop_signal import StopSignal
 
 _POLL_S = 0.05
 _GRACE_S = 60.0  # for the checkpoints of runs that are stopped
 
-
-class StopRequest:
-    """Notes the first SIGINT, SIGTERM or SIGHUP; a second one interrupts at once.
-
-    Attributes:
-        number: of the signal; None before.
-    """
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # as below nohup
-            with contextlib.suppress(ValueError):  # not in the main thread: the caller's matter
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self.number is not None:
-            raise KeyboardInterrupt(signal.Signals(number).name)
-        self.number = number
-
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+StopRequest = StopSignal
+"""Notes the first SIGINT, SIGTERM or SIGHUP; a later wish interrupts at once."""
 
 
 def launch(

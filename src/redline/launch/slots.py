@@ -10,8 +10,10 @@ from pathlib import Path
 
 from redline.envs.cpus import allowed_cpus, usable_cpus
 from redline.errors import ConfigError
+from redline.free_memory import require_memory
 
 _GIB = 2**30
+_RUN_BYTES = 64 * 2**20  # torch alone takes twice that; some of it is shared
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -76,6 +78,11 @@ def make_slots(
             f"this process may use {usable} (by affinity and control group). Give --slots "
             f"{max(1, fit)}, fewer --cores-per-run, or --oversubscribe to let them share."
         )
+    require_memory(
+        count * _RUN_BYTES,
+        f"slots={count}: {count:,} runs at a time x {_RUN_BYTES:,} bytes, and so it",
+        "Give fewer slots: one per core is usual.",
+    )
     memory_bytes = None if memory_gb is None else int(memory_gb * _GIB)
     _check_memory(count, memory_gb, cgroup)
     cores = allowed_cpus()

@@ -37,6 +37,16 @@ _BUSY_S = 5.0
 RunState: TypeAlias = Literal["queued", "running", "done", "failed"]
 STATES: tuple[RunState, ...] = ("queued", "running", "done", "failed")
 
+_WHEN = (int, float, type(None))
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("id", "failures", "attempts"), int),
+    **dict.fromkeys(("name", "algorithm", "state"), str),
+    **dict.fromkeys(("settings", "varies", "result"), dict),
+    **dict.fromkeys(("started_s", "ended_s"), _WHEN),
+    "slot": (str, type(None)),
+}
+"""Column of the runs -> what stands in it."""
+
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE runs (
@@ -211,7 +221,7 @@ class SweepState:
         """What `set_meta` kept."""
         with self._named_errors():
             row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return default if row is None else json.loads(row[0])
+        return default if row is None else _plain(key, row[0])
 
     def add(self, runs: Iterable[NewRun]) -> int:
         """Queue the runs that are new; the number of them.
@@ -349,7 +359,7 @@ class SweepState:
             *("slot", "started_s", "ended_s", "result"),
         )
         rows = self._db.execute(f"SELECT {', '.join(names)} FROM runs {where}", values).fetchall()
-        return [_run(dict(zip(names, row, strict=True))) for row in rows]
+        return [_run(_sound(dict(zip(names, row, strict=True)))) for row in rows]
 
     # -- transactions and errors --------------------------------------------------------------
 
@@ -464,3 +474,35 @@ class LauncherLock:
 def launcher_is_alive(folder: Path) -> bool:
     """Whether a launcher is at work in a sweep's folder."""
     return locks.is_held(folder / _LOCK)
+
+
+def _sound(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in which every column is of its kind.
+
+    Raises:
+        SweepStateError: naming the first one that is not.
+    """
+    for name, kinds in _KINDS.items():
+        value = row[name]
+        if kinds is dict:
+            value = _plain(name, value or "{}")
+        if not isinstance(value, kinds) or (name == "state" and value not in STATES):
+            raise _odd_value(name, row[name])
+    return row
+
+
+def _plain(name: str, text: Any) -> Any:
+    """The plain data that a cell of the database holds as JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _odd_value(name, text) from error
+
+
+def _odd_value(name: str, value: Any) -> SweepStateError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    return SweepStateError(
+        f"{DATABASE} holds {name}={shown}, which no launcher wrote. What the runs reached lies in "
+        f"{RUNS}: move {DATABASE} away and call `redline sweep FILE` again with the same --out"
+    )

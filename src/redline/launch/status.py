@@ -12,6 +12,7 @@ from redline.launch.state import RUNS, QueuedRun, SweepState, launcher_is_alive
 from redline.plain_text import printable
 
 _SHOWN_RUNS = 40
+_LARGEST = 2.0**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,9 @@ def _run_status(folder: Path, row: QueuedRun, alive: bool, attempt: dict[str, An
     # Without a launcher nothing runs: what it left goes on with --resume.
     state = "queued" if row.state == "running" and not alive else row.state
     begun = row.attempts > 0 and state != "done"
-    shown: dict[str, Any] = newest_numbers(folder / RUNS / row.name) if begun else row.result
-    total = row.settings.get("total_env_steps")
-    env_steps, sps = int(shown.get("env_steps", 0)), shown.get("sps")
+    shown: dict[str, Any] = _newest(folder / RUNS / row.name) if begun else row.result
+    total = _number(row.settings.get("total_env_steps"))
+    env_steps, sps = int(_number(shown.get("env_steps")) or 0), _number(shown.get("sps"))
     left = None
     if state == "running" and total and sps:
         left = max(0.0, (total - env_steps) / sps)
@@ -125,15 +126,29 @@ def _run_status(folder: Path, row: QueuedRun, alive: bool, attempt: dict[str, An
         env_steps=env_steps,
         total_env_steps=total,
         sps=sps,
-        return_mean=shown.get("return_mean"),
+        return_mean=_number(shown.get("return_mean")),
         time_left_s=left,
-        error=attempt.get("error", "") if failed else "",
-        traceback=attempt.get("traceback", "") if failed else "",
+        error=str(attempt.get("error", "")) if failed else "",
+        traceback=str(attempt.get("traceback", "")) if failed else "",
         exit_signal=attempt.get("exit_signal") if failed else None,
         exit_code=attempt.get("exit_code") if failed else None,
         varies=row.varies,
         params_sha256=row.result.get("params_sha256"),
     )
+
+
+def _newest(run_dir: Path) -> dict[str, Any]:
+    """The newest numbers of a run; {} where its progress.csv holds something else."""
+    try:
+        return newest_numbers(run_dir)
+    except ValueError:
+        return {}
+
+
+def _number(value: Any) -> Any:
+    """A finite number as it is; None for all else, which only a damaged file holds."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= _LARGEST else None
 
 
 def _time_left_s(

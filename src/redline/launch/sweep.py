@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,15 @@ class LaunchOptions:
     address: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("slots", "cores_per_run", "retries"):
+            value = getattr(self, name)
+            if not _is_whole(value) and not (name == "slots" and value is None):
+                raise ConfigError(f"{name}={value!r} must be a whole number, such as 2.")
+        if not isinstance(self.gpus, Sequence) or not all(map(_is_whole, self.gpus)):
+            raise ConfigError(f"gpus={self.gpus!r} must be a list of indices, such as [0, 1].")
+        memory = self.memory_gb
+        if memory is not None and not (isinstance(memory, Real) and 0 < memory < math.inf):
+            raise ConfigError(f"memory_gb={memory!r} must be a number of GiB, such as 2.5.")
         if self.retries < 0:
             raise ConfigError(f"retries={self.retries} must be 0 or more.")
         if self.on not in ("local", "ray"):
@@ -104,6 +115,10 @@ class LaunchOptions:
                 f"gpus={list(self.gpus)} names GPU {missing[0]}, and this machine has {there}. "
                 f"Give indices from 0 to {there - 1}, or none."
             )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 class Sweep:

@@ -13,6 +13,7 @@ launch: {slots: 2, retries: 1}      # defaults of the command line's options
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,10 @@ LAUNCH_KEYS = (
     "address",
     "oversubscribe",
 )
+
+
+MOST_RUNS = 100_000
+_LIMIT = f"{MOST_RUNS:,} at most: each is a process, a folder and checkpoints. Give fewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +72,9 @@ def plan_from(data: Mapping[str, Any], source: str = "the sweep") -> SweepPlan:
     """
     mistakes = unknown_keys(data, KEYS, "")
     launch = data.get("launch") or {}
-    if isinstance(launch, Mapping):
+    if not isinstance(launch, Mapping):
+        mistakes.append(f"launch={launch!r} must be a mapping of options, such as {{slots: 2}}")
+    else:
         mistakes += unknown_keys(launch, LAUNCH_KEYS, "launch: ")
     parts = {name: _mapping(data, name, mistakes) for name in ("base", "grid", "by_algorithm")}
     zipped = _mapping(data, "zip", mistakes)
@@ -84,6 +91,7 @@ def plan_from(data: Mapping[str, Any], source: str = "the sweep") -> SweepPlan:
     algorithms, seeds = _algorithms(data, mistakes), _seeds(data, mistakes)
     for name in sorted(set(parts["by_algorithm"]) - set(algorithms)):
         mistakes.append(f"by_algorithm names {name!r}, which is not among the algorithms")
+    mistakes += _too_many(len(algorithms), parts["grid"], zipped, len(seeds))
     refuse(mistakes, source)
     return SweepPlan(
         algorithms=algorithms,
@@ -174,8 +182,26 @@ def _algorithms(data: Mapping[str, Any], mistakes: list[str]) -> tuple[str, ...]
     return tuple(dict.fromkeys(names))
 
 
+def _too_many(
+    algorithms: int, grid: Mapping[str, Any], zipped: Mapping[str, Any], seeds: int
+) -> list[str]:
+    """What is wrong with the number of runs that a sweep comes to."""
+    lists = [len(values) for values in grid.values() if isinstance(values, list)]
+    rows = max((len(values) for values in zipped.values() if isinstance(values, list)), default=1)
+    runs = algorithms * math.prod(lists) * rows * seeds
+    if runs <= MOST_RUNS:
+        return []
+    product = " x ".join(f"{count:,}" for count in (algorithms, *lists, rows, seeds))
+    return [
+        f"algorithms x grid x zip x seeds are {product} = {runs:,} runs, and a sweep has {_LIMIT}"
+    ]
+
+
 def _seeds(data: Mapping[str, Any], mistakes: list[str]) -> tuple[int, ...]:
     value = data.get("seeds", [1])
+    if _is_whole(value) and value > MOST_RUNS:
+        mistakes.append(f"seeds={value} are as many runs each, and a sweep has {_LIMIT}")
+        return ()
     if _is_whole(value) and value > 0:
         return tuple(range(1, value + 1))
     if not isinstance(value, list) or not value or not all(map(_is_whole, value)):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from redline.data import NestedTensor
 from redline.errors import SpaceError, UnknownNameError
+from redline.free_memory import require_memory
 from redline.models.convolution import (
     PIXEL_SCALE,
     ImpalaResNet,
@@ -115,6 +116,9 @@ class FlatLeaf(nn.Module):
         return leaf if self.scale == 1.0 else leaf * self.scale
 
 
+_ONE_HOT_BYTES = 24  # column and value, and their parts before they are joined
+
+
 class OneHotLeaf(nn.Module):
     """[N, ...] integers to concatenated one-hot vectors [N, sum(sizes)] float32.
 
@@ -124,6 +128,9 @@ class OneHotLeaf(nn.Module):
     Args:
         sizes: number of values of each integer.
         starts: smallest value of each integer.
+
+    Raises:
+        ConfigError: if there are more values than memory holds.
     """
 
     column: Tensor
@@ -131,7 +138,13 @@ class OneHotLeaf(nn.Module):
 
     def __init__(self, sizes: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> None:
         super().__init__()
-        self.out_features = int(sizes.sum())
+        self.out_features = sum(map(int, sizes))  # whole numbers of Python's do not overflow
+        require_memory(
+            self.out_features * _ONE_HOT_BYTES,
+            f"an observation of {len(sizes):,} whole number(s) with {self.out_features:,} values "
+            f"in all becomes a vector of as many, whose table of {_ONE_HOT_BYTES} bytes a value",
+            "Declare fewer values, or a Box of numbers.",
+        )
         column = np.repeat(np.arange(len(sizes)), sizes)
         value = np.concatenate(
             [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]

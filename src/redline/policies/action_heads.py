@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from redline.data import Array
 from redline.errors import SpaceError, UnknownNameError
+from redline.free_memory import require_memory
 from redline.policies.distributions import (
     LARGEST_TANH,
     Bernoulli,
@@ -114,8 +115,15 @@ class CategoricalHead(ActionHead):
         return -torch.log(-torch.log(uniform))
 
 
+_PLACE_BYTES = 17  # an index, what it is computed from, and whether it is there
+
+
 class MultiCategoricalHead(ActionHead):
-    """MultiDiscrete(nvec), of any shape."""
+    """MultiDiscrete(nvec), of any shape.
+
+    Raises:
+        ConfigError: if there are more choices than memory holds.
+    """
 
     _index: Tensor
     _present: Tensor | None
@@ -125,10 +133,17 @@ class MultiCategoricalHead(ActionHead):
         # One table of places serves all components, so that their number does not show in
         # the number of operations.
         sizes = space.nvec.reshape(-1).astype(np.int64)
-        self.num_outputs = self.noise_size = self.mask_size = int(sizes.sum())
+        self.num_outputs = self.noise_size = self.mask_size = sum(map(int, sizes))
         self._shape = tuple(space.nvec.shape)
+        most = int(sizes.max())
+        require_memory(
+            len(sizes) * most * _PLACE_BYTES,
+            f"MultiDiscrete actions with {len(sizes):,} parts of up to {most:,} choices: a table "
+            f"of {len(sizes):,} x {most:,} x {_PLACE_BYTES} bytes",
+            "Declare fewer choices, or a Box of numbers.",
+        )
         starts = np.cumsum(sizes) - sizes
-        place = np.arange(sizes.max())
+        place = np.arange(most)
         present = place[None, :] < sizes[:, None]
         index = np.where(present, starts[:, None] + place[None, :], 0)
         # Not persistent: the space gives them again, and checkpoints stay without them.

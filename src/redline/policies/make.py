@@ -201,7 +201,7 @@ def make_torso(
         added = sum(int(np.prod(space[key].shape or ())) for key in (ACTION, REWARD))
         return PreviousBesideFeatures(torso), features + added
     if not isinstance(encoder, str):
-        if not callable(encoder):
+        if isinstance(encoder, nn.Module) or not callable(encoder):
             raise ConfigError(
                 f"network={encoder!r} is of type {type(encoder).__name__}. Give a function that "
                 f"takes an observation space and returns a torch.nn.Module."
@@ -253,6 +253,11 @@ def _count_features(module: Any, space: spaces.Space[Any]) -> int:
         raise ConfigError(
             f"the encoder factory's module gave {got} for 2 observations of {space}; features "
             f"are a tensor [2, F]. Flatten its output to one row per observation."
+        )
+    if not features.is_floating_point():
+        raise ConfigError(
+            f"the encoder factory's module gave features of {features.dtype}, through which no "
+            f"gradient flows. Give floating point numbers, such as by x.float()."
         )
     width = int(features.shape[1])
     declared = getattr(module, "out_features", width)

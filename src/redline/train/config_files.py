@@ -127,6 +127,11 @@ def given_settings(source: str | Path | RunConfig | Mapping[str, Any]) -> GivenS
     """
     if isinstance(source, RunConfig):
         return GivenSettings(source="config", algorithm=source.algorithm, complete=source.to_json())
+    if not isinstance(source, (str, Path, Mapping)):
+        raise ConfigError(
+            f"config={source!r} is of type {type(source).__name__}. Give a file, what such a file "
+            f"holds, or a RunConfig."
+        )
     data = read_mapping(source) if isinstance(source, (str, Path)) else dict(source)
     name = str(source) if isinstance(source, (str, Path)) else "config"
     if "format_version" in data:
@@ -316,5 +321,7 @@ def _from_yaml(text: str) -> Any:
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
         return yaml.load(text, Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deep for settings") from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error

@@ -51,7 +51,8 @@ def before_torch_loads(resume: Path | str | None = None) -> bool:
         Whether the variable was set. False, and nothing is changed, if torch is loaded already, or
         if the environment holds a setting of the user's (`GOMP_SPINCOUNT`, `OMP_WAIT_POLICY`).
     """
-    if resume is not None and not _may_tune(Path(resume)):
+    is_path = isinstance(resume, (str, os.PathLike))  # else it is refused, with the reason
+    if is_path and not _may_tune(Path(resume)):
         return False
     if "torch" in sys.modules or any(n in os.environ for n in (_SPIN_COUNT, "OMP_WAIT_POLICY")):
         return False

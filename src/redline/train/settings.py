@@ -21,6 +21,7 @@ from redline.algos.config import (
     OnlyIf,
     OnlyWith,
     require_at_most,
+    require_few_layers,
     require_not_negative,
     require_positive,
 )
@@ -332,6 +333,7 @@ class PolicySettings:
             core_layers=self.core_layers,
             core_heads=self.core_heads,
         )
+        require_few_layers(core_layers=self.core_layers)
         for size in self.hidden_sizes:
             require_positive(hidden_sizes=size)
 
@@ -349,6 +351,8 @@ class RunConfig:
         for part in (self.run, self.policy, self.algo):
             for each in dataclasses.fields(part):
                 _require_64_bits(each.name, getattr(part, each.name))
+                if each.name.endswith("hidden_sizes"):  # of an algorithm's own networks, too
+                    require_few_layers(**{each.name: getattr(part, each.name)})
 
     def to_json(
         self,

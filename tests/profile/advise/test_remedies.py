@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from redline.errors import SessionError
 from redline.profile.advise import remedies
 from redline.profile.advise.check import Checked, remedy_between, render_check
-from redline.profile.advise.iteration import Iteration, Part, Time
+from redline.profile.advise.iteration import Iteration, Part, Time, _cpus_of
 from redline.profile.advise.rates import Range, Rates
 from redline.profile.advise.remedies import REMEDIES, Advice, advise
 from redline.profile.advise.report import advice_to_json, render_advice
+from redline.profile.reader import Session
 
 RATES = Rates(
     fused_step=Range(0.25, 0.36),
@@ -233,3 +235,11 @@ def test_redline_has_the_options_that_are_advised() -> None:
     assert options <= names
     for name, value in re.findall(r"--(\S+) ([a-z]\S*)", said):
         config.replace(**{name.replace("-", "_"): value})  # refuses what it does not know
+
+
+@pytest.mark.parametrize("cpus", ["x", -2, 1.5, [4]])
+def test_a_number_of_cores_that_is_none_is_refused(cpus: Any) -> None:
+    session = Session(Path("there"), {"mode": "full", "cpus": cpus}, [], [], [])
+    with pytest.raises(SessionError, match=r"session\.json says cpus="):
+        _cpus_of(session)
+    assert _cpus_of(Session(Path("there"), {"mode": "full"}, [], [], [])) == 1

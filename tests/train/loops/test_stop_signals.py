@@ -7,12 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import redline
 from redline import cli
 from redline.train.callbacks import RunState
+from redline.train.loops import stop_signal
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
 
@@ -54,12 +56,36 @@ def test_a_run_saves_when_its_terminal_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_each_signal_is_noted_and_a_second_one_stops(number: signal.Signals) -> None:
+def test_each_signal_is_noted_and_a_second_wish_stops(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(stop_signal, "time", SimpleNamespace(monotonic=lambda: now_s))
     with StopSignal() as stop:
         os.kill(os.getpid(), number)
         assert stop.number == number
-        with pytest.raises(KeyboardInterrupt, match=number.name):
+        now_s += 1.1
+        with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
+def test_what_a_system_sends_together_is_one_wish(first: signal.Signals) -> None:
+    """systemd sends SIGTERM and then SIGHUP, a closed terminal SIGHUP twice: nothing was saved."""
+    with StopSignal() as stop:
+        for number in (first, signal.SIGHUP, signal.SIGTERM):
             os.kill(os.getpid(), number)
+        assert stop.number == first
+
+
+def test_a_second_hangup_is_never_a_second_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(stop_signal, "time", SimpleNamespace(monotonic=lambda: now_s))
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        now_s += 60.0
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.number == signal.SIGTERM
 
 
 def test_nohup_stays_in_force() -> None:

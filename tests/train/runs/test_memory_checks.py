@@ -184,3 +184,40 @@ def test_integers_beyond_64_bits_are_refused(suffix: str, tmp_path: Path) -> Non
     path.write_text('{"algorithm": "ppo", "env": "CartPole-v1", "num_envs": ' + "9" * 4_000 + "}")
     with pytest.raises(RedlineError, match="num_envs is a whole number of 13,288 bits"):
         redline.train(config=path)
+
+
+class Sized(ManyActions):
+    """Any two spaces, which are only looked at."""
+
+    def __init__(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample(), {}
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "said"),
+    [
+        (spaces.Discrete(10**12), spaces.Discrete(2), "1,000,000,000,000 values in all"),
+        (spaces.MultiDiscrete([10**12] * 3), spaces.Discrete(2), "3,000,000,000,000 values in all"),
+        (spaces.Box(-1, 1, (3,)), spaces.MultiDiscrete([10**12, 2]), "2 x 1,000,000,000,000 x 17"),
+    ],
+)
+def test_spaces_with_more_values_than_memory_are_refused(
+    observation: gymnasium.Space[Any], action: gymnasium.Space[Any], said: str, tmp_path: Path
+) -> None:
+    """Each ended in a MemoryError of numpy's, with a traceback."""
+    small = {"num_envs": 1, "rollout_length": 8, "num_minibatches": 1, "tensorboard": False}
+    with pytest.raises(ConfigError, match=f"{re.escape(said)}.* needs at least .* and there are"):
+        redline.train(
+            "ppo", env=lambda: Sized(observation, action), out=tmp_path / "run", **SMALL, **small
+        )
+
+
+def test_more_skills_than_memory_holds_are_refused(tmp_path: Path) -> None:
+    small = {"learning_starts": 16, "batch_size": 4, "replay_size": 64}
+    with pytest.raises(ConfigError, match="1,000,000,000,000 values in all"):
+        redline.train(
+            "diayn", env="Pendulum-v1", num_skills=10**12, out=tmp_path / "run", **SMALL, **small
+        )

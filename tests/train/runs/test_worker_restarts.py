@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,31 @@ def test_an_unused_limit_is_refused(tmp_path: Path) -> None:
             "ppo", env="CartPole-v1", out=tmp_path / "run", collector="central",
             max_worker_restarts=5, **SMALL,
         )  # fmt: skip
+
+
+class Leaving(Deadly):
+    """CartPole that calls sys.exit in its 20th step, as often as there are files to take."""
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        left = sorted(self.lives.iterdir())
+        if self.count == 20 and left:
+            left[0].unlink()
+            sys.exit(0)
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize("collector", ["central", "workers"])
+def test_a_worker_that_exits_is_restarted(
+    collector: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was an error of the environment, which ended the run."""
+    lives = deaths(tmp_path / "lives", 1)
+    run = redline.train(
+        "ppo", env=lambda: Leaving(lives), out=tmp_path / "run", collector=collector,
+        on_worker_failure="restart", **SMALL,
+    )  # fmt: skip
+    assert run.exit_code == 0
+    said = capfd.readouterr().err
+    assert "step() raised SystemExit(0)" in said
+    assert "Restart 1: all workers are started anew" in said

@@ -6,6 +6,7 @@ ends is reset at once, in the same step.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,13 @@ from redline.envs.snapshot import Snapshotter
 from redline.envs.space_checks import CheckEnv, SpaceWatch, require_same_spaces
 from redline.envs.spaces.action_mask import find_mask_space, with_action_mask
 from redline.envs.spaces.layout import carried_space, labels, make_writer
-from redline.errors import CorruptCheckpointError, EnvDataError, EnvError, RedlineError
+from redline.errors import (
+    CorruptCheckpointError,
+    EnvDataError,
+    EnvError,
+    EnvExitError,
+    RedlineError,
+)
 from redline.free_memory import require_memory, resident_bytes
 from redline.nested import Array, NestedArray, leaves
 
@@ -74,13 +81,15 @@ class EnvLoop(Backend):
                     memory_of_one = resident_bytes()
                 elif made == _SAMPLE:
                     _require_all_fit(num_envs, (resident_bytes() - memory_of_one) // _SAMPLE)
-            require_same_spaces(
-                [(env.observation_space, env.action_space) for env in self._envs], env_id
-            )
+            odd_envs.require_distinct(self._envs, env_id)
+            with odd_envs.may_not_leave("reading a space", env_id):
+                spaces = [(env.observation_space, env.action_space) for env in self._envs]
+            require_same_spaces(spaces, env_id)
             self._own_space = self._envs[0].observation_space
             self._add_action_masks(lambda: _made(make_env, env_id))
         except BaseException:
-            self.close()
+            with contextlib.suppress(EnvExitError):  # what came first is told
+                self.close()
             raise
         env = self._envs[0]
         self._native_space = env.observation_space
@@ -347,10 +356,21 @@ class EnvLoop(Backend):
                 )
 
     def close(self) -> None:
-        """Close every environment."""
+        """Close every environment.
+
+        Raises:
+            EnvExitError: if one exits; the others are closed all the same.
+        """
         envs, self._envs = self._envs, []
+        exits: list[EnvExitError] = []
         for env in envs:
-            env.close()
+            try:
+                with odd_envs.may_not_leave("close", type(env.unwrapped).__name__):
+                    env.close()
+            except EnvExitError as error:
+                exits.append(error)
+        if exits:
+            raise exits[0]
 
     def _add_action_masks(self, make_env: Callable[[], gymnasium.Env[Any, Any]]) -> None:
         space = find_mask_space(self._envs[0], make_env)

@@ -49,6 +49,7 @@ def find_mask_space(
     if type(env.unwrapped).__module__.startswith(_WITHOUT_MASKS):
         return None
     probe = make_env()
+    odd_envs.require_distinct([env, probe], type(env.unwrapped).__name__)
     try:
         _, info = odd_envs.reset(probe, 0, type(probe.unwrapped).__name__)
         if KEY in info:
@@ -56,7 +57,8 @@ def find_mask_space(
         method = mask_method(probe)
         return None if method is None else mask_space(method())
     finally:
-        probe.close()
+        with odd_envs.may_not_leave("close", type(probe.unwrapped).__name__):
+            probe.close()
 
 
 def mask_method(env: gymnasium.Env[Any, Any]) -> Callable[[], Any] | None:

@@ -207,10 +207,18 @@ def _serve(connection: Connection, link: WorkerLink, receiver: _Receiver) -> Non
             continue
         command, payload = connection.recv()
         if command == CLOSE:
-            handler.close()
+            _close(handler)
             return
         kind, answer = guarded(functools.partial(handler.handle, command, payload))
         transmit(connection, (kind, answer))
+
+
+def _close(handler: Handler) -> None:
+    """Close it; nobody waits for a reply, so what goes wrong is said here."""
+    try:
+        handler.close()
+    except RedlineError as error:
+        sys.stderr.write(f"redline: a worker: {error}\n")
 
 
 def guarded(function: Callable[[], Any]) -> tuple[str, Any]:

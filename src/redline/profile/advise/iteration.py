@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.errors import ProfileError
+from redline.errors import ProfileError, SessionError
 from redline.profile import levels
 from redline.profile.advise.counted import (
     UPDATES,
@@ -165,7 +165,7 @@ def read_iteration(session: Session | str | Path, summary: Summary | None = None
         env_steps=int(counts.sum()),
         num_envs=num_envs,
         workers=len(workers),
-        cpus=int(cast(Any, session.manifest.get("cpus")) or 1),
+        cpus=_cpus_of(session),
         begin_s=float(edges[0]) / 1e9,
         end_s=float(edges[-1]) / 1e9,
         parts={},
@@ -421,6 +421,21 @@ def _worker_us(
     cells = [c for c in summary.cells if c.pid in pids and c.operation == SIMULATION]
     seconds = sum(c.corrected_s for c in cells if c.level not in ("waiting", "ready"))
     return 1e6 * seconds / max(sum(len(steps[i]) for i in places), 1)
+
+
+def _cpus_of(session: Session) -> int:
+    """The cores that the program could use; 1 where an earlier version did not say.
+
+    Raises:
+        SessionError: if what stands there is no number of cores.
+    """
+    cpus: Any = session.manifest.get("cpus") or 1
+    if not isinstance(cpus, int) or cpus < 1:
+        raise SessionError(
+            f"{session.directory}: session.json says cpus={cpus!r}, which is no number of cores. "
+            f"Record the program again"
+        )
+    return cpus
 
 
 def _framework(session: Session) -> str:

@@ -15,6 +15,7 @@ from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointErr
 from redline.registry import PYTHON_ONLY, import_place, place_of
 from redline.train.callbacks import EVENTS, RunState
 from redline.train.progress.progress import require_column_name
+from redline.user_code import may_not_exit
 
 
 def callback_label(callback: Any) -> str:
@@ -44,7 +45,8 @@ def find_callback(given: Any) -> Any:
     if not inspect.isclass(found):
         return found
     try:
-        return found()
+        with may_not_exit(f"the constructor of the callback {given!r}", ConfigError):
+            return found()
     except TypeError as error:
         raise ConfigError(
             f"callback {given!r} cannot be made without arguments ({error}). Give an object in "
@@ -85,7 +87,7 @@ class CallbackCalls:
         for callback, method in self._calls[event]:
             try:
                 method(self.state)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise CallbackError(
                     f"{callback_label(callback)}.{event} raised {type(error).__name__}: {error}\n"
                     f"{''.join(traceback.format_exception(error))}"
@@ -120,7 +122,7 @@ class CallbackCalls:
         if hasattr(callback, "state_dict"):
             try:
                 return {"state": callback.state_dict()}
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise CallbackError(
                     f"{callback_label(callback)}.state_dict raised {type(error).__name__}: "
                     f"{error}\n{''.join(traceback.format_exception(error))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_episode_steps", "max_env_steps"):
             value = getattr(self, name)
+            if value is not None and not isinstance(value, Integral):
+                raise ConfigError(f"{name}={value!r} must be a whole number, or None.")
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1, or None for no limit.")
 
@@ -152,6 +155,8 @@ def evaluate(
     Raises:
         ConfigError: if episodes < 1, or `max_env_steps` is over before any episode.
     """
+    if isinstance(episodes, bool) or not isinstance(episodes, Integral):
+        raise ConfigError(f"episodes={episodes!r} must be a whole number of 1 or more.")
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1.")
     num_envs = num_envs or min(episodes, MAX_ENVS)

@@ -18,7 +18,7 @@ from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metri
 from redline.algos.config import require_finite, require_not_negative
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
-from redline.errors import CallbackError, ConfigError, EnvError, WorkerError
+from redline.errors import CallbackError, ConfigError, EnvError, EnvExitError, WorkerError
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.callbacks import RunState, StopAtReturn
@@ -48,6 +48,7 @@ _EVALUATION, _CHECKPOINT = marks.operation("evaluation"), marks.operation("check
 
 _STEPS = "optimizer_steps"
 _MOST_EMPTY_ROLLOUTS = 8
+_WORKER_FAILURES = (WorkerError, EnvExitError)  # what new workers may not meet again
 
 
 @dataclass(slots=True)
@@ -327,13 +328,13 @@ class TrainLoop(ABC):
         while True:
             try:
                 rollout = self.collector.collect(self._conditioning())
-            except WorkerError as error:
+            except _WORKER_FAILURES as error:
                 self._restart_workers(error)
             else:
                 self._restarts_in_a_row = 0
                 return rollout
 
-    def _restart_workers(self, error: WorkerError) -> None:
+    def _restart_workers(self, error: WorkerError | EnvExitError) -> None:
         """Go on with new workers and fresh episodes, or raise what ended the old ones."""
         if self._remake_collector is None:
             raise error
@@ -352,7 +353,7 @@ class TrainLoop(ABC):
         self.collector.close()
         try:
             self.collector = self._remake_collector(self.worker_restarts)
-        except WorkerError as again:
+        except _WORKER_FAILURES as again:
             self._restart_workers(again)
             return
         self.collector.update_weights(self.counters.iteration)

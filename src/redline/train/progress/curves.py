@@ -77,6 +77,9 @@ class Curve:
     statistic: Literal["mean", "iqm"] = "mean"
 
 
+_MOST_STEPS = 2**53  # that a float still counts one by one
+
+
 def load_progress(run_dir: Path | str) -> dict[str, Array]:
     """The columns of a run's progress.csv.
 
@@ -112,7 +115,14 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
         raise RunDirectoryError(
             f"{path} is damaged: {error}. Resume the run to repair it, or leave it out."
         ) from error
-    return dict(zip(header, columns, strict=True))
+    found = dict(zip(header, columns, strict=True))
+    steps = found.get("env_steps", np.zeros(1))
+    if not ((steps >= 0) & (steps <= _MOST_STEPS)).all():  # neither is NaN
+        raise RunDirectoryError(
+            f"{path} is damaged: env_steps has a number outside of 0 to {_MOST_STEPS:,}. Leave "
+            f"this run out."
+        )
+    return found
 
 
 def load_setting(run_dir: Path | str) -> dict[str, Any]:

@@ -176,7 +176,13 @@ def _may_differ(name: str, data: Mapping[str, Any]) -> bool:
 
 def _own_hash(data: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in data.items() if key != _OWN_HASH}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    try:
+        text = json.dumps(rest, sort_keys=True)
+    except RecursionError as error:
+        raise ConfigError(
+            f"{CONFIG_FILE} is nested too deep for settings. Put back the file that the run wrote."
+        ) from error
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _differences(was: Any, now: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:

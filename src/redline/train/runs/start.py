@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from redline.train.runs.run_directory import (
 )
 from redline.train.runs.sealed_files import require_same_config, require_same_rows
 from redline.train.settings import RunConfig
+from redline.user_code import may_not_exit
 
 _CONFIRMED = frozenset({"wandb", "accelerate", "env_kwargs", "init_from"})
 """Settings that a run directory alone must not decide; see `outside_settings`."""
@@ -106,6 +108,8 @@ def train(
         callbacks=tuple(callbacks),
     )
     if resume is not None:
+        if not isinstance(resume, (str, os.PathLike)):
+            raise ConfigError(f"resume={resume!r} is no run directory. Give the path of one.")
         return _resumed(Path(resume), given, set, settings)
     if set is not None:
         raise ConfigError("set is for resume=RUN. Give settings of a new run by their names.")
@@ -342,15 +346,16 @@ def _executed(
     changed: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
 ) -> Run:
-    config, stopped_by = execute(
-        config,
-        out,
-        given,
-        checkpoint=checkpoint,
-        recording=recording,
-        changed=changed,
-        ranks=ranks,
-    )
+    with may_not_exit("code that the run was given"):  # a network, or an algorithm of one's own
+        config, stopped_by = execute(
+            config,
+            out,
+            given,
+            checkpoint=checkpoint,
+            recording=recording,
+            changed=changed,
+            ranks=ranks,
+        )
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 
 
