@@ -75,6 +75,8 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         ("a.yaml", "algorithm: ppo\nlr: 1\n", "did you mean learning_rate"),
         ("a.yaml", "algorithm: ppo\ngamma: high\nseed: x\n", "2 settings are wrong"),
         ("a.yaml", "algorithm: ppo\ngamma: 1\ngamma: 0\n", "'gamma' stands twice"),
+        ("a.json", '{"algorithm": "ppo", "gamma": 1, "gamma": 0}', "'gamma' stands twice"),
+        ("a.json", '{"algorithm": "ppo", "run": {"seed": 1, "seed": 2}}', "'seed' stands twice"),
         ("a.yaml", "algorithm: ppo\nseed: 1\nrun: {seed: 2}\n", "seed is set twice"),
         ("a.yaml", "algorithm: ppo\nrun: 3\n", "run must hold settings"),
         ("a.yaml", "algorithm: [ppo]\n", "is not a name"),

@@ -82,18 +82,21 @@ def refuse_repeated(options: Sequence[str], many: Sequence[str] = ()) -> None:
     Raises:
         ConfigError: naming the option and what it was given.
     """
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for word in options:
         flag = word.partition("=")[0].replace("_", "-")
         if not flag.startswith("--") or flag in ("--", *many):
             continue
         name = f"--{flag.removeprefix('--').removeprefix('no-')}"
         if name in seen:
-            said = " and ".join(value for value in values_of(options, flag) if value)
+            values = [v for v in values_of(options, flag) if v and not v.startswith("--")]
+            if seen[name] != flag:
+                values = [seen[name], flag]
+            said = " and ".join(values) if len(values) > 1 else ""
             raise ConfigError(
                 f"{name} is given twice{f': {said}' if said else ''}. Leave one of them out."
             )
-        seen.add(name)
+        seen[name] = flag
 
 
 def as_parsed(

@@ -296,11 +296,25 @@ def _parsed(text: str, suffix: str) -> Any:
     Raises:
         ValueError: with the place where it goes wrong.
     """
-    parse = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _from_yaml)
+    parse = {".json": _from_json, ".toml": tomllib.loads}.get(suffix, _from_yaml)
     try:
         return parse(text)
     except RecursionError:
         raise ValueError("it is nested too deep for a file of settings") from None
+
+
+def _from_json(text: str) -> Any:
+    """JSON, but a name that stands twice is refused."""
+    return json.loads(text, object_pairs_hook=_each_once)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice in one object. Leave one of them out")
+    return found
 
 
 def _from_yaml(text: str) -> Any:
