@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PYTHON = sys.executable
+PEERS = Path(__file__).parents[1] / "peers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,19 @@ def unmarked(name: str, env_steps: int) -> list[str]:
 
 def peer(name: str) -> list[str]:
     """A program of `benchmarks/peers`, but for the number of its env steps."""
-    return [PYTHON, str(Path(__file__).parents[1] / "peers" / f"{name}.py"), "--env-steps"]
+    return [PYTHON, str(PEERS / f"{name}.py"), "--env-steps"]
 
 
 def _frameworks(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8192 * scale)
     one = ("--num-envs", "4", "--rollout-length", "128", "--num-epochs", "4")
+    sb3 = [PYTHON, str(PEERS / "stable_baselines3_settings.py"), "PPO", "CartPole-v1"]
+    settings = ["--n-envs", "4"]
+    for setting in ("n_steps=128", "batch_size=128", "n_epochs=4"):
+        settings += ["--set", setting]
     script = [PYTHON, str((cleanrl or Path()) / "cleanrl" / "ppo.py"), "--no-cuda"]
     return [
-        Case("SB3", unmarked("sb3 ppo", steps)),
+        Case("SB3", [*sb3, "--env-steps", str(steps), *settings]),
         *([Case("CleanRL", [*script, "--total-timesteps", str(steps)])] if cleanrl else []),
         *([Case("TorchRL", [*peer("torchrl_ppo"), str(steps)])] if find_spec("torchrl") else []),
         Case("one file", unmarked("ppo in one file", steps)),

@@ -309,3 +309,15 @@ def test_replay_holds_every_transition(
         if not episodes.terminated[t]:
             assert (pose, mode) == (source["pose"][row, 0], source["mode"][row])
         episode += ends
+
+
+def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 0.3 MB unpacked to 0.9 GB before anything was said."""
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, observations=np.zeros(10**6), rewards=np.zeros(10))
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr("redline.free_memory.available_memory", lambda: (7 * 10**6, "a test"))
+    with pytest.raises(ConfigError, match=r"needs at least 8,000,\d{3} bytes"):
+        read_episodes(path)

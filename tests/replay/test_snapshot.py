@@ -320,3 +320,32 @@ def test_clear_forgets_everything(tmp_path: Path) -> None:
     for buffer in (replay, fresh):
         buffer.add(rollouts[0])
     assert equal([draw(replay, 0)], [draw(fresh, 0)])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"head": 2**70}, "head is"),
+        ({"head": "x"}, "head is 'x'"),
+        ({"head": -5}, "head is -5"),
+        ({"oldest": 2**40}, "oldest is"),
+        (None, "bytes by its shape"),
+    ],
+)
+def test_signed_counts_and_shapes_are_checked(
+    change: dict[str, Any] | None, said: str, tmp_path: Path
+) -> None:
+    """Some ended in raw errors or asked for terabytes, others ran on without a word."""
+    replay, stream = make()
+    work(replay, stream, 4)
+    replay.save(tmp_path / "a")
+    path = tmp_path / "a" / MANIFEST
+    body = json.loads(path.read_text())["content"]
+    if change is None:
+        next(iter(body["host_arrays"].values()))["shape"] = [2**40]
+    else:
+        body["header"].update(change)
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({"sha256": digest, "content": body}))
+    with pytest.raises(CorruptCheckpointError, match=said):
+        replay.load(tmp_path / "a")

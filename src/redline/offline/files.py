@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import Space
 
 from redline.errors import ConfigError, MissingExtraError
+from redline.free_memory import require_memory
 from redline.nested import leaves, map_leaves
 from redline.offline.episodes import NAMES, SUCCESSORS, RecordedEpisodes
 
@@ -80,13 +81,32 @@ def _read_npz(path: Path) -> RecordedEpisodes:
                 raise ValueError("it is no archive of arrays, or not a whole one")
             stream.seek(0)
             file = np.load(stream, allow_pickle=False)
-            arrays = _nested({n: file[n] for n in file.files if _top(n) in NAMES + SUCCESSORS})
+            names = [name for name in file.files if _top(name) in NAMES + SUCCESSORS]
+            _require_memory(path, file.zip, names)
+            arrays = _nested({name: file[name] for name in names})
+    except ConfigError:
+        raise
     except _BROKEN as error:
         raise ConfigError(
             f"data={str(path)!r} cannot be read as an .npz file ({error}). Write it with "
             f"numpy.savez: plain arrays, no objects."
         ) from error
     return RecordedEpisodes.of_arrays(arrays, str(path))
+
+
+def _require_memory(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) -> None:
+    """Refuse what cannot be unpacked: zeros take a thousandth of their size in an archive.
+
+    Raises:
+        ConfigError: with the arithmetic.
+    """
+    wanted = {*names, *(f"{name}.npy" for name in names)}
+    size = sum(info.file_size for info in archive.infolist() if info.filename in wanted)
+    require_memory(
+        size,
+        f"data={str(path)!r}, unpacked from {path.stat().st_size:,} bytes,",
+        "Give fewer episodes, or a machine with more memory.",
+    )
 
 
 def _top(name: str) -> str:

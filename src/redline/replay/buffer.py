@@ -28,8 +28,10 @@ from redline.errors import (
     ConfigError,
     CorruptCheckpointError,
     IncompatibleCheckpointError,
+    RedlineError,
 )
 from redline.nested import leaves, map_leaves
+from redline.plain_text import shown
 from redline.replay.batches import Batches, ObservationStore, SequenceBatch
 from redline.replay.config import ReplayConfig
 from redline.replay.device_queue import fetched
@@ -358,9 +360,21 @@ class Replay:
                 then empty.
             IncompatibleCheckpointError: if it was saved with another layout.
         """
-        manifest = read_manifest(directory)
+        try:
+            self._load(directory, read_manifest(directory))
+        except RedlineError:
+            raise
+        except Exception as error:  # a stranger may have signed anything
+            self.clear()
+            raise CorruptCheckpointError(
+                f"{directory} does not hold what a replay saves ({type(error).__name__}: "
+                f"{error!s:.200}). Use an earlier checkpoint."
+            ) from error
+
+    def _load(self, directory: Path, manifest: dict[str, Any]) -> None:
         header = manifest["header"]
         self._require_layout(header["layout"], directory)
+        _require_order(header["head"], header["oldest"], directory)
         pairs = [leaf for leaf in self._obs.values() if isinstance(leaf, PairStore)]
         linked = [leaf for leaf in pairs if leaf.name not in manifest["arrays"]]
         absent = [name for leaf in linked for name in (leaf.name, leaf.next_name)]
@@ -582,3 +596,13 @@ def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
         for name, value in arrays.items()
         if name.startswith(start) and "/" not in name[len(start) :]
     }
+
+
+def _require_order(head: Any, oldest: Any, directory: Path) -> None:
+    """Refuse counts of rows that no replay comes to; a row is written once and then forgotten."""
+    for name, value, most in (("head", head, 2**53), ("oldest", oldest, head)):
+        if type(value) is not int or not 0 <= value <= most:
+            raise CorruptCheckpointError(
+                f"{directory}: the saved replay's {name} is {shown(value)}, which must be a whole "
+                f"number from 0 to {shown(most)}. Use an earlier checkpoint."
+            )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -176,6 +177,12 @@ def load_snapshot(
         _load_array(array, table["chunks"], files, manifest["chunk_bytes"], directory)
     found: dict[str, Array] = {}
     for name, entry in manifest["host_arrays"].items():
+        count = math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
+        if count != files[entry["file"]][0]:
+            raise CorruptCheckpointError(
+                f"{directory}: the array {name!r} has {count:,} bytes by its shape, and another "
+                f"number in its file. Use an earlier checkpoint."
+            )
         value = np.empty(entry["shape"], dtype=entry["dtype"])
         _read_into(directory, entry["file"], files, _bytes(value))
         found[name] = value

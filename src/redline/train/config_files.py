@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from redline.algos.registry import algorithm_label, declaration
 from redline.errors import ConfigError
 from redline.plain_files import CONFIG_LIMIT, read_plain
+from redline.plain_text import shown
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.presets import preset_config
 from redline.train.runs.outside_settings import (
@@ -50,6 +51,8 @@ OF_ONE_RUN = ("out", "name", "group", "tags")
 CODE = ("env", "env_backend", "collector", "callbacks")
 """Settings that may be `module:Name`."""
 
+_MOST_DOTS = 64  # in one key; settings have a section and a name
+_TOML_WORD = re.compile(r"""[\w-]+|"[^"\n]*"|'[^'\n]*'|\.|[ \t]+|[^\w]""")
 _EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -140,7 +143,7 @@ def given_settings(source: str | Path | RunConfig | Mapping[str, Any]) -> GivenS
     algorithm, preset = settings.pop("algorithm", None), settings.pop("preset", None)
     for word, value in (("algorithm", algorithm), ("preset", preset)):
         if value is not None and not isinstance(value, str):
-            raise ConfigError(f"{name}: {word}={value!r} is not a name. Give one.")
+            raise ConfigError(f"{name}: {word}={shown(value)} is not a name. Give one.")
     return GivenSettings(source=name, algorithm=algorithm, preset=preset, settings=settings)
 
 
@@ -281,7 +284,7 @@ def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
         inside = value if name in SECTIONS else {name: value}
         if not isinstance(inside, Mapping):
             raise ConfigError(
-                f"{source}: {name} must hold settings by their names, and is {value!r}."
+                f"{source}: {name} must hold settings by their names, and is {shown(value)}."
             )
         for each, setting in inside.items():
             if each in flat:
@@ -296,6 +299,8 @@ def _parsed(text: str, suffix: str) -> Any:
     Raises:
         ValueError: with the place where it goes wrong.
     """
+    if suffix == ".toml":
+        _refuse_deep_keys(text)
     parse = {".json": _from_json, ".toml": tomllib.loads}.get(suffix, _from_yaml)
     try:
         return parse(text)
@@ -311,18 +316,51 @@ def _from_json(text: str) -> Any:
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"{twice!r} stands twice in one object. Leave one of them out")
     return found
 
 
+def _refuse_deep_keys(text: str) -> None:
+    """Refuse TOML whose keys have thousands of dots: the parser takes their square in memory.
+
+    Raises:
+        ValueError: if there is such a key.
+    """
+    dots, last = 0, ""
+    for match in _TOML_WORD.finditer(text):
+        word = match[0]
+        if word.isspace() and word != "\n":
+            continue
+        if word == "." and last not in (".", ""):
+            dots += 1
+            if dots > _MOST_DOTS:
+                line = text.count("\n", 0, match.start()) + 1
+                raise ValueError(f"a key in line {line} has more than {_MOST_DOTS} dots")
+        elif last != ".":
+            dots = 0
+        last = word if word == "." or word[0].isalnum() or word[0] in "_-\"'" else ""
+
+
 def _from_yaml(text: str) -> Any:
-    """YAML, but 1e5 is a number, as in YAML 1.2, and a name that stands twice is refused."""
+    """YAML, but 1e5 is a number, as in YAML 1.2; names that stand twice and aliases are refused.
+
+    Aliases of aliases make millions of values out of a few lines.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
         """Loads plain data only."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                event = self.peek_event()
+                raise ValueError(
+                    f"line {event.start_mark.line + 1} has the alias *{event.anchor}, and a file "
+                    f"of settings may have none. Write the value itself."
+                )
+            return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from redline.errors import CheckpointError, CorruptCheckpointError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from redline.train.checkpoint.files import params_sha256
+from redline.train.checkpoint.files import open_tensors, params_sha256, write_tensors
 from redline.train.checkpoint.tree import decode_tree, encode_tree
 
 
@@ -372,3 +372,26 @@ def test_params_sha256_depends_on_names_dtypes_shapes_and_bytes() -> None:
         {"a": torch.zeros(2), "b": torch.ones(2)},
     ]
     assert len({params_sha256(variant) for variant in variants}) == len(variants)
+
+
+def test_a_tensor_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    """One of 50 MB that was named 24 times took 1.5 GB."""
+    write_tensors(tmp_path / "file", {"big": torch.zeros(3)})
+    with open_tensors(tmp_path / "file") as read:
+        assert read("big").tolist() == [0, 0, 0]
+        with pytest.raises(ValueError, match="'big' is named twice"):
+            read("big")
+
+
+def test_tensors_that_cannot_be_mapped_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("unable to mmap 3221225472 bytes: Cannot allocate memory (12)")
+
+    monkeypatch.setattr("redline.train.checkpoint.files.safe_open", full)
+    with (
+        pytest.raises(CorruptCheckpointError, match="cannot be taken into memory"),
+        open_tensors(tmp_path / "file"),
+    ):
+        pass

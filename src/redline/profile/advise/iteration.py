@@ -42,7 +42,7 @@ MIN_BURSTS = 4
 WIDE = 1.96  # standard deviations of a 95% interval
 MOST_THREADS = 4096
 LEARNING = ("backpropagation", "learning")
-SIMULATION = "simulation"
+SIMULATION, COMPILE = "simulation", "compile"
 BACKWARD = "torch._C._EngineBase.run_backward"
 
 __all__ = ["Iteration", "Part", "Time", "parts_between", "read_iteration"]
@@ -145,7 +145,7 @@ def read_iteration(session: Session | str | Path, summary: Summary | None = None
             _num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers
         )
     learned = np.concatenate([entries[place][name] for name in LEARNING])
-    edges = _steady(learned, own)
+    edges = _steady(_once_compiled(learned, entries[place][COMPILE], own), own)
     counts = np.histogram(own, edges)[0] * num_envs
     if counts.sum() < STRETCHES:
         raise ProfileError(
@@ -245,7 +245,7 @@ _READY = levels.LEVELS[levels.READY]
 
 def _entries(outlines: list[Outline]) -> list[dict[str, NDArray[np.int64]]]:
     """Per process when simulation and learning began, in order, ns since its base."""
-    names = dict.fromkeys((SIMULATION, *LEARNING, *UPDATES))
+    names = dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES))
     found: list[dict[str, list[NDArray[np.int64]]]] = [
         {name: [np.empty(0, np.int64)] for name in names} for _ in outlines
     ]
@@ -285,6 +285,20 @@ def _threads_of(process: Process) -> int:
 def _optimizers_of(process: Process) -> tuple[str, ...]:
     said = process.metadata.get("optimizers")
     return tuple(map(str, said)) if isinstance(said, list) else ()
+
+
+def _once_compiled(
+    learned: NDArray[np.int64], compiled: NDArray[np.int64], steps: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """When it learned after the compiler was last at work, if half of the env steps come then.
+
+    A program that compiles to its end is in no steady state, and is taken as it is.
+    """
+    if len(compiled) == 0:
+        return learned
+    after = learned[learned > compiled.max()]
+    enough = len(after) > 0 and 2 * int((steps > after.min()).sum()) >= len(steps)
+    return after if enough else learned
 
 
 def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -101,17 +101,33 @@ def write_tensors(path: Path, arrays: Mapping[str, Leaf]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Callable[[str], Tensor]]:
-    """Read a safetensors file: gives name -> tensor, each a copy of its own.
+    """Read a safetensors file: gives name -> tensor, each a copy of its own, and each once.
+
+    A state names every tensor once; one that is named again and again would fill the memory.
 
     Raises:
-        CorruptCheckpointError: if it is not a well-formed file.
+        CorruptCheckpointError: if it is not a well-formed file, too large to map, or a tensor is
+            asked for twice.
     """
+    taken: set[str] = set()
     try:
         with safe_open(path, framework="pt") as file:
-            # A copy: what safe_open gives is backed by the file, which may be deleted or cut.
-            yield lambda name: file.get_tensor(name).clone()
+
+            def read(name: str) -> Tensor:
+                if name in taken:
+                    raise ValueError(f"the array {name!r:.60} is named twice")
+                taken.add(name)
+                # A copy: what safe_open gives is backed by the file, which may be deleted or cut.
+                return file.get_tensor(name).clone()
+
+            yield read
     except SafetensorError as error:
         raise CorruptCheckpointError(f"{path} is not a safetensors file: {error}.") from error
+    except (RuntimeError, MemoryError) as error:  # torch cannot map it, or there is no memory
+        raise CorruptCheckpointError(
+            f"{path} cannot be taken into memory ({error!s:.200}). Use an earlier checkpoint, or a "
+            f"machine with more memory."
+        ) from error
 
 
 def check_file(path: Path, sha256: str, size_bytes: int) -> None:
