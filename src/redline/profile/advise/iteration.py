@@ -1,7 +1,7 @@
 """Time per env step of the process that learns, part by part, once it has started up.
 
-The steady state begins where the program first learns (or, if it never does, first simulates) and
-ends with its last env step. It is cut where bursts of learning begin (or, if there are none, into
+The steady state begins where the program first learns (or, if it never does, first simulates), after
+a compiler has done its work, and ends with its last env step. It is cut where bursts of learning begin (or, if there are none, into
 equal stretches), so that each stretch is whole iterations; a part's time per env step is
 sum(t) / sum(n) over them, and its interval is the jackknife's.
 """
@@ -45,7 +45,7 @@ LEARNING = ("backpropagation", "learning")
 SIMULATION, COMPILE = "simulation", "compile"
 BACKWARD = "torch._C._EngineBase.run_backward"
 
-__all__ = ["Iteration", "Part", "Time", "parts_between", "read_iteration"]
+__all__ = ["Iteration", "Part", "Time", "once_compiled", "parts_between", "read_iteration"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def read_iteration(session: Session | str | Path, summary: Summary | None = None
             _num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers
         )
     learned = np.concatenate([entries[place][name] for name in LEARNING])
-    edges = _steady(_once_compiled(learned, entries[place][COMPILE], own), own)
+    edges = _steady(once_compiled(learned, entries[place][COMPILE], own), own)
     counts = np.histogram(own, edges)[0] * num_envs
     if counts.sum() < STRETCHES:
         raise ProfileError(
@@ -287,7 +287,7 @@ def _optimizers_of(process: Process) -> tuple[str, ...]:
     return tuple(map(str, said)) if isinstance(said, list) else ()
 
 
-def _once_compiled(
+def once_compiled(
     learned: NDArray[np.int64], compiled: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """When it learned after the compiler was last at work, if half of the env steps come then.

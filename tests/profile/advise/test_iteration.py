@@ -1,0 +1,28 @@
+"""Where the steady state of a program begins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from redline.profile.advise.iteration import once_compiled
+
+
+@pytest.mark.parametrize(
+    ("compiled", "expected"),
+    [
+        ([], [10, 30, 50, 70, 90]),  # nothing was compiled
+        ([10, 12], [30, 50, 70, 90]),  # in the first update alone
+        ([10, 31], [50, 70, 90]),  # a second time; 5 of 10 env steps come after 50
+        ([10, 51], [10, 30, 50, 70, 90]),  # 3 of 10 would be left: no steady state
+        ([95], [10, 30, 50, 70, 90]),  # to the end
+    ],
+)
+def test_the_steady_state_begins_once_all_is_compiled(
+    compiled: list[int], expected: list[int]
+) -> None:
+    """Env steps at 5, 15, ..., 95; updates at 10, 30, ..., 90."""
+    learned = np.array([10, 30, 50, 70, 90], np.int64)
+    steps = np.arange(5, 100, 10, dtype=np.int64)
+    found = once_compiled(learned, np.array(compiled, np.int64), steps)
+    assert found.tolist() == expected
