@@ -1,9 +1,10 @@
 """Time per env step of the process that learns, part by part, once it has started up.
 
-The steady state begins where the program first learns (or, if it never does, first simulates), after
-a compiler has done its work, and ends with its last env step. It is cut where bursts of learning begin (or, if there are none, into
-equal stretches), so that each stretch is whole iterations; a part's time per env step is
-sum(t) / sum(n) over them, and its interval is the jackknife's.
+The steady state begins where the program first learns (or, if it never does, first simulates),
+after a compiler has done its work, and ends with its last env step. It is cut where bursts of
+learning begin (or, if there are none, into equal stretches), so that each stretch is whole
+iterations; a part's time per env step is sum(t) / sum(n) over them, and its interval is the
+jackknife's.
 """
 
 from __future__ import annotations
