@@ -48,7 +48,7 @@ def recording(mode: str, **options: Any) -> ProfileRecording:
 
 
 def _write_report(directory: Path, folder: Path, number: int) -> None:
-    from redline.profile.advise.report import page_advice
+    from redline.profile.advise.report import find_iteration, page_advice
     from redline.profile.analyse.shares import with_shares
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
@@ -58,6 +58,8 @@ def _write_report(directory: Path, folder: Path, number: int) -> None:
     session = open_session(directory)
     summary = with_shares(summarize(session), session)
     text, page = folder / f"report-{number}.txt", folder / f"report-{number}.html"
-    text.write_text(render_text(summary), encoding="utf-8")
-    page.write_text(render_html(session, summary, page_advice(session)), encoding="utf-8")
+    opening = find_iteration(session, summary)
+    text.write_text(render_text(summary, opening), encoding="utf-8")
+    advice = page_advice(session, summary)
+    page.write_text(render_html(session, summary, advice), encoding="utf-8")
     sys.stderr.write(f"profile: {text}, {page}\n")

@@ -12,11 +12,12 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import pytest
 import tyro
 import yaml
@@ -90,7 +91,21 @@ def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.fixture
+def own_registry() -> Iterator[None]:
+    """Environments that a page registers are gone after it: examples register the same names.
+
+    Libraries register theirs by words, when they are first imported; those stay.
+    """
+    before = set(gymnasium.registry)
+    yield
+    for name in set(gymnasium.registry) - before:
+        if callable(gymnasium.registry[name].entry_point):
+            del gymnasium.registry[name]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.usefixtures("own_registry")
 @pages_with("python", "error of")
 def test_python_runs(page: Path, folder: Path, small_budgets: None) -> None:
     namespace: dict[str, Any] = {"__name__": "snippet"}

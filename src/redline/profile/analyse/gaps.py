@@ -98,6 +98,8 @@ class Gaps:
         if not any(edge.steps for edge in self.edges):
             decides, module = np.where(after == WITHOUT, STEP, UPDATE), np.zeros_like(module)
             before = np.zeros_like(before)
+        named[module & (decides == STEP)] = numbers.get(INFERENCE, 0)
+        named[module & (decides == UPDATE)] = numbers[FORWARD]
         undecided = np.where(after == WITH, UPDATE, STEP)
         decides = np.where(decides == NOTHING, undecided, decides)
         collects = ((before == STEP) & (after == REPLAY)) | (after == LOADING)
@@ -105,8 +107,6 @@ class Gaps:
         named[gap] = numbers[COLLECTION]
         named[gap & learns] = numbers[LEARNING]
         named[gap & (times < self.first_ns)] = numbers[STARTUP]
-        named[module & (decides == STEP)] = numbers.get(INFERENCE, 0)
-        named[module & (decides == UPDATE)] = numbers[FORWARD]
         return _renamed(thread, own, named)
 
     def _around(

@@ -171,7 +171,7 @@ def _last_rows(path: Path) -> list[dict[str, str]]:
     """The last rows of progress.csv that are whole, from the end of a file of any length."""
     try:
         with open(open_plain(path / PROGRESS_FILE), "rb") as file:
-            header = read_row(file).decode(errors="replace")
+            header = read_row(file).decode()
             begin = file.tell()
             end = file.seek(0, os.SEEK_END)
             file.seek(max(begin, end - _TAIL_BYTES))
