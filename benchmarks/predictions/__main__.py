@@ -167,13 +167,15 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             f"| {name} | {row['remedy']} | {row['before_us']:,.0f} | {predicted} | {measured} | "
             f"{100 * error(row):+.1f}% | {row['verdict']} |"
         )
-    inside = sum(row["verdict"] == "inside" for row in rows.values())
-    mean = statistics.mean(abs(error(row)) for row in rows.values())
-    remedies = len({row["remedy"] for row in rows.values()})
+    told = [row for row in rows.values() if row["verdict"] != "unknown"]
+    inside = sum(row["verdict"] == "inside" for row in told)
+    mean = statistics.mean(abs(error(row)) for row in told) if told else 0.0
+    remedies = len({row["remedy"] for row in told})
     lines.append(
-        f"\n{inside} of {len(rows)} measured inside the predicted interval (wanted: "
+        f"\n{inside} of {len(told)} measured inside the predicted interval (wanted: "
         f"{WANTED_INSIDE:.0%}), {remedies} remedies, mean size of the error {mean:.1%} (wanted: at "
-        f"most {WANTED_ERROR:.0%}).\n"
+        f"most {WANTED_ERROR:.0%}). Where nothing was predicted and noise hides what was measured, "
+        "the verdict is unknown and counts for nothing.\n"
     )
     return "\n".join(lines)
 
