@@ -285,7 +285,7 @@ def _threads_of(process: Process) -> int:
 
 def _optimizers_of(process: Process) -> tuple[str, ...]:
     said = process.metadata.get("optimizers")
-    return tuple(map(str, said)) if isinstance(said, list) else ()
+    return tuple(map(str, cast(list[Any], said))) if isinstance(said, list) else ()
 
 
 def once_compiled(

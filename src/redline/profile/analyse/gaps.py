@@ -141,7 +141,8 @@ def _renamed(thread: Decoded, own: NDArray[np.uint32], named: NDArray[np.uint32]
     states: list[State | None] = list(thread.states)
     chosen = np.flatnonzero(named)
     pairs = own[chosen].astype(np.int64) << 32 | named[chosen]
-    for pair in np.unique(pairs).tolist():
+    found: list[int] = np.unique(pairs).tolist()
+    for pair in found:
         state = states[pair >> 32]
         if state is None:
             continue

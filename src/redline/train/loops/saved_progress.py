@@ -60,7 +60,7 @@ def algorithm_state(state: Mapping[str, Any], *parts: str) -> dict[str, Any]:
     Raises:
         CorruptCheckpointError: if it is missing, or a part of another kind; it names the part.
     """
-    found = state.get("algorithm")
+    found: Any = state.get("algorithm")
     _require(found, _is_table, "state.algorithm")
     for name in parts:
         _require(found.get(name), {_ANY: _is_tensor}, f"state.algorithm.{name}")
