@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.profiler.beside import measure_shares
+from benchmarks.profiler.importing import measure_imports
 from benchmarks.profiler.pairs import measure_pairs
 from benchmarks.profiler.programs import PROGRAMS, measure_programs
 from benchmarks.profiler.sweep import measure_sweep
@@ -60,11 +61,13 @@ def main() -> int:
     pairs.add_argument("--scale", type=float, default=1.0, help="times the steps of each program")
     pairs.add_argument("--only", nargs="+", metavar="PROGRAM", choices=NAMES, default=list(NAMES))
     pairs.add_argument("--fresh", action="store_true", help="forget what was recorded before")
+    imports = commands.add_parser("imports", help="what full mode adds to imports")
+    imports.add_argument("--pairs", type=int, default=5, help="unprofiled and recorded, in turn")
     table = commands.add_parser("table", help="write the tables of what is recorded")
     table.add_argument("--python-version", required=True, metavar="X.Y")
     sweep = commands.add_parser("sweep", help="analysis of a large session")
     sweep.add_argument("--events", type=int, default=10_000_000)
-    for each in (programs, light, full, shares, pairs, table, sweep):
+    for each in (programs, light, full, shares, pairs, imports, table, sweep):
         each.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     options = parser.parse_args()
     if options.command == "programs":
@@ -75,6 +78,8 @@ def main() -> int:
         measure_shares(options)
     elif options.command == "pairs":
         measure_pairs(options)
+    elif options.command == "imports":
+        measure_imports(options)
     elif options.command == "table":
         print(write_tables(options.out / f"python-{options.python_version}.json"))
     else:

@@ -23,7 +23,7 @@ from redline.profile.reader import Process
 ABSENT, WAITING, BUSY, READY = range(4)
 NOTHING: Stream = np.empty(0, np.int64), np.empty(0, np.uint32)
 
-__all__ = ["WaitSums", "Waits", "WaitsFor", "busy_together", "session_span", "waits"]
+__all__ = ["READY", "WaitSums", "Waits", "WaitsFor", "busy_together", "session_span", "waits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class WaitSums:
         self._found = [_Activity(process, {(ABSENT, ""): 0}) for process in processes]
         self._told_ns, self._end_ns = begin_ns, end_ns
         self._busy = np.zeros(len(processes) + 1, np.int64)
-        self._waits: dict[tuple[int, str], NDArray[np.int64]] = defaultdict(
+        self._waits: dict[tuple[int, int, str], NDArray[np.int64]] = defaultdict(
             lambda: np.zeros(2, np.int64)
         )
-        self._pairs: dict[tuple[int, str, int, str], int] = defaultdict(int)
+        self._pairs: dict[tuple[int, int, str, int, str], int] = defaultdict(int)
 
     def add(self, places: list[int], timelines: list[Timeline], until_ns: int) -> None:
         """The next slices of some processes, after which all are known up to a time."""
@@ -148,33 +148,43 @@ class WaitSums:
         waiter = self._found[place]
         table = sweep_streams([waiter.stream, anybody], [len(waiter.numbers), 2], begin, end)
         for (activity, operation), ns in zip(waiter.numbers, table, strict=True):
-            if activity == WAITING and ns.any():
-                self._waits[place, operation] += ns
+            if activity in (WAITING, READY) and ns.any():
+                self._waits[activity, place, operation] += ns
 
     def _add_pair(self, place: int, other: int, begin: int, end: int) -> None:
         waiter, worker = self._found[place], self._found[other]
         rows, others = waiter.rows, worker.rows
         sizes = [len(rows), len(others)]
         for (i, j), ns in held_together([waiter.stream, worker.stream], sizes, begin, end):
-            if rows[i][0] == WAITING and others[j][0] == BUSY:
-                self._pairs[place, rows[i][1], other, others[j][1]] += ns
+            activity, operation = rows[i]
+            if activity in (WAITING, READY) and others[j][0] == BUSY:
+                self._pairs[activity, place, operation, other, others[j][1]] += ns
 
     def busy_together(self) -> dict[int, int]:
         """{k: ns during which exactly k processes worked}."""
         return {k: ns for k, ns in enumerate(self._busy.tolist()) if ns}
 
-    def waits(self) -> tuple[list[Waits], list[WaitsFor]]:
-        """See `waits`."""
+    def waits(self, activity: int = WAITING) -> tuple[list[Waits], list[WaitsFor]]:
+        """See `waits`.
+
+        Args:
+            activity: WAITING, or READY: to run, but without a core.
+        """
 
         def who(place: int) -> tuple[str, int]:
             return self._found[place].process.name, self._found[place].process.pid
 
         totals = [
             Waits(*who(place), operation, int(ns.sum()), int(ns[0]))
-            for (place, operation), ns in sorted(self._waits.items(), key=lambda item: item[0])
+            for (kind, place, operation), ns in sorted(
+                self._waits.items(), key=lambda item: item[0]
+            )
+            if kind == activity
         ]
         pairs = [
-            WaitsFor(*who(i), a, *who(j), b, ns) for (i, a, j, b), ns in sorted(self._pairs.items())
+            WaitsFor(*who(i), a, *who(j), b, ns)
+            for (kind, i, a, j, b), ns in sorted(self._pairs.items())
+            if kind == activity
         ]
         totals.sort(key=lambda row: -row.waiting_ns)
         pairs.sort(key=lambda row: -row.both_ns)

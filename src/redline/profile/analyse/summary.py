@@ -7,13 +7,14 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.cells import Cells, CellSums, Key, operation_name
+from redline.profile.analyse.cells import Cells, CellSums, operation_name
+from redline.profile.analyse.corrected import Costs, Delays, correct, passed_on
 from redline.profile.analyse.correction import (
     WIDE,
     Cycle,
@@ -24,7 +25,7 @@ from redline.profile.analyse.correction import (
     prior_of,
 )
 from redline.profile.analyse.decoded import Stream
-from redline.profile.analyse.processes import Waits, WaitsFor, WaitSums, session_span
+from redline.profile.analyse.processes import READY, Waits, WaitsFor, WaitSums, session_span
 from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.stacks import (
@@ -54,7 +55,6 @@ from redline.profile.reader import Process, Session, open_session
 
 MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
 Charge = dict[tuple[str, str], tuple[int, str]]  # (phase, operation): callbacks, marked operation
-Costs = dict[tuple[str, str], tuple[float, float]]  # (phase, operation): ns, standard deviation
 
 __all__ = [
     "Cell",
@@ -283,11 +283,12 @@ def _summary(
         each.tell_limit()
     overhead, costs = _overhead(session, sums)
     is_corrected = any(estimate.corrected for estimate in overhead)
-    cells: list[Cell] = []
-    for each, cost in zip(sums, costs, strict=True):
-        cells += _cell_rows(each.process, each.cells, cost, is_corrected)
-    functions = [row for each in sums for row in _function_rows(each)]
     waiting, waiting_for = together.waits()
+    delays = _delays(sums, costs, together)
+    cells: list[Cell] = []
+    for each, cost, delay in zip(sums, costs, delays, strict=True):
+        cells += _cell_rows(each.process, each.cells, cost, delay, is_corrected)
+    functions = [row for each in sums for row in _function_rows(each)]
     seen = [(each.process, each.stacks) for each in sums if each.stacks is not None]
     gpu = [each for each in sums if each.windows]
     return Summary(
@@ -424,59 +425,16 @@ def _states_at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], stream[1]])[at].astype(np.int64)
 
 
-def correct(cells: Cells, costs: dict[tuple[str, str], float]) -> dict[Key, float]:
-    """Take the probe's cost out of the cells, ns.
-
-    It falls on the code that makes calls: on `python` of the same phase and operation first, on
-    that operation's other levels once nothing is left of it. Calibration blocks hold no such cost,
-    so they are split like what is left of the observed time near by.
-
-    Args:
-        cells: as recorded.
-        costs: {(phase, operation): ns}.
-    """
-    if not any(costs.values()):
-        return {key: float(ns) for key, ns in cells.time_ns.items()}
-    corrected = {key: float(ns) for key, ns in cells.observed_ns.items()}
-    by_operation: dict[tuple[str, str], list[Key]] = defaultdict(list)
-    for key in corrected:
-        by_operation[key[0], key[1]].append(key)
-    for operation, cost in costs.items():
-        rest = cost
-        keys = by_operation[operation]
-        for group in (
-            [key for key in keys if key[2] == levels.LEVELS[levels.PYTHON]],
-            [key for key in keys if key[2] not in ("python", "waiting", "ready")],
-        ):
-            whole = sum(corrected[key] for key in group)
-            taken = min(rest, whole)
-            for key in group if taken > 0 else []:
-                corrected[key] *= 1.0 - taken / whole  # exactly 0 where all is taken
-            rest -= taken
-    _add_hidden(corrected, cells)
-    return corrected
-
-
-def _add_hidden(corrected: dict[Key, float], cells: Cells) -> None:
-    """Add the calibration blocks to the observed time of which the probe's cost was taken."""
-    left = {key: corrected[key] / ns for key, ns in cells.observed_ns.items() if ns}
-    for part in cells.hidden:
-        weights = {key: ns * left.get(key, 1.0) for key, ns in part.nearby_ns.items()}
-        if not any(weights.values()):
-            weights = {key: float(ns) for key, ns in part.nearby_ns.items()}
-        whole = sum(weights.values())
-        for key, ns in weights.items():
-            corrected[key] = corrected.get(key, 0.0) + part.ns * ns / whole
-
-
-def _cell_rows(process: Process, cells: Cells, costs: Costs, is_corrected: bool) -> list[Cell]:
+def _cell_rows(
+    process: Process, cells: Cells, costs: Costs, delays: Delays, is_corrected: bool
+) -> list[Cell]:
     """With the interval of each cell: what is left at either end of the cost's own.
 
     Where the session is not corrected the interval still says what the probe may have cost.
     """
     low, middle, high = (
-        correct(cells, {key: max(mean + at * error, 0.0) for key, (mean, error) in costs.items()})
-        for at in (WIDE, 0.0, -WIDE)
+        correct(cells, _at(costs, deviations), _at(delays, deviations))
+        for deviations in (WIDE, 0.0, -WIDE)
     )
     rows: list[Cell] = []
     for key, ns in sorted(cells.time_ns.items(), key=lambda item: -item[1]):
@@ -486,6 +444,22 @@ def _cell_rows(process: Process, cells: Cells, costs: Costs, is_corrected: bool)
         bounds = min(ends) / 1e9, max(ends) / 1e9
         rows.append(Cell(process.name, process.pid, *key, ns / 1e9, shown / 1e9, *bounds))
     return rows
+
+
+def _delays(sums: list[_ProcessSums], costs: list[Costs], together: WaitSums) -> list[Delays]:
+    """What the probe in each process added to the waits of the others."""
+    cells = [(each.process.pid, each.cells) for each in sums]
+    waiting = passed_on(cells, costs, levels.WAITING, *together.waits())
+    ready = passed_on(cells, costs, levels.READY, *together.waits(READY))
+    return [a | b for a, b in zip(waiting, ready, strict=True)]
+
+
+K = TypeVar("K")
+
+
+def _at(costs: dict[K, tuple[float, float]], deviations: float) -> dict[K, float]:
+    """The costs, ns, so many standard deviations from the mean."""
+    return {key: max(mean + deviations * error, 0.0) for key, (mean, error) in costs.items()}
 
 
 def _process_row(sums: _ProcessSums) -> ProcessRow:

@@ -9,7 +9,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 | zero_grad | `zero_grad` of optimizers |
 | replay | adding to and sampling from the replay buffers of SB3, CleanRL and TorchRL |
 | learning, collection | `train` and `collect_rollouts` of SB3 |
-| data loading | the next batch of a `DataLoader` |
+| data loading | the next batch of a `DataLoader`, and what its workers do for it |
 | imports | modules that were not there yet |
 | logging | TensorBoard's writer, the logger of Stable-Baselines3, `log` of W&B runs |
 | inference, forward | outermost module calls with gradients off, and on: see `record.boundary` |
@@ -82,6 +82,8 @@ FRAMEWORK_CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("collect_rollouts",),
     ),
     ("data loading", "torch.utils.data.dataloader", "_BaseDataLoaderIter", ("__next__",)),
+    # In its worker processes, too.
+    ("data loading", "torch.utils.data._utils.fetch", "_BaseDatasetFetcher", ("fetch",)),
     ("logging", "wandb.sdk.wandb_run", "Run", ("log",)),
 )
 

@@ -1,0 +1,150 @@
+"""Cells without what the probe cost: its own time, and the waits that it made longer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TypeAlias
+
+from redline.profile import levels
+from redline.profile.analyse.cells import Cells, Key
+from redline.profile.analyse.processes import Waits, WaitsFor
+
+Operation: TypeAlias = tuple[str, str]  # phase and operation
+Costs: TypeAlias = dict[Operation, tuple[float, float]]  # ns, standard deviation
+
+Delayed: TypeAlias = tuple[str, str, str]  # phase, operation and level: waiting or ready
+Delays: TypeAlias = dict[Delayed, tuple[float, float]]  # ns, standard deviation
+
+PYTHON = levels.LEVELS[levels.PYTHON]
+IDLE = tuple(levels.LEVELS[level] for level in levels.IDLE)
+# Of a time that costs something there is at least so much left without the cost.
+MOST_OF_TIME = 0.95
+# Nothing says for sure that a wait was for those that worked meanwhile. So its interval reaches
+# from no correction to twice the likely one.
+UNSURE = 0.5
+
+__all__ = ["Costs", "Delays", "Operation", "correct", "passed_on"]
+
+
+def correct(
+    cells: Cells, costs: dict[Operation, float], delays: dict[Delayed, float] | None = None
+) -> dict[Key, float]:
+    """Take the probe's cost out of the cells, ns.
+
+    It falls on the code that makes calls: on `python` of the same phase and operation first, on
+    that operation's other levels once nothing is left of it. Calibration blocks hold no such cost,
+    so they are split like what is left of the observed time near by.
+
+    Args:
+        cells: as recorded.
+        costs: {(phase, operation): ns}.
+        delays: {(phase, operation, level): ns} of what others' costs made waits longer, see
+            `passed_on`.
+    """
+    delays = delays or {}
+    if not any(costs.values()) and not any(delays.values()):
+        return {key: float(ns) for key, ns in cells.time_ns.items()}
+    corrected = {key: float(ns) for key, ns in cells.observed_ns.items()}
+    by_operation: dict[Operation, list[Key]] = defaultdict(list)
+    for key in corrected:
+        by_operation[key[0], key[1]].append(key)
+    for operation, cost in costs.items():
+        keys = by_operation[operation]
+        python = [key for key in keys if key[2] == PYTHON]
+        rest = cost - _take(corrected, python, cost)
+        _take(corrected, [key for key in keys if key[2] not in (PYTHON, *IDLE)], rest)
+    for (*operation, level), cost in delays.items():
+        keys = by_operation[operation[0], operation[1]]
+        _take(corrected, [key for key in keys if key[2] == level], cost)
+    _add_hidden(corrected, cells)
+    return corrected
+
+
+def _take(corrected: dict[Key, float], keys: list[Key], cost: float) -> float:
+    """Take so many ns from some cells, in proportion; how many could be taken."""
+    whole = sum(corrected[key] for key in keys)
+    taken = min(cost, whole)
+    for key in keys if taken > 0 else []:
+        corrected[key] *= 1.0 - taken / whole  # exactly 0 where all is taken
+    return taken
+
+
+def _add_hidden(corrected: dict[Key, float], cells: Cells) -> None:
+    """Add the calibration blocks to the observed time of which the probe's cost was taken."""
+    left = {key: corrected[key] / ns for key, ns in cells.observed_ns.items() if ns}
+    for part in cells.hidden:
+        weights = {key: ns * left.get(key, 1.0) for key, ns in part.nearby_ns.items()}
+        if not any(weights.values()):
+            weights = {key: float(ns) for key, ns in part.nearby_ns.items()}
+        whole = sum(weights.values())
+        for key, ns in weights.items():
+            corrected[key] = corrected.get(key, 0.0) + part.ns * ns / whole
+
+
+def passed_on(
+    processes: list[tuple[int, Cells]],
+    costs: list[Costs],
+    level: int,
+    waits: list[Waits],
+    waits_for: list[WaitsFor],
+) -> list[Delays]:
+    """What the probe in one process added to the waits of another.
+
+    A process that waits while others work most often waits for what they do: a learner for its
+    workers' observations, a worker for the next action. One that is ready waits for the core that
+    they have. What the probe cost those meanwhile, the wait is longer. Where several worked at
+    once, the mean of their costs counts: they cost side by side, not one after the other.
+
+    Args:
+        processes: P process ids, each with its cells.
+        costs: [P] of each process's own time.
+        level: WAITING or READY.
+        waits: of that level, see `WaitSums.waits`.
+        waits_for: the same.
+
+    Returns:
+        [P] {(phase, operation, level): (ns, standard deviation)}.
+    """
+    rates = {
+        (pid, operation): rate
+        for (pid, cells), cost in zip(processes, costs, strict=True)
+        for operation, rate in _rates(cells, cost).items()
+    }
+    both: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in waits_for:
+        sums = both[row.waiter_pid, row.waiter_operation]
+        sums[0] += row.both_ns
+        sums[1] += row.both_ns * rates.get((row.worker_pid, row.worker_operation), 0.0)
+    longer = {
+        (row.pid, row.operation): (row.waiting_ns - row.nobody_busy_ns) * shared / together
+        for row in waits
+        for together, shared in [both[row.pid, row.operation]]
+        if together
+    }
+    name = levels.LEVELS[level]
+    return [_by_phase(pid, cells, name, longer) for pid, cells in processes]
+
+
+def _rates(cells: Cells, costs: Costs) -> dict[str, float]:
+    """The share of each operation's work that is the probe's."""
+    busy: dict[str, float] = defaultdict(float)
+    for (_, operation, level, _), ns in cells.time_ns.items():
+        busy[operation] += 0 if level in IDLE else ns
+    cost: dict[str, float] = defaultdict(float)
+    for (_, operation), (mean, _) in costs.items():
+        cost[operation] += mean
+    return {name: min(cost[name] / ns, MOST_OF_TIME) for name, ns in busy.items() if ns}
+
+
+def _by_phase(pid: int, cells: Cells, level: str, longer: dict[tuple[int, str], float]) -> Delays:
+    """An operation's waits, split over its phases as the waits themselves are."""
+    waiting: dict[Operation, float] = defaultdict(float)
+    whole: dict[str, float] = defaultdict(float)
+    for (phase, operation, own, _), ns in cells.time_ns.items():
+        if own == level:
+            waiting[phase, operation] += ns
+            whole[operation] += ns
+    found = {
+        key: longer.get((pid, key[1]), 0.0) * ns / whole[key[1]] for key, ns in waiting.items()
+    }
+    return {(*key, level): (ns, UNSURE * ns) for key, ns in found.items() if ns}

@@ -1,0 +1,99 @@
+"""What the probe in one process added to the waits of another, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from redline.profile import levels
+from redline.profile.analyse.cells import Cells
+from redline.profile.analyse.corrected import correct, passed_on
+from redline.profile.analyse.processes import Waits, WaitsFor
+
+LEARNER, FIRST, SECOND = 1, 2, 3
+
+
+def cells(times: dict[tuple[str, str, str], int]) -> Cells:
+    """Of (phase, operation, level)."""
+    found = {(*key, False): ns for key, ns in times.items()}
+    return Cells(found, found, [])
+
+
+def waits(operation: str, waiting_ns: int, nobody_busy_ns: int = 0) -> Waits:
+    return Waits("learner", LEARNER, operation, waiting_ns, nobody_busy_ns)
+
+
+def waits_for(operation: str, worker: int, both_ns: int) -> WaitsFor:
+    return WaitsFor("learner", LEARNER, operation, "worker", worker, "simulation", both_ns)
+
+
+def test_a_wait_is_shorter_by_what_the_probe_cost_the_worker() -> None:
+    """The worker works 1,000 ns, 250 of them the probe's: of 400 ns of waiting for it, 100 go."""
+    found = passed_on(
+        [
+            (LEARNER, cells({("", "simulation", "waiting"): 400})),
+            (FIRST, cells({("", "simulation", "python"): 1000, ("", "simulation", "waiting"): 7})),
+        ],
+        [{}, {("", "simulation"): (250.0, 10.0)}],
+        levels.WAITING,
+        [waits("simulation", 400)],
+        [waits_for("simulation", FIRST, 400)],
+    )
+    assert found == [{("", "simulation", "waiting"): (100.0, 50.0)}, {}]
+
+
+def test_workers_side_by_side_count_by_their_mean() -> None:
+    """One loses 10%, the other 30%, both work all the 500 ns: 20% of them go, not 40%."""
+    found = passed_on(
+        [
+            (LEARNER, cells({("", "simulation", "waiting"): 500})),
+            (FIRST, cells({("", "simulation", "python"): 1000})),
+            (SECOND, cells({("", "simulation", "python"): 1000})),
+        ],
+        [{}, {("", "simulation"): (100.0, 1.0)}, {("", "simulation"): (300.0, 1.0)}],
+        levels.WAITING,
+        [waits("simulation", 500)],
+        [waits_for("simulation", FIRST, 500), waits_for("simulation", SECOND, 500)],
+    )
+    assert found[0] == {("", "simulation", "waiting"): (pytest.approx(100.0), pytest.approx(50.0))}
+
+
+def test_what_nobody_worked_through_stays() -> None:
+    """Of 900 ns a worker fills 300, a quarter of it the probe's: 75 go, split over the phases
+    as 600 to 300. A wait in another operation, with nobody at work, stays as it is."""
+    found = passed_on(
+        [
+            (
+                LEARNER,
+                cells(
+                    {
+                        ("first", "simulation", "waiting"): 600,
+                        ("second", "simulation", "waiting"): 300,
+                        ("first", "other", "waiting"): 5000,
+                    }
+                ),
+            ),
+            (FIRST, cells({("", "simulation", "python"): 400})),
+        ],
+        [{}, {("", "simulation"): (100.0, 1.0)}],
+        levels.WAITING,
+        [waits("simulation", 900, 600), waits("other", 5000, 5000)],
+        [waits_for("simulation", FIRST, 300)],
+    )
+    assert found[0] == {
+        ("first", "simulation", "waiting"): (50.0, 25.0),
+        ("second", "simulation", "waiting"): (25.0, 12.5),
+    }
+
+
+def test_a_wait_is_taken_from_waiting_alone() -> None:
+    observed = {
+        ("", "simulation", "python", False): 100,
+        ("", "simulation", "waiting", False): 400,
+        ("", "simulation", "ready", False): 30,
+    }
+    corrected = correct(Cells(observed, observed, []), {}, {("", "simulation", "waiting"): 150.0})
+    assert corrected == {
+        ("", "simulation", "python", False): 100.0,
+        ("", "simulation", "waiting", False): 250.0,
+        ("", "simulation", "ready", False): 30.0,
+    }
