@@ -31,7 +31,9 @@ def main() -> None:
     parser.add_argument("env")
     parser.add_argument("--env-steps", type=int, required=True)
     parser.add_argument("--n-envs", type=int, default=1)
-    parser.add_argument("--subproc", action="store_true", help="each env in a process of its own")
+    parser.add_argument(
+        "--subproc", action=argparse.BooleanOptionalAction, help="each env in a process of its own"
+    )
     parser.add_argument("--optimizer", choices=("fused", "foreach"))
     parser.add_argument("--log-interval", type=int)
     parser.add_argument("--log-to", help="folder for CSV and TensorBoard files")

@@ -122,7 +122,8 @@ def summary(cells: list[Cell], **changes: Any) -> Summary:
 
 
 def test_who_waits_for_whom() -> None:
-    """Worker 8 is busy 3 of the 4 s in which it steps envs: idle a quarter."""
+    """Worker 8 is busy 3 of the 4 s in which it steps envs: idle a quarter. Waits for its start,
+    the longest, say nothing of the steady state."""
     found = summary(
         [
             cell(8, "simulation", "python", 3.0),
@@ -133,6 +134,8 @@ def test_who_waits_for_whom() -> None:
             WaitsFor("p7", 7, "logging", "p9", 9, "other", 5),
             WaitsFor("p7", 7, "simulation", "p8", 8, "simulation", 20),
             WaitsFor("p8", 8, "other", "p7", 7, "learning", 30),
+            WaitsFor("p7", 7, "startup", "p8", 8, "imports", 40),
+            WaitsFor("p7", 7, "simulation", "p8", 8, "imports", 41),
         ],
     )
     assert who_waits(found, 7, {8: 4.0}) == Waiting(

@@ -87,6 +87,24 @@ def test_buffers_and_vector_envs_are_paid_once_in_part() -> None:
     assert envs.before_us - envs.predicted_us == pytest.approx(306.25 + 35 + 43.75)
 
 
+def test_envs_in_this_process_take_what_the_workers_worked() -> None:
+    """Of 500 us of simulation 400 are waiting, for workers that take 60 us an env step: 60 to
+    1.2 * 60 + 100 = 172 us stay, 116 in the middle. So 384 of 1,400 us go."""
+    told = {**USUAL, "simulation": {"python": 100.0, "waiting": 400.0}}
+    workers = found(iteration(told, workers=4, num_envs=4, worker_busy_us=60.0))
+    assert workers["in-process"].predicted_us == pytest.approx(1400 - 384)
+    assert "without SubprocVecEnv" in workers["in-process"].how
+    assert "workers" not in workers
+    assert "in-process" not in found(iteration(USUAL))
+
+
+def test_slow_envs_stay_in_their_workers() -> None:
+    """2,000 us of a worker for each env step would take longer here than the 500 of waiting."""
+    told = {**USUAL, "simulation": {"python": 100.0, "waiting": 400.0}}
+    slow = found(iteration(told, workers=4, num_envs=4, worker_busy_us=2000.0))["in-process"]
+    assert not slow.known or slow.predicted_us > slow.before_us
+
+
 def test_a_fused_step_touches_the_optimizer_only() -> None:
     """Of 100 us 25 to 60 stay (the square root of 0.36): 57.5 are saved."""
     it = iteration(USUAL, optimizer_us=100.0)
@@ -199,6 +217,8 @@ def test_the_text_names_the_largest_first_and_the_json_is_plain() -> None:
         ("python a.py --n-envs 1", "python a.py --n-envs 8", "envs"),
         ("python a.py", "env OMP_NUM_THREADS=1 python a.py", "threads"),
         ("python a.py", "python a.py --vec subproc", "workers"),
+        ("python a.py --vec subproc", "python a.py", "in-process"),
+        ("python a.py --subproc", "python a.py --no-subproc", "in-process"),
         ("python a.py", "python b.py", None),
     ],
 )

@@ -24,6 +24,7 @@ from redline.profile.record.options import Options
 
 # Words by which the second command differs from the first, and the remedy that they stand for.
 WORDS = (
+    (("dummyvec", "no-subproc", "serialenv"), "in-process"),
     (("subproc", "worker", "asyncvector"), "workers"),
     (("n_envs", "n-envs", "num_envs", "num-envs"), "envs"),
     (("fused",), "fused"),
@@ -84,7 +85,8 @@ def remedy_between(before: str, after: str) -> str | None:
     for known, remedy in WORDS:
         if any(word in added for word in known):
             return remedy
-    return None
+    removed = " ".join(word for word in first if word not in words).lower()
+    return "in-process" if "subproc" in removed or "asyncvector" in removed else None
 
 
 def check(

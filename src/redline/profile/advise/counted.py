@@ -73,14 +73,20 @@ def count_updates(
 
 
 def who_waits(summary: Summary, pid: int, workers_s: dict[int, float]) -> Waiting:
-    """For whom a process waits.
+    """For whom a process waits, once they all have started up.
 
     Args:
         summary: of the session.
         pid: of the process that waits.
         workers_s: {pid: seconds from the first env step to the last} of those that simulate for it.
     """
-    rows = [row for row in summary.waits_for if row.waiter_pid == pid]
+    rows = [
+        row
+        for row in summary.waits_for
+        if row.waiter_pid == pid
+        and row.waiter_operation not in START_UP
+        and row.worker_operation not in START_UP
+    ]
     longest = max(rows, key=lambda row: row.both_ns, default=None)
     busy_s = sum(
         cell.corrected_s

@@ -169,6 +169,25 @@ def _workers(it: Iteration, rates: Rates | None) -> Change | None:
     )
 
 
+def _in_process(it: Iteration, rates: Rates | None) -> Change | None:
+    busy, simulation = it.worker_busy_us, it.part("simulation")
+    if not it.workers or not busy > 0:
+        return None
+    # One after another, and around them the vector env's Python: what it is for workers at most.
+    after = Range(busy, 1.2 * busy + simulation.level("python"))
+    return Change(
+        Range(simulation.time.us - after.high, simulation.time.us - after.low),
+        f"an env step takes {busy:.0f} us of a worker (measured here), and no message is sent",
+        {
+            "SB3": "make_vec_env(...) without SubprocVecEnv",
+            "CleanRL": "gym.vector.SyncVectorEnv instead of AsyncVectorEnv",
+            "TorchRL": "SerialEnv instead of ParallelEnv",
+            "Redline": "--collector serial",
+            "": "gymnasium.vector.SyncVectorEnv",
+        },
+    )
+
+
 def _overlap(it: Iteration, rates: Rates | None) -> Change | None:
     learning = it.us("backpropagation", "learning", "replay", "forward", "zero_grad")
     collecting = it.us("simulation", "inference", "collection")
@@ -357,6 +376,7 @@ Remedy = Callable[[Iteration, Rates | None], Change | None]
 REMEDIES: dict[str, tuple[str, Remedy]] = {
     "envs": (f"{ENVS} envs per process: inference in batches", _more_envs),
     "workers": ("env workers: simulate in several processes", _workers),
+    "in-process": ("all envs in this process, without workers", _in_process),
     "overlap": ("collect while learning", _overlap),
     "fused": ("a fused optimizer", _fused),
     "foreach": ("a foreach optimizer", _foreach),
