@@ -6,11 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redline.profile import levels
 from redline.profile.analyse import scheduling
 from redline.profile.analyse.decoded import Decoded, State
-from redline.profile.analyse.scheduling import Ticks, scheduled, sleepy
+from redline.profile.analyse.scheduling import Ticks, _ticks, scheduled, sleepy
 from redline.profile.analyse.timeline import _both, _leading
 
 MS = 1_000_000
@@ -73,6 +75,33 @@ def test_a_thread_that_is_gone_is_left_alone() -> None:
     }
     after = [number for t, number in zip(*made.stream, strict=True) if t >= 4 * MS]
     assert [made.states[number] for number in after] == [None] * len(after)
+
+
+def test_a_long_wait_for_a_core_fills_all_ticks_that_it_lasted() -> None:
+    """Ticks of 10; 2 of work in the first, 3 in the third, which tells of 25 on the run queue: 7
+    of them fit into it, 10 into the one before, 8 into the first. Nobody slept."""
+    told = _ticks(np.array([0, 10, 20, 30]), {1: (2, 0), 3: (3, 25)}, 0)
+    assert told.ready_ns.tolist() == [8, 10, 7]
+    assert told.slept_ns.tolist() == [0, 0, 0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 25), st.integers(0, 60)), min_size=1))
+def test_time_on_the_run_queue_lies_where_there_is_room_for_it(
+    looks: list[tuple[int, int, int]],
+) -> None:
+    """Each tick's (length, CPU time, told time on the run queue): every unit told goes to the last
+    tick with room, up to the one that tells it."""
+    length, ran, told = zip(*looks, strict=True)
+    room = [max(a - b, 0) for a, b in zip(length, ran, strict=True)]
+    wanted = [0] * len(looks)
+    for i in reversed(range(len(looks))):
+        for _ in range(told[i]):
+            free = [j for j in range(i + 1) if wanted[j] < room[j]]
+            if free:
+                wanted[free[-1]] += 1
+    rows = {i + 1: (ran[i], told[i]) for i in range(len(looks))}
+    found = _ticks(np.concatenate([[0], np.cumsum(length)]), rows, 0)
+    assert found.ready_ns.tolist() == wanted
 
 
 def test_sleepy_ticks_are_those_slept_for_a_fifth_or_more() -> None:

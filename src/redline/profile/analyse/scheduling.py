@@ -95,20 +95,20 @@ def _rows(
 def _ticks(times: NDArray[np.int64], rows: dict[int, tuple[int, int]], first: int) -> Ticks:
     """Of one thread, from its first look on.
 
-    Time on the run queue is told once it is over: what is more than fits goes to the tick before.
+    Time on the run queue is told once it is over: what is more than fits goes to the ticks before.
     """
     begin, end = times[first:-1], times[first + 1 :]
     ran, ready = np.zeros((2, len(begin)), np.int64)
     for tick, (ran_ns, ready_ns) in rows.items():
         if 0 <= tick - first - 1 < len(begin):
             ran[tick - first - 1], ready[tick - first - 1] = ran_ns, ready_ns
-    length = end - begin
-    for i in np.flatnonzero(ready > length - ran)[::-1].tolist():
-        fits = max(int(length[i] - ran[i]), 0)
-        if i > 0:
-            ready[i - 1] += ready[i] - fits
-        ready[i] = fits
-    return Ticks(begin, end, ran, ready)
+    room = np.maximum(end - begin - ran, 0)
+    fitting, rest = ready.tolist(), 0
+    for i, fits in reversed(list(enumerate(room.tolist()))):
+        told = fitting[i] + rest
+        fitting[i] = min(told, fits)
+        rest = told - fitting[i]
+    return Ticks(begin, end, ran, np.array(fitting, np.int64))
 
 
 def sleepy(ticks: Ticks) -> Stream:
