@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from redline.errors import SessionError
-from redline.profile import layout, reader
+from redline.profile import layout
 from redline.profile.analyse.samples import read_machine_samples
+from redline.profile.read import framing
 from redline.profile.reader import open_session, read_rows, regular_size
 from tests.profile.test_odd_sessions import END, START, report, write_session
 
@@ -164,7 +165,7 @@ def test_a_pyarrow_that_does_not_fit_numpy_is_named(
     def no_pyarrow(name: str) -> None:
         raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")
 
-    monkeypatch.setattr("redline.profile.reader.import_module", no_pyarrow)
+    monkeypatch.setattr("redline.profile.read.framing.import_module", no_pyarrow)
     with pytest.raises(SessionError, match=r"found 1\.26\.4\)\. Install one that fits: pip"):
         read_rows(tmp_path / "thread-1.arrows")
 
@@ -174,7 +175,7 @@ def test_batches_are_read_alike_with_and_without_the_library(
 ) -> None:
     """As the recorder frames them, with some in between as another writer would, and torn."""
     path = tmp_path / "thread-00000.arrow"
-    schema, header_of = reader._framing()
+    schema, header_of = framing.recorder_framing()
     text = bytearray(schema)
     rows = [0, 1, 2, 7, 4096, 3]
     for number in rows:
@@ -182,13 +183,13 @@ def test_batches_are_read_alike_with_and_without_the_library(
         text += bytes(-4 * number % 8) + np.full(number, 20, np.uint16).tobytes()
         text += bytes(-2 * number % 8)
     path.write_bytes(text)
-    assert [len(codes) for _, codes, _ in reader._framed(path)] == rows
+    assert [len(codes) for _, codes, _ in framing.framed_batches(path)] == rows
     whole = read_rows(path)
     for cut in (len(text), len(text) - 1, len(text) - 30, len(text) // 2, 200, 100, 0):
         path.write_bytes(text[:cut])
         quick = read_rows(path)
         with monkeypatch.context() as patch:
-            patch.setattr(reader, "_framing", lambda: (b"", None))
+            patch.setattr(framing, "recorder_framing", lambda: (b"", None))
             slow = read_rows(path)
         assert quick.deltas.tolist() == slow.deltas.tolist()
         assert quick.codes.tolist() == slow.codes.tolist()
@@ -200,10 +201,10 @@ def test_batches_are_read_alike_with_and_without_the_library(
 def test_a_batch_that_the_recorder_did_not_frame_goes_to_the_library(tmp_path: Path) -> None:
     """A count that its buffers cannot hold is refused there, with what comes before it kept."""
     path = tmp_path / "thread-00000.arrow"
-    schema, header_of = reader._framing()
+    schema, header_of = framing.recorder_framing()
     good = header_of(4) + bytes(16) + np.full(4, 20, np.uint16).tobytes()
     bad = bytearray(good)
-    bad[reader.ROWS_PLACE] = 40
+    bad[framing.ROWS_PLACE] = 40
     path.write_bytes(schema + good + bytes(bad))
     shard = read_rows(path)
     assert len(shard.codes) == 4
