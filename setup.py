@@ -15,7 +15,7 @@ import sys
 from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
-NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters")
+NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters", "generators")
 INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"
 # Where the tensor library's threads are looked for; other systems have no such library.
