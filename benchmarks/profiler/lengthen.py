@@ -20,9 +20,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile import layout
+from redline.profile import _sweep, layout
 from redline.profile.analyse.decoded import row_times
-from redline.profile.read.framing import BATCH_ROWS, recorder_framing
+from redline.profile.read.framing import BATCH_ROWS
 from redline.profile.read.shards import Rows, read_rows
 from redline.profile.reader import Process, open_session
 from redline.profile.seal import seal
@@ -58,7 +58,7 @@ def lengthen(short: Path, long: Path, rows: int, operation: str) -> int:
     times_over = max(-(-(rows - len(shard.codes)) // (last - first)), 0) + 1
     step_ns = end_ns - begin_ns
     with (directory / source.name).open("wb") as file:
-        file.write(recorder_framing()[0])
+        file.write(_sweep.arrow_schema())
         everything = shard.deltas, shard.codes
         _write(file, everything, slice(0, first), times, 0)
         for turn in range(times_over):
@@ -96,7 +96,7 @@ def _write(
 def _batch(file: BinaryIO, deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> None:
     for at in range(0, len(codes), BATCH_ROWS):
         part = deltas[at : at + BATCH_ROWS].tobytes(), codes[at : at + BATCH_ROWS].tobytes()
-        file.write(recorder_framing()[1](len(part[1]) // 2))
+        file.write(_sweep.arrow_header(len(part[1]) // 2))
         for column in part:
             file.write(column + bytes(-len(column) % 8))
 
@@ -107,7 +107,7 @@ def _lengthen_ticks(process: Process, directory: Path, between: range, times_ove
         return
     times = row_times((shard.deltas, shard.codes))
     with (directory / layout.SCHEDULER_SHARD).open("wb") as file:
-        file.write(recorder_framing()[0])
+        file.write(_sweep.arrow_schema())
         for part, later_ns in _turns(times, between, times_over):
             deltas, codes = shard.deltas[part].copy(), shard.codes[part]
             anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from redline.errors import SessionError
-from redline.profile import layout
+from redline.profile import _sweep, layout
 from redline.profile.analyse.samples import read_machine_samples
 from redline.profile.read import framing
 from redline.profile.reader import open_session, read_rows, regular_size
 from tests.profile.test_odd_sessions import END, START, report, write_session
 
+ROWS_PLACE = 72  # in the header of a batch, see csrc/arrow_stream.h
 ROWS = {
     "delta_ns": pa.array([0, 0, 7], pa.uint32()),
     "code": pa.array([layout.CODE_HIGH, layout.CODE_ANCHOR, layout.CODE_STEP], pa.uint16()),
@@ -175,7 +176,7 @@ def test_batches_are_read_alike_with_and_without_the_library(
 ) -> None:
     """As the recorder frames them, with some in between as another writer would, and torn."""
     path = tmp_path / "thread-00000.arrow"
-    schema, header_of = framing.recorder_framing()
+    schema, header_of = _sweep.arrow_schema(), _sweep.arrow_header
     text = bytearray(schema)
     rows = [0, 1, 2, 7, 4096, 3]
     for number in rows:
@@ -183,7 +184,8 @@ def test_batches_are_read_alike_with_and_without_the_library(
         text += bytes(-4 * number % 8) + np.full(number, 20, np.uint16).tobytes()
         text += bytes(-2 * number % 8)
     path.write_bytes(text)
-    assert [len(codes) for _, codes, _ in framing.framed_batches(path)] == rows
+    ((deltas, codes, end),) = framing.framed_batches(path)
+    assert (len(deltas), len(codes), end) == (sum(rows), sum(rows), len(text))
     whole = read_rows(path)
     for cut in (len(text), len(text) - 1, len(text) - 30, len(text) // 2, 200, 100, 0):
         path.write_bytes(text[:cut])
@@ -201,10 +203,10 @@ def test_batches_are_read_alike_with_and_without_the_library(
 def test_a_batch_that_the_recorder_did_not_frame_goes_to_the_library(tmp_path: Path) -> None:
     """A count that its buffers cannot hold is refused there, with what comes before it kept."""
     path = tmp_path / "thread-00000.arrow"
-    schema, header_of = framing.recorder_framing()
+    schema, header_of = _sweep.arrow_schema(), _sweep.arrow_header
     good = header_of(4) + bytes(16) + np.full(4, 20, np.uint16).tobytes()
     bad = bytearray(good)
-    bad[framing.ROWS_PLACE] = 40
+    bad[ROWS_PLACE] = 40
     path.write_bytes(schema + good + bytes(bad))
     shard = read_rows(path)
     assert len(shard.codes) == 4

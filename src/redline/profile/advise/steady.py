@@ -16,7 +16,7 @@ from redline.errors import ProfileError
 from redline.profile.advise.counted import UPDATES
 from redline.profile.analyse.summary import Summary
 from redline.profile.analyse.timeline import Timeline
-from redline.profile.analyse.transitions import entry_times
+from redline.profile.analyse.transitions import begins_of, times_of_begins
 from redline.profile.reader import Process, Session
 
 STRETCHES = 20  # at most, or exactly where learning comes in no bursts
@@ -43,20 +43,21 @@ class Entries:
     """
 
     def __init__(self, processes: list[Process]) -> None:
-        names = dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES))
-        self._found: list[dict[str, list[NDArray[np.int64]]]] = [
-            {name: [np.empty(0, np.int64)] for name in names} for _ in processes
+        self._names = list(dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES)))
+        self._begins = [[begins_of(process, name) for name in self._names] for process in processes]
+        self._found: list[list[list[NDArray[np.int64]]]] = [
+            [[np.empty(0, np.int64)] for _ in self._names] for _ in processes
         ]
 
     def add(self, place: int, timeline: Timeline) -> None:
         """The next slice of the process at this place."""
-        for name, times in self._found[place].items():
-            times.append(entry_times(timeline, name))
+        for begins, times in zip(self._begins[place], self._found[place], strict=True):
+            times.append(times_of_begins(timeline, begins))
 
     def found(self) -> list[dict[str, NDArray[np.int64]]]:
         """Per process and operation the times, in order, ns since the process's base."""
         return [
-            {name: np.concatenate(times) for name, times in each.items()} for each in self._found
+            dict(zip(self._names, map(np.concatenate, each), strict=True)) for each in self._found
         ]
 
 

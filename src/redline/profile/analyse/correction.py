@@ -220,21 +220,22 @@ class CycleSeeker:
         self._cpu += thread.special_values[special == layout.CODE_CPU].tolist()
         edges = [begin_ns, *times, until_ns]
         places = [0, *rows.tolist(), len(codes)]
+        called = _Callbacks(self._process, thread)
         for k, (begin, end) in enumerate(pairwise(edges)):
             if k > 0:
                 self._observed.append(bool(codes[places[k]] == layout.CODE_PROBE_ON))
                 self._blocks.append(_Open())
             if self._blocks and not self._settles(len(self._blocks) - 1):
-                self._see(self._blocks[-1], thread, begin, end, codes[places[k] : places[k + 1]])
+                block = self._blocks[-1]
+                _add_parts(block.parts, self._process, thread, begin, end)
+                called.add_to(block.parts, begin, end)
+                self._count_ends(block, codes[places[k] : places[k + 1]])
 
     def _settles(self, place: int) -> bool:
         """Whether this follows a switch: its first marker differs in state from the one before."""
         return place > 0 and self._observed[place] != self._observed[place - 1]
 
-    def _see(
-        self, block: _Open, thread: Decoded, begin: int, end: int, codes: NDArray[np.uint16]
-    ) -> None:
-        _add_parts(block.parts, self._process, thread, begin, end)
+    def _count_ends(self, block: _Open, codes: NDArray[np.uint16]) -> None:
         counts = np.bincount(codes, minlength=2 * layout.MAX_IDS)
         block.is_paused |= bool(counts[layout.CODE_WINDOW_OFF])
         for code, name in self._ends.items():
@@ -287,12 +288,36 @@ def _add_parts(
                 part.python_ns += int(held[number])
             elif state.level == levels.WAITING:
                 part.waiting_ns += int(held[number])
-    chosen = thread.special_codes == layout.CODE_CALLBACKS
-    chosen &= (thread.special_times >= begin) & (thread.special_times < end)
-    own = np.searchsorted(times, thread.special_times[chosen], side="right") - 1
-    for place, callbacks in zip(own.tolist(), thread.special_values[chosen].tolist(), strict=True):
-        state = thread.states[int(numbers[place])] if place >= 0 else None
-        parts[_name(process, state.marked if state else NOT_MARKED)].callbacks += callbacks
+
+
+class _Callbacks:
+    """The callbacks of a slice, and the marked operation that each count of them belongs to.
+
+    Args:
+        process: it belongs to.
+        thread: the slice.
+    """
+
+    def __init__(self, process: Process, thread: Decoded) -> None:
+        chosen = thread.special_codes == layout.CODE_CALLBACKS
+        self._times, self._values = thread.special_times[chosen], thread.special_values[chosen]
+        outside = _name(process, NOT_MARKED)
+        of_state = [_name(process, s.marked) if s else outside for s in thread.states]
+        self._names = list(dict.fromkeys([outside, *of_state]))
+        places = np.array([self._names.index(name) for name in of_state], np.int64)
+        times, numbers = thread.stream
+        at = np.searchsorted(times, self._times, side="right") - 1
+        self._which = np.zeros(len(at), np.int64)
+        self._which[at >= 0] = places[numbers[at[at >= 0]]]
+
+    def add_to(self, parts: defaultdict[str, Part], begin: int, end: int) -> None:
+        """Those between two times."""
+        first, last = np.searchsorted(self._times, [begin, end])
+        which = self._which[first:last]
+        sums = np.zeros(len(self._names), np.int64)
+        np.add.at(sums, which, self._values[first:last])
+        for place in np.flatnonzero(np.bincount(which)).tolist():
+            parts[self._names[place]].callbacks += int(sums[place])
 
 
 def _name(process: Process, number: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from redline.profile.read.regular import regular_size
 
 ROW_BYTES = 6  # uint32 and uint16
 READ_BYTES = 1 << 20  # of a file, at once
-HEADER_BYTES, ROWS_PLACE, BATCH_ROWS = 192, 72, 1 << 15  # of batches, see csrc/arrow_stream.h
-ROWS_IN_HEADER = struct.Struct("<Q")
+BATCH_ROWS = 1 << 15  # at most, as the recorder writes them
+LONGEST_BATCH = 192 + ROW_BYTES * BATCH_ROWS  # bytes; see csrc/arrow_stream.h
 MAP_BYTES = 1 << 25  # of a file, mapped at once: what is mapped counts as memory in use
 
 __all__ = ["framed_batches", "is_compressed", "library_batches", "pyarrow", "recorder_framing"]
@@ -43,46 +43,36 @@ def pyarrow() -> Any:
 
 
 @cache
-def recorder_framing() -> tuple[bytes, Callable[[int], bytes]]:
-    """What the recorder writes at the beginning of a file, and before a batch of so many rows."""
+def recorder_framing() -> tuple[bytes, Callable[[bytes, int], tuple[bytes, bytes, int]]]:
+    """What the recorder writes at the beginning of a file, and what takes its batches apart."""
     try:
         from redline.profile import _sweep
     except ImportError:  # such files are read by the library as well, only slower
-        return b"", lambda rows: b""
-    return _sweep.arrow_schema(), lru_cache(1 << 14)(_sweep.arrow_header)
+        return b"", lambda data, most: (b"", b"", 0)
+    return _sweep.arrow_schema(), _sweep.unframe
 
 
 def framed_batches(path: Path) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.uint16], int]]:
-    """The batches at the beginning of a file that are framed to the byte as the recorder does it.
+    """The rows at the beginning of a file that are framed to the byte as the recorder does it.
 
-    Each with the place of its end. They are most of a file, and of some hundred rows each: reading
-    them through the library would take most of a report's time.
+    Some at once, with the place of their end. They are most of a file, in batches of some hundred
+    rows each: reading them through the library would take most of a report's time.
     """
-    schema, header_of = recorder_framing()
+    schema, unframe = recorder_framing()
     regular_size(path)
     with path.open("rb") as file:
         if not schema or file.read(len(schema)) != schema:
             return
-        begin, data, at = len(schema), file.read(READ_BYTES), 0
-        while len(data) >= at + HEADER_BYTES:
-            (rows,) = ROWS_IN_HEADER.unpack_from(data, at + ROWS_PLACE)
-            if rows > BATCH_ROWS or data[at : at + HEADER_BYTES] != header_of(rows):
-                return
-            first, second = at + HEADER_BYTES, at + HEADER_BYTES + (4 * rows + 7 & ~7)
-            end = second + (2 * rows + 7 & ~7)
-            if end > len(data):
-                begin, data, at = begin + at, data[at:] + file.read(READ_BYTES), 0
-                if len(data) < end - (first - HEADER_BYTES):
-                    return
-                continue
-            at = end
-            yield (
-                np.frombuffer(data, np.uint32, rows, first),
-                np.frombuffer(data, np.uint16, rows, second),
-                begin + end,
-            )
-            if len(data) < at + HEADER_BYTES:
-                begin, data, at = begin + at, data[at:] + file.read(READ_BYTES), 0
+        begin, data = len(schema), file.read(READ_BYTES)
+        while True:
+            deltas, codes, end = unframe(data, BATCH_ROWS)
+            begin += end
+            if codes:
+                yield np.frombuffer(deltas, np.uint32), np.frombuffer(codes, np.uint16), begin
+            more = file.read(READ_BYTES)
+            if not more or len(data) - end > LONGEST_BATCH:
+                return  # what is left is cut short, or framed by somebody else
+            data = data[end:] + more
 
 
 def library_batches(path: Path, at: int, rows: int) -> Iterator[Any]:

@@ -170,7 +170,10 @@ class CallBins:
     """
 
     def __init__(self, ids: list[int], edges_ns: NDArray[np.int64]) -> None:
-        self._ids, self._edges_ns = np.array(ids, np.uint16), edges_ns
+        self._edges_ns = edges_ns
+        self._is_shown = np.zeros(2 * layout.MAX_IDS, bool)  # by code
+        for each in ids:
+            self._is_shown[2 * each : 2 * each + 2] = True
         # What begins at the very end counts, too.
         self._until = np.append(edges_ns[:-1], edges_ns[-1] + 1)
         zeros = np.zeros(len(edges_ns) - 1, np.int64)
@@ -183,7 +186,7 @@ class CallBins:
             codes = thread.rows[1]
             is_stop = (codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)
             stops = thread.times_of(np.flatnonzero(is_stop))
-            chosen = np.flatnonzero(np.isin(codes >> 1, self._ids))
+            chosen = np.flatnonzero(self._is_shown[codes])
             chosen = chosen[np.argsort(codes[chosen] >> 1, kind="stable")]
             times, codes = thread.times_of(chosen), codes[chosen]
             for each, found in self._found.items():
@@ -246,7 +249,7 @@ def _paired(
 
     A stop ends what is open; a lone end is no call.
     """
-    depth = np.cumsum(np.where(is_begin, 1, -1))
+    depth = np.cumsum(2 * is_begin.view(np.int8) - 1, dtype=np.int32)
     if not opened and (len(depth) == 0 or (depth.min() >= 0 and depth[-1] == 0)):
         return times[is_begin], times[~is_begin], []
     pairs: list[tuple[int, int]] = []
