@@ -80,14 +80,18 @@ def _write(
     file: BinaryIO, rows: Rows, part: slice, times: NDArray[np.int64], later_ns: int
 ) -> None:
     """Some rows, shifted in time, in batches that begin with an absolute time."""
-    for at in range(part.start, part.stop, ROWS_OF_BATCH):
-        upto = min(at + ROWS_OF_BATCH, part.stop)
+    upto = part.start
+    while upto < part.stop:
+        at, upto = upto, min(upto + ROWS_OF_BATCH, part.stop)
+        upto -= int(rows[1][upto - 1] == layout.CODE_HIGH)  # its number follows in the next row
         deltas, codes = rows[0][at:upto].copy(), rows[1][at:upto]
         anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
         anchors = anchors[anchors > 0]
         absolute = (deltas[anchors - 1].astype(np.int64) << 32) + deltas[anchors] + later_ns
         deltas[anchors - 1], deltas[anchors] = absolute >> 32, absolute & 0xFFFFFFFF
         begin = int(times[at - 1]) + later_ns if at else 0
+        if at == part.start and at:  # what comes before it here is another row than before it there
+            begin, deltas[0] = int(times[at]) + later_ns, 0
         head = np.array([begin >> 32, begin & 0xFFFFFFFF], np.uint32)
         marks = np.array([layout.CODE_HIGH, layout.CODE_ANCHOR], np.uint16)
         _batch(file, np.concatenate([head, deltas]), np.concatenate([marks, codes]))

@@ -1,4 +1,4 @@
-"""Types of the sweeps in C: `csrc/sweep.c`, `decode.c`, `batches.c` and `ticks.c`."""
+"""Types of the sweeps in C: `csrc/sweep.c`, `decode.c`, `batches.c`, `ticks.c` and `calls.c`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,3 +34,11 @@ def lay(
     how: tuple[int, int, int, int],
     /,
 ) -> bytes: ...
+def tally(
+    times: NDArray[Any],
+    codes: NDArray[Any],
+    places: NDArray[Any],
+    edges: NDArray[Any],
+    functions: int,
+    /,
+) -> tuple[bytes, bytes, bytes, bytes, bytes]: ...

@@ -17,13 +17,12 @@ from redline.profile import layout, levels
 from redline.profile.analyse.cells import Cells, CellSums, Key, operation_name
 from redline.profile.analyse.correction import (
     WIDE,
-    Cycle,
-    CycleSeeker,
     Estimate,
     ProbeCost,
     estimate_probe_cost,
     prior_of,
 )
+from redline.profile.analyse.cycles import Cycle, CycleSeeker
 from redline.profile.analyse.decoded import Stream
 from redline.profile.analyse.processes import Waits, WaitsFor, WaitSums, session_span
 from redline.profile.analyse.progress import progress_of

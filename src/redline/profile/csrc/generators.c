@@ -281,8 +281,25 @@ typedef struct {
     uint32_t session, marks;
 } Resumed;
 
-static _Thread_local Resumed running[MOST_RUNNING];
-static _Thread_local uint32_t num_running = 0;
+/* Not thread-local: a library that is loaded late has little room for such variables. */
+typedef struct {
+    uint32_t count;
+    Resumed each[MOST_RUNNING];
+} Running;
+
+static pthread_key_t running_key;
+
+static Running *running_here(void) {
+    Running *running = pthread_getspecific(running_key);
+    if (running == NULL) {
+        running = calloc(1, sizeof *running);
+        if (running != NULL && pthread_setspecific(running_key, running) != 0) {
+            free(running);
+            running = NULL;
+        }
+    }
+    return running;
+}
 
 /* The generator whose frame the callback is called for, and that frame; or NULL. */
 static PyObject *generator_of(PyFrameObject **frame, int from_python) {
@@ -299,11 +316,15 @@ static PyObject *generator_of(PyFrameObject **frame, int from_python) {
 
 static void enter(PyObject *generator, int again) {
     const RlThread *t = (rl_active & RL_ACTIVE_MARKS) ? rl_known_thread() : NULL;
-    if (num_running == MOST_RUNNING) { /* the outermost is forgotten: its marks stay open */
-        memmove(running, running + 1, sizeof running - sizeof *running);
-        num_running--;
+    Running *running = running_here();
+    if (running != NULL) {
+        if (running->count == MOST_RUNNING) { /* the outermost is forgotten: its marks stay open */
+            running->count--;
+            memmove(running->each, running->each + 1, running->count * sizeof *running->each);
+        }
+        running->each[running->count++] =
+            (Resumed){generator, rl_session, t ? rl_open_marks(t) : 0};
     }
-    running[num_running++] = (Resumed){generator, rl_session, t ? rl_open_marks(t) : 0};
     if (PyDict_GET_SIZE(held) > 0) {
         begin_held(generator, again);
     }
@@ -311,10 +332,11 @@ static void enter(PyObject *generator, int again) {
 
 /* What it began with, and whether that is known; it and all within it run no longer. */
 static int leave(PyObject *generator, Resumed *found) {
-    for (uint32_t i = num_running; i-- > 0;) {
-        if (running[i].generator == generator) {
-            *found = running[i];
-            num_running = i;
+    Running *running = running_here();
+    for (uint32_t i = running ? running->count : 0; i-- > 0;) {
+        if (running->each[i].generator == generator) {
+            *found = running->each[i];
+            running->count = i;
             return found->session == rl_session;
         }
     }
@@ -379,7 +401,7 @@ static PyObject *on_generator_end(PyObject *module, PyObject *const *args, Py_ss
     (void)nargs;
     Resumed r;
     PyFrameObject *frame;
-    if (num_running == 0 || !(((PyCodeObject *)args[0])->co_flags & CO_GENERATOR)) {
+    if (!(((PyCodeObject *)args[0])->co_flags & CO_GENERATOR)) {
         Py_RETURN_NONE;
     }
     PyObject *generator = generator_of(&frame, 0);
@@ -420,6 +442,12 @@ PyMethodDef rl_generator_methods[] = {
 #endif
 
 int rl_generators_ready(PyObject *module) {
+#if PY_VERSION_HEX >= 0x030c0000
+    if (pthread_key_create(&running_key, free) != 0) {
+        PyErr_SetString(PyExc_OSError, "no key for what each thread runs is left");
+        return -1;
+    }
+#endif
     held = PyDict_New();
     return held == NULL ? -1 : PyModule_AddFunctions(module, rl_generator_methods);
 }

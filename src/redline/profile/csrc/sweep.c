@@ -501,7 +501,8 @@ PyMODINIT_FUNC PyInit__sweep(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddFunctions(module, rl_decode_methods) < 0 ||
         PyModule_AddFunctions(module, rl_batch_methods) < 0 ||
-        PyModule_AddFunctions(module, rl_tick_methods) < 0) {
+        PyModule_AddFunctions(module, rl_tick_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_call_methods) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -9,5 +9,6 @@
 extern PyMethodDef rl_decode_methods[];
 extern PyMethodDef rl_batch_methods[];
 extern PyMethodDef rl_tick_methods[];
+extern PyMethodDef rl_call_methods[];
 
 #endif

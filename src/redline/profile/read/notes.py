@@ -96,7 +96,7 @@ def read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             found["end"] = note
         elif event == "limit" and isinstance(note.get("events_per_s"), int | float):
             found["limit"] = float(note["events_per_s"])
-        elif event == "lines" and "absent" in note:
+        elif event in ("lines", "generators") and "absent" in note:
             problems.append(printable(str(note["absent"])))
         elif event == "counters" and (counted := _counted(note)) is not None:
             found["counters"] = counted
