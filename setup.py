@@ -16,6 +16,8 @@ from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
 NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters")
+NATIVE += ("generators",)
+SWEEP = ("sweep", "decode", "batches", "ticks", "calls")
 INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"
 # Where the tensor library's threads are looked for; other systems have no such library.
@@ -36,8 +38,8 @@ setup(
         ),
         Extension(
             "redline.profile._sweep",
-            sources=[f"{CSRC}/sweep.c", f"{CSRC}/decode.c"],
-            depends=[f"{CSRC}/sweep.h"],
+            sources=[f"{CSRC}/{name}.c" for name in SWEEP],
+            depends=[f"{CSRC}/sweep.h", f"{CSRC}/arrow_stream.h"],
             extra_compile_args=FLAGS,
             optional=OPTIONAL,
         ),

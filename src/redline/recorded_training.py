@@ -48,18 +48,13 @@ def recording(mode: str, **options: Any) -> ProfileRecording:
 
 
 def _write_report(directory: Path, folder: Path, number: int) -> None:
-    from redline.profile.advise.report import find_iteration, page_advice
-    from redline.profile.analyse.shares import with_shares
-    from redline.profile.analyse.summary import summarize
+    from redline.profile.advise.reading import read_session, render_page
     from redline.profile.reader import open_session
-    from redline.profile.report.html import render_html
     from redline.profile.report.text import render_text
 
-    session = open_session(directory)
-    summary = with_shares(summarize(session), session)
+    reading = read_session(open_session(directory))
     text, page = folder / f"report-{number}.txt", folder / f"report-{number}.html"
-    opening = find_iteration(session, summary)
-    text.write_text(render_text(summary, opening), encoding="utf-8")
-    advice = page_advice(session, summary)
-    page.write_text(render_html(session, summary, advice), encoding="utf-8")
+    rendered, opening = render_page(reading)
+    page.write_text(rendered, encoding="utf-8")
+    text.write_text(render_text(reading.summary, opening), encoding="utf-8")
     sys.stderr.write(f"profile: {text}, {page}\n")

@@ -14,11 +14,13 @@ import pyarrow as pa
 import pytest
 
 from redline.errors import SessionError
-from redline.profile import layout, reader
+from redline.profile import _sweep, layout
 from redline.profile.analyse.samples import read_machine_samples
+from redline.profile.read import framing
 from redline.profile.reader import open_session, read_rows, regular_size
 from tests.profile.test_odd_sessions import END, START, report, write_session
 
+ROWS_PLACE = 72  # in the header of a batch, see csrc/arrow_stream.h
 ROWS = {
     "delta_ns": pa.array([0, 0, 7], pa.uint32()),
     "code": pa.array([layout.CODE_HIGH, layout.CODE_ANCHOR, layout.CODE_STEP], pa.uint16()),
@@ -164,7 +166,7 @@ def test_a_pyarrow_that_does_not_fit_numpy_is_named(
     def no_pyarrow(name: str) -> None:
         raise ImportError("pyarrow requires NumPy 2.0 or newer, found 1.26.4")
 
-    monkeypatch.setattr("redline.profile.reader.import_module", no_pyarrow)
+    monkeypatch.setattr("redline.profile.read.framing.import_module", no_pyarrow)
     with pytest.raises(SessionError, match=r"found 1\.26\.4\)\. Install one that fits: pip"):
         read_rows(tmp_path / "thread-1.arrows")
 
@@ -174,7 +176,7 @@ def test_batches_are_read_alike_with_and_without_the_library(
 ) -> None:
     """As the recorder frames them, with some in between as another writer would, and torn."""
     path = tmp_path / "thread-00000.arrow"
-    schema, header_of = reader._framing()
+    schema, header_of = _sweep.arrow_schema(), _sweep.arrow_header
     text = bytearray(schema)
     rows = [0, 1, 2, 7, 4096, 3]
     for number in rows:
@@ -182,13 +184,14 @@ def test_batches_are_read_alike_with_and_without_the_library(
         text += bytes(-4 * number % 8) + np.full(number, 20, np.uint16).tobytes()
         text += bytes(-2 * number % 8)
     path.write_bytes(text)
-    assert [len(codes) for _, codes, _ in reader._framed(path)] == rows
+    ((deltas, codes, end),) = framing.framed_batches(path)
+    assert (len(deltas), len(codes), end) == (sum(rows), sum(rows), len(text))
     whole = read_rows(path)
     for cut in (len(text), len(text) - 1, len(text) - 30, len(text) // 2, 200, 100, 0):
         path.write_bytes(text[:cut])
         quick = read_rows(path)
         with monkeypatch.context() as patch:
-            patch.setattr(reader, "_framing", lambda: (b"", None))
+            patch.setattr(framing, "recorder_framing", lambda: (b"", None))
             slow = read_rows(path)
         assert quick.deltas.tolist() == slow.deltas.tolist()
         assert quick.codes.tolist() == slow.codes.tolist()
@@ -200,10 +203,10 @@ def test_batches_are_read_alike_with_and_without_the_library(
 def test_a_batch_that_the_recorder_did_not_frame_goes_to_the_library(tmp_path: Path) -> None:
     """A count that its buffers cannot hold is refused there, with what comes before it kept."""
     path = tmp_path / "thread-00000.arrow"
-    schema, header_of = reader._framing()
+    schema, header_of = _sweep.arrow_schema(), _sweep.arrow_header
     good = header_of(4) + bytes(16) + np.full(4, 20, np.uint16).tobytes()
     bad = bytearray(good)
-    bad[reader.ROWS_PLACE] = 40
+    bad[ROWS_PLACE] = 40
     path.write_bytes(schema + good + bytes(bad))
     shard = read_rows(path)
     assert len(shard.codes) == 4

@@ -1,4 +1,4 @@
-"""Types of the sweeps in C: `csrc/sweep.c` and `csrc/decode.c`."""
+"""Types of the sweeps in C: `csrc/sweep.c`, `decode.c`, `batches.c`, `ticks.c` and `calls.c`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,3 +22,23 @@ def decode(
 def lead(a: Stream, b: Stream, idle: bytes, /) -> tuple[bytes, bytes]: ...
 def arrow_schema() -> bytes: ...
 def arrow_header(rows: int, /) -> bytes: ...
+def unframe(data: bytes, most: int, /) -> tuple[bytes, bytes, int]: ...
+def lay(
+    times: NDArray[Any],
+    numbers: NDArray[Any],
+    waits: NDArray[Any],
+    begins: NDArray[Any],
+    ends: NDArray[Any],
+    ready: NDArray[Any],
+    unseen: NDArray[Any],
+    how: tuple[int, int, int, int],
+    /,
+) -> bytes: ...
+def tally(
+    times: NDArray[Any],
+    codes: NDArray[Any],
+    places: NDArray[Any],
+    edges: NDArray[Any],
+    functions: int,
+    /,
+) -> tuple[bytes, bytes, bytes, bytes, bytes]: ...

@@ -29,8 +29,7 @@ from redline.plain_text import printable
 from redline.profile.arguments import add_options, options_of
 
 if TYPE_CHECKING:
-    from redline.profile.analyse.summary import Summary
-    from redline.profile.reader import Session
+    from redline.profile.advise.reading import Reading
 
 __all__ = [
     "COMMANDS",
@@ -94,21 +93,19 @@ def report_main(argv: Sequence[str]) -> int:
         )
     if arguments.bias and not arguments.figures:
         raise ConfigError("--bias is drawn by --figures. Give --figures DIR as well")
-    from redline.profile.analyse.shares import with_shares
-    from redline.profile.analyse.summary import summarize
+    from redline.profile.advise.reading import read_session
     from redline.profile.reader import open_session
 
-    opened = [open_session(directory) for directory in sessions]
     sampled = open_session(arguments.sampled) if arguments.sampled else None
-    summaries = [with_shares(summarize(session), session, sampled) for session in opened]
+    readings = [read_session(open_session(directory), sampled) for directory in sessions]
     try:
-        written = _write_reports(arguments, opened, summaries)
+        written = _write_reports(arguments, readings)
     except OSError as error:
         raise ConfigError(f"cannot write the report: {error}. Give another path") from error
     for path in written:
         sys.stderr.write(f"wrote {path}\n")
     if arguments.format or not written:
-        _print_reports(arguments.format or "text", opened, summaries)
+        _print_reports(arguments.format or "text", readings)
     return 0
 
 
@@ -143,17 +140,14 @@ def _report_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write_reports(
-    arguments: argparse.Namespace, sessions: list[Session], summaries: list[Summary]
-) -> list[Path]:
+def _write_reports(arguments: argparse.Namespace, readings: list[Reading]) -> list[Path]:
     written: list[Path] = []
+    summaries = [reading.summary for reading in readings]
     if arguments.html:
-        from redline.profile.advise.report import page_advice
-        from redline.profile.report.html import render_html
+        from redline.profile.advise.reading import render_page
 
         page = Path(arguments.html)
-        advice = page_advice(sessions[0], summaries[0])
-        page.write_text(render_html(sessions[0], summaries[0], advice), encoding="utf-8")
+        page.write_text(render_page(readings[0])[0], encoding="utf-8")
         written.append(page)
     if arguments.csv:
         from redline.profile.report.tables import write_tables
@@ -170,7 +164,8 @@ def _write_reports(
     return written
 
 
-def _print_reports(kind: str, sessions: list[Session], summaries: list[Summary]) -> None:
+def _print_reports(kind: str, readings: list[Reading]) -> None:
+    summaries = [reading.summary for reading in readings]
     if kind == "json":
         found = [summary.to_json() for summary in summaries]
         sys.stdout.write(json.dumps(found[0] if len(found) == 1 else found) + "\n")
@@ -179,13 +174,10 @@ def _print_reports(kind: str, sessions: list[Session], summaries: list[Summary])
 
         write_table("cells", summaries, sys.stdout)
     else:
-        from redline.profile.advise.report import find_iteration
+        from redline.profile.advise.reading import find_iteration
         from redline.profile.report.text import render_text
 
-        texts = [
-            render_text(summary, find_iteration(session, summary))
-            for session, summary in zip(sessions, summaries, strict=True)
-        ]
+        texts = [render_text(each.summary, find_iteration(each)) for each in readings]
         sys.stdout.write(printable("\n".join(texts)))
 
 

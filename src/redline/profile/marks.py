@@ -210,7 +210,7 @@ def decorate(mark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """What a mark does as a decorator: each call of `function` is inside the mark.
 
     A coroutine function is inside from its first step to its last, waits included. A generator
-    function is refused: most of its life is spent suspended, in somebody else's time.
+    function is refused: a `with` in its body says which part of it is meant.
 
     Raises:
         TypeError: if `function` is a generator function or is not callable.
@@ -218,7 +218,8 @@ def decorate(mark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"{mark!r} cannot decorate the generator function {function.__qualname__}: "
-            "mark the body of the loop that consumes it instead"
+            f"write `with {mark!r}:` around the part of its body that is meant, or mark the body "
+            "of the loop that consumes it"
         )
     if not callable(function):
         raise TypeError(f"{mark!r} can decorate a callable only, not {function!r}")

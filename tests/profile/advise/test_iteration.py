@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from redline.profile.advise.iteration import once_compiled
+from redline.profile.advise.steady import once_compiled
 
 
 @pytest.mark.parametrize(

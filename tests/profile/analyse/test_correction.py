@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 from redline.profile.analyse.cells import Cells, Hidden, split_exactly
 from redline.profile.analyse.corrected import correct
 from redline.profile.analyse.correction import (
-    Block,
-    Cycle,
     Estimate,
-    Part,
     Prior,
     ProbeCost,
     estimate_probe_cost,
-    find_cycles,
     prior_of,
 )
+from redline.profile.analyse.cycles import Block, Cycle, Part, find_cycles
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import decode
 from redline.profile.reader import open_session

@@ -132,4 +132,4 @@ def test_what_is_no_id_is_refused(recorder: FakeRecorder) -> None:
         _native.begin_marks((3,))
     with pytest.raises(TypeError, match="what end_marks returned"):
         _native.begin_marks([3])  # pyright: ignore[reportArgumentType]
-    assert _native.end_marks(_native.depth()) == ()
+    assert _native.end_marks(_native.open_marks()) == ()

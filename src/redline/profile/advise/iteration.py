@@ -1,10 +1,7 @@
 """Time per env step of the process that learns, part by part, once it has started up.
 
-The steady state begins where the program first learns (or, if it never does, first simulates),
-after a compiler has done its work, and ends with its last env step. It is cut where bursts of
-learning begin (or, if there are none, into equal stretches), so that each stretch is whole
-iterations; a part's time per env step is sum(t) / sum(n) over them, and its interval is the
-jackknife's.
+A part's time per env step is sum(t) / sum(n) over the stretches of the steady state (see `steady`),
+and its interval is the jackknife's.
 """
 
 from __future__ import annotations
@@ -19,10 +16,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.errors import ProfileError, SessionError
+from redline.errors import SessionError
 from redline.profile import levels
 from redline.profile.advise.counted import (
-    UPDATES,
     HotLine,
     Updates,
     Waiting,
@@ -30,23 +26,20 @@ from redline.profile.advise.counted import (
     hot_lines,
     who_waits,
 )
+from redline.profile.advise.steady import SIMULATION, Entries, Steady, find_steady
 from redline.profile.analyse.cells import Key
-from redline.profile.analyse.slices import Outline, outline, slices_of
+from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Cell, Summary, summarize
-from redline.profile.analyse.transitions import entry_times
+from redline.profile.analyse.timeline import Timeline
 from redline.profile.reader import Process, Session, open_session
 from redline.profile.report.bins import CellBins
 
-STRETCHES = 20  # at most, or exactly where learning comes in no bursts
-MIN_BURSTS = 4
 WIDE = 1.96  # standard deviations of a 95% interval
 MOST_THREADS = 4096
-LEARNING = ("backpropagation", "learning")
-SIMULATION, COMPILE = "simulation", "compile"
 BACKWARD = "torch._C._EngineBase.run_backward"
 
-__all__ = ["Iteration", "Part", "Time", "once_compiled", "parts_between", "read_iteration"]
+__all__ = ["Iteration", "IterationReader", "Part", "Time", "parts_between", "read_iteration"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +104,11 @@ class Iteration:
         return sum(self.part(name).time.us for name in names)
 
 
-def read_iteration(session: Session | str | Path, summary: Summary | None = None) -> Iteration:
+def read_iteration(session: Session | str | Path) -> Iteration:
     """Find the process that learns, and what its env steps consist of.
 
     Args:
         session: that was recorded.
-        summary: of it, where it is known.
 
     Raises:
         SessionError: if it is no session.
@@ -124,79 +116,100 @@ def read_iteration(session: Session | str | Path, summary: Summary | None = None
     """
     if not isinstance(session, Session):
         session = open_session(session)
-    summary = summary or summarize(session)
     outlines = outline(session.processes)
-    entries = _entries(outlines)
-    steps = [each[SIMULATION] for each in entries]
-    if not any(map(len, steps)):
-        raise ProfileError(
-            f"{session.directory} holds no env step: advice is per env step. Record a program that "
-            "steps Gymnasium, EnvPool or Stable-Baselines3 envs, or mark its steps: with "
-            'profile.operation("simulation")'
-        )
-    place = _learner(summary, session.processes, steps)
-    process = session.processes[place]
-    own = steps[place]
-    workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
-    num_envs = _num_envs(summary, process, steps_itself=len(own) > 0, workers=len(workers))
-    if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
-        told = [(steps[i], session.processes[i].base_ns - process.base_ns) for i in workers]
-        own = np.sort(np.concatenate([times + later_ns for times, later_ns in told]))
-        num_envs = max(
-            _num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers
-        )
-    learned = np.concatenate([entries[place][name] for name in LEARNING])
-    edges = _steady(once_compiled(learned, entries[place][COMPILE], own), own)
-    counts = np.histogram(own, edges)[0] * num_envs
-    if counts.sum() < STRETCHES:
-        raise ProfileError(
-            f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
-        )
-    found = outlines[place]
-    stacks = read_stacks(process)
-    rows = _binned(found, edges, stacks)
-    middle, *extremes = (_corrected(rows, summary, found.process.pid, of) for of in _BOUNDS)
-    nothing = np.zeros(len(counts))
-    ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
-    made = Iteration(
-        process=process.name,
-        pid=process.pid,
-        framework=_framework(session),
-        mode=session.mode,
-        env_steps=int(counts.sum()),
-        num_envs=num_envs,
-        workers=len(workers),
-        cpus=_cpus_of(session),
-        begin_s=float(edges[0]) / 1e9,
-        end_s=float(edges[-1]) / 1e9,
-        parts={},
-        total=Time(0.0),
-        ready_us=_per_step(ready, counts).us,
-        optimizer_us=math.nan,
-        gpu_busy=_gpu_share(summary, process.pid),
-        torch_threads=_threads_of(process),
-        optimizers=_optimizers_of(process),
-        worker_busy_us=_worker_us(summary, [session.processes[i] for i in workers], steps, workers),
-        problems=[*summary.problems, *_doubts(summary), *_elsewhere(session)],
-        updates=count_updates(entries[place], int(edges[0]), int(edges[-1])),
-        waiting=who_waits(
-            summary,
-            process.pid,
-            {session.processes[i].pid: float(np.ptp(steps[i])) / 1e9 for i in workers},
-        ),
-        hot_lines=hot_lines(stacks, int(edges[0]), int(edges[-1])) if stacks else {},
-    )
+    entries = Entries(session.processes)
+    stacks = [read_stacks(process) for process in session.processes]
+    summary = summarize(session, outlines, entries.add, stacks=stacks)
+    steady = find_steady(session, summary, entries.found())
+    place = steady.place
+    reader = IterationReader(session, summary, outlines[place], steady, stacks[place])
+    follow([outlines[place]], lambda _, timeline: reader.add(place, timeline))
+    return reader.result()
 
-    def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
-        parts = _parts(table, counts)
-        optimizer_us = _optimizer_us(summary, found, parts, of)
-        return replace(made, parts=parts, total=_total(table, counts), optimizer_us=optimizer_us)
 
-    others = zip(extremes, _BOUNDS[1:], strict=True)
-    return replace(
-        with_times(middle, _BOUNDS[0]),
-        extremes=tuple(with_times(table, of) for table, of in others),
-    )
+class IterationReader:
+    """Reads an iteration, slice by slice.
+
+    Args:
+        session: that was recorded.
+        summary: of it.
+        found: outline of the process that learns.
+        steady: its steady state.
+        stacks: its samples, with what each was in; None: there are none.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        summary: Summary,
+        found: Outline,
+        steady: Steady,
+        stacks: Stacks | None,
+    ) -> None:
+        self._session, self._summary, self._outline, self._steady = session, summary, found, steady
+        self._bins = StretchBins(found, steady.edges_ns)
+        self._stacks = stacks
+
+    def add(self, place: int, timeline: Timeline) -> None:
+        """The next slice of the process at this place; of others nothing is needed."""
+        if place == self._steady.place:
+            self._bins.add(timeline)
+
+    def result(self) -> Iteration:
+        """After the last slice."""
+        counts, rows = self._steady.env_steps, self._bins.rows()
+        pid = self._outline.process.pid
+        middle, *extremes = (_corrected(rows, self._summary, pid, of) for of in _BOUNDS)
+        nothing = np.zeros(len(counts))
+        ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
+        made = self._without_times(_per_step(ready, counts).us)
+
+        def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
+            parts = _parts(table, counts)
+            optimizer_us = _optimizer_us(self._summary, self._outline, parts, of)
+            return replace(
+                made, parts=parts, total=_total(table, counts), optimizer_us=optimizer_us
+            )
+
+        others = zip(extremes, _BOUNDS[1:], strict=True)
+        return replace(
+            with_times(middle, _BOUNDS[0]),
+            extremes=tuple(with_times(table, of) for table, of in others),
+        )
+
+    def _without_times(self, ready_us: float) -> Iteration:
+        """All but what the parts take."""
+        session, summary, steady = self._session, self._summary, self._steady
+        process = self._outline.process
+        begin_ns, end_ns = int(steady.edges_ns[0]), int(steady.edges_ns[-1])
+        workers = [session.processes[i] for i in steady.workers]
+        stepping_s = {
+            session.processes[i].pid: float(np.ptp(steady.steps[i])) / 1e9 for i in steady.workers
+        }
+        return Iteration(
+            process=process.name,
+            pid=process.pid,
+            framework=_framework(session),
+            mode=session.mode,
+            env_steps=int(steady.env_steps.sum()),
+            num_envs=steady.num_envs,
+            workers=len(workers),
+            cpus=_cpus_of(session),
+            begin_s=float(begin_ns) / 1e9,
+            end_s=float(end_ns) / 1e9,
+            parts={},
+            total=Time(0.0),
+            ready_us=ready_us,
+            optimizer_us=math.nan,
+            gpu_busy=_gpu_share(summary, process.pid),
+            torch_threads=_threads_of(process),
+            optimizers=_optimizers_of(process),
+            worker_busy_us=_worker_us(summary, workers, steady.steps, steady.workers),
+            problems=[*summary.problems, *_doubts(summary), *_elsewhere(session)],
+            updates=count_updates(steady.entries, begin_ns, end_ns),
+            waiting=who_waits(summary, process.pid, stepping_s),
+            hot_lines=hot_lines(self._stacks, begin_ns, end_ns) if self._stacks else {},
+        )
 
 
 Bound = Callable[[Cell], float]  # seconds of a cell, if the probe cost a certain part of it
@@ -244,40 +257,6 @@ def _elsewhere(session: Session) -> list[str]:
 _READY = levels.LEVELS[levels.READY]
 
 
-def _entries(outlines: list[Outline]) -> list[dict[str, NDArray[np.int64]]]:
-    """Per process when simulation and learning began, in order, ns since its base."""
-    names = dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES))
-    found: list[dict[str, list[NDArray[np.int64]]]] = [
-        {name: [np.empty(0, np.int64)] for name in names} for _ in outlines
-    ]
-    for step in slices_of(outlines):
-        for place, timeline in zip(step.places, step.timelines, strict=True):
-            for name, times in found[place].items():
-                times.append(entry_times(timeline, name))
-    return [{name: np.concatenate(times) for name, times in each.items()} for each in found]
-
-
-def _learner(summary: Summary, processes: list[Process], steps: list[NDArray[np.int64]]) -> int:
-    """The process that spends most on learning, else the one that steps most."""
-
-    def rank(i: int) -> tuple[float, int]:
-        pid = processes[i].pid
-        cells = [c for c in summary.cells if c.pid == pid and c.operation in LEARNING]
-        return sum(c.corrected_s for c in cells), len(steps[i])
-
-    return max(range(len(processes)), key=rank)
-
-
-def _num_envs(summary: Summary, process: Process, *, steps_itself: bool, workers: int) -> int:
-    """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
-    for row in summary.processes:
-        if row.pid == process.pid:
-            said = row.metadata.get("num_envs")
-            if type(said) is int and said > 0:
-                return said
-    return max(workers, 1) if steps_itself else 1
-
-
 def _threads_of(process: Process) -> int:
     said = process.metadata.get("torch_threads")
     return said if type(said) is int and 0 < said < MOST_THREADS else 0
@@ -288,47 +267,25 @@ def _optimizers_of(process: Process) -> tuple[str, ...]:
     return tuple(map(str, cast(list[Any], said))) if isinstance(said, list) else ()
 
 
-def once_compiled(
-    learned: NDArray[np.int64], compiled: NDArray[np.int64], steps: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """When it learned after the compiler was last at work, if half of the env steps come then.
+class StretchBins:
+    """The cells of each stretch, slice by slice.
 
-    A program that compiles to its end is in no steady state, and is taken as it is.
+    Args:
+        found: outline of the process.
+        edges: [N + 1] ns since the process's base, of the stretches.
     """
-    if len(compiled) == 0:
-        return learned
-    after = learned[learned > compiled.max()]
-    enough = len(after) > 0 and 2 * int((steps > after.min()).sum()) >= len(steps)
-    return after if enough else learned
 
+    def __init__(self, found: Outline, edges: NDArray[np.int64]) -> None:
+        last = max(found.end_ns, int(edges[-1])) + 1
+        self._bins = CellBins(np.concatenate([[0], edges, [last]]))
 
-def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[N + 1] edges of stretches, from the first update on, or the first step, to the last step."""
-    begin, end = int(steps[0]), int(steps[-1]) + 1
-    if len(learned) and int(learned.min()) < end and len(steps[steps > learned.min()]) > STRETCHES:
-        begin = int(learned.min())
-    # Whole iterations: where learning comes in bursts, it begins and ends with a burst.
-    bursts = np.sort(learned[(learned >= begin) & (learned < end)])
-    pause = np.diff(bursts)
-    if len(pause) and pause.max() > 20 * np.median(pause):
-        first = bursts[1:][pause > 0.5 * pause.max()]
-        if len(first) > MIN_BURSTS:
-            return first[:: -(-len(first) // STRETCHES)]
-    return np.linspace(begin, end, STRETCHES + 1).astype(np.int64)
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        self._bins.add(timeline)
 
-
-def _binned(
-    found: Outline, edges: NDArray[np.int64], stacks: Stacks | None = None
-) -> dict[Key, NDArray[np.float64]]:
-    """[STRETCHES] ns of each cell, as recorded; the samples of `stacks` are told what they hit."""
-    last = max(found.end_ns, int(edges[-1])) + 1
-    bins = CellBins(np.concatenate([[0], edges, [last]]))
-    for step in slices_of([found]):
-        for timeline in step.timelines:
-            bins.add(timeline)
-            if stacks is not None:
-                stacks.add(timeline)
-    return {key: row[1:-1].astype(np.float64) for key, row in bins.result().items()}
+    def rows(self) -> dict[Key, NDArray[np.float64]]:
+        """[N] ns of each cell, as recorded."""
+        return {key: row[1:-1].astype(np.float64) for key, row in self._bins.result().items()}
 
 
 def _corrected(
@@ -374,7 +331,9 @@ def parts_between(
         edges: [N + 1] ns since the process's base, of stretches of whole steps.
         counts: [N] steps in each.
     """
-    table = _corrected(_binned(found, edges), summary, found.process.pid, _likely_s)
+    bins = StretchBins(found, edges)
+    follow([found], lambda _, timeline: bins.add(timeline))
+    table = _corrected(bins.rows(), summary, found.process.pid, _likely_s)
     return _parts(table, counts), _total(table, counts)
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from redline.errors import ProfileError
 from redline.profile import layout
-from redline.profile.advise.iteration import STRETCHES, Part, Time, parts_between, read_iteration
+from redline.profile.advise.iteration import Part, Time, parts_between, read_iteration
+from redline.profile.advise.steady import STRETCHES
 from redline.profile.analyse.slices import Outline, outline, slices_of
 from redline.profile.analyse.summary import summarize
 from redline.profile.reader import Session

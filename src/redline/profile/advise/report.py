@@ -7,17 +7,13 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from redline.errors import ProfileError
-from redline.profile.advise.iteration import Iteration, read_iteration
+from redline.profile.advise.iteration import Iteration
 from redline.profile.advise.opening import opening_to_json, step_lines, verdict, who_waits
-from redline.profile.advise.rates import measure_rates
-from redline.profile.advise.remedies import Advice, advise
-from redline.profile.analyse.summary import Summary
-from redline.profile.reader import Session
+from redline.profile.advise.remedies import Advice
 
 WIDTH = 92
 
-__all__ = ["advice_to_json", "find_iteration", "page_advice", "render_advice", "verdict"]
+__all__ = ["advice_to_json", "render_advice", "verdict"]
 
 
 def render_advice(iteration: Iteration, advice: list[Advice]) -> str:
@@ -91,22 +87,6 @@ def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]
         "remedies": [{**asdict(each), "gain": each.gain} for each in advice],
     }
     return found
-
-
-def find_iteration(session: Session, summary: Summary) -> Iteration | None:
-    """What an env step costs; None where nothing steps an env."""
-    try:
-        return read_iteration(session, summary)
-    except ProfileError:
-        return None
-
-
-def page_advice(session: Session, summary: Summary) -> dict[str, Any] | None:
-    """For the HTML page; None where nothing steps an env."""
-    iteration = find_iteration(session, summary)
-    if iteration is None:
-        return None
-    return advice_to_json(iteration, advise(iteration, measure_rates(iteration.torch_threads)))
 
 
 def _or_none(value: float) -> float | None:

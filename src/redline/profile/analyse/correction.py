@@ -24,15 +24,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile import layout, levels
-from redline.profile.analyse.decoded import FOREVER, Decoded
-from redline.profile.reader import Process
+from redline.profile.analyse.cycles import Block, Cycle, Part
 
 MIN_CYCLES = 6
 # An interval is narrow when it is small beside the estimate, or beside the times to be corrected. A
@@ -55,22 +52,16 @@ MOSTLY = 0.5  # of an operation's time, from which on it mostly waits
 SOME = 0.05  # and from which on its waits count
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
-NOT_MARKED = 0
 # Importing is unlike what a program does later, and no block holds it. Its cost is the usual one:
 # 0.90 to 1.06 of it over four sets of modules on 3.11 (`python -m benchmarks.profiler imports`).
 IMPORTS = "imports"
 UNUSUAL_IMPORTS = 0.1
 
 __all__ = [
-    "Block",
-    "Cycle",
-    "CycleSeeker",
     "Estimate",
-    "Part",
     "Prior",
     "ProbeCost",
     "estimate_probe_cost",
-    "find_cycles",
     "prior_of",
     "t_quantile",
 ]
@@ -97,35 +88,6 @@ def prior_of(pythons: Iterable[str]) -> Prior:
     if min(versions, default=0) < 30_012:
         return Prior(80.0, 50.0, 0.25, 0.1)
     return Prior(70.0, 50.0, 0.03, 0.03)
-
-
-@dataclass(slots=True)
-class Part:
-    """One marked operation in a block."""
-
-    ends: int = 0  # of its mark
-    ns: int = 0  # in it, time on the run queue aside
-    python_ns: int = 0  # of these, interpreted
-    callbacks: int = 0
-    waiting_ns: int = 0  # of `ns`, known to be spent waiting
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A stretch of the main thread between two markers."""
-
-    observed: bool
-    cpu_ns: int
-    parts: dict[str, Part]  # by operation, "" for none
-
-
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """Three blocks in a row, the middle one without the probe."""
-
-    before: Block
-    off: Block
-    after: Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,129 +145,6 @@ class ProbeCost:
 
 def _usual(prior: Prior, callbacks: float, python_ns: float) -> float:
     return prior.callback_ns * callbacks + prior.slowdown * python_ns
-
-
-def find_cycles(process: Process, thread: Decoded) -> list[Cycle]:
-    """The calibration cycles of a thread.
-
-    Args:
-        process: it belongs to.
-        thread: the whole of it.
-    """
-    seeker = CycleSeeker(process)
-    seeker.add(thread, 0, FOREVER)
-    return seeker.found()
-
-
-@dataclass(slots=True)
-class _Open:
-    """A block as far as it was seen."""
-
-    parts: defaultdict[str, Part] = field(default_factory=lambda: defaultdict(Part))
-    is_paused: bool = False  # the recording was, in between
-
-
-class CycleSeeker:
-    """The calibration cycles of a thread, slice by slice."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._ends = {
-            2 * name.id + 1: name.name
-            for name in process.names.values()
-            if name.kind == "operation"
-        }
-        self._observed: list[bool] = []  # of each marker
-        self._cpu: list[int] = []
-        self._blocks: list[_Open] = []  # from each marker on
-
-    def add(self, thread: Decoded, begin_ns: int, until_ns: int) -> None:
-        """The next slice, between two times."""
-        special, codes = thread.special_codes, thread.rows[1]
-        is_marker = (special == layout.CODE_PROBE_ON) | (special == layout.CODE_PROBE_OFF)
-        times = thread.special_times[is_marker].tolist()
-        rows = np.flatnonzero((codes == layout.CODE_PROBE_ON) | (codes == layout.CODE_PROBE_OFF))
-        self._cpu += thread.special_values[special == layout.CODE_CPU].tolist()
-        edges = [begin_ns, *times, until_ns]
-        places = [0, *rows.tolist(), len(codes)]
-        for k, (begin, end) in enumerate(pairwise(edges)):
-            if k > 0:
-                self._observed.append(bool(codes[places[k]] == layout.CODE_PROBE_ON))
-                self._blocks.append(_Open())
-            if self._blocks and not self._settles(len(self._blocks) - 1):
-                self._see(self._blocks[-1], thread, begin, end, codes[places[k] : places[k + 1]])
-
-    def _settles(self, place: int) -> bool:
-        """Whether this follows a switch: its first marker differs in state from the one before."""
-        return place > 0 and self._observed[place] != self._observed[place - 1]
-
-    def _see(
-        self, block: _Open, thread: Decoded, begin: int, end: int, codes: NDArray[np.uint16]
-    ) -> None:
-        _add_parts(block.parts, self._process, thread, begin, end)
-        counts = np.bincount(codes, minlength=2 * layout.MAX_IDS)
-        block.is_paused |= bool(counts[layout.CODE_WINDOW_OFF])
-        for code, name in self._ends.items():
-            if counts[code]:
-                block.parts[name].ends += int(counts[code])
-
-    def found(self) -> list[Cycle]:
-        """After the last slice."""
-        blocks = self._finished()
-        return [
-            Cycle(before, off, after)
-            for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False)
-            if before is not None
-            and off is not None
-            and after is not None
-            and before.observed
-            and not off.observed
-            and after.observed
-        ]
-
-    def _finished(self) -> list[Block | None]:
-        """The blocks between markers; None where the recording paused in between."""
-        cpu = self._cpu
-        if len(cpu) != len(self._observed):
-            return []
-        return [
-            None
-            if block.is_paused
-            else Block(self._observed[i], cpu[i + 1] - cpu[i], dict(block.parts))
-            for i, block in enumerate(self._blocks[:-1])
-            if not self._settles(i)
-        ]
-
-
-def _add_parts(
-    parts: defaultdict[str, Part], process: Process, thread: Decoded, begin: int, end: int
-) -> None:
-    """Add what each marked operation took between two times."""
-    times, numbers = thread.stream
-    first = max(int(np.searchsorted(times, begin, side="right")) - 1, 0)
-    after = int(np.searchsorted(times, end, side="left"))
-    edges = np.clip(np.append(times[first:after], end), begin, end)
-    held = np.bincount(numbers[first:after], np.diff(edges), minlength=len(thread.states))
-    for number in np.flatnonzero(held).tolist():
-        state = thread.states[number]
-        if state is not None and state.level != levels.READY:
-            part = parts[_name(process, state.marked)]
-            part.ns += int(held[number])
-            if state.level == levels.PYTHON:
-                part.python_ns += int(held[number])
-            elif state.level == levels.WAITING:
-                part.waiting_ns += int(held[number])
-    chosen = thread.special_codes == layout.CODE_CALLBACKS
-    chosen &= (thread.special_times >= begin) & (thread.special_times < end)
-    own = np.searchsorted(times, thread.special_times[chosen], side="right") - 1
-    for place, callbacks in zip(own.tolist(), thread.special_values[chosen].tolist(), strict=True):
-        state = thread.states[int(numbers[place])] if place >= 0 else None
-        parts[_name(process, state.marked if state else NOT_MARKED)].callbacks += callbacks
-
-
-def _name(process: Process, number: int) -> str:
-    name = process.names.get(number)
-    return name.name if name is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

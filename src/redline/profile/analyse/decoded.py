@@ -17,7 +17,7 @@ Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
 FOREVER = (1 << 63) - 1
 NO_ROWS: Rows = np.empty(0, np.uint32), np.empty(0, np.uint16)
 
-__all__ = ["FOREVER", "Cursor", "Decoded", "State", "Stream", "decode", "row_times"]
+__all__ = ["FOREVER", "Cursor", "Decoded", "RowClock", "State", "Stream", "decode", "row_times"]
 
 
 class State(NamedTuple):
@@ -26,6 +26,26 @@ class State(NamedTuple):
     operation: int  # the innermost operation
     marked: int  # the innermost that was not inferred from Python code, and so is always seen
     level: int
+
+
+class RowClock:
+    """The times of some rows, counted once they are asked for.
+
+    Args:
+        rows: of a shard, or a piece of it.
+        since_ns: the time that the first delta counts from.
+    """
+
+    def __init__(self, rows: Rows, since_ns: int = 0) -> None:
+        self.rows, self._since_ns = rows, since_ns
+        self._times_ns: NDArray[np.int64] | None = None
+
+    @property
+    def times_ns(self) -> NDArray[np.int64]:
+        """[N] ns since the process's base; payloads have the time of the row before."""
+        if self._times_ns is None:
+            self._times_ns = row_times(self.rows, self._since_ns)
+        return self._times_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +64,7 @@ class Decoded:
     inclusive_ns: NDArray[np.int64]  # [largest id + 1] time inside each name that ended in it
     counts: NDArray[np.int64]  # [largest id + 1] begins of each name
     last_ns: int
-    rows: Rows = field(default_factory=lambda: NO_ROWS)  # as recorded
-    since_ns: int = 0  # the time that its first row's delta counts from
+    clock: RowClock = field(default_factory=lambda: RowClock(NO_ROWS))  # of its rows
     before: State | None = None  # what the thread did just before a slice; None: it was not there
 
     def last_state(self) -> State | None:
@@ -53,9 +72,14 @@ class Decoded:
         numbers = self.stream[1]
         return self.states[int(numbers[-1])] if len(numbers) else self.before
 
+    @property
+    def rows(self) -> Rows:
+        """As recorded."""
+        return self.clock.rows
+
     def times_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ns since the process's base of some rows; payloads have the time of the row before."""
-        return row_times(self.rows, self.since_ns)[chosen]
+        return self.clock.times_ns[chosen]
 
 
 def row_times(rows: Rows, since_ns: int = 0) -> NDArray[np.int64]:
@@ -136,8 +160,7 @@ class Cursor:
             inclusive_ns=np.frombuffer(raw["inclusive_ns"], np.int64),
             counts=np.frombuffer(raw["counts"], np.int64),
             last_ns=raw["last_ns"],
-            rows=(deltas[:done], codes[:done]),
-            since_ns=since_ns,
+            clock=RowClock((deltas[:done], codes[:done]), since_ns),
             before=before,
         )
         self._state = found.last_state()

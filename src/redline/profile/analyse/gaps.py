@@ -117,37 +117,42 @@ class Gaps:
         later = [e for e in self.edges if e.begin_ns > begin_ns]
         first = next((e.first for e in later if e.first), NOTHING)
         decider = next((e.decides for e in later if e.decides), NOTHING)
-        tells, places = kinds > PASS, np.arange(len(kinds))
-        before = _before(kinds, tells, earlier[-1] if earlier else NOTHING)
-        after = np.append(kinds[tells], first)[
-            np.searchsorted(np.flatnonzero(tells), places, side="right")
-        ]
-        is_decided = kinds >= STEP
-        decides = np.append(kinds[is_decided], decider)[
-            np.searchsorted(np.flatnonzero(is_decided), places, side="right")
-        ]
-        return before, after.astype(np.int8), decides.astype(np.int8)
+        return (
+            _before(kinds, earlier[-1] if earlier else NOTHING),
+            _after(kinds, kinds > PASS, first),
+            _after(kinds, kinds >= STEP, decider),
+        )
 
 
-def _before(kinds: NDArray[np.int8], tells: NDArray[np.bool_], earlier: int) -> NDArray[np.int8]:
-    last = np.where(tells, np.arange(len(kinds)), -1)
-    last = np.maximum.accumulate(last) if len(last) else last
-    # Of a gap the last operation is that before it.
-    return np.where(last >= 0, kinds[last], earlier).astype(np.int8)
+def _before(kinds: NDArray[np.int8], earlier: int) -> NDArray[np.int8]:
+    """[N] the last that tells something, the place itself included."""
+    places = np.flatnonzero(kinds > PASS)
+    lasting = np.diff(places, prepend=0, append=len(kinds))
+    return np.repeat(np.concatenate([np.array([earlier], np.int8), kinds[places]]), lasting)
+
+
+def _after(kinds: NDArray[np.int8], tells: NDArray[np.bool_], later: int) -> NDArray[np.int8]:
+    """[N] the next one that tells something, behind the place itself."""
+    places = np.flatnonzero(tells)
+    lasting = np.diff(places, prepend=0, append=len(kinds))
+    return np.repeat(np.concatenate([kinds[places], np.array([later], np.int8)]), lasting)
 
 
 def _renamed(thread: Decoded, own: NDArray[np.uint32], named: NDArray[np.uint32]) -> Decoded:
     """The thread with other operations in some places, and states that hold them."""
     states: list[State | None] = list(thread.states)
     chosen = np.flatnonzero(named)
-    pairs = own[chosen].astype(np.int64) << 32 | named[chosen]
-    found: list[int] = np.unique(pairs).tolist()
-    for pair in found:
-        state = states[pair >> 32]
-        if state is None:
-            continue
-        own[chosen[pairs == pair]] = len(states)
-        states.append(State(pair & 0xFFFFFFFF, state.marked, state.level))
+    every = np.flatnonzero(np.bincount(named[chosen]))
+    place_of = np.zeros(int(every[-1]) + 1 if len(every) else 0, np.int64)
+    place_of[every] = np.arange(len(every))
+    keys = own[chosen].astype(np.int64) * len(every) + place_of[named[chosen]]
+    shown = np.arange(len(states) * len(every), dtype=np.uint32) // max(len(every), 1)
+    for key in np.flatnonzero(np.bincount(keys)).tolist():
+        state = states[key // len(every)]
+        if state is not None:
+            shown[key] = len(states)
+            states.append(State(int(every[key % len(every)]), state.marked, state.level))
+    own[chosen] = shown[keys]
     return replace(thread, states=states, stream=(thread.stream[0], own))
 
 

@@ -16,7 +16,6 @@ stretch may hold a wait, and only looks between which the thread slept throughou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +28,6 @@ from redline.profile.reader import Process, Shard
 # Shorter stretches are not looked at, and shorter times not told from the clocks' errors.
 SHORTEST_READY_NS = 500_000
 SHORTEST_SLEEP_NS = 1_000_000
-MOST_STRETCHES = 8  # of one tick
 ASLEEP_SHARE = 0.1  # of a tick, in which a thread that slept throughout may have run
 SLEEPY_SHARE = 0.2  # of a tick: who slept no longer ran
 
@@ -133,11 +131,28 @@ def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:
     throughout = ticks.ran_ns <= ASLEEP_SHARE * (ticks.end_ns - ticks.begin_ns)
     unseen[~throughout & _is_blind(blind, ticks)] = 0
     chosen = (ticks.ready_ns >= SHORTEST_READY_NS) | (unseen >= SHORTEST_SLEEP_NS)
-    pieces: list[tuple[int, int, int]] = []
-    for place, stretches in _stretches(thread.stream, waits, ticks, np.flatnonzero(chosen)):
-        _take(stretches, int(ticks.ready_ns[place]), SHORTEST_READY_NS, levels.READY, pieces)
-        _take(stretches, int(unseen[place]), SHORTEST_SLEEP_NS, levels.WAITING, pieces)
-    return _overlaid(thread, sorted(pieces))
+    return _overlaid(thread, _pieces(thread.stream, waits, ticks, unseen, chosen))
+
+
+def _pieces(
+    stream: Stream,
+    waits: NDArray[np.bool_],
+    ticks: Ticks,
+    unseen_ns: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """[N, 3] begin, end and level of what is taken from the longest stretches, in order of time.
+
+    Of each chosen tick the ready time first, then what was slept, from the ends of at most
+    `csrc/ticks.c`'s MOST stretches that are no wait.
+    """
+    from redline.profile import _sweep
+
+    columns = (ticks.begin_ns, ticks.end_ns, ticks.ready_ns, unseen_ns)
+    how = SHORTEST_READY_NS, levels.READY, SHORTEST_SLEEP_NS, levels.WAITING
+    made = _sweep.lay(*stream, waits, *(column[chosen] for column in columns), how)
+    pieces = np.frombuffer(made, np.int64).reshape(-1, 3)
+    return pieces[np.lexsort(pieces.T[::-1])]
 
 
 def _is_blind(blind: Stream | None, ticks: Ticks) -> NDArray[np.bool_]:
@@ -169,52 +184,17 @@ def _waited(stream: Stream, waits: NDArray[np.bool_], ticks: Ticks) -> NDArray[n
     return total(ticks.end_ns) - total(ticks.begin_ns)
 
 
-def _stretches(
-    stream: Stream, waits: NDArray[np.bool_], ticks: Ticks, chosen: NDArray[np.int64]
-) -> Iterator[tuple[int, list[list[int]]]]:
-    """Of some ticks: [length, begin, end] of what is no wait in each, the longest first."""
-    times, numbers = stream
-    begins, ends = ticks.begin_ns[chosen], ticks.end_ns[chosen]
-    first = np.maximum(np.searchsorted(times, begins, side="right") - 1, 0)
-    after = np.maximum(np.searchsorted(times, ends, side="left"), first)
-    rows = zip(*(each.tolist() for each in (chosen, begins, ends, first, after)), strict=True)
-    for place, begin, end, i, j in rows:
-        edges = np.empty(j - i + 1, np.int64)
-        edges[:-1] = times[i:j]
-        edges[-1] = end
-        if i < j:
-            edges[0] = max(edges[0], begin)
-        length = edges[1:] - edges[:-1]
-        length[waits[numbers[i:j]]] = 0
-        long = (length >= SHORTEST_READY_NS).nonzero()[0].tolist()  # no shorter one is taken
-        found = [[int(length[k]), int(edges[k]), int(edges[k + 1])] for k in long]
-        yield place, sorted(found, key=lambda stretch: -stretch[0])[:MOST_STRETCHES]
+def _overlaid(thread: Decoded, pieces: NDArray[np.int64]) -> Decoded:
+    """Put stretches of another level over a thread's states.
 
-
-def _take(
-    stretches: list[list[int]],
-    ns: int,
-    shortest_ns: int,
-    level: int,
-    into: list[tuple[int, int, int]],
-) -> None:
-    """Let the ends of the longest stretches be of another level, `ns` in all if they hold it."""
-    for stretch in sorted(stretches, reverse=True):
-        length, begin, end = stretch
-        if ns < shortest_ns or length < shortest_ns:
-            return
-        taken = min(ns, length)
-        into.append((end - taken, end, level))
-        stretch[:] = [length - taken, begin, end - taken]
-        ns -= taken
-
-
-def _overlaid(thread: Decoded, pieces: list[tuple[int, int, int]]) -> Decoded:
-    """Put stretches of another level over a thread's states."""
-    if not pieces:
+    Args:
+        thread: whose states they are.
+        pieces: [N, 3] begin, end and level of each; they do not overlap.
+    """
+    if len(pieces) == 0:
         return thread
     times, numbers = thread.stream
-    begins, ends, found = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
+    begins, ends, found = pieces.T
     # What the pieces add is put in between: the stream itself may have a hundred million states.
     extra = np.unique(np.concatenate([begins, ends]))
     extra = extra[extra >= times[0]]
@@ -223,16 +203,16 @@ def _overlaid(thread: Decoded, pieces: list[tuple[int, int, int]]) -> Decoded:
     extra, at = extra[is_new], at[is_new]
     edges, own = np.insert(times, at, extra), np.insert(numbers, at, numbers[at - 1])
     first, after = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
-    spans = [np.arange(int(i), int(j)) for i, j in zip(first, after, strict=True)]
-    rows = np.concatenate(spans)
-    over = np.repeat(found, after - first)
+    lengths = after - first
+    rows = np.arange(int(lengths.sum())) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)
+    keys = own[rows].astype(np.int64) * len(levels.LEVELS) + np.repeat(found, lengths)
     states = list(thread.states)
-    under = own[rows]
-    for number, level in {(int(n), int(v)) for n, v in zip(under, over, strict=True)}:
-        state = states[number]
-        if state is None:
-            continue  # a thread that is gone does not wait
-        own[rows[(under == number) & (over == level)]] = len(states)
-        states.append(State(state.operation, state.marked, level))
+    shown = np.arange(len(states) * len(levels.LEVELS)) // len(levels.LEVELS)
+    for key in np.unique(keys).tolist():
+        state = states[key // len(levels.LEVELS)]
+        if state is not None:  # a thread that is gone does not wait
+            shown[key] = len(states)
+            states.append(State(state.operation, state.marked, key % len(levels.LEVELS)))
+    own[rows] = shown[keys]
     changed = np.concatenate([[True], own[1:] != own[:-1]])
     return replace(thread, states=states, stream=(edges[changed], own[changed]))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import sweep_streams
-from redline.profile.analyse.slices import outline, slices_of
+from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.summary import ShareRow, Summary, all_problems, summarize
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
@@ -79,7 +79,10 @@ def _typical(gaps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def compare_shares(
-    measured: Session, sampled: Session, summary: Summary | None = None
+    measured: Session,
+    sampled: Session,
+    summary: Summary | None = None,
+    outlines: list[Outline] | None = None,
 ) -> list[ShareRow]:
     """Shares of each process's time by level and by marked operation.
 
@@ -91,6 +94,7 @@ def compare_shares(
         measured: recorded in full mode, if levels are to be compared.
         sampled: recorded with the sampler on; may be the same session.
         summary: of `measured`, if it is there already.
+        outlines: of its processes, if they are.
 
     Returns:
         Rows of the processes that are in both, in order of their start: the n-th of a name in
@@ -101,8 +105,12 @@ def compare_shares(
     seen = {key: samples for key, p in there.items() if (samples := read_sampled(p)) is not None}
     common = [key for key in there if key in seen and key in here]
     same = measured is sampled
-    sums = _sums(sampled, {there[key].directory: seen[key] for key in common})
-    others = sums if same else _sums(measured, {here[key].directory: None for key in common})
+    sums = _sums(
+        sampled, {there[key].directory: seen[key] for key in common}, outlines if same else None
+    )
+    others = (
+        sums if same else _sums(measured, {here[key].directory: None for key in common}, outlines)
+    )
     for key in common:
         own, other = sums[there[key].directory], others[here[key].directory]
         if not own.number:
@@ -185,18 +193,28 @@ class _ShareSums:
         self.by_operation.add(marked, leads, weights[inside])
 
 
-def _sums(session: Session, samples: Mapping[Path, Sampled | None]) -> dict[Path, _ShareSums]:
+def _sums(
+    session: Session,
+    samples: Mapping[Path, Sampled | None],
+    outlines: list[Outline] | None = None,
+) -> dict[Path, _ShareSums]:
     """Of the processes that have an entry."""
     found = {directory: _ShareSums(each) for directory, each in samples.items()}
-    processes = [p for p in session.processes if p.directory in found]
-    if found:
-        for step in slices_of(outline(processes)):
-            for timeline in step.timelines:
-                found[timeline.process.directory].add(timeline)
+    if not found:
+        return found
+    if outlines is None:
+        outlines = outline([p for p in session.processes if p.directory in found])
+    own = [each for each in outlines if each.process.directory in found]
+    follow(own, lambda _, timeline: found[timeline.process.directory].add(timeline))
     return found
 
 
-def with_shares(summary: Summary, session: Session, sampled: Session | None = None) -> Summary:
+def with_shares(
+    summary: Summary,
+    session: Session,
+    sampled: Session | None = None,
+    outlines: list[Outline] | None = None,
+) -> Summary:
     """The summary, and beside it what a sampler saw.
 
     Args:
@@ -204,11 +222,12 @@ def with_shares(summary: Summary, session: Session, sampled: Session | None = No
         session: as recorded.
         sampled: another session of the same program, in sample mode; None: the samples that
             `session` holds itself, if it does.
+        outlines: of the processes of `session`, where they are known.
 
     Raises:
         ConfigError: if `sampled` holds no samples of a process that is in `session`.
     """
-    rows = compare_shares(session, sampled or session, summary)
+    rows = compare_shares(session, sampled or session, summary, outlines)
     if sampled is not None and not rows:
         raise ConfigError(
             f"{sampled.directory} holds no samples of a process of {session.directory}. Record the "

@@ -15,7 +15,7 @@ told as one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ from redline.profile.reader import PIECE_ROWS, Process
 
 SLICE_ROWS = 1 << 19  # of all processes together: some 150 bytes each while they are analysed
 
-__all__ = ["SLICE_ROWS", "Outline", "Step", "outline", "slices_of"]
+__all__ = ["SLICE_ROWS", "Outline", "Step", "follow", "outline", "slices_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,19 @@ def slices_of(outlines: list[Outline]) -> Iterator[Step]:
             ahead[i] = next(walks[i], None)
         left = [_start(each) for each in ahead if each is not None]
         yield Step(due, told, min([FOREVER, *left]))
+
+
+def follow(outlines: list[Outline], *each: Callable[[int, Timeline], None]) -> None:
+    """Walk through a session once, and let all of these have each slice.
+
+    Args:
+        outlines: of its processes.
+        each: takes the place of a process and the next slice of it, in order of time.
+    """
+    for step in slices_of(outlines):
+        for place, timeline in zip(step.places, step.timelines, strict=True):
+            for take in each:
+                take(place, timeline)
 
 
 def _start(timeline: Timeline) -> int:

@@ -12,7 +12,8 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain, groupby, islice
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from redline.profile.reader import LARGEST, Process, printable, regular_size
 Key = TypeVar("Key")
 
 MAX_LISTED = 200  # functions, and lines, of each process
+LINES_AT_ONCE = 4096
 NO_CALLER = -1
 IMPORTER = "<frozen importlib"  # in the name of the file of what imports
 OF_PROFILER = "/redline/profile/record/"  # what stands around functions that are observed
@@ -188,11 +190,14 @@ def read_stacks(process: Process) -> Stacks | None:
     nodes: dict[int, Node] = {}
     seen = array("q")  # time, leaf, weight of each sample
     odd = 0
-    for row in _rows(process):
-        try:
-            _take(row, codes, nodes, seen)
-        except (TypeError, ValueError, LookupError):
-            odd += 1
+    for are_samples, rows in _runs(process):
+        if are_samples and _take_samples(rows, len(nodes), seen):
+            continue
+        for row in rows:
+            try:
+                _take(row, codes, nodes, seen)
+            except (TypeError, ValueError, LookupError):
+                odd += 1
     if odd:
         process.note(f"{path.name}: {odd} lines that make no sense, ignored")
     table = np.array(seen, np.int64).reshape(-1, 3)
@@ -208,19 +213,57 @@ def read_stacks(process: Process) -> Stacks | None:
     )
 
 
-def _rows(process: Process) -> Iterator[Any]:
-    """One by one: an hour's file has some 10 MB."""
+def _runs(process: Process) -> Iterator[tuple[bool, list[Any]]]:
+    """Some rows after another, and whether they are samples: an hour's file has some 10 MB."""
     path = process.directory / layout.STACKS
     try:
         regular_size(path)
         with path.open(errors="replace") as file:
-            for line in file:
-                try:
-                    yield json.loads(line)
-                except (ValueError, RecursionError):
-                    yield None
+            while lines := list(islice(file, LINES_AT_ONCE)):
+                for are_samples, rows in groupby(_parsed(lines), _is_sample):
+                    yield are_samples, list(rows)
     except OSError as error:
         process.note(str(error))
+
+
+def _parsed(lines: list[str]) -> list[Any]:
+    """What they say; None for those that are no JSON."""
+    try:
+        found: list[Any] = json.loads(f"[{','.join(lines)}]")
+        if len(found) == len(lines):
+            return found
+    except (ValueError, RecursionError):
+        pass  # one by one, then
+    return [_parsed_alone(line) for line in lines]
+
+
+def _parsed_alone(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_sample(row: Any) -> bool:
+    return isinstance(row, list) and len(cast(list[Any], row)) == 4 and row[0] == "at"
+
+
+def _take_samples(rows: list[Any], nodes: int, seen: array[int]) -> bool:
+    """Take them all at once, if they all make sense."""
+    values = [row[1:] for row in rows]
+    if set(map(type, chain.from_iterable(values))) != {int}:
+        return False
+    try:
+        table = np.array(values, np.int64)
+    except OverflowError:
+        return False
+    leaves = table[:, 1]
+    if table[:, ::2].min() < 0 or table.max() >= LARGEST:
+        return False
+    if leaves.min() < NO_CALLER or leaves.max() >= nodes:
+        return False
+    seen.frombytes(table.tobytes())
+    return True
 
 
 def _take(row: Any, codes: dict[int, Code], nodes: dict[int, Node], seen: array[int]) -> None:

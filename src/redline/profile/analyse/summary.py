@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +18,12 @@ from redline.profile.analyse.cells import Cells, CellSums, operation_name
 from redline.profile.analyse.corrected import Costs, Delays, correct, passed_on
 from redline.profile.analyse.correction import (
     WIDE,
-    Cycle,
-    CycleSeeker,
     Estimate,
     ProbeCost,
     estimate_probe_cost,
     prior_of,
 )
+from redline.profile.analyse.cycles import Cycle, CycleSeeker
 from redline.profile.analyse.decoded import Stream
 from redline.profile.analyse.processes import READY, Waits, WaitsFor, WaitSums, session_span
 from redline.profile.analyse.progress import progress_of
@@ -32,6 +32,7 @@ from redline.profile.analyse.stacks import (
     ImportRow,
     PythonFunction,
     PythonLine,
+    Stacks,
     import_rows,
     python_functions,
     python_lines,
@@ -200,8 +201,19 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def summarize(session: Session | str | Path) -> Summary:
+def summarize(
+    session: Session | str | Path,
+    outlines: list[Outline] | None = None,
+    *beside: Callable[[int, Timeline], None],
+    stacks: list[Stacks | None] | None = None,
+) -> Summary:
     """Analyse a whole session.
+
+    Args:
+        session: that was recorded.
+        outlines: of its processes, where they are known.
+        beside: let these have each slice as well, as `slices.follow` does.
+        stacks: the samples of its processes, which are told what they were in; None: read here.
 
     Raises:
         SessionError: if the directory is not a session that can be read.
@@ -209,13 +221,17 @@ def summarize(session: Session | str | Path) -> Summary:
     """
     if not isinstance(session, Session):
         session = open_session(session)
-    outlines = outline(session.processes)
-    sums = [_ProcessSums(each) for each in outlines]
+    outlines = outlines or outline(session.processes)
+    if stacks is None:
+        stacks = [read_stacks(process) for process in session.processes]
+    sums = [_ProcessSums(*each) for each in zip(outlines, stacks, strict=True)]
     begin, end = session_span(outlines)
     together = WaitSums(session.processes, begin, end)
     for step in slices_of(outlines):
         for place, timeline in zip(step.places, step.timelines, strict=True):
             sums[place].add(timeline)
+            for take in beside:
+                take(place, timeline)
         together.add(step.places, step.timelines, step.until_ns)
     return _summary(session, sums, together, (end - begin) / 1e9)
 
@@ -223,7 +239,7 @@ def summarize(session: Session | str | Path) -> Summary:
 class _ProcessSums:
     """All tables of one process, slice by slice."""
 
-    def __init__(self, found: Outline) -> None:
+    def __init__(self, found: Outline, stacks: Stacks | None) -> None:
         process = self.process = found.process
         self.windows = _gpu_windows(process)
         base_ns = process.base_ns
@@ -238,7 +254,7 @@ class _ProcessSums:
         self.cycles: dict[int, CycleSeeker] = defaultdict(lambda: CycleSeeker(process))
         self.threads = ThreadSums(process)
         self.transitions = TransitionSums(process)
-        self.stacks = read_stacks(process)
+        self.stacks = stacks
         self.steps = 0
         self.calls, self.inclusive_ns = np.zeros((2, layout.MAX_IDS), np.int64)
         self.is_full = process.start.get("mode", "full") == "full"

@@ -17,7 +17,7 @@ from redline.profile import layout, levels
 from redline.profile.analyse.timeline import OTHER, Decoded, Stream, Timeline
 from redline.profile.reader import Process
 
-__all__ = ["TransitionSums", "Transitions", "begins_of", "entry_times", "transitions"]
+__all__ = ["TransitionSums", "Transitions", "begins_of", "times_of_begins", "transitions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,9 @@ def _is_on(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at] == 1
 
 
-def entry_times(timeline: Timeline, operation: str) -> NDArray[np.int64]:
-    """[N] when an operation began, in order, ns since the process's base."""
-    is_begin = begins_of(timeline.process, operation)
-    found = [
-        thread.times_of(np.flatnonzero(is_begin[thread.rows[1]])) for thread in timeline.threads
-    ]
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+def times_of_begins(timeline: Timeline, is_begin: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[N] when these codes came, in order, ns since the process's base; see `begins_of`."""
+    found = [np.empty(0, np.int64)]
+    for thread in timeline.threads:
+        found.append(thread.times_of(np.flatnonzero(is_begin[thread.rows[1]])))
+    return np.sort(np.concatenate(found))

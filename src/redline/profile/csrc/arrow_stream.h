@@ -39,6 +39,8 @@ static const unsigned char RL_ARROW_BATCH[192] = {
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 };
 
+enum { RL_ARROW_ROWS_PLACE = 72 }; /* of the number of rows, in the header of a batch */
+
 static inline size_t rl_pad8(size_t n) { return (n + 7u) & ~(size_t)7u; }
 
 static inline void rl_put_le64(unsigned char *at, uint64_t value) {
@@ -52,7 +54,7 @@ static inline size_t rl_arrow_batch_header(unsigned char *header, size_t rows) {
     const size_t deltas = rl_pad8(4 * rows), body = deltas + rl_pad8(2 * rows);
     memcpy(header, RL_ARROW_BATCH, sizeof RL_ARROW_BATCH);
     rl_put_le64(header + 40, body);
-    rl_put_le64(header + 72, rows);
+    rl_put_le64(header + RL_ARROW_ROWS_PLACE, rows);
     rl_put_le64(header + 112, 4 * rows);
     rl_put_le64(header + 120, deltas);
     rl_put_le64(header + 136, deltas);

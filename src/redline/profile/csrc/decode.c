@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrow_stream.h"
 #include "recorder.h"
 
 enum { KIND_OPERATION = 0, KIND_INFERRED = 1, KIND_PHASE = 2, KIND_CALL = 3, KIND_NONE = 255 };
@@ -355,28 +354,7 @@ static PyObject *decode(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* arrow_schema(): how every shard begins. */
-static PyObject *arrow_schema(PyObject *module, PyObject *unused) {
-    (void)module;
-    (void)unused;
-    return PyBytes_FromStringAndSize((const char *)RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA);
-}
-
-/* arrow_header(rows): what precedes a batch of so many rows. */
-static PyObject *arrow_header(PyObject *module, PyObject *number) {
-    (void)module;
-    unsigned char header[sizeof RL_ARROW_BATCH];
-    const size_t rows = PyLong_AsSize_t(number);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    rl_arrow_batch_header(header, rows);
-    return PyBytes_FromStringAndSize((const char *)header, sizeof header);
-}
-
 PyMethodDef rl_decode_methods[] = {
-    {"arrow_schema", arrow_schema, METH_NOARGS, "arrow_schema() -> bytes: how a shard begins."},
-    {"arrow_header", arrow_header, METH_O, "arrow_header(rows) -> bytes that precede a batch."},
     {"decode", decode, METH_VARARGS, "decode(deltas, codes, kinds, levels, carry, from_ns, until_ns) -> dict of bytes."},
     {NULL, NULL, 0, NULL},
 };

@@ -244,26 +244,28 @@ static PyObject *step(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* ------------------------------------------------------------------ marks of suspended tasks */
+/* ------------------------------------------------------------------ marks of what is suspended */
 
-static PyObject *depth(PyObject *module, PyObject *unused) {
-    (void)module;
-    (void)unused;
-    const RlThread *t = rl_active ? rl_thread() : NULL;
-    return PyLong_FromUnsignedLong(t != NULL ? t->depth : 0);
+/* How many marks a thread has open. Their number, and not the stack's depth, stays what it is while
+ * native calls are closed for a calibration block. */
+uint32_t rl_open_marks(const RlThread *t) {
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < t->depth; i++) {
+        found += t->stack[i].kind == RL_MARK;
+    }
+    return found;
 }
 
-/* End the marks above a depth; their ids, the outermost first, each as often as it was begun. */
-static PyObject *end_marks(PyObject *module, PyObject *arg) {
-    (void)module;
-    const unsigned long above = PyLong_AsUnsignedLong(arg);
-    RlThread *t = rl_active && !PyErr_Occurred() ? rl_thread() : NULL;
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+/* End the marks but for the first `above`; their ids, the outermost first, each as often as it was
+ * begun. */
+PyObject *rl_end_marks(RlThread *t, uint32_t above) {
     PyObject *ids = PyList_New(0);
-    for (unsigned long i = above; ids != NULL && t != NULL && i < t->depth; i++) {
-        for (int times = t->stack[i].kind == RL_MARK ? 1 + t->stack[i].repeat : 0; times-- > 0;) {
+    uint32_t seen = 0;
+    for (uint32_t i = 0; ids != NULL && i < t->depth; i++) {
+        if (t->stack[i].kind != RL_MARK || seen++ < above) {
+            continue;
+        }
+        for (int times = 1 + t->stack[i].repeat; times-- > 0;) {
             PyObject *id = PyLong_FromLong(t->stack[i].id);
             if (id == NULL || PyList_Append(ids, id) < 0) {
                 Py_CLEAR(ids);
@@ -284,18 +286,45 @@ static PyObject *end_marks(PyObject *module, PyObject *arg) {
     return found;
 }
 
+int rl_begin_marks(PyObject *ids) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ids) && (rl_active & RL_ACTIVE_MARKS); i++) {
+        const long id = PyLong_AsLong(PyTuple_GET_ITEM(ids, i));
+        if (id < RL_FIRST_ID || id > RL_MAX_ID) {
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_ValueError, "no id: %ld", id);
+            }
+            return -1;
+        }
+        begin((uint16_t)id, RL_MARK);
+    }
+    return 0;
+}
+
+static PyObject *open_marks(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    const RlThread *t = rl_active ? rl_thread() : NULL;
+    return PyLong_FromUnsignedLong(t != NULL ? rl_open_marks(t) : 0);
+}
+
+static PyObject *end_marks(PyObject *module, PyObject *arg) {
+    (void)module;
+    const unsigned long above = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    RlThread *t = rl_active ? rl_thread() : NULL;
+    return t != NULL ? rl_end_marks(t, (uint32_t)above) : PyTuple_New(0);
+}
+
 static PyObject *begin_marks(PyObject *module, PyObject *ids) {
     (void)module;
     if (!PyTuple_Check(ids)) {
         PyErr_SetString(PyExc_TypeError, "begin_marks takes what end_marks returned");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ids) && (rl_active & RL_ACTIVE_MARKS); i++) {
-        const long id = PyLong_AsLong(PyTuple_GET_ITEM(ids, i));
-        if (id < RL_FIRST_ID || id > RL_MAX_ID) {
-            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "no id: %ld", id);
-        }
-        begin((uint16_t)id, RL_MARK);
+    if (rl_begin_marks(ids) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -417,8 +446,8 @@ PyMethodDef rl_mark_methods[] = {
     {"step", step, METH_NOARGS, "Count one step of the program."},
     {"begin", begin_operation, METH_O, "begin(id): begin an automatic operation."},
     {"end", end_operation, METH_O, "end(id): end the innermost one of this id."},
-    {"depth", depth, METH_NOARGS, "How many entries this thread's stack has."},
-    {"end_marks", end_marks, METH_O, "end_marks(depth) -> ids of the marks above it, which end."},
+    {"open_marks", open_marks, METH_NOARGS, "How many marks this thread has open."},
+    {"end_marks", end_marks, METH_O, "end_marks(first) -> ids of all but the first; these end."},
     {"begin_marks", begin_marks, METH_O, "begin_marks(ids): begin them again."},
     {"intern", (PyCFunction)(void (*)(void))intern, METH_VARARGS | METH_KEYWORDS,
      "intern(kind, name, level=0, module=None, sealed=False) -> id."},

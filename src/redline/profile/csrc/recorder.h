@@ -169,6 +169,11 @@ static inline void rl_tally_end(const RlThread *t, uint16_t id) {
     }
 }
 
+/* Marks of what is suspended. */
+uint32_t rl_open_marks(const RlThread *t);
+PyObject *rl_end_marks(RlThread *t, uint32_t above);
+int rl_begin_marks(PyObject *ids);
+
 /* Names. */
 int rl_intern(PyObject *kind, PyObject *name, int level, PyObject *module, int sealed);
 int rl_is_sealing(uint16_t id);
@@ -182,6 +187,7 @@ extern PyMethodDef rl_counter_methods[];
 int rl_marks_ready(PyObject *module);
 int rl_wrapper_ready(PyObject *module);
 int rl_boundary_ready(PyObject *module);
+int rl_generators_ready(PyObject *module);
 extern PyTypeObject RlWrapperType;
 
 void rl_set_clock(int64_t ns);

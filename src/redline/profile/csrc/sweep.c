@@ -499,7 +499,10 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__sweep(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddFunctions(module, rl_decode_methods) < 0) {
+    if (module == NULL || PyModule_AddFunctions(module, rl_decode_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_batch_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_tick_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_call_methods) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

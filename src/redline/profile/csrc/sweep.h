@@ -1,4 +1,4 @@
-/* Shared by the two files of redline.profile._sweep. */
+/* Shared by the files of redline.profile._sweep. */
 #ifndef REDLINE_SWEEP_H
 #define REDLINE_SWEEP_H
 
@@ -7,5 +7,8 @@
 #include <stdint.h>
 
 extern PyMethodDef rl_decode_methods[];
+extern PyMethodDef rl_batch_methods[];
+extern PyMethodDef rl_tick_methods[];
+extern PyMethodDef rl_call_methods[];
 
 #endif

@@ -66,6 +66,7 @@ class Recorder:
         self._companions = Companions(options)
         self._calibrator: Calibrator | None = None
         self._patches: Any = None
+        self._generators: Any = None
         self._pid = 0
         self._base_ns = 0
         self._exits = Exits(self.stop)
@@ -81,6 +82,7 @@ class Recorder:
             ProfilerConflictError: if another profiler or a debugger holds the hook.
             SessionError: if the session cannot be written.
         """
+        from redline.profile.record.generators import Generators
         from redline.profile.record.operations import Patches
 
         if self.options.mode == "full":
@@ -114,6 +116,9 @@ class Recorder:
         if self._boundary is not None:
             self._patches.native_functions()
         self._patches.watch(self.options.watch)
+        self._generators = Generators()
+        if reason := self._generators.attach():
+            self._note("generators", absent=reason)
         self._hooks.add("multiprocessing.process", self._name_workers)
         self._exits.install()
         marks.listen(self._said)
@@ -142,6 +147,7 @@ class Recorder:
         self._note_counters()
         if self._counters is not None:
             self._counters.stop()
+        self._generators.detach()
         self._patches.undo()
         self._hooks.remove()
         statistics = self._native.stop()

@@ -33,7 +33,7 @@ def separating(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return run(handle)
         context: Context = handle._context
         owner, marks = context.get(_suspended, _NONE)
-        depth = _native.depth()
+        before = _native.open_marks()
         if owner == id(context):
             _native.begin_marks(marks)
         else:
@@ -41,7 +41,7 @@ def separating(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return run(handle)
         finally:
-            left = _native.end_marks(depth)
+            left = _native.end_marks(before)
             if left or marks:
                 context.run(_suspended.set, (id(context), left))
 

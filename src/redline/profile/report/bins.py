@@ -24,7 +24,7 @@ from redline.profile.analyse.cells import (
     stretches,
     unattributed,
 )
-from redline.profile.analyse.timeline import Stream, Timeline
+from redline.profile.analyse.timeline import Decoded, Stream, Timeline
 
 __all__ = ["CallBins", "CellBins", "FunctionBins", "bin_cells", "bin_functions", "held", "spread"]
 
@@ -170,7 +170,10 @@ class CallBins:
     """
 
     def __init__(self, ids: list[int], edges_ns: NDArray[np.int64]) -> None:
-        self._ids, self._edges_ns = np.array(ids, np.uint16), edges_ns
+        self._ids, self._edges_ns = ids, np.ascontiguousarray(edges_ns, np.int64)
+        self._places = np.full(2 * layout.MAX_IDS, -1, np.int16)  # by code
+        for place, each in enumerate(ids):
+            self._places[2 * each : 2 * each + 2] = place
         # What begins at the very end counts, too.
         self._until = np.append(edges_ns[:-1], edges_ns[-1] + 1)
         zeros = np.zeros(len(edges_ns) - 1, np.int64)
@@ -179,18 +182,31 @@ class CallBins:
 
     def add(self, timeline: Timeline) -> None:
         """The next slice."""
+        from redline.profile import _sweep
+
         for thread in timeline.threads:
-            codes = thread.rows[1]
-            is_stop = (codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)
-            stops = thread.times_of(np.flatnonzero(is_stop))
-            chosen = np.flatnonzero(np.isin(codes >> 1, self._ids))
-            chosen = chosen[np.argsort(codes[chosen] >> 1, kind="stable")]
-            times, codes = thread.times_of(chosen), codes[chosen]
-            for each, found in self._found.items():
-                first, last = np.searchsorted(codes >> 1, [each, each + 1])
-                rows = slice(int(first), int(last))
-                is_begin = (codes[rows] & 1) == 0
-                self._add(found, (thread.index, each), times[rows], is_begin, stops)
+            times, codes = thread.clock.times_ns, thread.rows[1]
+            shape = len(self._ids), len(self._edges_ns) + 1
+            tables = _sweep.tally(times, codes, self._places, self._edges_ns, len(self._ids))
+            counts, sums, calls = (np.frombuffer(t, np.int64).reshape(shape) for t in tables[:3])
+            least, left = (np.frombuffer(column, np.int64) for column in tables[3:])
+            open_ns = counts.cumsum(1)[:, :-1] * self._edges_ns - sums.cumsum(1)[:, :-1]
+            for place, (each, found) in enumerate(self._found.items()):
+                # Calls that began, or end, in another slice are told one by one.
+                if least[place] < 0 or left[place] or (thread.index, each) in self._open:
+                    self._add_pairs(thread, each)
+                else:
+                    found.inclusive_ns[:] += np.diff(open_ns[place])
+                    found.calls[:] += calls[place, 1:-1]
+
+    def _add_pairs(self, thread: Decoded, each: int) -> None:
+        codes = thread.rows[1]
+        is_stop = (codes == layout.CODE_WINDOW_OFF) | (codes == layout.CODE_THREAD_END)
+        stops = thread.times_of(np.flatnonzero(is_stop))
+        rows = np.flatnonzero(codes >> 1 == each)
+        is_begin = (codes[rows] & 1) == 0
+        place = thread.index, each
+        self._add(self._found[each], place, thread.times_of(rows), is_begin, stops)
 
     def _add(
         self,
@@ -246,7 +262,7 @@ def _paired(
 
     A stop ends what is open; a lone end is no call.
     """
-    depth = np.cumsum(np.where(is_begin, 1, -1))
+    depth = np.cumsum(2 * is_begin.view(np.int8) - 1, dtype=np.int32)
     if not opened and (len(depth) == 0 or (depth.min() >= 0 and depth[-1] == 0)):
         return times[is_begin], times[~is_begin], []
     pairs: list[tuple[int, int]] = []

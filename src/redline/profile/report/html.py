@@ -25,13 +25,19 @@ from redline.profile.report.page_data import page_data
 __all__ = ["embed_json", "render_html"]
 
 
-def render_html(session: Session, summary: Summary, advice: dict[str, Any] | None = None) -> str:
+def render_html(
+    session: Session,
+    summary: Summary,
+    advice: dict[str, Any] | None = None,
+    data: dict[str, Any] | None = None,
+) -> str:
     """The page as text, some 5 MB.
 
     Args:
         session: that was recorded.
         summary: of the same session.
         advice: of `redline advise`, as plain data; None leaves it out.
+        data: of `page_data`, where it is known.
 
     Raises:
         ProfileError: if plotly is not installed.
@@ -46,7 +52,7 @@ def render_html(session: Session, summary: Summary, advice: dict[str, Any] | Non
         "policy": policy,
         "title": html.escape(f"Profile of {summary.session}"),
         "style": _part("page.css"),
-        "data": embed_json({**page_data(session, summary), "advice": advice}),
+        "data": embed_json({**(data or page_data(session, summary)), "advice": advice}),
         "plotly": plotly,
         "program": program,
     }

@@ -14,14 +14,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile.analyse.processes import session_span
-from redline.profile.analyse.slices import Outline, outline, slices_of
-from redline.profile.analyse.stacks import flame, read_stacks
+from redline.profile.analyse.slices import Outline, follow, outline
+from redline.profile.analyse.stacks import Stacks, flame, read_stacks
 from redline.profile.analyse.summary import Summary
 from redline.profile.analyse.timeline import Timeline
 from redline.profile.gpu.activity import api_stream, busy_stream
@@ -36,7 +37,7 @@ MAX_FUNCTIONS = 60  # per process
 MACHINE_FACTS = {"machine": "platform", "cpus": "CPUs", "python": "Python"}
 MAX_BINS, MIN_BINS, BINS_OF_ALL = 240, 60, 6000
 
-__all__ = ["page_data"]
+__all__ = ["PageBins", "page_data"]
 
 
 def page_data(session: Session, summary: Summary) -> dict[str, Any]:
@@ -50,42 +51,75 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
         ProfileError: if the C extension was not built.
     """
     outlines = outline(session.processes)
-    begin, end = session_span(outlines)
-    edges = _edges(begin, max(end, begin + 1), len(outlines))
-    sums = [_Bins(each, summary, edges) for each in outlines]
-    for step in slices_of(outlines):
-        for place, timeline in zip(step.places, step.timelines, strict=True):
-            sums[place].add(timeline)
-    cell_bins: list[Any] = [None] * len(summary.cells)
-    function_bins: list[Any] = []
-    series, notes = session_series(session, begin)
-    manifest = session.manifest
-    for row, each in enumerate(sums):
-        each.put_cells(cell_bins)
-        function_bins += each.functions()
-        series += process_series(each.process, row, begin)
-        series += gpu_series(each.windows, row, edges)
-    return {
-        "summary": summary.to_json(),
-        "command": manifest.get("command"),
-        "machine": {MACHINE_FACTS[k]: manifest[k] for k in MACHINE_FACTS if k in manifest},
-        "edges_s": ((edges - begin) / 1e9).tolist(),
-        "processes": [
-            {
-                "begin_s": (each.process.base_ns - begin) / 1e9,
-                "end_s": (each.process.base_ns - begin + max(each.end_ns, 0)) / 1e9,
-            }
-            for each in outlines
-        ],
-        "cell_bins": cell_bins,
-        "function_bins": function_bins,
-        "flames": [each.flame() for each in sums],
-        "series": series,
-        "series_notes": notes,
-        "levels": list(LEVELS),
-        "level_colors": LEVEL_COLORS,
-        "series_colors": list(SERIES_COLORS),
-    }
+    stacks = [read_stacks(process) for process in session.processes]
+    bins = PageBins(session, summary, outlines, stacks)
+    follow(outlines, bins.add, partial(_tell, stacks))
+    return bins.data()
+
+
+def _tell(stacks: list[Stacks | None], place: int, timeline: Timeline) -> None:
+    own = stacks[place]
+    if own is not None:
+        own.add(timeline)
+
+
+class PageBins:
+    """The page's data, slice by slice.
+
+    Args:
+        session: that was recorded.
+        summary: of the same session.
+        outlines: of its processes.
+        stacks: their samples, which know in the end what they were in.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        summary: Summary,
+        outlines: list[Outline],
+        stacks: list[Stacks | None],
+    ) -> None:
+        self._session, self._summary, self._outlines = session, summary, outlines
+        self._begin_ns, end_ns = session_span(outlines)
+        self._edges = _edges(self._begin_ns, max(end_ns, self._begin_ns + 1), len(outlines))
+        self._sums = [_Bins(each, summary, self._edges) for each in outlines]
+        self._stacks = stacks
+
+    def add(self, place: int, timeline: Timeline) -> None:
+        """The next slice of the process at this place."""
+        self._sums[place].add(timeline)
+
+    def data(self) -> dict[str, Any]:
+        """After the last slice; see above."""
+        cell_bins: list[Any] = [None] * len(self._summary.cells)
+        function_bins: list[Any] = []
+        series, notes = session_series(self._session, self._begin_ns)
+        manifest = self._session.manifest
+        for row, each in enumerate(self._sums):
+            each.put_cells(cell_bins)
+            function_bins += each.functions()
+            series += process_series(each.process, row, self._begin_ns)
+            series += gpu_series(each.windows, row, self._edges)
+        return {
+            "summary": self._summary.to_json(),
+            "command": manifest.get("command"),
+            "machine": {MACHINE_FACTS[k]: manifest[k] for k in MACHINE_FACTS if k in manifest},
+            "edges_s": ((self._edges - self._begin_ns) / 1e9).tolist(),
+            "processes": [self._span_s(each) for each in self._outlines],
+            "cell_bins": cell_bins,
+            "function_bins": function_bins,
+            "flames": [_flame(stacks) for stacks in self._stacks],
+            "series": series,
+            "series_notes": notes,
+            "levels": list(LEVELS),
+            "level_colors": LEVEL_COLORS,
+            "series_colors": list(SERIES_COLORS),
+        }
+
+    def _span_s(self, found: Outline) -> dict[str, float]:
+        since_ns = found.process.base_ns - self._begin_ns
+        return {"begin_s": since_ns / 1e9, "end_s": (since_ns + max(found.end_ns, 0)) / 1e9}
 
 
 def _edges(begin: int, end: int, processes: int) -> NDArray[np.int64]:
@@ -108,14 +142,11 @@ class _Bins:
         self._rows = _shown_functions(self.process, summary)
         self._cells = CellBins(edges - base_ns)
         self._calls = CallBins([number for _, number in self._rows], edges - base_ns)
-        self._stacks = read_stacks(self.process)
 
     def add(self, timeline: Timeline) -> None:
         """The next slice."""
         self._cells.add(timeline, *self._gpu)
         self._calls.add(timeline)
-        if self._stacks is not None:
-            self._stacks.add(timeline)
 
     def put_cells(self, into: list[Any]) -> None:
         """The bins of each cell of the summary that is of this process."""
@@ -133,9 +164,10 @@ class _Bins:
             for row, number in self._rows
         ]
 
-    def flame(self) -> list[Any]:
-        """The boxes of the flame graph."""
-        return [] if self._stacks is None else [list(node) for node in flame(self._stacks)]
+
+def _flame(stacks: Stacks | None) -> list[Any]:
+    """The boxes of the flame graph."""
+    return [] if stacks is None else [list(node) for node in flame(stacks)]
 
 
 def _shown_functions(process: Process, summary: Summary) -> list[tuple[int, int]]:

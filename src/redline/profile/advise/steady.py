@@ -1,0 +1,165 @@
+"""The steady state: which process learns, from when to when, and in how many env steps.
+
+It begins where the program first learns (or, if it never does, first simulates), after a compiler
+has done its work, and ends with its last env step. It is cut where bursts of learning begin (or, if
+there are none, into equal stretches), so that each stretch is whole iterations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redline.errors import ProfileError
+from redline.profile.advise.counted import UPDATES
+from redline.profile.analyse.summary import Summary
+from redline.profile.analyse.timeline import Timeline
+from redline.profile.analyse.transitions import begins_of, times_of_begins
+from redline.profile.reader import Process, Session
+
+STRETCHES = 20  # at most, or exactly where learning comes in no bursts
+MIN_BURSTS = 4
+LEARNING = ("backpropagation", "learning")
+SIMULATION, COMPILE = "simulation", "compile"
+
+__all__ = [
+    "LEARNING",
+    "SIMULATION",
+    "STRETCHES",
+    "Entries",
+    "Steady",
+    "find_steady",
+    "once_compiled",
+]
+
+
+class Entries:
+    """When simulation, learning and updates began in each process, slice by slice.
+
+    Args:
+        processes: of the session.
+    """
+
+    def __init__(self, processes: list[Process]) -> None:
+        self._names = list(dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES)))
+        self._begins = [[begins_of(process, name) for name in self._names] for process in processes]
+        self._found: list[list[list[NDArray[np.int64]]]] = [
+            [[np.empty(0, np.int64)] for _ in self._names] for _ in processes
+        ]
+
+    def add(self, place: int, timeline: Timeline) -> None:
+        """The next slice of the process at this place."""
+        for begins, times in zip(self._begins[place], self._found[place], strict=True):
+            times.append(times_of_begins(timeline, begins))
+
+    def found(self) -> list[dict[str, NDArray[np.int64]]]:
+        """Per process and operation the times, in order, ns since the process's base."""
+        return [
+            dict(zip(self._names, map(np.concatenate, each), strict=True)) for each in self._found
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """Of the process that learns."""
+
+    place: int  # in the session
+    workers: list[int]  # places of those that simulate for it
+    num_envs: int  # stepped at once
+    edges_ns: NDArray[np.int64]  # [N + 1] of its stretches, since the process's base
+    env_steps: NDArray[np.int64]  # [N] in each
+    entries: dict[str, NDArray[np.int64]]  # of its operations, ns
+    steps: list[NDArray[np.int64]]  # per process when it stepped an env
+
+
+def find_steady(
+    session: Session, summary: Summary, entries: list[dict[str, NDArray[np.int64]]]
+) -> Steady:
+    """Find the process that learns, and its steady state.
+
+    Args:
+        session: that was recorded.
+        summary: of it.
+        entries: per process, see `Entries`.
+
+    Raises:
+        ProfileError: if no env step was recorded, or too few.
+    """
+    steps = [each[SIMULATION] for each in entries]
+    if not any(map(len, steps)):
+        raise ProfileError(
+            f"{session.directory} holds no env step: advice is per env step. Record a program that "
+            "steps Gymnasium, EnvPool or Stable-Baselines3 envs, or mark its steps: with "
+            'profile.operation("simulation")'
+        )
+    place = _learner(summary, session.processes, steps)
+    process = session.processes[place]
+    own = steps[place]
+    workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
+    num_envs = _num_envs(summary, process, steps_itself=len(own) > 0, workers=len(workers))
+    if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
+        told = [(steps[i], session.processes[i].base_ns - process.base_ns) for i in workers]
+        own = np.sort(np.concatenate([times + later_ns for times, later_ns in told]))
+        num_envs = max(
+            _num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers
+        )
+    learned = np.concatenate([entries[place][name] for name in LEARNING])
+    edges = _steady(once_compiled(learned, entries[place][COMPILE], own), own)
+    counts = np.histogram(own, edges)[0] * num_envs
+    if counts.sum() < STRETCHES:
+        raise ProfileError(
+            f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
+        )
+    return Steady(place, workers, num_envs, edges, counts, entries[place], steps)
+
+
+def _learner(summary: Summary, processes: list[Process], steps: list[NDArray[np.int64]]) -> int:
+    """The process that spends most on learning, else the one that steps most."""
+
+    def rank(i: int) -> tuple[float, int]:
+        pid = processes[i].pid
+        cells = [c for c in summary.cells if c.pid == pid and c.operation in LEARNING]
+        return sum(c.corrected_s for c in cells), len(steps[i])
+
+    return max(range(len(processes)), key=rank)
+
+
+def _num_envs(summary: Summary, process: Process, *, steps_itself: bool, workers: int) -> int:
+    """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
+    for row in summary.processes:
+        if row.pid == process.pid:
+            said = row.metadata.get("num_envs")
+            if type(said) is int and said > 0:
+                return said
+    return max(workers, 1) if steps_itself else 1
+
+
+def once_compiled(
+    learned: NDArray[np.int64], compiled: NDArray[np.int64], steps: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """When it learned after the compiler was last at work, if half of the env steps come then.
+
+    A program that compiles to its end is in no steady state, and is taken as it is.
+    """
+    if len(compiled) == 0:
+        return learned
+    after = learned[learned > compiled.max()]
+    enough = len(after) > 0 and 2 * int((steps > after.min()).sum()) >= len(steps)
+    return after if enough else learned
+
+
+def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N + 1] edges of stretches, from the first update on, or the first step, to the last step."""
+    begin, end = int(steps[0]), int(steps[-1]) + 1
+    if len(learned) and int(learned.min()) < end and len(steps[steps > learned.min()]) > STRETCHES:
+        begin = int(learned.min())
+    # Whole iterations: where learning comes in bursts, it begins and ends with a burst.
+    bursts = np.sort(learned[(learned >= begin) & (learned < end)])
+    pause = np.diff(bursts)
+    if len(pause) and pause.max() > 20 * np.median(pause):
+        first = bursts[1:][pause > 0.5 * pause.max()]
+        if len(first) > MIN_BURSTS:
+            return first[:: -(-len(first) // STRETCHES)]
+    return np.linspace(begin, end, STRETCHES + 1).astype(np.int64)

@@ -1,0 +1,40 @@
+"""Files that a session may hold: regular ones, no larger than a recording makes them.
+
+A link may lead out of the session, and a pipe may never end, so that neither is ever opened.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
+
+__all__ = ["LARGEST_TEXT", "read_whole", "regular_size"]
+
+
+def regular_size(path: Path) -> int:
+    """Bytes of a file, which must be one: no link out of the session, no pipe that never ends.
+
+    Raises:
+        OSError: if it is anything else.
+    """
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a link" if stat.S_ISLNK(found.st_mode) else "a special file"
+        raise OSError(f"{path.name} is {kind}, which sessions do not hold")
+    return found.st_size
+
+
+def read_whole(path: Path) -> str:
+    """The text of a file that must be a regular one.
+
+    Raises:
+        OSError: if it is not, or cannot be read, or is larger than a recording makes it.
+    """
+    size = regular_size(path)
+    if size > LARGEST_TEXT:
+        raise OSError(
+            f"{path.name} has {size:,} bytes, and such a file has at most {LARGEST_TEXT:,}"
+        )
+    return path.read_text(errors="replace")

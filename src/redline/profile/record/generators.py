@@ -1,0 +1,98 @@
+"""Marks across `yield`: a mark that a suspended generator holds covers that generator alone.
+
+It ends as the generator yields, and begins again as it goes on, in whatever thread that is. Each
+time counts as one entry of the operation. A generator that `contextlib.contextmanager` made is left
+alone: its marks are meant to cover the block. So are asynchronous generators.
+
+Python 3.11 has no event for this in all modes, so the slots of the generator type are replaced.
+From 3.12 on `sys.monitoring` tells, under a tool id of its own: every function once whether it is a
+generator with a `with` in it, and then such generators only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import opcode
+import sys
+from types import CodeType
+from typing import Any
+
+from redline.profile import _native
+
+TOOL_NAME = "redline.profile generators"
+TOOL_IDS = (4, 3)  # those that Python gives no name; the first that is free
+# Of the kinds of `with`: BEFORE_WITH up to Python 3.13, LOAD_SPECIAL from 3.14 on.
+WITHS = frozenset(
+    opcode.opmap[name] for name in ("BEFORE_WITH", "LOAD_SPECIAL") if name in opcode.opmap
+)
+
+__all__ = ["Generators"]
+
+
+class Generators:
+    """The marks of all generators, made their own for as long as this is attached."""
+
+    def __init__(self) -> None:
+        self._monitoring: Any = getattr(sys, "monitoring", None)
+        self._tool: int | None = None
+
+    def attach(self) -> str:
+        """From here on; returns why not, "" if nothing is in the way."""
+        manager: Any = contextlib._GeneratorContextManager
+        if self._monitoring is not None:
+            free = (tool for tool in TOOL_IDS if self._monitoring.get_tool(tool) is None)
+            self._tool = next(free, None)
+            if self._tool is None:
+                holders = " and ".join(map(repr, map(self._monitoring.get_tool, TOOL_IDS)))
+                return (
+                    "marks in generators cover what their consumers do as well: sys.monitoring's "
+                    f"ids {TOOL_IDS[1]} and {TOOL_IDS[0]} are held by {holders}"
+                )
+            self._watch(self._tool)
+        _native.hook_generators((manager.__enter__.__code__,))
+        return ""
+
+    def detach(self) -> None:
+        """Leave generators as they were."""
+        if self._tool is not None:
+            for event in self._callbacks():
+                self._monitoring.register_callback(self._tool, event, None)
+            self._monitoring.set_events(self._tool, 0)
+            self._monitoring.free_tool_id(self._tool)
+            self._tool = None
+        _native.unhook_generators()
+
+    def _watch(self, tool: int) -> None:
+        self._monitoring.use_tool_id(tool, TOOL_NAME)
+        for event, callback in self._callbacks().items():
+            self._monitoring.register_callback(tool, event, callback)
+        events = self._monitoring.events
+        # The first can be turned off for a function, the others are rare.
+        self._monitoring.set_events(tool, events.PY_START | events.PY_THROW | events.PY_UNWIND)
+
+    def _callbacks(self) -> dict[int, Any]:
+        events = self._monitoring.events
+        return {
+            events.PY_START: self._started,
+            events.PY_RESUME: _native.on_resume,
+            events.PY_THROW: _native.on_resume,
+            events.PY_YIELD: _native.on_yield,
+            events.PY_RETURN: _native.on_generator_end,
+            events.PY_UNWIND: _native.on_generator_end,
+        }
+
+    def _started(self, code: CodeType, offset: int) -> Any:
+        if self._tool is None or not code.co_flags & inspect.CO_GENERATOR or not _has_with(code):
+            return self._monitoring.DISABLE
+        events = self._monitoring.events
+        wanted = events.PY_RESUME | events.PY_YIELD | events.PY_RETURN
+        if self._monitoring.get_local_events(self._tool, code) != wanted:
+            self._monitoring.set_local_events(self._tool, code, wanted)
+        _native.generator_starts()
+        return None
+
+
+def _has_with(code: CodeType) -> bool:
+    """Whether it may hold a mark: caches between the instructions can look like a `with`."""
+    return not WITHS.isdisjoint(code.co_code[::2])
