@@ -57,7 +57,9 @@ class Experiment:
 
 
 _DISCRETE = ("ppo", "a2c", "dqn", "sac", "impala", "appo", "reinforce", "r2d1")
-_CONTINUOUS = ("ppo", "a2c", "sac", "td3", "ddpg", "impala", "appo", "reinforce", "tqc")
+_CONTINUOUS = (
+    *("ppo", "a2c", "sac", "td3", "ddpg", "impala", "appo", "reinforce", "tqc", "crossq"),
+)
 
 _TRIED_FIRST: tuple[tuple[str, str, tuple[str, ...], int, dict[str, int]], ...] = (
     # environment, family, algorithms, length, lengths that the zoo chose otherwise
@@ -67,16 +69,19 @@ _TRIED_FIRST: tuple[tuple[str, str, tuple[str, ...], int, dict[str, int]], ...] 
     ("Acrobot-v1", "classic control", _DISCRETE, 500_000, {"ppo": MILLION, "dqn": 100_000}),
     ("MountainCar-v0", "classic control", _DISCRETE, MILLION, {"dqn": 120_000}),
     ("Pendulum-v1", "classic control", _CONTINUOUS, MILLION,
-     {"ppo": 100_000, "sac": 20_000, "td3": 20_000, "ddpg": 20_000}),
+     {"ppo": 100_000, "sac": 20_000, "td3": 20_000, "ddpg": 20_000, "tqc": 20_000,
+      "crossq": 20_000}),
     ("MountainCarContinuous-v0", "classic control", _CONTINUOUS, 300_000,
-     {"ppo": 20_000, "a2c": 100_000, "sac": 50_000}),
+     {"ppo": 20_000, "a2c": 100_000, "sac": 50_000, "tqc": 50_000, "crossq": 50_000}),
     ("FrozenLake-v1", "toy text", _DISCRETE, 200_000, {}),
     ("Taxi-v4", "toy text", _DISCRETE, 500_000, {}),
     ("LunarLanderContinuous-v3", "Box2D", _CONTINUOUS, MILLION,
-     {"a2c": 5 * MILLION, "sac": 500_000, "td3": 300_000, "ddpg": 300_000}),
+     {"a2c": 5 * MILLION, "sac": 500_000, "td3": 300_000, "ddpg": 300_000, "tqc": 500_000,
+      "crossq": 200_000}),
     ("HalfCheetah-v5", "MuJoCo", _CONTINUOUS, MILLION, {}),
     ("BipedalWalker-v3", "Box2D", _CONTINUOUS, MILLION,
-     {"ppo": 5 * MILLION, "a2c": 5 * MILLION, "sac": 500_000}),
+     {"ppo": 5 * MILLION, "a2c": 5 * MILLION, "sac": 500_000, "tqc": 500_000,
+      "crossq": 200_000}),
     ("MinAtar/Breakout-v1", "MinAtar", _DISCRETE, 5 * MILLION, {}),
 )  # fmt: skip
 _MORE_SEEDS = {("ppo", "LunarLander-v3"): 5, ("ppo", "HalfCheetah-v5"): 5}
@@ -152,6 +157,7 @@ _LONGER: tuple[Experiment, ...] = (
 # What one core does in a second, roughly, for the order alone.
 _ROUGH_SPS = {"ppo": 3_000, "a2c": 5_000, "impala": 4_000, "appo": 3_000, "reinforce": 5_000}
 _ROUGH_SPS |= {"dqn": 1_000, "r2d1": 800, "sac": 200, "td3": 300, "ddpg": 350, "tqc": 150}
+_ROUGH_SPS |= {"crossq": 20}
 
 
 def _rough_hours(experiment: Experiment) -> float:

@@ -1,7 +1,8 @@
 """What others published, by source. Protocols differ: figures of two sources are never mixed.
 
 Nothing of MinAtar stands here: Young and Tian 2019 (arXiv:1903.03176) and the authors of PureJaxRL
-and PQN show curves, at other lengths or of the full action set, and no table.
+and PQN show curves, at other lengths or of the full action set, and no table. Nor anything of
+CrossQ: the zoo has its tunings, and no returns.
 
 Sources:
     zoo: RL Baselines3 Zoo, benchmark.md (github.com/DLR-RM/rl-baselines3-zoo).
@@ -29,6 +30,7 @@ _ZOO = {
     "MountainCar-v0": {"a2c": "-111 +- 24", "dqn": "-101 +- 10", "ppo": "-110 +- 19"},
     "MountainCarContinuous-v0": {
         "a2c": "91 +- 0", "ddpg": "94 +- 0", "ppo": "88 +- 3", "sac": "95 +- 1", "td3": "93 +- 0",
+        "tqc": "64 +- 45",
     },
     "Pendulum-v1": {
         "a2c": "-163 +- 103", "ddpg": "-152 +- 94", "ppo": "-172 +- 104", "sac": "-157 +- 89",
@@ -37,21 +39,24 @@ _ZOO = {
     "LunarLander-v3": {"a2c": "156 +- 80", "dqn": "154 +- 79", "ppo": "242 +- 32"},
     "LunarLanderContinuous-v3": {
         "a2c": "84 +- 146", "ddpg": "230 +- 92", "ppo": "271 +- 32", "sac": "260 +- 65",
-        "td3": "207 +- 68",
+        "td3": "207 +- 68", "tqc": "278 +- 25",
     },
     "BipedalWalker-v3": {
         "a2c": "300 +- 23", "ddpg": "197 +- 142", "ppo": "213 +- 129", "sac": "298 +- 33",
-        "td3": "306 +- 57",
+        "td3": "306 +- 57", "tqc": "330 +- 45",
     },
     "HalfCheetah-v5": {
         "a2c": "3,041 +- 157", "ppo": "5,819 +- 664", "sac": "9,535 +- 100", "td3": "9,656 +- 970",
+        "tqc": "12,090 +- 127",
     },
     "Hopper-v5": {"ppo": "2,410 +- 10", "sac": "2,326 +- 1,130", "td3": "3,606 +- 4"},
     "Walker2d-v5": {"ppo": "3,479 +- 822", "sac": "3,863 +- 254", "td3": "4,718 +- 46"},
     "Ant-v5": {"ppo": "1,327 +- 452", "sac": "4,616 +- 1,354", "td3": "5,813 +- 590"},
-    "ALE/Breakout-v5": {"a2c": "280 +- 122", "ppo": "398 +- 33"},
-    "ALE/Pong-v5": {"a2c": "17.3 +- 3.2", "ppo": "20.99 +- 0.11"},
-    "ALE/BeamRider-v5": {"a2c": "2,890 +- 1,379", "ppo": "3,397 +- 1,662"},
+    "ALE/Breakout-v5": {"a2c": "280 +- 122", "dqn": "358 +- 62", "ppo": "398 +- 33"},
+    "ALE/Pong-v5": {"a2c": "17.3 +- 3.2", "dqn": "20.60 +- 0.61", "ppo": "20.99 +- 0.11"},
+    "ALE/BeamRider-v5": {
+        "a2c": "2,890 +- 1,379", "dqn": "4,296 +- 1,790", "ppo": "3,397 +- 1,662",
+    },
 }  # fmt: skip
 _CLEANRL = {
     "HalfCheetah-v5": {"ppo": "1,443 +- 46", "sac": "9,635 +- 1,424", "td3": "9,583 +- 126"},

@@ -43,7 +43,9 @@ def peer(name: str) -> list[str]:
 
 def _frameworks(scale: float, cleanrl: Path | None) -> list[Case]:
     steps = int(8192 * scale)
+    # All of them, or a preset decides: it makes one minibatch where the others make four.
     one = ("--num-envs", "4", "--rollout-length", "128", "--num-epochs", "4")
+    one += ("--num-minibatches", "4")
     sb3 = [PYTHON, str(PEERS / "stable_baselines3_settings.py"), "PPO", "CartPole-v1"]
     settings = ["--n-envs", "4"]
     for setting in ("n_steps=128", "batch_size=128", "n_epochs=4"):

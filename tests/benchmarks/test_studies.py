@@ -12,6 +12,8 @@ from benchmarks.studies.findings import CONFIRMED, REFUTED, UNTESTABLE, findings
 from benchmarks.unmarked.__main__ import shares
 from benchmarks.unmarked.__main__ import table as unmarked_table
 
+from redline.command_line.train import parse_train_arguments
+
 
 def row(label: str, simulation: float, rest: float, **values: Any) -> dict[str, Any]:
     parts = {"simulation": simulation, "backpropagation": rest}
@@ -74,3 +76,17 @@ def test_other_is_that_of_the_process_started_first() -> None:
     text = unmarked_table({"ppo": {"other": 0.6}}, {"ppo": found, "new": found})
     assert "| ppo | 60.0% | 25.0% | learning 75%, other 25% |" in text
     assert "| new | - | 25.0% |" in text
+
+
+def test_redline_takes_the_optimizer_steps_of_the_others(tmp_path: Path) -> None:
+    """512 samples in minibatches of 128, four times over, as the settings of SB3's case say.
+
+    The preset of CartPole makes one minibatch of all 512: a fourth of the steps.
+    """
+    for case in STUDIES["frameworks"](1.0, tmp_path):
+        if not case.label.startswith("Redline"):
+            continue
+        words = case.command[case.command.index("train") + 1 :]
+        algo = parse_train_arguments(words).algo
+        samples = algo.num_envs * algo.rollout_length
+        assert (samples, samples / algo.num_minibatches, algo.num_epochs) == (512, 128, 4)

@@ -9,6 +9,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from redline.algos.a2c import A2C
+from redline.algos.appo import APPO
+from redline.algos.impala import Impala
+from redline.algos.ppo import PPO
+from redline.algos.reinforce import Reinforce
 from redline.algos.sac import SAC, SACConfig
 from redline.algos.td3 import TD3, TD3Config
 from redline.collect.noise import DeviceNoise, HostNoise, colored, spectrum_scale
@@ -157,3 +162,13 @@ def test_a_saved_count_that_no_run_has_is_refused(name: str, value: Any) -> None
     noise.draw()
     with pytest.raises(CorruptCheckpointError, match=name):
         noise.load_state_dict({**noise.state_dict(), name: value})
+
+
+@pytest.mark.parametrize("algorithm", [PPO, A2C, Reinforce, APPO, Impala])
+def test_on_policy_actors_explore_in_color_and_refuse_what_is_not_normal(algorithm: Any) -> None:
+    made = algorithm.make_policy(OBS, ACTION, algorithm.Config(noise_color=0.5), hidden_sizes=(4,))
+    assert made.noise_color == 0.5
+    with pytest.raises(ConfigError, match=r"noise_color=0\.5 is for Box actions"):
+        algorithm.make_policy(OBS, spaces.Discrete(3), algorithm.Config(noise_color=0.5))
+    with pytest.raises(ConfigError, match=r"noise_color=-1 must lie between 0 and 2"):
+        algorithm.Config(noise_color=-1)

@@ -153,6 +153,16 @@ def test_published_tunings_keep_their_batches_and_updates(
         assert algo.replay_ratio / batch == updates_per_step
 
 
+@pytest.mark.parametrize(
+    ("env", "vf_coef"),
+    [("LunarLander-v3", 0.5), ("Acrobot-v1", 0.5), ("Pendulum-v1", 0.4), ("BipedalWalker-v3", 0.4),
+     ("MountainCar-v0", 0.5), ("ALE/Pong-v5", 0.25)],
+)  # fmt: skip
+def test_a2c_weighs_the_value_as_the_published_tuning(env: str, vf_coef: float) -> None:
+    """There vf_coef * (V - R)^2, here value_coef * (V - R)^2 / 2: twice the number is the same."""
+    assert preset_config("a2c", env, "auto").algo.value_coef == 2 * vf_coef
+
+
 def test_unknown_presets_are_refused_with_what_there_is() -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean mujoco\?.*auto, default, acrobot"):
         preset_config("ppo", "X", "mujocco")

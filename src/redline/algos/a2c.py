@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -30,7 +30,14 @@ from redline.algos.algorithm import (
     explained_variance,
     normalized,
 )
-from redline.algos.config import require_fraction, require_not_negative, require_positive
+from redline.algos.config import (
+    OnlyIf,
+    OnlyWith,
+    require_fraction,
+    require_noise_color,
+    require_not_negative,
+    require_positive,
+)
 from redline.algos.optimizers import Adam, Optimizer, RMSprop
 from redline.data import Rollout, masked_mean
 from redline.policies.policy import ActionEvaluation, Policy
@@ -44,6 +51,8 @@ class A2CConfig:
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {"noise_color": (OnlyIf("actions", ("Box",)),)}
 
     num_envs: int = 8
     """B, environments stepped in parallel."""
@@ -71,6 +80,10 @@ class A2CConfig:
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float = 0.0
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -85,6 +98,7 @@ class A2CConfig:
             entropy_coef=self.entropy_coef,
             max_grad_norm=self.max_grad_norm,
         )
+        require_noise_color(self.noise_color)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:

@@ -209,10 +209,16 @@ class OnPolicyAlgorithm(Algorithm):
         **network: Any,
     ) -> Policy:
         """See `Algorithm.make_policy`: an actor-critic."""
-        del config
         if network.get("shared_encoder") is None:
             network["shared_encoder"] = "auto"
-        return make_policy(observation_space, action_space, **network)
+        policy = make_policy(observation_space, action_space, **network)
+        policy.noise_color = getattr(config, "noise_color", 0.0)
+        if policy.noise_color and not isinstance(action_space, spaces.Box):
+            raise ConfigError(
+                f"noise_color={policy.noise_color} is for Box actions: the noise that chooses an "
+                f"action of {action_space} is not normal. Leave it at 0."
+            )
+        return policy
 
     @classmethod
     def make(

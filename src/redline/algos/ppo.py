@@ -43,6 +43,7 @@ from redline.algos.config import (
     OnlyIf,
     OnlyWith,
     require_fraction,
+    require_noise_color,
     require_not_negative,
     require_positive,
 )
@@ -65,6 +66,7 @@ class PPOConfig:
 
     only_with: ClassVar[OnlyWith] = {
         "clip_range_value": (OnlyIf("value_coef", never=(0.0,)),),
+        "noise_color": (OnlyIf("actions", ("Box",)),),
     }
 
     num_envs: int = 8
@@ -105,6 +107,10 @@ class PPOConfig:
     None: never."""
     scale_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float = 0.0
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -122,6 +128,7 @@ class PPOConfig:
             entropy_coef=self.entropy_coef,
             max_grad_norm=self.max_grad_norm,
         )
+        require_noise_color(self.noise_color)
         if self.target_kl is not None:
             require_positive(target_kl=self.target_kl)
         if self.clip_range_value is not None:

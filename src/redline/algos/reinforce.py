@@ -20,14 +20,17 @@ Cost: one optimizer step per iteration. `update` never waits for the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from redline.algos import presets as named
 from redline.algos.a2c import A2C
 from redline.algos.config import (
+    OnlyIf,
+    OnlyWith,
     require_fraction,
+    require_noise_color,
     require_not_negative,
     require_positive,
 )
@@ -44,6 +47,8 @@ class ReinforceConfig:
     Raises:
         ConfigError: if a value is out of range.
     """
+
+    only_with: ClassVar[OnlyWith] = {"noise_color": (OnlyIf("actions", ("Box",)),)}
 
     num_envs: int = 8
     """B, environments stepped in parallel: at most that many episodes per iteration."""
@@ -68,6 +73,10 @@ class ReinforceConfig:
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool = False
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float = 0.0
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -82,6 +91,7 @@ class ReinforceConfig:
             entropy_coef=self.entropy_coef,
             max_grad_norm=self.max_grad_norm,
         )
+        require_noise_color(self.noise_color)
 
 
 class Reinforce(A2C):

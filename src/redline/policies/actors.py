@@ -365,7 +365,11 @@ class SquashedGaussianActor(BoxActor):
 
     def distribution(self, obs: NestedTensor) -> Gaussian:
         """Of u [N, k], before tanh; with gradient."""
-        mean, log_std = self.outputs(obs).chunk(2, dim=1)
+        return self._gaussian(self.outputs(obs))
+
+    def _gaussian(self, outputs: Tensor) -> Gaussian:
+        """The distribution of u that outputs [N, 2 k] stand for."""
+        mean, log_std = outputs.chunk(2, dim=1)
         return Gaussian(mean, log_std.clamp(*self.log_std_range), (self.action_size,))
 
     def sample(self, obs: NestedTensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -382,8 +386,11 @@ class SquashedGaussianActor(BoxActor):
         Returns:
             [N, *shape] actions and [N] log-densities in nats.
         """
+        return self._sampled(self.distribution(obs), noise)
+
+    def _sampled(self, distribution: Gaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """`sample` from a distribution of u."""
         # Reparametrized: the gradient goes through the action into mean and deviation.
-        distribution = self.distribution(obs)
         u = distribution.sample(noise)
         log_prob = squashed_log_prob(noise, distribution.log_std, u)
         return self._shaped(torch.tanh(u)), log_prob

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from redline.data import NestedTensor
 from redline.models.batch_renorm import RenormalizedMLP
-from redline.policies.actors import SquashedGaussianActor, squashed_log_prob
-from redline.policies.distributions import Gaussian
+from redline.policies.actors import SquashedGaussianActor
 from redline.policies.masks import without_mask
 from redline.policies.normalizer import ObservationNormalizer
 
@@ -51,7 +49,4 @@ class RenormalizedActor(SquashedGaussianActor):
         torso: Any = self.torso
         encoder, body = torso
         seen = without_mask(obs) if self.has_mask else obs
-        mean, log_std = self.head(body.learn(encoder(seen))).chunk(2, dim=1)
-        log_std = log_std.clamp(*self.log_std_range)
-        u = Gaussian(mean, log_std, (self.action_size,)).sample(noise)
-        return self._shaped(torch.tanh(u)), squashed_log_prob(noise, log_std, u)
+        return self._sampled(self._gaussian(self.head(body.learn(encoder(seen)))), noise)

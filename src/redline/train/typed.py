@@ -220,6 +220,10 @@ class PPOOptions(RunOptions, total=False):
     never."""
     scale_reward: bool
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
 
 
 class A2COptions(RunOptions, total=False):
@@ -251,6 +255,10 @@ class A2COptions(RunOptions, total=False):
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
 
 
 class REINFORCEOptions(RunOptions, total=False):
@@ -279,6 +287,10 @@ class REINFORCEOptions(RunOptions, total=False):
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
 
 
 class IMPALAOptions(RunOptions, total=False):
@@ -310,6 +322,10 @@ class IMPALAOptions(RunOptions, total=False):
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
     rho_bar: float
     """Largest importance ratio in the temporal difference and the policy gradient."""
     c_bar: float
@@ -357,6 +373,10 @@ class APPOOptions(RunOptions, total=False):
     never."""
     scale_reward: bool
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
+    1: pink; 2: red."""
     rho_bar: float
     """Largest importance ratio in the temporal difference and the advantage."""
     c_bar: float
@@ -1069,6 +1089,9 @@ class AnyOptions(RunOptions, total=False):
     never."""
     scale_reward: bool
     """Whether rewards are divided by the running standard deviation of the discounted return."""
+    noise_color: float
+    """How alike the action noise of neighboring steps is while collecting: the exponent of its
+    spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
     optimizer: Literal["rmsprop", "adam"]
     """Which optimizer; RMSprop (smoothing 0.99) is the original's."""
     optimizer_eps: float
@@ -1168,9 +1191,6 @@ class AnyOptions(RunOptions, total=False):
     takes the place of clipped rewards."""
     exploration_noise: float
     """Standard deviation of the noise on actions while collecting."""
-    noise_color: float
-    """How alike the action noise of neighboring steps is while collecting: the exponent of its
-    spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
     actor_learning_rate: float | None
     """Adam's step size for the actor. None: learning_rate."""
     critic_learning_rate: float | None
