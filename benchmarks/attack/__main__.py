@@ -41,7 +41,9 @@ from benchmarks.machine import as_markdown, describe
 
 KINDS = ("kills", "corruptions", "inputs", "directories", "envs", "sessions")
 RESULTS = Path(__file__).parents[1] / "results"
-PER_PROCESS = 250  # attempts of one process
+PER_PROCESS = {"inputs": 2500, "signals": 1000, "disks": 1000}  # forks leave it as it was
+"""Attempts of one process, of the kinds for which it is not `_FEW`."""
+_FEW = 250
 SILENCE_LIMIT_S = 900.0  # without a line in the log; attempts have limits of their own
 
 
@@ -99,7 +101,7 @@ def attack(kind: str, seed: int, rounds: int, log: Path) -> None:
         first = next((number for number in range(rounds) if number not in done), rounds)
         if sum(e["count"] for e in verdicts(log, kind)) >= rounds or first >= rounds:
             return
-        last = min(rounds, first + PER_PROCESS)
+        last = min(rounds, first + PER_PROCESS.get(kind, _FEW))
         words = [kind, str(seed), str(first), str(last), str(log)]
         command = [sys.executable, "-m", "benchmarks.attack", "--child", *words]
         process = subprocess.Popen(command, stdout=sys.stderr)
