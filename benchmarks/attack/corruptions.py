@@ -3,9 +3,9 @@
 Each run was killed after two checkpoints, and repeats to the bit from either. So whatever was
 damaged, a run that goes on must end with the parameters of the undamaged one; anything else is an
 undetected change.
-Every second time values are changed and all hashes computed again, as a stranger can, and one of the
-commands that take a run opens it. Then other parameters are the stranger's right, but nothing may
-crash, hang, or end without a sentence.
+Every second time values are changed and all hashes computed again, as a stranger can, and one of
+the commands that take a run opens it. Then other parameters are the stranger's right, but nothing
+may crash, hang, or end without a sentence.
 """
 
 from __future__ import annotations

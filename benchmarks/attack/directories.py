@@ -27,6 +27,7 @@ _NAMES = (
     "replay", "wandb", "profile", "lock", "best", ".tmp-x", "latest", "metadata.json",
 )  # fmt: skip
 
+
 class Directories:
     """Hostile directories, through the command line's entry."""
 
