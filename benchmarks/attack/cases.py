@@ -118,6 +118,8 @@ def start(name: str, run: Path, folder: Path, **how: Any) -> Command:
     """
     is_begun = (run / "config.json").exists()
     words = ["train", "--resume", str(run), "--quiet"] if is_begun else begin_words(name, run)
+    if is_begun and (data := CASES[name][2].get("data")):
+        words += ["--data", data]  # a run directory alone may name no file outside
     return Command(words, folder, workers=True, cpu_s=None, **how)
 
 

@@ -117,7 +117,8 @@ def _child(name: str, run: Path) -> None:
         algorithm, env, settings = CASES[name]
         if (run / "config.json").exists():
             json.loads((run / "config.json").read_text())  # whole, however early it was killed
-            redline.train(resume=run, quiet=True)
+            confirmed = {k: v for k, v in settings.items() if k == "data"}
+            redline.train(resume=run, quiet=True, **confirmed)
         else:
             all_settings = {k: v for k, v in (BASE | settings).items() if v is not None}
             redline.train(algorithm, env=env, out=run, **all_settings)

@@ -43,11 +43,14 @@ class Signals:
         expected, took_s, _ = self._references.of(name)
         run, stops = folder / "run", 0
         told: list[str] = []
-        for _ in range(_IN_A_ROW):
-            command = start(name, run, self._folder)
+        for turn in range(_IN_A_ROW):
+            mark = folder / f"begun-{turn}"
+            command = start(name, run, self._folder, before=mark.touch)
             sent: list[signal.Signals] = []
             if stops < STOPS:
-                time.sleep(rng.uniform(0.02, _LATEST * took_s))
+                while not mark.exists():
+                    time.sleep(0.001)
+                time.sleep(rng.uniform(0.0, _LATEST * took_s))
                 sent = self._send(command.signal, rng)
             ended = command.wait()
             told.append(f"{'+'.join(s.name[3:] for s in sent)}: {ended.status}")
@@ -76,6 +79,8 @@ class Signals:
 def _problem(ended: Ended, sent: list[signal.Signals]) -> str | None:
     """What is wrong with how a process ended; None if nothing."""
     allowed = {0} | {128 + number for number in sent}
+    if "stopped" in ended.said:  # a second one may come when there is nothing left to do but to end
+        allowed |= {-number for number in sent}
     if ended.late or "Traceback" in ended.said or ended.status not in allowed:
         return f"late: {ended.late}, {said_by(ended)}"
     return None

@@ -17,6 +17,7 @@ from redline.data import Array
 from redline.errors import CorruptCheckpointError, RedlineError
 from redline.replay import Replay, ReplayConfig, ReplaySpec, verify_snapshot
 from redline.replay.snapshot import MANIFEST
+from redline.replay.spec import LeafSpec
 from tests.replay.streams import Stream
 
 ROLLOUT = 4
@@ -104,14 +105,15 @@ def test_what_was_not_changed_is_taken(kind: str, saved: Saved) -> None:
 
 
 def refused(kind: str, snapshot: Snapshot, said: str) -> None:
-    """It is refused by a sentence, and the buffer is empty, and can be used."""
+    """It is refused by a sentence, and the buffer is empty, or as it was if nothing was read."""
     other = make(kind)
+    before = len(other)
     with pytest.raises(CorruptCheckpointError, match=said) as caught:
         other.load(snapshot.directory)
     assert str(caught.value).endswith(".")
     assert "Use an earlier checkpoint" in str(caught.value)
     assert len(str(caught.value)) < 600
-    assert len(other) == 0
+    assert len(other) in (0, before)
 
 
 # -- positions and sizes ----------------------------------------------------------------------
@@ -259,7 +261,7 @@ def test_places_that_are_given_out(name: str, value: int, saved: Saved) -> None:
 # -- actions, and other numbers of a kind -----------------------------------------------------
 
 
-def in_spaces(seed: int = 0) -> Replay:
+def in_spaces() -> Replay:
     """A replay of 8 rows, of spaces: Discrete(5) and Box(1, 2, (2,)), with a skill of 3."""
     spec = ReplaySpec.from_spaces(
         gymnasium.spaces.Dict(at=gymnasium.spaces.Discrete(4)),
@@ -268,16 +270,10 @@ def in_spaces(seed: int = 0) -> Replay:
             force=gymnasium.spaces.Box(1.0, 2.0, (2,), np.float32),
         ),
         2,
-        extras=dict(Replay_skill()),
+        extras={"skill": LeafSpec((), torch.float32)},
         bounds={"extra/skill": (0.0, 2.0)},
     )
     return Replay(ReplayConfig(capacity=16, extras=("skill",)), spec)
-
-
-def Replay_skill() -> dict[str, Any]:  # noqa: N802
-    from redline.replay.spec import LeafSpec
-
-    return {"skill": LeafSpec((), torch.float32)}
 
 
 @pytest.mark.parametrize(
