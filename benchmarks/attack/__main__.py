@@ -7,7 +7,10 @@
 | kind | an attempt | good verdicts |
 |---|---|---|
 | kills | a run, killed with -9 at random moments and resumed each time | identical |
+| signals | a run, stopped by one signal or two at random moments and resumed | identical |
+| disks | a run whose disk is full again and again, resumed when there is room | identical |
 | corruptions | random damage to a run, which is then resumed | refused, fell back, harmless |
+| | values changed and every hash computed again, through every command | also: ran as signed |
 | sessions | random damage to a profile session, which is then reported | refused, named, harmless |
 | directories | links, fifos, sockets and huge files in runs and sessions | refused, harmless |
 | inputs | a random command line | refused, ran |
@@ -39,9 +42,11 @@ from typing import Any
 from benchmarks.attack.series import FAULT, Attack, note, run_series
 from benchmarks.machine import as_markdown, describe
 
-KINDS = ("kills", "corruptions", "inputs", "directories", "envs", "sessions")
+KINDS = ("kills", "signals", "disks", "corruptions", "inputs", "directories", "envs", "sessions")
 RESULTS = Path(__file__).parents[1] / "results"
-PER_PROCESS = 250  # attempts of one process
+PER_PROCESS = {"inputs": 2500, "signals": 1000, "disks": 1000}  # forks leave it as it was
+"""Attempts of one process, of the kinds for which it is not `_FEW`."""
+_FEW = 250
 SILENCE_LIMIT_S = 900.0  # without a line in the log; attempts have limits of their own
 
 
@@ -51,6 +56,14 @@ def attack_of(kind: str) -> Attack:
         from benchmarks.attack.kills import Kills
 
         return Kills()
+    if kind == "signals":
+        from benchmarks.attack.signals import Signals
+
+        return Signals()
+    if kind == "disks":
+        from benchmarks.attack.disks import Disks
+
+        return Disks()
     if kind == "corruptions":
         from benchmarks.attack.corruptions import Corruptions
 
@@ -99,7 +112,7 @@ def attack(kind: str, seed: int, rounds: int, log: Path) -> None:
         first = next((number for number in range(rounds) if number not in done), rounds)
         if sum(e["count"] for e in verdicts(log, kind)) >= rounds or first >= rounds:
             return
-        last = min(rounds, first + PER_PROCESS)
+        last = min(rounds, first + PER_PROCESS.get(kind, _FEW))
         words = [kind, str(seed), str(first), str(last), str(log)]
         command = [sys.executable, "-m", "benchmarks.attack", "--child", *words]
         process = subprocess.Popen(command, stdout=sys.stderr)
@@ -182,7 +195,10 @@ def child(kind: str, seed: int, first: int, last: int, log: Path) -> None:
     """Make some attempts in this process."""
     done = {entry["number"] for entry in verdicts(log, kind)}
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if kind != "kills":  # who ends a series would end an attempt, which looks like a fault
+    if kind not in (
+        "kills",
+        "signals",
+    ):  # who ends a series would end an attempt, which looks like a fault
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         numbers = range(first, last)

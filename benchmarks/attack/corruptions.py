@@ -3,8 +3,9 @@
 Each run was killed after two checkpoints, and repeats to the bit from either. So whatever was
 damaged, a run that goes on must end with the parameters of the undamaged one; anything else is an
 undetected change.
-Every fourth time the damaged checkpoint is signed again, as a stranger can: then other parameters
-are the stranger's right, but nothing may crash.
+Every second time values are changed and all hashes computed again, as a stranger can, and one of
+the commands that take a run opens it. Then other parameters are the stranger's right, but nothing
+may crash, hang, or end without a sentence.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 import redline
-from benchmarks.attack.damage import STRANGE, damage
+from benchmarks.attack.damage import damage
+from benchmarks.attack.doors import called, door, enter, verdict_on
+from benchmarks.attack.forks import load_everything
 from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet, refusal
+from benchmarks.attack.signing import damage_and_sign
 from redline.errors import RedlineError
-from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 
 TOTAL, INTERVAL = 96, 32
 _TINY: dict[str, Any] = {
@@ -52,6 +52,7 @@ class Corruptions:
 
     def prepare(self, folder: Path) -> None:
         """Train each run once, and find how it ends when nothing is damaged."""
+        load_everything()
         self._folder = folder
         self._ends: dict[str, str] = {}
         for name in RUNS:
@@ -64,13 +65,10 @@ class Corruptions:
         """Damage a copy, go on, and compare the end."""
         name = rng.choice(list(RUNS))
         run = Path(shutil.copytree(self._folder / name, folder / "run"))
-        if number % 4 == 3:
-            what, resigned = _sign_again(run, rng), True
-        else:
-            what = "; ".join(damage(run, rng) for _ in range(rng.choice((1, 1, 1, 2, 5))))
-            resigned = False
-        said = f"{name}: {what}"
-        group = "signed again" if resigned else name
+        if number % 2:
+            return self._signed(number, name, run, rng)
+        said = f"{name}: {'; '.join(damage(run, rng) for _ in range(rng.choice((1, 1, 1, 2, 5))))}"
+        group = name
         try:
             with quiet() as (_, err):
                 end = self._end_of(run)
@@ -84,9 +82,14 @@ class Corruptions:
             warned = "Falling back" in err.getvalue()
             return Verdict(self.kind, number, said, "fell back" if warned else "harmless",
                            err.getvalue()[:300], group)  # fmt: skip
-        if resigned:
-            return Verdict(self.kind, number, said, "ran as signed", "", group)
         return Verdict(self.kind, number, said, FAULT, f"undetected: other end {end}", group)
+
+    def _signed(self, number: int, name: str, run: Path, rng: random.Random) -> Verdict:
+        what, chosen = damage_and_sign(run, rng), door(name, rng)
+        verdict, detail = verdict_on(enter(chosen, run, run.parent))
+        verdict = "ran as signed" if verdict == "harmless" else verdict
+        said, group = f"{name}, {' '.join(chosen)}: {what}", f"signed again, {called(chosen)}"
+        return Verdict(self.kind, number, said, verdict, detail, group)
 
     @staticmethod
     def _end_of(run: Path) -> str:
@@ -104,50 +107,3 @@ def train_and_lose_the_end(name: str, out: Path) -> str:
     end = str(run.inspect()["params_sha256"])
     shutil.rmtree(out / "checkpoints" / f"step_{TOTAL:012}")
     return end
-
-
-def _walk(state: Any, rng: random.Random) -> tuple[Any, Any, str]:
-    """A place in nested data, each branch as likely as its neighbors."""
-    trail = ""
-    while True:
-        key = rng.choice(list(state) if isinstance(state, dict) else range(len(state)))
-        trail += f".{key}"
-        inner = state[key]
-        if not (isinstance(inner, (dict, list)) and inner) or rng.random() < 0.05:
-            return state, key, trail
-        state = inner
-
-
-def _other_tensor(old: torch.Tensor, rng: random.Random) -> torch.Tensor:
-    made = [torch.full_like(old, 0), old.double(), old.flatten()[:1], torch.zeros(3, 3, 3)]
-    if old.is_floating_point():
-        made += [torch.full_like(old, float("nan")), torch.full_like(old, 1e30)]
-    else:
-        bits = old.numpy()  # torch itself adds no unsigned numbers
-        made += [torch.from_numpy(~bits), torch.from_numpy(bits ^ 1)]
-    return rng.choice(made).contiguous()
-
-
-def _sign_again(run: Path, rng: random.Random) -> str:
-    """Change a value of the newest checkpoint's state, with a manifest that agrees."""
-    path = sorted((run / "checkpoints").iterdir())[-1]
-    found = load_checkpoint(path)
-    holder, key, trail = _walk(found.state, rng)
-    old = holder[key]
-    if isinstance(old, np.ndarray):
-        old = torch.from_numpy(old)
-    if isinstance(old, torch.Tensor):
-        value: Any = _other_tensor(old, rng)
-        said = f"tensor {tuple(value.shape)} {value.dtype}"
-    else:
-        value = rng.choice([each for each in STRANGE if each != old])
-        said = f"{value!r:.40}"
-    holder[key] = value
-    shutil.rmtree(path)
-    try:
-        save_checkpoint(
-            path, found.step, found.state, metadata=found.metadata, run_files=found.run_files
-        )
-    except Exception as error:  # noqa: BLE001 (what cannot be written harms nobody)
-        return f"state{trail} = {said} could not be written ({type(error).__name__})"
-    return f"state{trail} = {said}"

@@ -20,7 +20,7 @@ def damage(root: Path, rng: random.Random) -> str:
     shown = path.relative_to(root)
     how = rng.choice(_DAMAGES)
     if how == "value" and path.suffix in (".json", ".jsonl"):
-        return f"{shown}: {_other_value(path, rng)}"
+        return f"{shown}: {other_value(path, rng)}"
     if how == "delete":
         path.unlink()
     elif how == "swap":
@@ -38,7 +38,7 @@ def damage(root: Path, rng: random.Random) -> str:
         shutil.rmtree(path.parent)
     else:
         data = bytearray(path.read_bytes())
-        how = _spoil(data, rng)
+        how = spoil(data, rng)
         path.write_bytes(data)
     return f"{shown}: {how}"
 
@@ -49,7 +49,7 @@ _DAMAGES = (
 )  # fmt: skip
 
 
-def _spoil(data: bytearray, rng: random.Random) -> str:
+def spoil(data: bytearray, rng: random.Random) -> str:
     """Change bytes in place; how."""
     at = rng.randrange(len(data)) if data else 0
     how = rng.choice(("bit", "bit", "byte", "cut", "append", "zeros", "twice", "empty"))
@@ -77,7 +77,7 @@ STRANGE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def _other_value(path: Path, rng: random.Random) -> str:
+def other_value(path: Path, rng: random.Random) -> str:
     """Give one value inside a JSON file another one; which."""
     lines = path.suffix == ".jsonl"
     try:

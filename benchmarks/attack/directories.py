@@ -1,43 +1,30 @@
 """Hostile run directories and sessions: nothing outside is written, deleted or run; nothing hangs.
 
 Links, fifos, sockets, devices, files of a terabyte (sparse), deep folders and odd names are put in
-place of random parts, and every command that opens a directory is called on it. A tree beside it,
-where the links lead, must be the same afterwards to the byte, and a module there must not have
-been imported.
+place of random parts; half of them are also signed again with other values in them. Every command
+that opens a directory is called on it. A tree beside it, where the links lead, must be the same
+afterwards to the byte, and a module there must not have been imported.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.attack.corruptions import train_and_lose_the_end
-from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet
+from benchmarks.attack.doors import called, door, enter, fingerprint, verdict_on
+from benchmarks.attack.forks import load_everything
+from benchmarks.attack.series import WAIT_LIMIT_S, Verdict
 from benchmarks.attack.sessions import SESSIONS
-from redline.cli import main
+from benchmarks.attack.signing import damage_and_seal, damage_and_sign
 
 _NAMES = (
     "checkpoints", "tensorboard", "videos", "progress.csv", "config.json", "history.jsonl",
     "replay", "wandb", "profile", "lock", "best", ".tmp-x", "latest", "metadata.json",
-)  # fmt: skip
-_COMMANDS = (
-    ["train", "--resume", "{}", "--quiet"],
-    ["eval", "{}", "--episodes", "1"],
-    ["inspect", "{}"],
-    ["plot", "{}", "--out", "curve.png"],
-    ["runs", "{}"],
-    ["compare", "{}", "--out", "compared"],
-    ["report", "{}"],
-    ["export", "{}", "--format", "torch", "--out", "policy.pt2"],
-    ["train", "--config", "{}/config.json", "--out", "again", "--quiet"],
-    ["train", "ppo", "--env", "CartPole-v1", "--init-from", "{}", "--out", "warm", "--quiet",
-     "--total-env-steps", "16", "--num-envs", "2", "--rollout-length", "8"],
 )  # fmt: skip
 
 
@@ -48,46 +35,29 @@ class Directories:
     wait_s = WAIT_LIMIT_S
 
     def prepare(self, folder: Path) -> None:
-        """Train a small run to make hostile copies of."""
-        train_and_lose_the_end("ppo", folder / "run")
+        """Train small runs to make hostile copies of."""
+        load_everything()
+        for name in ("ppo", "dqn"):
+            train_and_lose_the_end(name, folder / name)
         self._folder = folder
 
     def attempt(self, number: int, rng: random.Random, folder: Path) -> Verdict:
         """Make a hostile copy, and open it."""
         outside = _outside(folder)
-        sys.path.insert(0, str(outside))
         before = fingerprint(outside)
         sessions = sorted(each.name for each in SESSIONS.iterdir() if each.is_dir())
-        what = rng.choice(["run", "run", "run", *sessions])
-        source = self._folder / "run" if what == "run" else SESSIONS / what / "session"
+        what = rng.choice(["ppo", "ppo", "dqn", *sessions])
+        is_run = what not in sessions
+        source = self._folder / what if is_run else SESSIONS / what / "session"
         place = Path(shutil.copytree(source, folder / "place"))
-        done = "; ".join(hostile(place, outside, rng) for _ in range(rng.choice((1, 1, 2, 3))))
-        template = rng.choice(_COMMANDS)
-        words = [word.format(place) for word in template]
-        os.chdir(folder)
-        with quiet() as (out, err):
-            try:
-                status: object = main(words)
-            except SystemExit as error:
-                status = error.code
-        os.chdir(self._folder)
-        sys.path.remove(str(outside))
-        said, shown = out.getvalue() + err.getvalue(), f"{' '.join(template[:2])}: {what}: {done}"
-        problem = None
-        if fingerprint(outside) != before:
-            problem = "something outside was changed"
-        elif "never_import_me" in sys.modules:
-            problem = "a module was imported"
-        elif "Traceback" in said or status not in (0, 1, 2):
-            problem = f"status {status!r}"
-        elif "\x1b" in said:
-            problem = "an escape sequence was shown"
-        if problem:
-            return Verdict(
-                self.kind, number, shown, FAULT, f"{problem}\n{said[-1500:]}", template[0]
-            )
-        verdict = "harmless" if status == 0 else "refused"
-        return Verdict(self.kind, number, shown, verdict, said[:200], template[0])
+        done = [hostile(place, outside, rng) for _ in range(rng.choice((1, 1, 2, 3)))]
+        if rng.random() < 0.5:
+            done.append(damage_and_sign(place, rng) if is_run else damage_and_seal(place, rng))
+        chosen = door(what if is_run else "session", rng)
+        ended = enter(chosen, place, folder, outside)
+        verdict, detail = verdict_on(ended, outside, before)
+        said = f"{' '.join(chosen)}: {what}: {'; '.join(done)}"
+        return Verdict(self.kind, number, said, verdict, detail, called(chosen))
 
 
 def _outside(folder: Path) -> Path:
@@ -97,18 +67,9 @@ def _outside(folder: Path) -> Path:
         (outside / name).mkdir(parents=True)
         (outside / name / "state.json").write_text("precious")
     (outside / "progress.csv").write_text("precious")
-    (outside / "never_import_me.py").write_text("class Env: ...\n")
+    mark = "import pathlib; pathlib.Path(__file__).with_name('imported').touch()"
+    (outside / "never_import_me.py").write_text(f"{mark}\nclass Env: ...\n")
     return outside
-
-
-def fingerprint(root: Path) -> str:
-    """Of all names and contents below; caches of imports are left out."""
-    found = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if "__pycache__" not in path.parts:
-            found.update(str(path.relative_to(root)).encode())
-            found.update(path.read_bytes() if path.is_file() else b"")
-    return found.hexdigest()
 
 
 def hostile(place: Path, outside: Path, rng: random.Random) -> str:

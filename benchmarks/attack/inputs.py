@@ -1,29 +1,34 @@
-"""Random command lines, through the command line's own entry, in this process.
+"""Random command lines, each in a fork of this process (`forks`).
 
 A command line is one that works and is small, with one to four of its options changed to, or
 joined by, values that may be anything. It must be refused with an error of Redline's tree (or the
 usage of the option's type), or run: never a traceback, a hang, or an exit without a word. What ran
-must have taken over every value that was given.
+must have taken over every value that was given. One in `REALLY` is also given to an interpreter of
+its own, which must end with the same status and the same words.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
-import os
 import random
 import re
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, quiet
+from benchmarks.attack.damage import STRANGE, spoil
+from benchmarks.attack.forks import Ended, load_everything, run, run_really
+from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict
 from redline.algos.registry import algorithm_names, declaration
 from redline.cli import main
-from redline.errors import RedlineError
 from redline.train.outlines import choices_of, kinds_of
 from redline.train.settings import PolicySettings, RunSettings
 
+REALLY = 100  # one attempt in so many is also made as a user makes it
 _TINY: dict[str, str] = {
     "--total-env-steps": "64", "--num-envs": "2", "--rollout-length": "8", "--hidden-sizes": "4",
     "--preset": "default", "--num-threads": "1",
@@ -40,24 +45,48 @@ _STRANGE = (
     "no.such:Thing", "os:system", ",", "1,2", "64 64", "π", "\udcff", "cuda", "cuda:99", "mps",
     "meta", "cpu:7", "0-3", "default", "none,none", "CartPole-v1", "ALE/Pong-v5", "NoSuch-v0",
 )  # fmt: skip
-_SLOW = {  # options with which a run may take long, or leave this process changed
+_SLOW = {  # options with which a run may take long
     "total_env_steps": ("64", "1", "0", "-5", "1e2", "nan", ""),
     "num_envs": ("1", "2", "3", "7", "0", "-1", "1000000000", "nan", "2.5"),
     "rollout_length": ("1", "8", "0", "-1", "1000000000", "9" * 30),
     "eval_episodes": ("1", "2", "0", "-1", "x"),
     "num_epochs": ("1", "2", "0", "-1", "x"),
-    "collector": ("serial", "nothing", "", "x:y", "7"),
-    "env_backend": ("auto", "gymnasium", "device", "envpool", "ale", "vector", "none", "x:y"),
+    "collector": (
+        "serial",
+        "serial",
+        "nothing",
+        "",
+        "x:y",
+        "7",
+        "central",
+        "workers",
+        "async",
+        "alternating",
+    ),
+    "env_backend": (
+        "auto",
+        "gymnasium",
+        "device",
+        "envpool",
+        "ale",
+        "vector",
+        "none",
+        "x:y",
+        "processes",
+    ),
+    "num_workers": ("1", "2", "0", "-1", "x", "3"),
     "accelerate": ("eager", "cpu", "auto", "cudagraph", "x", ""),
     "eval_async": ("x",),
     "replay_ratio": ("0.5", "1", "0", "-1", "nan", "inf", "8"),
     "out": ("",),
 }
 _NEVER = ("wandb",)  # it would ask a server
+_WITH_WORKERS = ("central", "workers", "async", "alternating", "processes")
 _OTHER_COMMANDS = (
     ["runs"], ["presets"], ["eval"], ["inspect"], ["plot"], ["export"], ["compare"], ["report"],
     ["sweep", "status"], ["completion"], ["advise"], ["trace"], ["diff"], ["inspect-session"],
-    ["sessions"], ["merge-sessions"],
+    ["sessions"], ["merge-sessions"], ["collect"], ["tune"], ["sweep"], ["train", "--config"],
+    ["train", "ppo", "--init-from"],
     ["train", "--resume"], ["nothing"], [],
 )  # fmt: skip
 
@@ -66,44 +95,53 @@ class Inputs:
     """Random command lines."""
 
     kind = "inputs"
-    wait_s = WAIT_LIMIT_S
+    wait_s = 3 * WAIT_LIMIT_S  # each command has a limit of its own
 
     def prepare(self, folder: Path) -> None:
         """Train one run for the commands that look at runs."""
-        os.chdir(folder)
+        load_everything()
         # The parser reads the sources of all settings for its help, at every call.
         parser: Any = importlib.import_module("tyro._docstrings")
         parser.get_field_docstring = functools.cache(parser.get_field_docstring)
+        self._kinds: dict[str, dict[str, Any]] = {}
+        for name in algorithm_names():
+            self._kinds[name] = kinds_of(RunSettings, PolicySettings, declaration(name).Config)
+            self._warm_up(name)
         words = [word for pair in _TINY.items() for word in pair]
-        main(["train", "ppo", "--env", "CartPole-v1", "--out", "a-run", "--no-tensorboard", *words])
-        self._folder = folder
-        self._kinds = {
-            name: kinds_of(RunSettings, PolicySettings, declaration(name).Config)
-            for name in algorithm_names()
-        }
+        command = ["train", "ppo", "--env", "CartPole-v1", "--out", "a-run", "--no-tensorboard"]
+        ended = run([*command, *words], folder)
+        if ended.status != 0:
+            raise RuntimeError(f"no run to look at: {ended.said}")
+
+    @staticmethod
+    def _warm_up(name: str) -> None:
+        """Let this process, and so its forks, have read what an algorithm's help needs."""
+        with contextlib.suppress(SystemExit):
+            main(["train", name, "--env", "CartPole-v1", "--print-config"])
 
     def attempt(self, number: int, rng: random.Random, folder: Path) -> Verdict:
-        """Make up a command line and give it to `main`."""
-        os.chdir(folder)
-        if rng.random() < 0.2:
-            words, given = self._other_command(rng), {}
+        """Make up a command line, and call it; a sample of them in an interpreter, too."""
+        given: dict[str, str] = {}
+        kind = rng.random()
+        if kind < 0.2:
+            words, group = self._other_command(rng, folder.parent / "a-run"), "other commands"
+        elif kind < 0.3:
+            words, group = self._file_command(rng, folder), "train --config"
         else:
-            words, given = self._train_command(rng)
+            (words, given), group = self._train_command(rng), "train"
         shown = " ".join(repr(word[:60]) for word in words)
-        group = words[0][:12] if words and words[0] in ("train",) else "other commands"
-        status: Any
-        with quiet() as (out, err):
-            try:
-                status = main(words)
-            except SystemExit as error:  # how a type's usage is told
-                status = error.code
-        os.chdir(self._folder)
-        said = err.getvalue() + out.getvalue()
-        problem = _problem(status, said, folder, given)
+        here = _copy(folder, "here")
+        workers = any(word in _WITH_WORKERS for part in words for word in part.split("="))
+        ended = run(words, here, workers=workers)
+        problem = ended.problem() or _not_taken_over(here / "run", given, ended)
+        if problem is None and number % REALLY == REALLY - 1:
+            group += ", also in an interpreter"
+            problem = _differs_really(words, folder, ended)
         if problem:
-            return Verdict(self.kind, number, shown, FAULT, f"{problem}\n{said[-1500:]}", group)
-        verdict = "ran" if status == 0 else "refused"
-        return Verdict(self.kind, number, shown, verdict, said[:200], group)
+            said = f"{problem}\n{ended.said[-1500:]}"
+            return Verdict(self.kind, number, shown, FAULT, said, group)
+        verdict = "ran" if ended.status == 0 else "refused"
+        return Verdict(self.kind, number, shown, verdict, ended.reason()[:200], group)
 
     def _train_command(self, rng: random.Random) -> tuple[list[str], dict[str, str]]:
         algorithm = rng.choice(list(self._kinds))
@@ -139,48 +177,80 @@ class Inputs:
             pool += [str(word) for word in words if isinstance(word, str)] * 4
         return rng.choice(pool)
 
+    def _file_command(self, rng: random.Random, folder: Path) -> list[str]:
+        """A file of settings, some of which are strange, and the command that takes it."""
+        algorithm = rng.choice(list(self._kinds))
+        settings: dict[str, Any] = {"algorithm": algorithm, "env": rng.choice(_ENVS), "out": "run"}
+        settings |= {name[2:].replace("-", "_"): value for name, value in _TINY.items()}
+        kinds = self._kinds[algorithm]
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            name = rng.choice([each for each in kinds if each not in (*_NEVER, *_SLOW)])
+            settings[name] = rng.choice((rng.choice(STRANGE), self._value(name, kinds[name], rng)))
+        text = json.dumps(settings)
+        ending = rng.choice(("json", "json", "yaml", "yaml", "toml", "txt"))
+        if ending == "toml":
+            text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+        elif ending == "yaml" and rng.random() < 0.7:
+            text = "".join(f"{name}: {value}\n" for name, value in settings.items())
+        data = bytearray(text.encode(errors="surrogateescape"))
+        if rng.random() < 0.3:
+            spoil(data, rng)
+        (folder / f"settings.{ending}").write_bytes(data)
+        return ["train", "--config", f"settings.{ending}", "--quiet"]
+
     @staticmethod
-    def _other_command(rng: random.Random) -> list[str]:
+    def _other_command(rng: random.Random, run: Path) -> list[str]:
         words = list(rng.choice(_OTHER_COMMANDS))
-        run = str(Path.cwd().parent / "a-run")
         for _ in range(rng.randint(0, 4)):
             option = rng.choice(
                 ("--out", "--format", "--episodes", "--x", "--y", "--seed", "--env", "--tag",
-                 "--which", "--help", "--algorithm", "--smooth", "--statistic", "--quiet")
+                 "--which", "--help", "--algorithm", "--smooth", "--statistic", "--quiet", "--set",
+                 "--init-from", "--video", "--greedy", "--json")
             )  # fmt: skip
             strange = rng.choice([each for each in _STRANGE if each != "/"])  # a whole disk
-            words.append(rng.choice((run, run, option, strange)))
-        if words[:1] in (["eval"], ["completion"]):
+            words.append(rng.choice((str(run), str(run), option, strange)))
+        if words[:1] in (["eval"], ["completion"], ["collect"]):
             words = [word for word in words if word not in ("999999999999", "1e5")]
         return words
 
 
-def _problem(status: Any, said: str, folder: Path, given: dict[str, str]) -> str | None:
-    """What is wrong with how a command ended; None if nothing."""
-    if "Traceback (most recent call last)" in said:
-        return f"status {status} with a traceback"
-    if status not in (0, 1, 2):
-        return f"status {status!r}"
-    if status != 0:
-        names = {kind.__name__ for kind in _tree(RedlineError)}
-        is_told = said.partition(":")[0].strip().splitlines()[-1:] or [""]
-        known = any(f"{name}:" in said for name in names)
-        told = said.lower()
-        usage = any(word in told for word in ("usage", "error", "option", "full helptext"))
-        return None if known or usage else f"status {status} without a reason: {is_told}"
-    return _not_taken_over(folder / "run" / "config.json", given, said)
+def _copy(folder: Path, name: str) -> Path:
+    """A folder to call a command in, and one around it, for what it writes to `../x`."""
+    inside = folder / name / "inside"
+    inside.mkdir(parents=True)
+    for file in folder.glob("settings.*"):
+        shutil.copy(file, inside)
+    return inside
 
 
-def _tree(kind: type[BaseException]) -> set[type[BaseException]]:
-    return {kind}.union(*(_tree(each) for each in kind.__subclasses__()))
+def _differs_really(words: Sequence[str], folder: Path, forked: Ended) -> str | None:
+    """What an interpreter of its own makes of the same command otherwise; None if nothing."""
+    there = _copy(folder, "real")  # names of one length: who breaks lines counts letters
+    really = run_really(words, there)
+    if (problem := really.problem()) is not None:
+        return f"only in an interpreter: {problem}\n{really.said[-1000:]}"
+    if really.status != forked.status:
+        return f"status {really.status} in an interpreter\n{really.said[-1000:]}"
+    own, other = _comparable(forked, folder / "here"), _comparable(really, folder / "real")
+    return None if own == other else f"an interpreter says\n{other[-1000:]}\nand not\n{own[-1000:]}"
 
 
-def _not_taken_over(config: Path, given: dict[str, str], said: str) -> str | None:
+def _comparable(ended: Ended, folder: Path) -> str:
+    """What a refusal says, but for where it was and for memory and times; of a success nothing."""
+    if ended.status == 0:
+        return ""
+    said = ended.err.replace(str(folder), "FOLDER")
+    # Who draws boxes around messages breaks their lines.
+    return re.sub(r"[\s│]+", " ", re.sub(r"\d[\d,.e+-]*", "0", said))
+
+
+def _not_taken_over(run: Path, given: dict[str, str], ended: Ended) -> str | None:
     """An option that was given and that the run's settings do not say; None if there is none.
 
     An engine that cannot serve the update gives way to another, and the run says which and why.
     """
-    if not config.exists():
+    config = run / "config.json"
+    if ended.status != 0 or not config.exists():
         return None
     written = json.loads(config.read_text())
     flat = {**written["run"], **written["policy"], **written["algo"]}
@@ -193,7 +263,7 @@ def _not_taken_over(config: Path, given: dict[str, str], said: str) -> str | Non
         except (TypeError, ValueError, OverflowError):
             same = value == str(kept)
         gave_way = option == "--accelerate" and re.search(
-            rf"^updates: {re.escape(str(kept))} \((?!as asked for)", said, re.MULTILINE
+            rf"^updates: {re.escape(str(kept))} \((?!as asked for)", ended.said, re.MULTILINE
         )
         if not same and not gave_way:
             return f"silently not taken over: {option} {value!r}, and config.json says {kept!r}"

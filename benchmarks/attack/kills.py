@@ -9,7 +9,6 @@ already, and so are its workers: a kill takes half a second.
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 import os
@@ -18,14 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tests.warm_workers import Template, WarmSubprocess
 
 import redline
+from benchmarks.attack.cases import BASE, CASES, UNREPEATED, is_complete, outcome, write_episodes
 from benchmarks.attack.series import FAULT, Verdict
 
-TIME_COLUMNS = ("wall_time_s", "sps")
 KILLS = 8  # of an attempt, at most
 _LOADED = (  # what a run imports late
     "gymnasium.envs.classic_control", "redline.cli", "redline.collect.acting_worker",
@@ -33,52 +31,6 @@ _LOADED = (  # what a run imports late
     "redline.train.progress.curves", "redline.train.runs.execution", "redline.train.runs.export",
     "redline.train.runs.run", "redline.train.runs.start", "redline.train.runs.summary",
 )  # fmt: skip
-_BASE: dict[str, Any] = {
-    "num_envs": 2, "rollout_length": 16, "hidden_sizes": (8,), "log_interval": 64,
-    "checkpoint_interval": 64, "total_env_steps": 512, "preset": "default", "quiet": True,
-    "tensorboard": False, "num_threads": 1, "tune_process": False,
-}  # fmt: skip
-_REPLAY: dict[str, Any] = {
-    "rollout_length": 4, "replay_size": 400, "batch_size": 8, "replay_ratio": 1.0,
-    "learning_starts": 32,
-}  # fmt: skip
-_Q: dict[str, Any] = _REPLAY | {"target_update_interval": 4}
-_WORKERS = {"num_workers": 2, "total_env_steps": 384}
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "ppo": ("ppo", "CartPole-v1", {"num_minibatches": 2}),
-    "ppo recurrent": ("ppo", "redline/TMaze-v1", {"core": "gru", "core_size": 8,
-                      "num_minibatches": 2}),
-    "ppo, every checkpoint": ("ppo", "CartPole-v1", {"checkpoints": "every"}),
-    "ppo, checkpoints apart": ("ppo", "CartPole-v1", {"checkpoints": "last+gap",
-                               "checkpoint_gap": 200}),
-    "ppo, best checkpoint": ("ppo", "CartPole-v1", {"checkpoints": "best"}),
-    "a2c": ("a2c", "CartPole-v1", {}),
-    "reinforce": ("reinforce", "CartPole-v1", {"rollout_length": 64}),
-    "impala": ("impala", "CartPole-v1", {}),
-    "appo": ("appo", "CartPole-v1", {"num_minibatches": 2}),
-    "dqn": ("dqn", "CartPole-v1", _Q),
-    "dqn, prioritized, n-step": ("dqn", "CartPole-v1", _Q | {"prioritized": True, "n_step": 3}),
-    "dqn, replay in a file": ("dqn", "CartPole-v1", _Q | {"replay_storage": "memmap"}),
-    "r2d1": ("r2d1", "redline/TMaze-v1", _Q | {"sequence_length": 4, "state_interval": 4,
-             "burn_in": 4, "core_size": 8}),
-    "sac": ("sac", "Pendulum-v1", _REPLAY),
-    "tqc": ("tqc", "Pendulum-v1", _REPLAY),
-    "crossq": ("crossq", "Pendulum-v1", _REPLAY | {"critic_hidden_sizes": (8,)}),
-    "td3": ("td3", "Pendulum-v1", _REPLAY),
-    "ddpg": ("ddpg", "Pendulum-v1", _REPLAY),
-    "diayn": ("diayn", "Pendulum-v1", _REPLAY),
-    "bc": ("bc", "CartPole-v1", {"data": "episodes.npz", "batch_size": 16, "num_envs": None,
-           "rollout_length": None}),
-    "ppo, central": ("ppo", "CartPole-v1", _WORKERS | {"collector": "central",
-                     "num_minibatches": 2}),
-    "sac, alternating": ("sac", "Pendulum-v1", _REPLAY | _WORKERS | {"collector": "alternating"}),
-    "ppo, workers": ("ppo", "CartPole-v1", _WORKERS | {"collector": "workers",
-                     "num_minibatches": 2}),
-    "ppo, device": ("ppo", "redline/CartPole-v1", {"num_minibatches": 2}),
-    "impala, async": ("impala", "CartPole-v1", _WORKERS | {"collector": "async"}),
-    "dqn, processes": ("dqn", "CartPole-v1", _Q | _WORKERS | {"env_backend": "processes"}),
-}  # fmt: skip
-UNREPEATED = ("impala, async",)  # two runs of it differ even without a kill
 _LATEST = 0.6  # of a run's time, when a process is killed that has begun or resumed it
 _IN_A_ROW = 100  # attempts to finish a run, of which only the last ones are not killed
 
@@ -96,7 +48,7 @@ class Kills:
             importlib.import_module(module)
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
             raise RuntimeError(f"this process has {threads} threads, which forks would lack")
-        _write_episodes(folder / "episodes.npz")
+        write_episodes(folder / "episodes.npz")
         os.chdir(folder)
         self._folder = folder
         self._whole: dict[str, tuple[Any, float]] = {}
@@ -117,8 +69,7 @@ class Kills:
             kills += 1
         actual = outcome(run)
         if name in UNREPEATED:  # it depends on which worker was quicker
-            done = float(actual[1][-1]["env_steps"]) >= (_BASE | CASES[name][2])["total_env_steps"]
-            verdict = "complete" if done else FAULT
+            verdict = "complete" if is_complete(name, actual) else FAULT
             return Verdict(self.kind, number, name, verdict, f"{kills} kills", name, count=kills)
         if actual != expected:
             what = "parameters" if actual[0] != expected[0] else "progress.csv"
@@ -137,28 +88,6 @@ class Kills:
                 raise RuntimeError(f"{name} alone ended with {status}\n{said}")
             self._whole[name] = outcome(run), time.monotonic() - began
         return self._whole[name]
-
-
-def _write_episodes(path: Path) -> None:
-    """Eight recorded episodes of 20 steps of CartPole, of observations that mean nothing."""
-    draw = np.random.default_rng(25)
-    last = np.tile(np.arange(20) == 19, 8)
-    np.savez(
-        path,
-        observations=draw.normal(size=(160, 4)).astype(np.float32),
-        actions=draw.integers(0, 2, 160),
-        rewards=np.ones(160, np.float32),
-        terminations=last,
-        truncations=np.zeros(160, bool),
-    )
-
-
-def outcome(run: Path) -> tuple[str, list[dict[str, str]]]:
-    """The parameters' hash, and progress.csv without the columns of time."""
-    sha = str(redline.load(run).inspect()["params_sha256"])
-    with (run / "progress.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return sha, [{k: v for k, v in row.items() if k not in TIME_COLUMNS} for row in rows]
 
 
 def _train_in_a_fork(name: str, run: Path, patience_s: float) -> int:
@@ -188,9 +117,10 @@ def _child(name: str, run: Path) -> None:
         algorithm, env, settings = CASES[name]
         if (run / "config.json").exists():
             json.loads((run / "config.json").read_text())  # whole, however early it was killed
-            redline.train(resume=run, quiet=True)
+            confirmed = {k: v for k, v in settings.items() if k == "data"}
+            redline.train(resume=run, quiet=True, **confirmed)
         else:
-            all_settings = {k: v for k, v in (_BASE | settings).items() if v is not None}
+            all_settings = {k: v for k, v in (BASE | settings).items() if v is not None}
             redline.train(algorithm, env=env, out=run, **all_settings)
         status = 0
     except BaseException:  # noqa: BLE001 (this is the end of the process)

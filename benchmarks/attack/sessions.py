@@ -1,4 +1,8 @@
-"""Random damage to profile sessions: refused, named in the report, or without any effect."""
+"""Random damage to profile sessions: refused, named in the report, or without any effect.
+
+Every fourth session is sealed again, as a stranger can: then other figures are the stranger's
+right, but the report must end with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 
 from benchmarks.attack.damage import damage
 from benchmarks.attack.series import FAULT, WAIT_LIMIT_S, Verdict, refusal
+from benchmarks.attack.signing import damage_and_seal
 from redline.errors import RedlineError
 from redline.profile.analyse.shares import with_shares
 from redline.profile.analyse.summary import summarize
@@ -43,7 +48,11 @@ class Sessions:
         """Damage a copy, and report it."""
         name = rng.choice(sorted(self._figures))
         session = Path(shutil.copytree(self._sealed[name], folder / "session"))
-        what = "; ".join(damage(session, rng) for _ in range(rng.choice((1, 1, 1, 2, 5))))
+        is_sealed = number % 4 == 3
+        if is_sealed:
+            what = f"sealed again: {damage_and_seal(session, rng)}"
+        else:
+            what = "; ".join(damage(session, rng) for _ in range(rng.choice((1, 1, 1, 2, 5))))
         said = f"{name}: {what}"
         try:
             figures, problems = reported(session)
@@ -56,6 +65,8 @@ class Sessions:
             return Verdict(self.kind, number, said, "named", "; ".join(further)[:300], name)
         if figures == expected:
             return Verdict(self.kind, number, said, "harmless", "", name)
+        if is_sealed:
+            return Verdict(self.kind, number, said, "reported as sealed", "", name)
         return Verdict(self.kind, number, said, FAULT, "undetected: other figures", name)
 
 

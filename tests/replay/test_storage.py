@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from redline.errors import ConfigError, DeviceError
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.spec import LeafSpec
 from redline.replay.storage import available_disk, available_memory
+from tests.replay.streams import Stream
 
 ATARI = ReplaySpec(
     num_envs=8,
@@ -123,3 +126,22 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
 
 def test_disk(tmp_path: Path) -> None:
     assert available_disk(tmp_path)[0] > 0
+
+
+def test_a_disk_that_takes_no_such_file_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of the file was set without a word for what the system answers."""
+    opened: list[int] = []
+
+    def refuse(descriptor: int, size: int) -> None:
+        opened.append(descriptor)
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    rollout = Stream(0).rollout(4)
+    config = ReplayConfig(capacity=64, storage="memmap", storage_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot hold .* File too large.*larger disk"):
+        Replay(config, ReplaySpec.from_rollout(rollout))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])  # it is given back

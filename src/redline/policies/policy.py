@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -76,6 +77,7 @@ class Policy(nn.Module, ABC):
         served: what `predict` is made from: its class, and the spaces of one environment.
         conditioning_names: the conditioning that `act` keeps as extras of the same names,
             because `evaluate_rollout`, `value` and updates need it again.
+        conditioning_bounds: name -> lowest and highest value of such an extra, where it has them.
     """
 
     noise_size: int
@@ -86,6 +88,7 @@ class Policy(nn.Module, ABC):
     has_value: bool = True
     learns_normalized: bool = False
     conditioning_names: tuple[str, ...] = ()
+    conditioning_bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
     served: tuple[Any, ...] | None = None
 
     @abstractmethod
@@ -291,6 +294,7 @@ class PolicyWrapper(Policy):
         self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
         self.action_space = policy.action_space
         self.conditioning_names = policy.conditioning_names
+        self.conditioning_bounds = policy.conditioning_bounds
 
     def initial_state(self, batch_size: int) -> State:
         """That of the policy inside."""

@@ -88,6 +88,7 @@ class SkillPolicy(PolicyWrapper):
         self.observation_space = observation_space
         self.num_skills = num_skills
         self.conditioning_names = (SKILL,)
+        self.conditioning_bounds = {SKILL: (0.0, num_skills - 1.0)}
         self.extras_spec = {**policy.extras_spec, SKILL: ()}
         self._nested = isinstance(observation_space, spaces.Dict)
 

@@ -13,6 +13,7 @@ Only valid rows are drawn, and no window reaches over a row that is not valid.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from redline.replay.device_queue import fetched
 from redline.replay.frames import FrameStore
 from redline.replay.links import (
     CUT,
+    VALID,
     ChainState,
     Links,
     first_obs,
@@ -46,6 +48,12 @@ from redline.replay.links import (
     next_chain_state,
     require_rollout,
     zero_invalid,
+)
+from redline.replay.loaded_values import (
+    require_bits,
+    require_bounds,
+    require_chain,
+    require_flags,
 )
 from redline.replay.plain import LARGEST_PAIRED_BYTES, PairStore, PlainPath
 from redline.replay.samplers import PrioritizedSampler, Sampler, UniformSampler
@@ -57,6 +65,7 @@ from redline.replay.snapshot import (
     read_manifest,
     save_snapshot,
 )
+from redline.replay.snapshot_form import HostPlan, is_count, refuse
 from redline.replay.spec import Path as KeyPath
 from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten
 from redline.replay.storage import Arena, ArrayPlan
@@ -374,34 +383,103 @@ class Replay:
     def _load(self, directory: Path, manifest: dict[str, Any]) -> None:
         header = manifest["header"]
         self._require_layout(header["layout"], directory)
-        _require_order(header["head"], header["oldest"], directory)
+        head, oldest = self._require_counts(header, directory)
         pairs = [leaf for leaf in self._obs.values() if isinstance(leaf, PairStore)]
         linked = [leaf for leaf in pairs if leaf.name not in manifest["arrays"]]
         absent = [name for leaf in linked for name in (leaf.name, leaf.next_name)]
+        absent = [name for name in absent if name in self._arena]
+        plans = self._host_plans(linked)
         try:
-            host = load_snapshot(self._arena, manifest, directory, without=absent)
-            self._move_to(header["head"], header["oldest"])
+            host = load_snapshot(self._arena, manifest, directory, plans, without=absent)
+            self._require_values(host, head, oldest, directory)
+            self._move_to(head, oldest)
             for leaf in linked:
                 self._load_linked(leaf, manifest, directory)
-        except (CorruptCheckpointError, IncompatibleCheckpointError):
+        except RedlineError:
             self.clear()
             raise
         if self._plain is not None:
             self._plain.skip_marking(self._head)
         if self._sequences is not None:
-            self._sequences.complete = header["complete"]
+            self._sequences.complete = self._sequences.complete_at(head)
         self._is_broken = False
         self._chain = ChainState(host["chain/newest_goes_on"], host["chain/episode_open"])
         self._sampler.load_state_arrays(_under("sampler", host))
         for path, leaf in self._obs.items():
             leaf.load_state_arrays(_under(_obs_name(path), host))
 
+    def _require_counts(self, header: Mapping[str, Any], directory: Path) -> tuple[int, int]:
+        """Head and oldest row, refused if they are none that a replay comes to."""
+        head = header.get("head")
+        if not is_count(head):
+            refuse(
+                directory, f"the saved replay's head is {shown(head)}, which is no count of rows"
+            )
+        complete = 0 if self._sequences is None else self._sequences.complete_at(head)
+        wanted = {"oldest": max(head - self.ring_rows, 0), "complete": complete}
+        for name, value in wanted.items():
+            if type(header.get(name)) is not int or header[name] != value:
+                refuse(
+                    directory,
+                    f"the saved replay's {name} is {shown(header.get(name))}, and with "
+                    f"head={head} and {self.ring_rows} rows it is {value}",
+                )
+        return head, wanted["oldest"]
+
+    def _host_plans(self, linked: list[PairStore]) -> dict[str, HostPlan]:
+        """The small arrays that a snapshot of this buffer holds."""
+        plans: dict[str, HostPlan] = {}
+        for name, value in self._host_arrays().items():
+            plans[name] = HostPlan(value.dtype, value.shape)
+        units = self.ring_rows // (self.config.state_interval or 1)
+        is_optional = isinstance(self._sampler, UniformSampler)
+        plans["sampler/per_row"] = HostPlan(np.dtype(np.int64), (units,), is_optional=is_optional)
+        for path, leaf in self._obs.items():
+            if isinstance(leaf, FrameStore):
+                for name in leaf.state_arrays():
+                    most = leaf.arena.arrays[f"{leaf.name}/frames"].plan.max_rows
+                    plan = HostPlan(np.dtype(np.int64), None, most)
+                    plans[f"{_obs_name(path)}/{name}"] = plan
+        for leaf in linked:
+            del plans[f"{leaf.name}/last_obs"]
+        return plans
+
+    def _require_values(
+        self, host: dict[str, Array], head: int, oldest: int, directory: Path
+    ) -> None:
+        """Refuse contents that no replay comes to; see `loaded_values`."""
+        arrays = {name: array.tensor for name, array in self._arena.arrays.items()}
+        flags = arrays["flags"].cpu().numpy().reshape(self.ring_rows, self.num_envs)
+        require_flags(flags, head, oldest, directory)
+        chain = (host["chain/newest_goes_on"], host["chain/episode_open"])
+        require_chain(*chain, flags, head, directory)
+        for name, tensor in arrays.items():
+            if tensor.dtype == torch.bool:
+                require_bits(name, tensor.cpu().numpy(), directory)
+        is_valid = (flags.reshape(-1) & VALID) != 0
+        for name, bounds in self.spec.bounds.items():
+            if name in arrays:
+                value = arrays[name].cpu().numpy()
+                counted = is_valid if len(value) == len(is_valid) else np.ones(len(value), bool)
+                require_bounds(name, value, bounds, counted, directory)
+        for leaf in self._obs.values():
+            if isinstance(leaf, FrameStore):
+                leaf.require_state(_under(leaf.name, host), head, directory)
+        if self._sequences is None:
+            first, eligible = oldest, is_valid.reshape(self.ring_rows, self.num_envs)
+            eligible = eligible[np.arange(oldest, head) % self.ring_rows]
+        else:
+            first, eligible = self._sequences.eligible_at(head, oldest, flags)
+            self._sequences.require_state(directory)
+        self._sampler.require_state(_under("sampler", host), eligible, first, directory)
+
     def _load_linked(self, leaf: PairStore, manifest: dict[str, Any], directory: Path) -> None:
         """Convert an observation of format 1, which stored each once, with links."""
         frames, last = f"{leaf.name}/frames", f"{leaf.name}/last"
+        most = (self.ring_rows + 1) * self.num_envs
         leaf.load_linked(
-            read_array(manifest, frames, directory, leaf.dtype),
-            read_array(manifest, last, directory, None),
+            read_array(manifest, frames, directory, leaf.dtype, 8 * most, leaf.row_bytes),
+            read_array(manifest, last, directory, None, most, 8),
             self._arena["flags"].cpu(),
             self._head,
             self._oldest,
@@ -596,13 +674,3 @@ def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
         for name, value in arrays.items()
         if name.startswith(start) and "/" not in name[len(start) :]
     }
-
-
-def _require_order(head: Any, oldest: Any, directory: Path) -> None:
-    """Refuse counts of rows that no replay comes to; a row is written once and then forgotten."""
-    for name, value, most in (("head", head, 2**53), ("oldest", oldest, head)):
-        if type(value) is not int or not 0 <= value <= most:
-            raise CorruptCheckpointError(
-                f"{directory}: the saved replay's {name} is {shown(value)}, which must be a whole "
-                f"number from 0 to {shown(most)}. Use an earlier checkpoint."
-            )

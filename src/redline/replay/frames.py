@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 from redline.data import Array
 from redline.errors import ConfigError
 from redline.replay.links import LeafRows, Links
+from redline.replay.loaded_values import require_pool, require_slots
 from redline.replay.spec import LeafSpec
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.windows import Window
@@ -298,6 +300,23 @@ class FrameStore:
     def load_state_arrays(self, state: dict[str, Array]) -> None:
         """The inverse of `state_arrays`."""
         self.pool.load_state_arrays(state)
+
+    def require_state(self, state: dict[str, Array], head: int, where: Path) -> None:
+        """Refuse places of frames, just loaded, that there are not.
+
+        Args:
+            state: as from `state_arrays`.
+            head: absolute number of the row to be written next.
+            where: the snapshot's directory.
+
+        Raises:
+            CorruptCheckpointError: naming the array.
+        """
+        rows = self.arena.arrays[f"{self.name}/frames"].rows
+        for name in (f"{self.name}/last", f"{self.name}/older"):
+            if name in self.arena:
+                require_slots(name, self.arena[name].cpu().numpy(), rows, where)
+        require_pool(self.name, state, self.pool.first, rows, head, where)
 
     def clear(self) -> None:
         """Free all slots beside the ring."""

@@ -60,7 +60,7 @@ class PairStore:
         self, arena: Arena, name: str, leaf: LeafSpec, ring_rows: int, num_envs: int
     ) -> None:
         self._arena, self.name, self.next_name = arena, name, f"next_{name}"
-        self.shape, self.dtype = leaf.shape, leaf.dtype
+        self.shape, self.dtype, self.row_bytes = leaf.shape, leaf.dtype, leaf.nbytes
         self._ring_rows, self._num_envs = ring_rows, num_envs
         self.has_next = self.next_name in arena
         # The observation to act on next, [B, ...]: where the next rollout should begin. Bytes

@@ -6,6 +6,7 @@ number that comes back with a priority says by itself whether its unit is still 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from redline.data import Array
 from redline.errors import ConfigError
+from redline.replay.loaded_values import require_priorities, require_queue, require_units
 from redline.replay.priorities import UnsoundPriorityError
+from redline.replay.snapshot_form import refuse
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.tree import PriorityTree
 
@@ -204,6 +207,26 @@ class UniformSampler:
         if self._is_whole and not self._on_host:
             self._make_queue()
         self._choose_way()
+
+    def require_state(
+        self, state: dict[str, Array], eligible: Array, first: int, where: Path
+    ) -> None:
+        """Refuse a state, not yet taken over, that does not go with the rows that were loaded.
+
+        Args:
+            state: as from `state_arrays`.
+            eligible: [R, B] bool of the unit rows from `first` on, which may be drawn.
+            first: oldest unit row.
+            where: the snapshot's directory.
+
+        Raises:
+            CorruptCheckpointError: naming the array.
+        """
+        rows = self._size // self._num_envs
+        require_units(state["span"], state.get("per_row"), eligible, first, rows, where)
+        if "per_row" in state:
+            queue = self._arena["units"].cpu().numpy()
+            require_queue(queue, int(state["begin"][0]), eligible, first, where)
 
     def clear(self) -> None:
         """Forget all units."""
@@ -397,6 +420,18 @@ class PrioritizedSampler:
         self._rows.load_state_arrays(state)
         self._refused.fill_(False)
         self._point()
+
+    def require_state(
+        self, state: dict[str, Array], eligible: Array, first: int, where: Path
+    ) -> None:
+        """Refuse a state or a tree; see `UniformSampler.require_state`."""
+        require_units(state["span"], state["per_row"], eligible, first, self._unit_rows, where)
+        sums, minima = self.tree.levels()
+        require_priorities(sums, minima, eligible, first, self._size, where)
+        highest = self.highest.cpu()
+        # What new units will have must be a number, too.
+        if not bool((highest >= 0) & self._scaled(highest).isfinite()):
+            refuse(where, f"priority/highest is {highest.item()}, which no priority is")
 
     def clear(self) -> None:
         """Forget all units."""

@@ -8,6 +8,9 @@ a sequence's first row, because the stored state has been cleared already.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +18,7 @@ from redline.data import Array, Rollout
 from redline.errors import ConfigError
 from redline.replay.config import ReplayConfig
 from redline.replay.samplers import mixed_priority
+from redline.replay.snapshot_form import refuse
 from redline.replay.spec import LeafSpec
 from redline.replay.storage import Arena, ArrayPlan
 from redline.replay.windows import VALID
@@ -141,6 +145,44 @@ class SequenceIndex:
             )
             priority = torch.where(unknown, torch.nan, mixed)
         return first, valid.any(1).cpu().numpy(), priority
+
+    def complete_at(self, head: int) -> int:
+        """Unit rows taken in when `head` rows were written."""
+        return max((head - self._config.sequence_rows) // self.interval + 1, 0)
+
+    def eligible_at(self, head: int, oldest: int, flags: Array) -> tuple[int, Array]:
+        """The sequences that are there when `head` rows were written.
+
+        Args:
+            head: absolute number of the row to be written next.
+            oldest: of the oldest row in the ring.
+            flags: [L, B] uint8.
+
+        Returns:
+            The oldest unit row, and [R, B] bool, which have a valid row to learn from.
+        """
+        first = -(-oldest // self.interval)
+        count = max(self.complete_at(head) - first, 0)
+        start = (first + np.arange(count)) * self.interval + self._config.burn_in
+        eligible = np.zeros((count, self._num_envs), dtype=bool)
+        for offset in range(self._config.sequence_length):
+            eligible |= (flags[(start + offset) % self._ring_rows] & VALID) != 0
+        return first, eligible
+
+    def require_state(self, where: Path) -> None:
+        """Refuse priorities of rows, just loaded, that are none.
+
+        Args:
+            where: the snapshot's directory.
+
+        Raises:
+            CorruptCheckpointError: if one is infinite or negative; NaN stands for unknown.
+        """
+        if not self._config.prioritized:
+            return
+        value = self._arena["row_priority"]
+        if bool(((value < 0) | value.isinf()).any()):
+            refuse(where, "row_priority holds a priority that is infinite or negative")
 
     def rows(self, unit: Tensor) -> Tensor:
         """[T', N] numbers t * B + b of the rows of N sequences."""

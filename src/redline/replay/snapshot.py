@@ -13,11 +13,10 @@ that uses it; loading any of them finds it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import math
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -30,14 +29,15 @@ from torch import Tensor
 from redline.data import Array
 from redline.errors import CorruptCheckpointError, IncompatibleCheckpointError
 from redline.plain_files import MANIFEST_LIMIT, open_plain, read_json
+from redline.plain_text import shown
+from redline.replay.snapshot_form import HostPlan, refuse, require_form, require_host_arrays
 from redline.replay.storage import Arena, StoredArray
 
 FORMAT_VERSION = 2
 # Format 1 stored every observation once, with links, and the queue of a uniform sampler always.
 _READABLE = (1, FORMAT_VERSION)
 MANIFEST = "replay.json"
-# Names from a file are not trusted as paths.
-_FILE_NAME = re.compile(r"[\w-]+\.bin")
+_PIECE_BYTES = 1 << 20
 
 
 class SavedFile(NamedTuple):
@@ -130,21 +130,22 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise CorruptCheckpointError(
             f"{path} does not match its own SHA-256: it was altered. Use an earlier checkpoint."
         )
-    foreign = [name for name in body.get("files", ()) if not _FILE_NAME.fullmatch(name)]
-    if foreign:
-        raise CorruptCheckpointError(
-            f"{path} lists the file {foreign[0]!r}, which no replay has. Use an earlier checkpoint."
-        )
-    if body.get("format_version") not in _READABLE:
+    version = body.get("format_version")
+    if not isinstance(version, int) or version not in _READABLE:
         raise IncompatibleCheckpointError(
-            f"{path} has replay format version {body.get('format_version')!r}, this one reads "
+            f"{path} has replay format version {shown(version)}, this one reads "
             f"{_READABLE}. Use the release of Redline that wrote it."
         )
+    require_form(body, path)
     return body
 
 
 def load_snapshot(
-    arena: Arena, manifest: dict[str, Any], directory: Path, without: Collection[str] = ()
+    arena: Arena,
+    manifest: dict[str, Any],
+    directory: Path,
+    host_arrays: Mapping[str, HostPlan],
+    without: Collection[str] = (),
 ) -> dict[str, Array]:
     """Read the arrays of a snapshot in place, checking each file.
 
@@ -152,6 +153,7 @@ def load_snapshot(
         arena: arrays of the same layout.
         manifest: from `read_manifest`.
         directory: where the files are.
+        host_arrays: what further arrays to read.
         without: arrays that an earlier format does not hold; they are zeroed.
 
     Returns:
@@ -163,34 +165,47 @@ def load_snapshot(
         IncompatibleCheckpointError: if an array is missing or of another shape.
     """
     files = manifest["files"]
-    for name, array in arena.arrays.items():
-        table = manifest["arrays"].get(name)
-        if name in without:
-            array.clear()
-            continue
-        if table is None or table["row_bytes"] != array.plan.row_bytes:
-            raise IncompatibleCheckpointError(
-                f"{directory}: the saved replay has no array {name!r} of "
-                f"{array.plan.row_bytes} bytes per row. Use the settings it was saved with."
-            )
+    require_host_arrays(manifest, host_arrays, directory)
+    held = {name: array for name, array in arena.arrays.items() if name not in without}
+    for name, array in held.items():
+        _require_table(array, manifest["arrays"].get(name), directory)
+    for name in without:
+        arena.arrays[name].clear()
+    for name, array in held.items():
+        table = manifest["arrays"][name]
         array.grow(table["rows"])
         _load_array(array, table["chunks"], files, manifest["chunk_bytes"], directory)
     found: dict[str, Array] = {}
-    for name, entry in manifest["host_arrays"].items():
-        count = math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
-        if count != files[entry["file"]][0]:
-            raise CorruptCheckpointError(
-                f"{directory}: the array {name!r} has {count:,} bytes by its shape, and another "
-                f"number in its file. Use an earlier checkpoint."
-            )
-        value = np.empty(entry["shape"], dtype=entry["dtype"])
-        _read_into(directory, entry["file"], files, _bytes(value))
-        found[name] = value
+    for name, plan in host_arrays.items():
+        if (entry := manifest["host_arrays"].get(name)) is not None:
+            value = np.empty(entry["shape"], dtype=plan.dtype)
+            _read_into(directory, entry["file"], files, _bytes(value))
+            found[name] = value
     return found
 
 
+def _require_table(array: StoredArray, table: Mapping[str, Any] | None, directory: Path) -> None:
+    plan = array.plan
+    if table is None or table["row_bytes"] != plan.row_bytes:
+        raise IncompatibleCheckpointError(
+            f"{directory}: the saved replay has no array {plan.name!r} of "
+            f"{plan.row_bytes} bytes per row. Use the settings it was saved with."
+        )
+    if not plan.rows <= table["rows"] <= max(plan.rows, plan.max_rows):
+        refuse(
+            directory,
+            f"the array {plan.name!r} has {shown(table['rows'])} rows, where this replay's has "
+            f"{plan.rows} to {max(plan.rows, plan.max_rows)}",
+        )
+
+
 def read_array(
-    manifest: dict[str, Any], name: str, directory: Path, dtype: torch.dtype | None
+    manifest: dict[str, Any],
+    name: str,
+    directory: Path,
+    dtype: torch.dtype | None,
+    most_rows: int,
+    most_row_bytes: int,
 ) -> Tensor:
     """One saved array, for conversion from an earlier format.
 
@@ -199,6 +214,8 @@ def read_array(
         name: of the array.
         directory: where the files are.
         dtype: of its elements; None is the integer type of one element per row.
+        most_rows: that it may have.
+        most_row_bytes: that a row of it may have.
 
     Returns:
         [rows, elements per row].
@@ -213,9 +230,13 @@ def read_array(
             f"{directory}: the saved replay has no array {name!r}. "
             "Use the settings it was saved with."
         )
+    if not table["rows"] <= most_rows or not 0 < table["row_bytes"] <= most_row_bytes:
+        refuse(directory, f"the array {name!r} is larger than any of a replay of these settings")
     files, chunk_bytes = manifest["files"], manifest["chunk_bytes"]
     # The last chunk may hold rows that were reserved for growth.
     ends = [int(chunk) * chunk_bytes + files[file][0] for chunk, file in table["chunks"].items()]
+    if max(ends, default=0) > (2 * most_rows + 1) * most_row_bytes + chunk_bytes:
+        refuse(directory, f"the array {name!r} is larger than any of a replay of these settings")
     value = np.zeros(max([table["rows"] * table["row_bytes"], *ends]), dtype=np.uint8)
     for chunk, file in table["chunks"].items():
         first = int(chunk) * chunk_bytes
@@ -233,10 +254,13 @@ def verify_snapshot(directory: Path) -> None:
         CorruptCheckpointError: if a file is missing, torn or altered; names it.
         IncompatibleCheckpointError: if another version wrote it.
     """
-    files = read_manifest(directory)["files"]
-    staging = bytearray(max((size for size, _ in files.values()), default=0))
-    for name, (size, _) in files.items():
-        _read_into(directory, name, files, memoryview(staging)[:size])
+    for name, (size, digest) in read_manifest(directory)["files"].items():
+        path, found = directory / name, hashlib.sha256()
+        with _opened(path, size) as file:
+            while piece := file.read(_PIECE_BYTES):
+                found.update(piece)
+        if found.hexdigest() != digest:
+            raise CorruptCheckpointError(_altered(path))
 
 
 def _save_chunk(
@@ -327,12 +351,12 @@ def _load_array(
     for chunk, name in chunks.items():
         first = int(chunk) * chunk_bytes
         size, digest = files[name]
-        target = flat[first : first + size]
-        if len(target) != size:
+        if size > chunk_bytes or first + size > len(flat):
             raise IncompatibleCheckpointError(
                 f"{directory / name} reaches beyond the end of the array {array.plan.name!r}. "
                 "Use the settings it was saved with."
             )
+        target = flat[first : first + size]
         staging = target if target.device.type == "cpu" else torch.empty(size, dtype=torch.uint8)
         _read_into(directory, name, files, staging.numpy().data)
         if staging is not target:
@@ -350,26 +374,38 @@ def _overlapping(array: StoredArray, first: int, stop: int) -> Iterator[int]:
 
 def _read_into(directory: Path, name: str, files: dict[str, list[Any]], target: memoryview) -> None:
     size, digest = files[name]
-    path = directory / name
+    filled = 0
+    with _opened(directory / name, size) as file:
+        while filled < size:
+            count = file.readinto(target[filled:])
+            if not count:
+                break
+            filled += count
+    if filled != size or hashlib.sha256(target).hexdigest() != digest:
+        raise CorruptCheckpointError(_altered(directory / name))
+
+
+@contextlib.contextmanager
+def _opened(path: Path, size: int) -> Iterator[Any]:
+    """A file of a snapshot, once it is known to have its size.
+
+    Raises:
+        CorruptCheckpointError: if it has not, or cannot be read.
+    """
     try:
         actual = path.lstat().st_size
-        if actual != size or target.nbytes != size:
+        if actual != size:
             raise CorruptCheckpointError(
                 f"{path} has {actual} bytes instead of {size}: it is torn. "
                 "Use an earlier checkpoint."
             )
         with open(open_plain(path), "rb", buffering=0) as file:
-            filled = 0
-            while filled < size:
-                count = file.readinto(target[filled:])
-                if not count:
-                    break
-                filled += count
+            yield file
     except OSError as error:
         raise CorruptCheckpointError(
             f"{path} cannot be read ({error}). Use an earlier checkpoint."
         ) from error
-    if filled != size or hashlib.sha256(target).hexdigest() != digest:
-        raise CorruptCheckpointError(
-            f"{path} does not match its SHA-256: it was altered. Use an earlier checkpoint."
-        )
+
+
+def _altered(path: Path) -> str:
+    return f"{path} does not match its SHA-256: it was altered. Use an earlier checkpoint."

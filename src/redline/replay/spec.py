@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -17,6 +17,8 @@ from redline.data import Rollout
 from redline.errors import ConfigError
 
 Path: TypeAlias = tuple[str, ...]
+Bounds: TypeAlias = tuple[Any, Any]
+"""Lowest and highest value, each a number or an array that broadcasts over a row's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ReplaySpec:
         action: path -> leaf, likewise.
         extras: name -> leaf, the further entries of the rollout to keep.
         state: name -> leaf of the recurrent state; empty for a policy without one.
+        bounds: array -> what its values lie between, by which a saved replay is checked.
     """
 
     num_envs: int
@@ -54,6 +57,7 @@ class ReplaySpec:
     action: dict[Path, LeafSpec]
     extras: dict[str, LeafSpec]
     state: dict[str, LeafSpec]
+    bounds: dict[str, Bounds] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         for kind in ("obs", "action", "extras", "state"):
@@ -99,14 +103,30 @@ class ReplaySpec:
         *,
         extras: Mapping[str, LeafSpec] | None = None,
         state: Mapping[str, LeafSpec] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
     ) -> ReplaySpec:
-        """The spec of rollouts collected in these spaces; float64 counts as float32."""
+        """The spec of rollouts collected in these spaces; float64 counts as float32.
+
+        Args:
+            observation_space: of one environment.
+            action_space: likewise.
+            num_envs: B.
+            extras: as in the class.
+            state: as in the class.
+            bounds: further ones, beside those of actions and of observations that are numbers of
+                a choice.
+        """
+        found = {entry_name("action", p): b for p, b in _space_bounds(action_space).items()}
+        for path, bound in _space_bounds(observation_space, only_choices=True).items():
+            name = entry_name("obs", path)
+            found |= dict.fromkeys((name, f"next_{name}", f"{name}/frames"), bound)
         return cls(
             num_envs=num_envs,
             obs=_space_leaves(observation_space),
             action=_space_leaves(action_space),
             extras=dict(extras or {}),
             state=dict(state or {}),
+            bounds={**found, **(bounds or {})},
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -142,6 +162,27 @@ def _space_leaves(space: gymnasium.Space[Any]) -> dict[Path, LeafSpec]:
         for key, sub in children.items()
         for path, leaf in _space_leaves(sub).items()
     }
+
+
+def _space_bounds(space: gymnasium.Space[Any], *, only_choices: bool = False) -> dict[Path, Bounds]:
+    """Path -> bounds of the leaves, zero-based; `only_choices` leaves out Box."""
+    spaces = gymnasium.spaces
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        return {
+            (str(key), *path): bound
+            for key, sub in parts
+            for path, bound in _space_bounds(sub, only_choices=only_choices).items()
+        }
+    if isinstance(space, spaces.Discrete):
+        return {(): (0, int(space.n) - 1)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {(): (0, np.asarray(space.nvec, dtype=np.int64) - 1)}
+    if isinstance(space, spaces.MultiBinary):
+        return {(): (0, 1)}
+    if isinstance(space, spaces.Box) and not only_choices:
+        return {(): (space.low, space.high)}
+    return {}
 
 
 def dotted(path: Path | str) -> str:

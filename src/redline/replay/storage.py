@@ -8,6 +8,7 @@ anything is allocated, with the arithmetic.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -15,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -414,9 +415,15 @@ def _map_file(directory: Path, size: int, plan: ArrayPlan) -> tuple[mmap.mmap, i
             "Use a directory that is writable."
         ) from error
     os.unlink(name)
-    os.ftruncate(descriptor, size)
-    _reserve_disk(descriptor, 0, plan.nbytes, plan.name)
-    buffer = mmap.mmap(descriptor, size)
+    try:
+        with _on_disk(plan.nbytes, plan.name):
+            os.ftruncate(descriptor, size)
+        _reserve_disk(descriptor, 0, plan.nbytes, plan.name)
+        with _on_disk(plan.nbytes, plan.name):
+            buffer = mmap.mmap(descriptor, size)
+    except ConfigError:
+        os.close(descriptor)
+        raise
     weakref.finalize(buffer, os.close, descriptor)
     return buffer, descriptor
 
@@ -425,8 +432,15 @@ def _reserve_disk(descriptor: int, start: int, size: int, name: str) -> None:
     """Take the blocks now: a disk that fills up later would kill the process with SIGBUS."""
     if not hasattr(os, "posix_fallocate"):  # macOS: the check of free space has to do
         return
-    try:
+    with _on_disk(size, name):
         os.posix_fallocate(descriptor, start, size)
+
+
+@contextlib.contextmanager
+def _on_disk(size: int, name: str) -> Iterator[None]:
+    """Turn what the system says of a disk into a sentence about the array `name`."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
             f"the disk cannot hold {size / 1e9:,.2f} GB for the replay array {name!r} ({error}). "

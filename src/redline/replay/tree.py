@@ -79,6 +79,13 @@ class PriorityTree:
         """Name -> every level, itself."""
         return {array.plan.name: array.tensor for array in (*self._sums, *self._minima)}
 
+    def levels(self) -> tuple[list[Array], list[Array]]:
+        """Sums and minima of each level, on the host; the leaves, which have no minima, first."""
+        return (
+            [array.tensor.cpu().numpy() for array in self._sums],
+            [array.tensor.cpu().numpy() for array in self._minima],
+        )
+
     @property
     def leaves(self) -> Tensor:
         """[size] float64 the values of the leaves."""

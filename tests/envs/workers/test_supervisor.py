@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -12,9 +13,22 @@ import pytest
 
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup
-from redline.errors import WorkerError
+from redline.errors import ConfigError, WorkerError
 from tests.envs.scripted import Echo
 from tests.envs.workers.processes import named_memory, wait_until_gone
+
+
+def test_memory_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers often share 64 MiB at most; it ended in an OSError's traceback."""
+
+    def refuse(descriptor: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    block = SharedBlock()
+    with pytest.raises(ConfigError, match=r"4,096 bytes .* \(No space left on device\)\. Use"):
+        block.resize(4096)
+    block.close()
 
 
 def test_a_group_of_workers_alone() -> None:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from redline.errors import ConfigError
 from redline.nested import NestedArray
 
 ArraySpec: TypeAlias = "tuple[tuple[int, ...], str] | Mapping[str, ArraySpec]"
@@ -66,12 +67,23 @@ class SharedBlock:
         self._map: mmap.mmap | None = None
 
     def resize(self, nbytes: int) -> None:
-        """Settle the size, in bytes; to be called once, in the parent."""
-        if hasattr(os, "posix_fallocate"):
-            # Unlike ftruncate, this fails here and now if the memory is not there.
-            os.posix_fallocate(self.fd, 0, nbytes)
-        else:
-            os.ftruncate(self.fd, nbytes)
+        """Settle the size, in bytes; to be called once, in the parent.
+
+        Raises:
+            ConfigError: if the system does not have so much.
+        """
+        try:
+            if hasattr(os, "posix_fallocate"):
+                # Unlike ftruncate, this fails here and now if the memory is not there.
+                os.posix_fallocate(self.fd, 0, nbytes)
+            else:
+                os.ftruncate(self.fd, nbytes)
+        except OSError as error:
+            raise ConfigError(
+                f"the system refuses {nbytes:,} bytes of memory to share with worker processes "
+                f"({error.strerror}). Use fewer environments, or shorter rollouts; or let the "
+                f"system share more."
+            ) from error
 
     def arrays(self, layout: Layout) -> Any:
         """The arrays of `layout`, which every process that has this block shares."""

@@ -31,7 +31,7 @@ from redline.previous_inputs import ACTION, REWARD, has_previous, without_previo
 from redline.registry import PYTHON_ONLY, is_named
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.hindsight import HindsightReplay, goal_functions, require_own_rewards
-from redline.replay.spec import LeafSpec
+from redline.replay.spec import LeafSpec, entry_name
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
@@ -557,6 +557,7 @@ def build_replay(
         algo.num_envs,
         extras=dict.fromkeys(policy.conditioning_names, LeafSpec((), torch.float32)),
         state=state,
+        bounds={entry_name("extra", (n,)): b for n, b in policy.conditioning_bounds.items()},
     )
     if algo.replay == "her":
         goal_env = _goal_env(settings, env)
