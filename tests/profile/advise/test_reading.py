@@ -58,7 +58,9 @@ def test_one_reading_equals_one_for_each_part(
     assert iteration is not None
     assert reading.summary.to_json() == {**summary.to_json(), "shares": []}
     assert json.dumps(asdict(iteration)) == json.dumps(asdict(read_iteration(session)))
-    assert json.dumps(asdict(iteration)) == json.dumps(asdict(find_iteration(reading)))
+    again = find_iteration(reading)
+    assert again is not None
+    assert json.dumps(asdict(iteration)) == json.dumps(asdict(again))
     text = page.split('type="application/json">', 1)[1].split("</script>", 1)[0]
     shown = json.loads(text)
     assert shown.pop("advice")["env_steps"] == iteration.env_steps

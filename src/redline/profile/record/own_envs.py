@@ -116,23 +116,31 @@ def is_env_answer(answer: Any) -> bool:
 
 
 def _is_reward(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_reward, cast(list[Any], value)))
-    if isinstance(value, numbers.Real):
-        return not isinstance(value, bool)
+    several = _several(value)
+    if several is not None:
+        return bool(several) and all(map(_is_reward, several))
+    if isinstance(value, int | float | numbers.Real):
+        return type(value) is not bool
     return _kind_of(value).startswith(("float", "int", "bfloat"))
 
 
 def _is_ending(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_ending, cast(list[Any], value)))
+    several = _several(value)
+    if several is not None:
+        return bool(several) and all(map(_is_ending, several))
     return isinstance(value, bool) or _kind_of(value) == "bool"
 
 
 def _is_info(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(each, Mapping) for each in cast(list[Any], value))
+    several = _several(value)
+    if several is not None:
+        return bool(several) and all(isinstance(each, Mapping) for each in several)
     return isinstance(value, Mapping)
+
+
+def _several(value: Any) -> list[Any] | None:
+    """What a list or a tuple holds."""
+    return list(cast(list[Any], value)) if isinstance(value, list | tuple) else None
 
 
 def _kind_of(array: Any) -> str:
