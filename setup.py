@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 
 CSRC = "src/redline/profile/csrc"
 NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters")
-NATIVE += ("generators",)
+NATIVE += ("generators", "classes")
 SWEEP = ("sweep", "decode", "batches", "ticks", "calls")
 INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -53,6 +54,49 @@ def test_known_waits_equal_counting_every_millisecond(seed: int) -> None:
 
     expected = [sum(map(waits_at, range(a, b))) for a, b in pairwise(edges)]
     assert (found / MS).tolist() == expected
+
+
+def plainly_laid(
+    made: Decoded, looks: Ticks, unseen_ns: np.ndarray, most: int = 8
+) -> list[tuple[int, int, int]]:
+    """What `csrc/ticks.c` does, tick by tick and in lists."""
+    times, numbers = (column.tolist() for column in made.stream)
+    pieces: list[tuple[int, int, int]] = []
+    rows = zip(looks.begin_ns, looks.end_ns, looks.ready_ns, unseen_ns, strict=True)
+    for begin, end, ready, unseen in rows:
+        stretches = []
+        for at, until, number in zip(times, [*times[1:], 1 << 62], numbers, strict=True):
+            first, last = max(at, int(begin)), min(until, int(end))
+            if made.states[number] != WAITS and last - first >= scheduling.SHORTEST_READY_NS:
+                stretches.append([last - first, first, last])
+        stretches = sorted(stretches, key=lambda stretch: -stretch[0])[:most]
+        for left, shortest, level in (
+            (int(ready), scheduling.SHORTEST_READY_NS, levels.READY),
+            (int(unseen), scheduling.SHORTEST_SLEEP_NS, levels.WAITING),
+        ):
+            for stretch in sorted(stretches, reverse=True):
+                taken = min(left, stretch[0])
+                if left < shortest or stretch[0] < shortest:
+                    break
+                pieces.append((stretch[2] - taken, stretch[2], level))
+                stretch[0], stretch[2], left = stretch[0] - taken, stretch[2] - taken, left - taken
+    return sorted(pieces)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pieces_equal_a_plain_search(seed: int) -> None:
+    """Up to 60 states, most of them short, so that ticks hold more stretches than are taken."""
+    rng = np.random.default_rng(seed)
+    points = [(int(t), (None, RUNS, WAITS)[rng.integers(0, 3)]) for t in range(0, 60)]
+    made = thread(*points)
+    times = np.cumsum(rng.choice([MS // 4, MS, 2 * MS], 60)).astype(np.int64)
+    made = replace(made, stream=(times, made.stream[1]))
+    edges = np.sort(rng.choice(int(times[-1]) + 20 * MS, 6, replace=False))
+    ready, unseen = rng.integers(0, 9 * MS, (2, 5))
+    looks = Ticks(edges[:-1], edges[1:], np.zeros(5, np.int64), ready)
+    waits = np.array([state == WAITS for state in made.states])
+    found = scheduling._pieces(made.stream, waits, looks, unseen, np.ones(5, np.bool_))
+    assert list(map(tuple, found.tolist())) == plainly_laid(made, looks, unseen)
 
 
 def test_ready_time_is_taken_from_the_end_of_the_longest_stretch() -> None:

@@ -20,6 +20,8 @@ from redline.profile.record.generators import TOOL_IDS, Generators
 from tests.profile.conftest import FakeRecorder
 from tests.profile.record.test_tasks import innermost
 
+MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+
 
 @pytest.fixture
 def recorder(fake_recorder: Callable[..., FakeRecorder]) -> Iterator[FakeRecorder]:
@@ -322,16 +324,16 @@ def test_generators_are_as_they_were_afterwards() -> None:
     generators.detach()
     assert {name: getattr(type(one()), name) for name in before} == before
     assert list(one()) == [1]
-    if hasattr(sys, "monitoring"):
-        assert [sys.monitoring.get_tool(tool) for tool in TOOL_IDS] == [None, None]
+    if MONITORING is not None:
+        assert [MONITORING.get_tool(tool) for tool in TOOL_IDS] == [None, None]
 
 
-@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="of Python 3.12 and later")
+@pytest.mark.skipif(MONITORING is None, reason="of Python 3.12 and later")
 def test_who_holds_both_tool_ids_is_named() -> None:
     for tool in TOOL_IDS:
-        sys.monitoring.use_tool_id(tool, f"tool {tool}")
+        MONITORING.use_tool_id(tool, f"tool {tool}")
     try:
         assert "held by 'tool 4' and 'tool 3'" in Generators().attach()
     finally:
         for tool in TOOL_IDS:
-            sys.monitoring.free_tool_id(tool)
+            MONITORING.free_tool_id(tool)

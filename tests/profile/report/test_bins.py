@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.profile.analyse.cells import compute_cells
-from redline.profile.analyse.decoded import Decoded
+from redline.profile.analyse.decoded import Decoded, RowClock
 from redline.profile.analyse.timeline import State, Timeline, build_timeline
 from redline.profile.gpu.records import GpuRecords, GpuWindow
 from redline.profile.reader import Name, open_session
@@ -107,7 +107,9 @@ def in_a_thread(*events: tuple[int, int]) -> Any:
     rows = np.array([d for d, _ in events], np.uint32), np.array([c for _, c in events], np.uint16)
     nothing = np.empty(0, np.int64)
     codes = nothing.astype(np.uint16)
-    thread = Decoded(0, stream(), [None], nothing, codes, nothing, nothing, nothing, 0, rows)
+    thread = Decoded(
+        0, stream(), [None], nothing, codes, nothing, nothing, nothing, 0, RowClock(rows)
+    )
     return SimpleNamespace(threads=[thread])
 
 

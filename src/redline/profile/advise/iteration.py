@@ -32,7 +32,7 @@ from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Cell, Summary, summarize
 from redline.profile.analyse.timeline import Timeline
-from redline.profile.reader import Process, Session, open_session
+from redline.profile.reader import Process, Session, open_session, printable
 from redline.profile.report.bins import CellBins
 
 WIDE = 1.96  # standard deviations of a 95% interval
@@ -205,7 +205,12 @@ class IterationReader:
             torch_threads=_threads_of(process),
             optimizers=_optimizers_of(process),
             worker_busy_us=_worker_us(summary, workers, steady.steps, steady.workers),
-            problems=[*summary.problems, *_doubts(summary), *_elsewhere(session)],
+            problems=[
+                *summary.problems,
+                *_doubts(summary),
+                *_elsewhere(session),
+                *_inferred(process, *workers),
+            ],
             updates=count_updates(steady.entries, begin_ns, end_ns),
             waiting=who_waits(summary, process.pid, stepping_s),
             hot_lines=hot_lines(self._stacks, begin_ns, end_ns) if self._stacks else {},
@@ -240,6 +245,19 @@ def _doubts(summary: Summary) -> list[str]:
         "may be, and its intervals are wide"
         for each in summary.overhead
         if not each.corrected and each.reason and each.cost_high_s > 0
+    ]
+
+
+def _inferred(*processes: Process) -> list[str]:
+    """Which classes of the program's own were taken for environments."""
+    said = (process.metadata.get("inferred_envs") for process in processes)
+    names = [name for each in said if isinstance(each, list) for name in cast(list[Any], each)]
+    if not names:
+        return []
+    shown = ", ".join(dict.fromkeys(printable(str(name)) for name in names))
+    return [
+        f"env steps are inferred: {shown} answers a step as an environment does. If it is none, "
+        'mark your own with profile.operation("simulation")'
     ]
 
 

@@ -90,9 +90,9 @@ def find_steady(
     steps = [each[SIMULATION] for each in entries]
     if not any(map(len, steps)):
         raise ProfileError(
-            f"{session.directory} holds no env step: advice is per env step. Record a program that "
-            "steps Gymnasium, EnvPool or Stable-Baselines3 envs, or mark its steps: with "
-            'profile.operation("simulation")'
+            f"{session.directory} holds no env step, as no environment was recognized, and advice "
+            'is per env step. Write `with profile.operation("simulation"):` around each step of '
+            "yours and record again"
         )
     place = _learner(summary, session.processes, steps)
     process = session.processes[place]

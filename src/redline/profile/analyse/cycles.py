@@ -147,8 +147,7 @@ class _Stretches:
         self._ends = self._ended(thread.rows[1], ends)
         pauses = np.flatnonzero(thread.rows[1] == layout.CODE_WINDOW_OFF)
         self._is_paused = np.bincount(self._of_rows(pauses), minlength=len(bounds_ns) - 1) > 0
-        everything = (self._ns, self._reports, self._ends)
-        self._is_there = sum(each != 0 for each in everything) > 0
+        self._is_there = (self._ns != 0) | (self._reports != 0) | (self._ends != 0)
 
     def add_to(self, block: _Open, k: int) -> None:
         """Add the stretch of this number to a block."""

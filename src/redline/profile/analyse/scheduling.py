@@ -148,9 +148,17 @@ def _pieces(
     """
     from redline.profile import _sweep
 
-    columns = (ticks.begin_ns, ticks.end_ns, ticks.ready_ns, unseen_ns)
-    how = SHORTEST_READY_NS, levels.READY, SHORTEST_SLEEP_NS, levels.WAITING
-    made = _sweep.lay(*stream, waits, *(column[chosen] for column in columns), how)
+    times, numbers = stream
+    made = _sweep.lay(
+        times,
+        numbers,
+        waits,
+        ticks.begin_ns[chosen],
+        ticks.end_ns[chosen],
+        ticks.ready_ns[chosen],
+        unseen_ns[chosen],
+        (SHORTEST_READY_NS, levels.READY, SHORTEST_SLEEP_NS, levels.WAITING),
+    )
     pieces = np.frombuffer(made, np.int64).reshape(-1, 3)
     return pieces[np.lexsort(pieces.T[::-1])]
 
@@ -194,7 +202,7 @@ def _overlaid(thread: Decoded, pieces: NDArray[np.int64]) -> Decoded:
     if len(pieces) == 0:
         return thread
     times, numbers = thread.stream
-    begins, ends, found = pieces.T
+    begins, ends, found = pieces[:, 0], pieces[:, 1], pieces[:, 2]
     # What the pieces add is put in between: the stream itself may have a hundred million states.
     extra = np.unique(np.concatenate([begins, ends]))
     extra = extra[extra >= times[0]]
@@ -205,10 +213,12 @@ def _overlaid(thread: Decoded, pieces: NDArray[np.int64]) -> Decoded:
     first, after = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
     lengths = after - first
     rows = np.arange(int(lengths.sum())) + np.repeat(first - np.cumsum(lengths) + lengths, lengths)
-    keys = own[rows].astype(np.int64) * len(levels.LEVELS) + np.repeat(found, lengths)
+    keys: NDArray[np.int64] = own[rows].astype(np.int64) * len(levels.LEVELS)
+    keys += np.repeat(found, lengths)
     states = list(thread.states)
     shown = np.arange(len(states) * len(levels.LEVELS)) // len(levels.LEVELS)
-    for key in np.unique(keys).tolist():
+    every: list[int] = np.unique(keys).tolist()
+    for key in every:
         state = states[key // len(levels.LEVELS)]
         if state is not None:  # a thread that is gone does not wait
             shown[key] = len(states)

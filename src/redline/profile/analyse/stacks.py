@@ -245,7 +245,8 @@ def _parsed_alone(line: str) -> Any:
 
 
 def _is_sample(row: Any) -> bool:
-    return isinstance(row, list) and len(cast(list[Any], row)) == 4 and row[0] == "at"
+    values = cast(list[Any], row) if isinstance(row, list) else []
+    return len(values) == 4 and values[0] == "at"
 
 
 def _take_samples(rows: list[Any], nodes: int, seen: array[int]) -> bool:

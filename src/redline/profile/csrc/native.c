@@ -266,7 +266,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         PyModule_AddFunctions(module, rl_release_methods) < 0 ||
         PyModule_AddFunctions(module, rl_counter_methods) < 0 || rl_marks_ready(module) < 0 ||
         rl_wrapper_ready(module) < 0 || rl_boundary_ready(module) < 0 ||
-        rl_generators_ready(module) < 0) {
+        rl_generators_ready(module) < 0 || rl_classes_ready(module) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

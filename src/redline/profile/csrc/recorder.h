@@ -188,6 +188,7 @@ int rl_marks_ready(PyObject *module);
 int rl_wrapper_ready(PyObject *module);
 int rl_boundary_ready(PyObject *module);
 int rl_generators_ready(PyObject *module);
+int rl_classes_ready(PyObject *module);
 extern PyTypeObject RlWrapperType;
 
 void rl_set_clock(int64_t ns);

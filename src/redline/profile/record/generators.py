@@ -39,12 +39,12 @@ class Generators:
 
     def attach(self) -> str:
         """From here on; returns why not, "" if nothing is in the way."""
-        manager: Any = contextlib._GeneratorContextManager
+        manager: Any = vars(contextlib)["_GeneratorContextManager"]
         if self._monitoring is not None:
             free = (tool for tool in TOOL_IDS if self._monitoring.get_tool(tool) is None)
             self._tool = next(free, None)
             if self._tool is None:
-                holders = " and ".join(map(repr, map(self._monitoring.get_tool, TOOL_IDS)))
+                holders = " and ".join(repr(self._monitoring.get_tool(tool)) for tool in TOOL_IDS)
                 return (
                     "marks in generators cover what their consumers do as well: sys.monitoring's "
                     f"ids {TOOL_IDS[1]} and {TOOL_IDS[0]} are held by {holders}"

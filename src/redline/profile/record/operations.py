@@ -5,6 +5,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 | operation | what counts |
 |---|---|
 | simulation | `step` and `reset` of Gymnasium, EnvPool, ALE and Stable-Baselines3 envs |
+| | and of the program's own: see `record.own_envs` |
 | backpropagation | `backward`, `torch.autograd.grad`, the `step` of optimizers |
 | zero_grad | `zero_grad` of optimizers |
 | replay | adding to and sampling from the replay buffers of SB3, CleanRL and TorchRL |
@@ -29,6 +30,7 @@ from typing import Any, cast
 from redline.errors import ProfileError
 from redline.profile import _native, levels, marks
 from redline.profile.record.imports import PostImport
+from redline.profile.record.own_envs import follow_classes
 from redline.profile.record.tasks import separating
 
 # Base classes of envs: (module, class, methods). Subclasses are followed as they are defined.
@@ -156,6 +158,7 @@ class Patches:
             self._hooks.add(module, self._family_action(name, methods, number))
         for module, name in FRAMEWORKS:
             self._hooks.add(module, functools.partial(_note_framework, name))
+        follow_classes(self._replace)
         self._mark_imports()
         self._hooks.add("asyncio.events", self._separate_tasks)
         self._hooks.add("torch.autograd", self._mark_backward)

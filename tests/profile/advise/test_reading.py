@@ -1,0 +1,67 @@
+"""One reading for everything that a report shows, against a reading for each of its parts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline.profile.advise.iteration import read_iteration
+from redline.profile.advise.reading import find_iteration, read_session, render_page
+from redline.profile.analyse import slices
+from redline.profile.analyse.summary import summarize
+from redline.profile.read.shards import Source
+from redline.profile.reader import open_session
+from redline.profile.report.page_data import page_data
+
+PROGRAM = """
+import os, mujoco, torch
+from redline import profile
+if os.fork() == 0:
+    with profile.operation("learning"):
+        torch.spin(20_000_000)
+    raise SystemExit
+for i in range(60):
+    with profile.phase("warm-up" if i < 10 else "main"):
+        with profile.operation("simulation"):
+            mujoco.spin(1_000_000)
+        if i >= 20:
+            with profile.operation("learning"):
+                torch.call(lambda: torch.spin(1_000_000))
+"""
+
+
+@pytest.fixture
+def session(profiled: Any) -> Path:
+    profiled.run(PROGRAM)
+    return profiled.session
+
+
+@pytest.mark.parametrize("rows", [20, slices.SLICE_ROWS])
+def test_one_reading_equals_one_for_each_part(
+    session: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, and in slices of some rows: calls and marks then last from one into the next."""
+    summary = summarize(session)
+    data = page_data(open_session(session), summary)
+    plain = Source.pieces
+    monkeypatch.setattr(
+        Source, "pieces", lambda self, piece_rows=rows // 2: plain(self, piece_rows)
+    )
+    monkeypatch.setattr(slices, "PIECE_ROWS", rows // 2)
+    monkeypatch.setattr(slices.outline, "__defaults__", (rows,))
+    reading = read_session(open_session(session))
+    page, iteration = render_page(reading)
+    assert iteration is not None
+    assert reading.summary.to_json() == {**summary.to_json(), "shares": []}
+    assert json.dumps(asdict(iteration)) == json.dumps(asdict(read_iteration(session)))
+    again = find_iteration(reading)
+    assert again is not None
+    assert json.dumps(asdict(iteration)) == json.dumps(asdict(again))
+    text = page.split('type="application/json">', 1)[1].split("</script>", 1)[0]
+    shown = json.loads(text)
+    assert shown.pop("advice")["env_steps"] == iteration.env_steps
+    assert shown == json.loads(json.dumps(data))
