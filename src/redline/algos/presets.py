@@ -262,6 +262,8 @@ IMPALA: Presets = {
         "learning_rate": 2e-3,
         "learning_rate_schedule": "linear",
     },
+    # With fresh rollouts and gae_lambda 1 it is A2C, to the last digit of the curve.
+    "mountaincarcontinuous": _A2C_SWING | {"total_env_steps": 100_000},
     "minatar": {"total_env_steps": 5_000_000, "num_envs": 32},
     "atari": {"total_env_steps": 10_000_000, "num_envs": 16},
 }
@@ -664,7 +666,12 @@ SOURCES: dict[str, dict[str, str]] = {
         "minatar": _OWN,
     },
     "reinforce": {"cartpole": _OWN},
-    "impala": {"cartpole": _OWN, "minatar": _OWN, "atari": _OWN},
+    "impala": {
+        "cartpole": _OWN,
+        "mountaincarcontinuous": "A2C's",
+        "minatar": _OWN,
+        "atari": _OWN,
+    },
     "dqn": {
         "cartpole": f"{_OWN}; networks and replay_size of RL Baselines3 Zoo, CartPole-v1",
         "lunarlander": _zoo("LunarLander-v3", "a start of 128 random env_steps for none"),
