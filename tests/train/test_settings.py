@@ -163,6 +163,13 @@ def test_a2c_weighs_the_value_as_the_published_tuning(env: str, vf_coef: float) 
     assert preset_config("a2c", env, "auto").algo.value_coef == 2 * vf_coef
 
 
+@pytest.mark.parametrize(
+    "algorithm", ["ppo", "appo", "a2c", "impala", "sac", "tqc", "crossq", "td3", "ddpg"]
+)
+def test_a_car_that_must_swing_up_is_explored_with_pink_noise(algorithm: str) -> None:
+    assert preset_config(algorithm, "MountainCarContinuous-v0", "auto").algo.noise_color == 1.0
+
+
 def test_unknown_presets_are_refused_with_what_there_is() -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean mujoco\?.*auto, default, acrobot"):
         preset_config("ppo", "X", "mujocco")
