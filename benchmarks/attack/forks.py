@@ -106,6 +106,7 @@ def load_everything() -> None:
     Raises:
         RuntimeError: if there are threads.
     """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     for module in _LOADED:
         importlib.import_module(module)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import SessionError
+from redline.plain_text import shortened, shown
 from redline.profile import layout, levels
 from redline.profile.seal import broken_seals
 
@@ -147,7 +148,7 @@ class Source:
                     yield part.column(0).to_numpy().copy(), part.column(1).to_numpy().copy()
                 rows += batch.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            self.problem = f"cut short after {rows} rows, the rest is lost ({error})"
+            self.problem = f"cut short after {rows} rows, the rest is lost ({shortened(error)})"
 
 
 def _regrouped(batches: Iterator[Rows], piece_rows: int) -> Iterator[Rows]:
@@ -669,7 +670,7 @@ def _read_process(directory: Path) -> Process | None:
 def printable(text: Any) -> str:
     """A name for a terminal or a file: control characters and what no file can hold escaped."""
     if not isinstance(text, str):
-        raise TypeError(f"a name must be text, not {text!r}")
+        raise TypeError(f"a name must be text, not {shown(text)}")
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -712,12 +713,12 @@ def open_session(directory: str | Path) -> Session:
         ) from None
     except (ValueError, OSError) as error:
         raise SessionError(
-            f"{path / 'session.json'} cannot be read: {error}. Profile again"
+            f"{path / 'session.json'} cannot be read: {shortened(error)}. Profile again"
         ) from error
     manifest = cast(dict[str, Any], content) if isinstance(content, dict) else {}
     kind = manifest.get("format")
     if kind != layout.FORMAT:
-        raise SessionError(f"{path} is a {kind!r} directory, no profile session")
+        raise SessionError(f"{path} is a {shown(kind)} directory, no profile session")
     version = manifest.get("version")
     if not isinstance(version, int) or version > layout.VERSION:
         raise SessionError(
