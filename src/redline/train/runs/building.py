@@ -398,9 +398,12 @@ def make_callbacks(config: RunConfig, given: Given) -> list[Any]:
     """
     labels = tuple(map(callback_label, given.callbacks))
     if labels != config.run.callbacks:
-        again = " ".join(f"--callback {label}" for label in config.run.callbacks) or "none"
+        again = (
+            " ".join(f"--callback {shortened(label)}" for label in config.run.callbacks) or "none"
+        )
         raise ConfigError(
-            f"the callbacks of this run are {list(config.run.callbacks)}, and given are "
+            f"the callbacks of this run are {shown(list(config.run.callbacks), 400)}, and given "
+            "are "
             f"{list(labels)}. They are Python code, which a run directory alone must not import: "
             f"give the same ones again ({again}; from Python callbacks=[...])."
         )
