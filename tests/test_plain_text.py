@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_a_message_shows_no_escapes_of_a_file_and_ends(
     """Each quoted what a config.json says, as long as it is, to whoever calls Python."""
     run = Path(shutil.copytree(RUN, tmp_path / "run"))
     _config(run, part, name, value)
-    given = {"total_env_steps": 600, "quiet": True}  # 512 are done
+    given: dict[str, Any] = {"total_env_steps": 600, "quiet": True}  # 512 are done
     said = [_refusal(lambda: redline.train(resume=run, **given))]
     said += [
         _refusal(lambda: redline.train(config=run / "config.json", out=tmp_path / "a", **given))

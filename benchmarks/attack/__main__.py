@@ -44,7 +44,7 @@ from benchmarks.machine import as_markdown, describe
 
 KINDS = ("kills", "signals", "disks", "corruptions", "inputs", "directories", "envs", "sessions")
 MINUTE = {
-    "kills": 3, "signals": 3, "disks": 4, "corruptions": 40, "inputs": 100, "directories": 30,
+    "kills": 2, "signals": 2, "disks": 3, "corruptions": 24, "inputs": 60, "directories": 20,
     "envs": 40, "sessions": 40,
 }  # fmt: skip
 """Attempts of each kind that a minute of two cores has room for."""

@@ -410,7 +410,7 @@ class Replay:
 
     def _require_counts(self, header: Mapping[str, Any], directory: Path) -> tuple[int, int]:
         """Head and oldest row, refused if they are none that a replay comes to."""
-        head = header.get("head")
+        head: Any = header.get("head")
         if not is_count(head):
             refuse(
                 directory, f"the saved replay's head is {shown(head)}, which is no count of rows"
