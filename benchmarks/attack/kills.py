@@ -24,7 +24,7 @@ from benchmarks.attack.cases import BASE, CASES, UNREPEATED, is_complete, outcom
 from benchmarks.attack.forks import load_everything
 from benchmarks.attack.series import FAULT, Verdict
 
-KILLS = 8  # of an attempt, at most
+KILLS = 4  # of an attempt, at most
 _LATEST = 0.6  # of a run's time, when a process is killed that has begun or resumed it
 _IN_A_ROW = 100  # attempts to finish a run, of which only the last ones are not killed
 
