@@ -49,6 +49,7 @@ MINUTE = {
 }  # fmt: skip
 """Attempts of each kind that a minute of two cores has room for."""
 RESULTS = Path(__file__).parents[1] / "results"
+NOTES = "\n## Notes\n"  # of somebody, below what is written here
 PER_PROCESS = {"inputs": 2500, "signals": 1000, "disks": 1000}  # forks leave it as it was
 """Attempts of one process, of the kinds for which it is not `_FEW`."""
 _FEW = 250
@@ -202,15 +203,16 @@ def summary(counted: list[dict[str, Any]]) -> str:
     return (
         "# Attacks\n\n```bash\npython -m benchmarks.attack --seed SEED --rounds N --only KIND\n```"
         f"\n\n{faults} faults. What the verdicts mean is in `benchmarks/attack/__main__.py`; kills "
-        "are counted one by one, everything else by attempt.\n\n"
+        "and stops by signals are counted one by one, everything else by attempt.\n\n"
         f"| kind | seed | of | count | verdicts |\n|---|---|---|---|---|\n{lines}\n{as_markdown()}"
     )
 
 
 def record(logs: Sequence[Path], to: Path) -> None:
-    """Write the counts as Markdown, and as JSON beside it."""
+    """Write the counts as Markdown, and as JSON beside it; notes at the end of the former stay."""
     counted = tally(logs)
-    to.write_text(summary(counted))
+    notes = to.read_text().partition(NOTES)[1:] if to.exists() else ()
+    to.write_text(summary(counted) + "".join(notes))
     found = {"machine": describe(), "attacks": counted}
     to.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
 

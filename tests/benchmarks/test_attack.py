@@ -105,7 +105,21 @@ def test_series_that_ran_apart_are_counted_together(tmp_path: Path) -> None:
     assert [(each["seed"], each["count"], each["verdicts"]) for each in found] == [
         (7, 3, {"identical": 3}), (8, 5, {"identical": 5}),
     ]  # fmt: skip
-    assert "| kills | 8 | ppo | 5 | 5 identical |" in (tmp_path / "attack.md").read_text()
+    written = (tmp_path / "attack.md").read_text()
+    assert "| kills | 8 | ppo | 5 | 5 identical |" in written
+    assert "Notes" not in written
+
+
+def test_notes_below_the_counts_stay(tmp_path: Path) -> None:
+    note(tmp_path / "a", {"kind": "kills", "number": 0, "verdict": "identical", "group": "ppo",
+                          "count": 3})  # fmt: skip
+    (tmp_path / "attack.md").write_text("# Of before\n\n## Notes\n\nFound: nothing.\n")
+    for _ in range(2):
+        record([tmp_path / "a"], tmp_path / "attack.md")
+        written = (tmp_path / "attack.md").read_text()
+        assert written.endswith("|\n\n## Notes\n\nFound: nothing.\n")
+        assert written.count("## Notes") == 1
+        assert "Of before" not in written
 
 
 def test_the_c_code_is_clean_under_sanitizers() -> None:
