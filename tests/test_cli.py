@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,3 +144,16 @@ def test_a_name_too_long_for_the_disk_is_refused_with_the_reason(
     said = capsys.readouterr().err
     assert said.startswith("ConfigError: '[[[[")
     assert said.endswith("is no path: File name too long. Give another one.\n")
+
+
+def test_a_signal_after_the_end_prints_no_traceback() -> None:
+    """Ctrl-C twice: the second came while torch tidied up, and its KeyboardInterrupt was shown."""
+    text = (
+        "import atexit, os, runpy, signal, sys\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['redline', '--version']\n"
+        "runpy.run_module('redline', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""

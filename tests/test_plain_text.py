@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import redline
 from redline.cli import main
 from redline.command_line.run_list import as_table
-from redline.errors import ConfigError
+from redline.errors import ConfigError, RedlineError
 from redline.launch.comparison_tables import _plain
-from redline.plain_text import csv_cell, printable
+from redline.plain_text import csv_cell, printable, shortened, shown
+from redline.train.progress.curves import load_progress
 from redline.train.progress.progress import require_column_name
 from redline.train.runs.summary import summarize_run
 
@@ -35,6 +38,95 @@ RUN = Path(__file__).parent / "fixtures" / "revision-0.1" / "training" / "ppo" /
 )
 def test_control_characters_are_shown_as_escapes(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_what_is_quoted_has_an_end_and_no_escapes() -> None:
+    """By hand: 20 characters of which the last three are dots; one line of it."""
+    assert shortened("a\n  b\x1b[2J") == "a b\\x1b[2J"
+    assert shortened("x" * 30, 20) == "x" * 17 + "..."
+    assert shortened(ValueError("no\x07")) == "no\\x07"
+    assert shown("\x1b[2J") == r"'\x1b[2J'"
+    assert len(shown("x" * 10**6)) <= 60
+    assert len(shown([["x" * 100] * 100] * 100)) <= 60
+    assert shown(10**5000) == "a whole number of thousands of digits"
+
+
+BAD = "\x1b[2J" + "x" * 100_000
+"""What a stranger writes where a word belongs."""
+
+
+def _config(run: Path, part: str | None, name: str, value: object) -> None:
+    config = json.loads((run / "config.json").read_text())
+    (config if part is None else config[part])[name] = value
+    config.pop("sha256", None)
+    (run / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        (None, "algorithm", f"x:{BAD}"),
+        (None, "algorithm", BAD),
+        (None, "format_version", BAD),
+        ("run", "env", f"x:{BAD}"),
+        ("run", "env", BAD),
+        ("run", "env", f"python:{BAD}"),
+        ("run", "seed", BAD),
+        ("run", "env_kwargs", BAD),
+        ("run", "env_kwargs", json.dumps({"file": BAD})),
+        ("run", "env_kwargs", json.dumps({f"{BAD}_path": "x"})),
+        ("run", "collector", f"x:{BAD}"),
+        ("run", "env_backend", f"x:{BAD}"),
+        ("run", "callbacks", [f"x:{BAD}"]),
+        ("run", "name", BAD),
+        ("run", "group", BAD),
+        ("run", "preset", BAD),
+        ("run", "device", BAD),
+        ("run", "collector", BAD),
+        ("run", "env_backend", BAD),
+        ("run", BAD, 1),
+        ("algo", BAD, 1),
+        ("algo", "num_epochs", BAD),
+        ("policy", "encoder", BAD),
+    ],
+    ids=lambda value: str(value)[:20].replace("\x1b", "ESC"),
+)
+def test_a_message_shows_no_escapes_of_a_file_and_ends(
+    part: str | None, name: str, value: object, tmp_path: Path
+) -> None:
+    """Each quoted what a config.json says, as long as it is, to whoever calls Python."""
+    run = Path(shutil.copytree(RUN, tmp_path / "run"))
+    _config(run, part, name, value)
+    given: dict[str, Any] = {"total_env_steps": 600, "quiet": True}  # 512 are done
+    said = [_refusal(lambda: redline.train(resume=run, **given))]
+    said += [
+        _refusal(lambda: redline.train(config=run / "config.json", out=tmp_path / "a", **given))
+    ]
+    said += [_refusal(lambda: redline.load(run).inspect())]
+    assert any(said) or name in ("name", "preset", "callbacks", "group")
+    for message in said:
+        assert "\x1b" not in message
+        assert len(message) < 3000
+
+
+def _refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except RedlineError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("first", [f"{BAD},1", "\x1b[2J," * 1000])
+def test_a_table_is_quoted_likewise(first: str, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(RUN, tmp_path / "run"))
+    lines = (run / "progress.csv").read_text().splitlines()
+    for text in ([first, *lines[1:]], [lines[0], first]):
+        (run / "progress.csv").write_text("\n".join(text) + "\n")
+        with pytest.raises(RedlineError) as caught:
+            load_progress(run)["nothing"]
+        assert "\x1b" not in str(caught.value)
+        assert len(str(caught.value)) < 2000
 
 
 @pytest.mark.parametrize(

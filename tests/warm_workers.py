@@ -165,12 +165,13 @@ class WarmPopen(subprocess.Popen[Any]):
         self.text_mode, self.encoding, self.errors = text, None, None
         self.pipesize, self.process_group = -1, None
         self._waitpid_lock, self._sigint_wait_secs = threading.Lock(), 0.25
-        self._child_created, self._communication_started, self._input = True, False, None
+        self._child_created, self._communication_started, self._input = False, False, None
         self.stdout, out = _output(1, stdout, text=text)
         self.stderr, err = _output(2, stderr, text=text)
         try:
             environment = os.environ if env is None else env
             self.pid = template.fork(command, environment, pass_fds, (out, err))
+            self._child_created = True
         finally:
             for given, fd in ((stdout, out), (stderr, err)):
                 if given is not None:
@@ -279,7 +280,10 @@ def main(fd: int) -> None:
                 os.close(received)
             # Only when the process between is gone is the worker a child of who asked.
             os.waitpid(between, 0)
-            requests.send(os.read(told, 64))
+            try:
+                requests.send(os.read(told, 64))
+            except ConnectionError:  # who asked was ended meanwhile
+                return
             os.close(told)
     _become(request, list(rights))
 

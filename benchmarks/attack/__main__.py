@@ -3,6 +3,7 @@
     python -m benchmarks.attack --seed 7 --rounds 1000
     python -m benchmarks.attack --seed 7 --rounds 1000 --only corruptions inputs
     python -m benchmarks.attack --seed 7 --replay corruptions 4711     # one attempt again
+    python -m benchmarks.attack --minute                               # some of each kind, as in CI
 
 | kind | an attempt | good verdicts |
 |---|---|---|
@@ -16,8 +17,8 @@
 | inputs | a random command line | refused, ran |
 | envs | a random environment that breaks its contract | refused, ran |
 
-Each kind runs in a process of its own that is started anew now and then, and after a crash, which
-is a fault of the attempt under way. The log (JSON lines, `--log`) is whole after each attempt: a
+Each kind runs in a fork of this process that is made anew now and then, and after a crash, which is
+a fault of the attempt under way. The log (JSON lines, `--log`) is whole after each attempt: a
 series that was killed goes on where it stopped when the same command is given again. At the end a
 summary of the log is written to benchmarks/results/attack.md and .json; faults are printed as they
 come. Series that ran apart are recorded together: `--summarize LOG LOG ...`.
@@ -31,7 +32,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -43,7 +43,13 @@ from benchmarks.attack.series import FAULT, Attack, note, run_series
 from benchmarks.machine import as_markdown, describe
 
 KINDS = ("kills", "signals", "disks", "corruptions", "inputs", "directories", "envs", "sessions")
+MINUTE = {
+    "kills": 2, "signals": 2, "disks": 3, "corruptions": 24, "inputs": 60, "directories": 20,
+    "envs": 40, "sessions": 40,
+}  # fmt: skip
+"""Attempts of each kind that a minute of two cores has room for."""
 RESULTS = Path(__file__).parents[1] / "results"
+NOTES = "\n## Notes\n"  # of somebody, below what is written here
 PER_PROCESS = {"inputs": 2500, "signals": 1000, "disks": 1000}  # forks leave it as it was
 """Attempts of one process, of the kinds for which it is not `_FEW`."""
 _FEW = 250
@@ -113,28 +119,47 @@ def attack(kind: str, seed: int, rounds: int, log: Path) -> None:
         if sum(e["count"] for e in verdicts(log, kind)) >= rounds or first >= rounds:
             return
         last = min(rounds, first + PER_PROCESS.get(kind, _FEW))
-        words = [kind, str(seed), str(first), str(last), str(log)]
-        command = [sys.executable, "-m", "benchmarks.attack", "--child", *words]
-        process = subprocess.Popen(command, stdout=sys.stderr)
-        status = _watched(process, log)
+        status = _watched(_forked(kind, seed, first, last, log), log)
         if status != 0:
             _note_crash(kind, first, status, log)
 
 
-def _watched(process: subprocess.Popen[bytes], log: Path) -> int:
+def _forked(kind: str, seed: int, first: int, last: int, log: Path) -> int:
+    """Make attempts in a fork of this process, which has loaded what they need; its id."""
+    from benchmarks.attack.forks import load_everything
+
+    load_everything()
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        child(kind, seed, first, last, log)
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException as error:  # noqa: BLE001 (this is the end of the process)
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _watched(pid: int, log: Path) -> int:
     """Wait for a child as long as its log grows; its exit status."""
     size, since = -1, time.monotonic()
     while True:
-        try:
-            return process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            now = log.stat().st_size if log.exists() else 0
-            if now != size:
-                size, since = now, time.monotonic()
-            elif time.monotonic() - since > SILENCE_LIMIT_S:
-                process.kill()
-                process.wait()
-                return -signal.SIGKILL
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.1)
+        now = log.stat().st_size if log.exists() else 0
+        if now != size:
+            size, since = now, time.monotonic()
+        elif time.monotonic() - since > SILENCE_LIMIT_S:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return -signal.SIGKILL
 
 
 def _note_crash(kind: str, first: int, status: int, log: Path) -> None:
@@ -178,15 +203,16 @@ def summary(counted: list[dict[str, Any]]) -> str:
     return (
         "# Attacks\n\n```bash\npython -m benchmarks.attack --seed SEED --rounds N --only KIND\n```"
         f"\n\n{faults} faults. What the verdicts mean is in `benchmarks/attack/__main__.py`; kills "
-        "are counted one by one, everything else by attempt.\n\n"
+        "and stops by signals are counted one by one, everything else by attempt.\n\n"
         f"| kind | seed | of | count | verdicts |\n|---|---|---|---|---|\n{lines}\n{as_markdown()}"
     )
 
 
 def record(logs: Sequence[Path], to: Path) -> None:
-    """Write the counts as Markdown, and as JSON beside it."""
+    """Write the counts as Markdown, and as JSON beside it; notes at the end of the former stay."""
     counted = tally(logs)
-    to.write_text(summary(counted))
+    notes = to.read_text().partition(NOTES)[1:] if to.exists() else ()
+    to.write_text(summary(counted) + "".join(notes))
     found = {"machine": describe(), "attacks": counted}
     to.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
 
@@ -212,19 +238,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, help="of everything; fresh and printed if left out")
     parser.add_argument("--rounds", type=int, default=100, help="of each kind")
+    parser.add_argument("--minute", action="store_true", help="some of each kind instead")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--log", type=Path, help="JSON lines; the same log goes on")
-    parser.add_argument("--record", type=Path, default=RESULTS / "attack.md", help="to write")
+    parser.add_argument("--record", type=Path, help="to write; of a minute nothing if left out")
     parser.add_argument("--summarize", nargs="+", type=Path, help="logs, to record together")
     parser.add_argument("--replay", nargs=2, metavar=("KIND", "NUMBER"), help="one attempt again")
-    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        kind, seed, first, last, log = options.child
-        child(kind, int(seed), int(first), int(last), Path(log))
-        return 0
     if options.summarize:
-        record(options.summarize, options.record)
+        record(options.summarize, options.record or RESULTS / "attack.md")
         return 0
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
@@ -236,13 +258,16 @@ def main() -> int:
         print(json.dumps(verdicts(log, kind), indent=1))
         return 0
     for kind in options.only:
-        attack(kind, seed, options.rounds, log)
+        attack(kind, seed, MINUTE[kind] if options.minute else options.rounds, log)
         found = [e for e in verdicts(log, kind) if e["verdict"] == FAULT]
         for entry in found:
             print(f"FAULT: {kind} {entry['number']}: {entry['what']}\n{entry['detail']}")
+            again = f"--seed {seed} --replay {kind} {entry['number']}"
+            print(f"Once more: python -m benchmarks.attack {again}")
         total = sum(e["count"] for e in verdicts(log, kind))
         print(f"{kind}: {total}, {len(found)} faults", flush=True)
-    record([log], options.record)
+    if options.record or not options.minute:
+        record([log], options.record or RESULTS / "attack.md")
     return 1 if any(e.get("verdict") == FAULT for e in entries(log)) else 0
 
 

@@ -33,7 +33,9 @@ def damage(root: Path, rng: random.Random) -> str:
         path.unlink()
         path.mkdir()
     elif how == "rename":
-        path.rename(path.with_name(rng.choice(("x", "state.json", "a" * 200, ".tmp-1"))))
+        target = path.with_name(rng.choice(("x", "state.json", "a" * 200, ".tmp-1")))
+        if not target.is_dir():  # it may have become one
+            path.rename(target)
     elif how == "remove parent" and path.parent != root:
         shutil.rmtree(path.parent)
     else:

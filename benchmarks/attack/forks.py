@@ -106,6 +106,7 @@ def load_everything() -> None:
     Raises:
         RuntimeError: if there are threads.
     """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     for module in _LOADED:
         importlib.import_module(module)
@@ -275,12 +276,12 @@ def _take_streams(outputs: tuple[int, int]) -> None:
 
 def _interpret(words: Sequence[str]) -> int:
     """Call the command line as an interpreter does, to the end of the process; its status."""
-    from redline.cli import main
+    from redline.cli import run_and_exit
 
     sys.argv = ["redline", *words]
     code: Any = 1
     try:
-        code = main(list(words))
+        run_and_exit()
     except SystemExit as error:
         code = error.code
     except BaseException as error:  # noqa: BLE001 (this is the end of the process)

@@ -17,20 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from tests.warm_workers import Template, WarmSubprocess
 
 import redline
 from benchmarks.attack.cases import BASE, CASES, UNREPEATED, is_complete, outcome, write_episodes
+from benchmarks.attack.forks import load_everything
 from benchmarks.attack.series import FAULT, Verdict
 
-KILLS = 8  # of an attempt, at most
-_LOADED = (  # what a run imports late
-    "gymnasium.envs.classic_control", "redline.cli", "redline.collect.acting_worker",
-    "redline.engines.cpu.serving", "redline.envs.backends.processes", "redline.serving",
-    "redline.train.progress.curves", "redline.train.runs.execution", "redline.train.runs.export",
-    "redline.train.runs.run", "redline.train.runs.start", "redline.train.runs.summary",
-)  # fmt: skip
+KILLS = 4  # of an attempt, at most
 _LATEST = 0.6  # of a run's time, when a process is killed that has begun or resumed it
 _IN_A_ROW = 100  # attempts to finish a run, of which only the last ones are not killed
 
@@ -43,11 +37,7 @@ class Kills:
 
     def prepare(self, folder: Path) -> None:
         """Load what the forks need, without starting a thread."""
-        torch.set_num_threads(1)
-        for module in _LOADED:
-            importlib.import_module(module)
-        if (threads := len(os.listdir("/proc/self/task"))) != 1:
-            raise RuntimeError(f"this process has {threads} threads, which forks would lack")
+        load_everything()
         write_episodes(folder / "episodes.npz")
         os.chdir(folder)
         self._folder = folder

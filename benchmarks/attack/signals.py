@@ -15,9 +15,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.attack.cases import CASES, References, compare, said_by, start, write_episodes
+from benchmarks.attack.cases import (
+    CASES,
+    References,
+    compare,
+    is_complete,
+    outcome,
+    said_by,
+    start,
+    write_episodes,
+)
 from benchmarks.attack.forks import Ended, load_everything
 from benchmarks.attack.series import FAULT, Verdict
+from redline.errors import RedlineError
 
 STOPS = 4  # of an attempt, at most
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -54,9 +64,10 @@ class Signals:
                 sent = self._send(command.signal, rng)
             ended = command.wait()
             told.append(f"{'+'.join(s.name[3:] for s in sent)}: {ended.status}")
-            if (problem := _problem(ended, sent)) is not None:
+            is_done = ended.status == 0 or _is_done(name, run)
+            if (problem := _problem(ended, sent, is_done=is_done)) is not None:
                 return Verdict(self.kind, number, f"{name}: {told}", FAULT, problem, name)
-            if ended.status == 0:
+            if is_done:
                 break
             stops += 1
         problem = compare(name, run, expected)
@@ -76,10 +87,18 @@ class Signals:
         return sent
 
 
-def _problem(ended: Ended, sent: list[signal.Signals]) -> str | None:
+def _is_done(name: str, run: Path) -> bool:
+    """Whether a run that a signal ended had nothing left to do."""
+    try:
+        return is_complete(name, outcome(run))
+    except (RedlineError, OSError, LookupError, ValueError):
+        return False
+
+
+def _problem(ended: Ended, sent: list[signal.Signals], *, is_done: bool) -> str | None:
     """What is wrong with how a process ended; None if nothing."""
     allowed = {0} | {128 + number for number in sent}
-    if "stopped" in ended.said:  # a second one may come when there is nothing left to do but to end
+    if is_done or "stopped" in ended.said:  # there was nothing left to do but to end
         allowed |= {-number for number in sent}
     if ended.late or "Traceback" in ended.said or ended.status not in allowed:
         return f"late: {ended.late}, {said_by(ended)}"

@@ -1,7 +1,5 @@
 """`python -m redline`."""
 
-import sys
+from redline.cli import run_and_exit
 
-from redline.cli import main
-
-sys.exit(main())
+run_and_exit()

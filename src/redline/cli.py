@@ -16,6 +16,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import NoReturn
 
 from redline.command_line import COMMANDS
 from redline.errors import (
@@ -106,6 +107,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.Signals[name]
 
 
+def run_and_exit() -> NoReturn:
+    """The command line as a process.
+
+    When everything is done, a further Ctrl-C ends the process without a word. Python's own handler
+    would raise in what libraries do at the end of an interpreter, which prints a traceback.
+    """
+    status = main()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(status)
+
+
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that a command cleans up and says so.
@@ -152,4 +165,4 @@ def _command(name: str) -> Callable[[list[str]], int | None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit()

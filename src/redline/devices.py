@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from redline.errors import DeviceError
+from redline.plain_text import shown
 
 T = TypeVar("T")
 NAMES = "auto, cpu, cuda, cuda:N or mps"
@@ -291,7 +292,7 @@ def require_device(asked: str, setting: str) -> None:
     option = setting.replace("_", "-")
     known = re.fullmatch(r"([a-z]+)(:\d+)?", asked)
     if known is None or known[1] not in _KINDS:
-        raise DeviceError(f"{setting}={asked!r} is no device. Use {NAMES}.")
+        raise DeviceError(f"{setting}={shown(asked)} is no device. Use {NAMES}.")
     device = torch.device(asked)
     reason = kind_of(device).why_unusable(device)
     if reason is None:

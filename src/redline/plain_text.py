@@ -50,6 +50,17 @@ def shown(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def shortened(text: Any, limit: int = 400) -> str:
+    """Words from a file, or an error's about one, in a message: harmless, one line, not too long.
+
+    Args:
+        text: of any kind; what is none is written as `str` does.
+        limit: characters to give at most.
+    """
+    line = " ".join(printable(str(text)).split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
 def csv_cell(value: Any) -> Any:
     """A cell that no spreadsheet takes for a formula: words that begin so get a `'` before them.
 

@@ -24,6 +24,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redline.errors import ConfigError, UnknownNameError
+from redline.plain_text import shown
 from redline.user_code import may_not_exit
 
 if TYPE_CHECKING:
@@ -93,15 +94,15 @@ class Registry(Generic[T]):
             return self._check(import_place(choice, self._kind), choice)
         installed = self._installed()
         if choice in installed:
-            with may_not_exit(f"the package of the {self._kind} {choice!r}", ConfigError):
+            with may_not_exit(f"the package of the {self._kind} {shown(choice)}", ConfigError):
                 found = installed[choice].load()
             return self._check(found, choice)
         names = self.names()
         close = difflib.get_close_matches(choice, names, n=2)
         hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise UnknownNameError(
-            f"there is no {self._kind} {choice!r}.{hint} Choose one of {', '.join(names)}; or give "
-            f"module:Name of your own."
+            f"there is no {self._kind} {shown(choice)}.{hint} Choose one of {', '.join(names)}; "
+            "or give module:Name of your own."
         )
 
     def label(self, choice: str | type[T]) -> str:
@@ -172,20 +173,20 @@ def require_place(module: str, name: str, what: str) -> None:
 
 def _imported(place: str, kind: str) -> Any:
     module, _, name = place.partition(":")
-    require_place(module, name, f"{kind} {place!r}")
+    require_place(module, name, f"{kind} {shown(place)}")
     try:
-        with may_not_exit(f"the module {module!r} of the {kind} {place!r}", ConfigError):
+        with may_not_exit(f"the module {shown(module)} of the {kind} {shown(place)}", ConfigError):
             found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise UnknownNameError(
-            f"there is no module {module!r} to take the {kind} {place!r} from. Give "
+            f"there is no module {shown(module)} to take the {kind} {shown(place)} from. Give "
             f"module:Name, with the module in the present directory or installed."
         ) from error
     try:
         return reduce(getattr, name.split("."), found)
     except AttributeError as error:
         raise UnknownNameError(
-            f"module {module!r} has no class {name!r}. Give module:Name of a class in it."
+            f"module {shown(module)} has no class {shown(name)}. Give module:Name of a class in it."
         ) from error

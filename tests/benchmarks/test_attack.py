@@ -1,4 +1,4 @@
-"""A slice of `python -m benchmarks.attack`, with a seed that is new each time and printed."""
+"""A minute of `python -m benchmarks.attack`, with a seed that is new each time and printed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from pathlib import Path
 
 import pytest
 from benchmarks.attack import sanitizers
-from benchmarks.attack.__main__ import attack_of, entries, record, verdicts
+from benchmarks.attack.__main__ import KINDS, MINUTE, entries, record, verdicts
 from benchmarks.attack.series import FAULT, HangError, Verdict, limited, note, run_series
 from benchmarks.soak import slope
 
+ROOT = Path(__file__).parents[2]
 SEED = int(os.environ["REDLINE_ATTACK_SEED"])  # new each time; tests/conftest.py prints it
-# A new seed finds new faults in what nobody has touched, so only where thousands of attempts have
-# found none; the others repeat this one until their series are as long.
-SEEDS = {"sessions": SEED}
-_KEPT = 20261123
+HALVES = (  # each half takes a core
+    ("kills", "signals", "disks", "directories"),
+    ("corruptions", "inputs", "envs", "sessions"),
+)
 FUZZED = (
     "decode", "streams", "tree", "dense", "convolution", "recorder", "recordings", "sessions",
 )  # fmt: skip
-SLICE = {"corruptions": 8, "inputs": 16, "directories": 8, "envs": 20, "sessions": 8}
-"""Attempts of each kind. Kills fork, which a process with the threads of other tests must not."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,15 +38,25 @@ def _any_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         yield
 
 
-@pytest.mark.parametrize("kind", SLICE)
-def test_a_slice_of_each_attack_finds_nothing(kind: str, tmp_path: Path) -> None:
-    log, seed = tmp_path / "log", SEEDS.get(kind, _KEPT)
-    run_series(attack_of(kind), seed, range(SLICE[kind]), tmp_path, log)
-    found = verdicts(log, kind)
-    assert len(found) == SLICE[kind]
-    for entry in found:
-        again = f"python -m benchmarks.attack --seed {seed} --replay {kind} {entry['number']}"
-        assert entry["verdict"] != FAULT, f"{again}\n{entry['what']}\n{entry['detail']}"
+@pytest.mark.parametrize("kinds", HALVES, ids="-".join)
+def test_a_minute_of_attacks_with_a_fresh_seed_finds_nothing(
+    kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    """In a process of its own, for it forks, which one with the threads of other tests must not."""
+    words = ["--minute", "--seed", str(SEED), "--only", *kinds, "--log", str(tmp_path / "log")]
+    env = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.attack", *words],
+        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for kind in kinds:
+        found = verdicts(tmp_path / "log", kind)
+        assert len(found) >= MINUTE[kind]
+
+
+def test_every_kind_has_its_share_of_the_minute() -> None:
+    assert set(MINUTE) == set(KINDS) == {kind for half in HALVES for kind in half}
 
 
 def test_a_fault_is_one(tmp_path: Path) -> None:
@@ -96,14 +105,28 @@ def test_series_that_ran_apart_are_counted_together(tmp_path: Path) -> None:
     assert [(each["seed"], each["count"], each["verdicts"]) for each in found] == [
         (7, 3, {"identical": 3}), (8, 5, {"identical": 5}),
     ]  # fmt: skip
-    assert "| kills | 8 | ppo | 5 | 5 identical |" in (tmp_path / "attack.md").read_text()
+    written = (tmp_path / "attack.md").read_text()
+    assert "| kills | 8 | ppo | 5 | 5 identical |" in written
+    assert "Notes" not in written
+
+
+def test_notes_below_the_counts_stay(tmp_path: Path) -> None:
+    note(tmp_path / "a", {"kind": "kills", "number": 0, "verdict": "identical", "group": "ppo",
+                          "count": 3})  # fmt: skip
+    (tmp_path / "attack.md").write_text("# Of before\n\n## Notes\n\nFound: nothing.\n")
+    for _ in range(2):
+        record([tmp_path / "a"], tmp_path / "attack.md")
+        written = (tmp_path / "attack.md").read_text()
+        assert written.endswith("|\n\n## Notes\n\nFound: nothing.\n")
+        assert written.count("## Notes") == 1
+        assert "Of before" not in written
 
 
 def test_the_c_code_is_clean_under_sanitizers() -> None:
     reason = sanitizers.why_not()
     if reason is not None:
         pytest.skip(reason)
-    status, said = sanitizers.check(3.0, _KEPT, "-O0")
+    status, said = sanitizers.check(3.0, SEED, "-O0")
     assert status == 0, said
     counts = {name: int(count) for count, name in re.findall(r"(\d+) (\w+)", said)}
     for name in FUZZED:

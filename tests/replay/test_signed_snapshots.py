@@ -164,10 +164,12 @@ def test_units_of_the_queue(saved: Saved) -> None:
     refused("queue", snapshot, "units")
 
 
-def test_a_queue_that_begins_nowhere(saved: Saved) -> None:
-    _, snapshot = saved("queue")
-    snapshot.array("sampler/begin", np.int64, lambda value: value.fill(-1))
-    refused("queue", snapshot, "sampler/begin")
+@pytest.mark.parametrize(("kind", "begin"), [("queue", -1), ("queue", 2**60), ("uniform", 1)])
+def test_a_queue_that_begins_nowhere(kind: str, begin: int, saved: Saved) -> None:
+    """Without a queue, as where every row may be drawn, it does not begin either."""
+    _, snapshot = saved(kind)
+    snapshot.array("sampler/begin", np.int64, lambda value: value.fill(begin))
+    refused(kind, snapshot, "sampler/begin")
 
 
 # -- flags ------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from gymnasium import spaces
 from redline.envs.snapshot import restore_ale, save_ale
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 from redline.nested import Array
+from redline.plain_text import shown
 
 FRAME_SKIP = 4
 FRAME_STACK = 4
@@ -126,7 +127,7 @@ def find_preset(name: str | None) -> AtariPreset:
     name = DEFAULT_PRESET if name is None else name
     if name not in PRESETS:
         raise UnknownNameError(
-            f"there is no Atari preset {name!r}. Choose one of {', '.join(sorted(PRESETS))}."
+            f"there is no Atari preset {shown(name)}. Choose one of {', '.join(sorted(PRESETS))}."
         )
     return PRESETS[name]
 

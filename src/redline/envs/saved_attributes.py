@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from redline.errors import CorruptCheckpointError, EnvError
+from redline.plain_text import shortened, shown
 
 _NUMBER = "a number"
 _CONTAINERS = ("a set", "a deque", "a dict", "a bytes", "a list")
@@ -37,15 +38,16 @@ def refuse_other_kinds(own: Mapping[str, Any], saved: Any, label: str) -> None:
     for name, value in saved.items():
         if name not in own:
             raise EnvError(
-                f"{label}: the saved state sets {name!r}, which this environment does not have. "
+                f"{label}: the saved state sets {shown(name)}, which this environment does not "
+                "have. "
                 f"Resume with the environment of the saved run; if it is, give the attribute a "
                 f"value in __init__."
             )
         here, there = _kind(own[name]), _kind(value)
         if not ("None" in (here, there) or here == there or _are_rows(own[name], value)):
             raise EnvError(
-                f"{label}: the saved {name!r} is {there}, and here it is {here}. Resume with the "
-                f"environment of the saved run."
+                f"{label}: the saved {shown(name)} is {shortened(there)}, and here it is {here}. "
+                "Resume with the environment of the saved run."
             )
 
 
@@ -65,8 +67,8 @@ def refuse_containers(own: Mapping[str, Any], saved: Mapping[str, Any], label: s
     for name, value in saved.items():
         if own[name] is None and _kind(value) in _CONTAINERS:
             raise CorruptCheckpointError(
-                f"{label}: the saved {name!r} is {_kind(value)}, which no episode of it holds: the "
-                f"state was altered. Use an earlier checkpoint."
+                f"{label}: the saved {shown(name)} is {_kind(value)}, which no episode of it "
+                "holds: the state was altered. Use an earlier checkpoint."
             )
 
 

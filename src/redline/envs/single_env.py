@@ -18,6 +18,7 @@ from redline.envs import atari
 from redline.envs.games import goal_tasks, ids, memory_tasks, minatar
 from redline.envs.space_checks import CheckEnv
 from redline.errors import ConfigError, EnvError, MissingExtraError, RedlineError, UnknownNameError
+from redline.plain_text import shortened, shown
 from redline.registry import require_place
 from redline.user_code import may_not_exit
 
@@ -137,7 +138,9 @@ def check_registered(env_id: str) -> None:
     try:
         gymnasium.spec(env_id)
     except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
-        raise _unknown(env_id, f"there is no environment {env_id!r} ({error})") from error
+        raise _unknown(
+            env_id, f"there is no environment {shown(env_id)} ({shortened(error)})"
+        ) from error
 
 
 def _find_callable(

@@ -31,6 +31,7 @@ from redline.envs.attributes import set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
 from redline.envs.saved_attributes import refuse_containers, refuse_other_kinds
 from redline.errors import EnvError
+from redline.plain_text import shown
 
 JOURNAL_LIMIT = 100_000
 _ATTRIBUTE_MODULES = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
@@ -199,7 +200,8 @@ class Snapshotter:
         """
         if state.get("method") != self.method:
             raise EnvError(
-                f"{name}: the saved state was made by the method {state.get('method')!r}, this "
+                f"{name}: the saved state was made by the method {shown(state.get('method'))}, "
+                "this "
                 f"environment needs {self.method!r}. Resume with the environment of the saved run."
             )
         if self.method == "journal":

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from redline.errors import ConfigError, RunDirectoryError
 from redline.launch.state import DATABASE, RUNS, SweepState
 from redline.plain_files import read_json
+from redline.plain_text import shortened
 from redline.train.progress.curves import load_progress, load_setting
 from redline.train.runs.summary import find_runs, summarize_run
 
@@ -158,7 +159,7 @@ def _seed(run: Path) -> int | None:
         config = read_json(run / "config.json")
     except (OSError, ValueError) as error:
         raise RunDirectoryError(
-            f"{run / 'config.json'} cannot be read ({error}). Leave this run out."
+            f"{run / 'config.json'} cannot be read ({shortened(error)}). Leave this run out."
         ) from error
     own = config.get("run") if isinstance(config, dict) else None
     seed = own.get("seed") if isinstance(own, dict) else None
@@ -220,7 +221,7 @@ def _scored(
     if column not in columns:
         raise ConfigError(
             f"{run.path / 'progress.csv'} has no column {column!r}. Choose one of: "
-            f"{', '.join(columns)}."
+            f"{shortened(', '.join(columns), 1000)}."
         )
     value = score_of(columns, score, column)
     if math.isnan(value):

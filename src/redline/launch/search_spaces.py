@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.plain_text import shortened, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +103,14 @@ def _one(name: str, said: Any) -> Span | Choice:
         return Choice(tuple(said))
     if not isinstance(said, Mapping) or not {"low", "high"} <= set(said) <= {"low", "high", "log"}:
         raise ConfigError(
-            f"search: {name}={said!r} must be a list of choices, or low and high with log or "
-            f"without, such as {{low: 0.00001, high: 0.01, log: true}}"
+            f"search: {shortened(name)}={shown(said)} must be a list of choices, or low and high "
+            f"with log or without, such as {{low: 0.00001, high: 0.01, log: true}}"
         )
     low, high, log = said["low"], said["high"], bool(said.get("log", False))
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (low, high))
     if not numbers or low >= high or (log and low <= 0):
         raise ConfigError(
-            f"search: {name} from {low!r} to {high!r} is no range: low must be below high"
+            f"search: {name} from {shown(low)} to {shown(high)} is no range: low must be below high"
             + (", and above 0 where log is true" if log else "")
         )
     return Span(low=low, high=high, log=log)

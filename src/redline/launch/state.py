@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 from redline.errors import SweepStateError
 from redline.launch import locks
 from redline.launch.run_process import is_of_another
+from redline.plain_text import shown
 
 FORMAT_VERSION = 1
 DATABASE = "sweep.sqlite"
@@ -411,14 +412,15 @@ def _run(row: dict[str, Any]) -> QueuedRun:
     name = row["name"]
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
         raise SweepStateError(
-            f"a run in the database is named {name!r}, which is no name of a directory in {RUNS}: "
-            f"Redline gives no such names. Do not use this sweep."
+            f"a run in the database is named {shown(name)}, which is no name of a directory in "
+            f"{RUNS}: Redline gives no such names. Do not use this sweep."
         )
     for column in ("settings", "varies", "result"):
         row[column] = json.loads(row[column] or "{}")
         if not isinstance(row[column], dict):
             raise SweepStateError(
-                f"{column} of run {name!r} in the database is no mapping. Do not use this sweep."
+                f"{column} of run {shown(name)} in the database is no mapping. Do not use this "
+                "sweep."
             )
     return QueuedRun(**row)
 

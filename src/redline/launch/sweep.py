@@ -30,7 +30,7 @@ from redline.launch.status import Status, status_of
 from redline.launch.sweep_file import SweepPlan, plan_from, refuse
 from redline.launch.variants import Variant, expand
 from redline.plain_files import refuse_special_files
-from redline.plain_text import printable
+from redline.plain_text import printable, shown
 from redline.train.config_files import read_mapping
 
 if TYPE_CHECKING:
@@ -66,16 +66,16 @@ class LaunchOptions:
         for name in ("slots", "cores_per_run", "retries"):
             value = getattr(self, name)
             if not _is_whole(value) and not (name == "slots" and value is None):
-                raise ConfigError(f"{name}={value!r} must be a whole number, such as 2.")
+                raise ConfigError(f"{name}={shown(value)} must be a whole number, such as 2.")
         if not isinstance(self.gpus, Sequence) or not all(map(_is_whole, self.gpus)):
-            raise ConfigError(f"gpus={self.gpus!r} must be a list of indices, such as [0, 1].")
+            raise ConfigError(f"gpus={shown(self.gpus)} must be a list of indices, such as [0, 1].")
         memory = self.memory_gb
         if memory is not None and not (isinstance(memory, Real) and 0 < memory < math.inf):
-            raise ConfigError(f"memory_gb={memory!r} must be a number of GiB, such as 2.5.")
+            raise ConfigError(f"memory_gb={shown(memory)} must be a number of GiB, such as 2.5.")
         if self.retries < 0:
             raise ConfigError(f"retries={self.retries} must be 0 or more.")
         if self.on not in ("local", "ray"):
-            raise ConfigError(f"on={self.on!r} is unknown. Choose local or ray.")
+            raise ConfigError(f"on={shown(self.on)} is unknown. Choose local or ray.")
 
     def places(self) -> Places:
         """The slots of this machine, or a cluster.

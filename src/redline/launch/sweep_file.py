@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.plain_text import shortened, shown
 
 KEYS = ("algorithm", "base", "grid", "zip", "by_algorithm", "seeds", "launch")
 LAUNCH_KEYS = (
@@ -73,14 +74,19 @@ def plan_from(data: Mapping[str, Any], source: str = "the sweep") -> SweepPlan:
     mistakes = unknown_keys(data, KEYS, "")
     launch = data.get("launch") or {}
     if not isinstance(launch, Mapping):
-        mistakes.append(f"launch={launch!r} must be a mapping of options, such as {{slots: 2}}")
+        mistakes.append(
+            f"launch={shown(launch)} must be a mapping of options, such as {{slots: 2}}"
+        )
     else:
         mistakes += unknown_keys(launch, LAUNCH_KEYS, "launch: ")
     parts = {name: _mapping(data, name, mistakes) for name in ("base", "grid", "by_algorithm")}
     zipped = _mapping(data, "zip", mistakes)
     for name, values in (*parts["grid"].items(), *zipped.items()):
         if not isinstance(values, list) or not values:
-            mistakes.append(f"{name}={values!r} must be a list of values, such as [0.001, 0.0003]")
+            mistakes.append(
+                f"{shortened(name)}={shown(values)} must be a list of values, such as [0.001, "
+                "0.0003]"
+            )
     lengths = {name: len(v) for name, v in zipped.items() if isinstance(v, list)}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -90,7 +96,7 @@ def plan_from(data: Mapping[str, Any], source: str = "the sweep") -> SweepPlan:
         mistakes += _misplaced(name, own, {*parts["grid"], *zipped})
     algorithms, seeds = _algorithms(data, mistakes), _seeds(data, mistakes)
     for name in sorted(set(parts["by_algorithm"]) - set(algorithms)):
-        mistakes.append(f"by_algorithm names {name!r}, which is not among the algorithms")
+        mistakes.append(f"by_algorithm names {shown(name)}, which is not among the algorithms")
     mistakes += _too_many(len(algorithms), parts["grid"], zipped, len(seeds))
     refuse(mistakes, source)
     return SweepPlan(
@@ -120,7 +126,8 @@ def refuse(mistakes: list[str], source: str) -> None:
 def unknown_keys(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> list[str]:
     """One sentence for each key that is not among the known ones."""
     return [
-        f"{where}there is no key {key!r}{nearest(str(key), known)}. Keys are {', '.join(known)}"
+        f"{where}there is no key {shown(key)}{nearest(str(key), known)}. Keys are "
+        f"{', '.join(known)}"
         for key in data
         if key not in known
     ]
@@ -139,7 +146,7 @@ def _mapping(data: Mapping[str, Any], name: str, mistakes: list[str]) -> dict[st
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        mistakes.append(f"{name}={value!r} must be a mapping of settings to values")
+        mistakes.append(f"{shortened(name)}={shown(value)} must be a mapping of settings to values")
         return {}
     return {str(key): item for key, item in value.items()}
 
@@ -147,7 +154,7 @@ def _mapping(data: Mapping[str, Any], name: str, mistakes: list[str]) -> dict[st
 def _given_twice(*parts: Mapping[str, Any]) -> list[str]:
     names = [name for part in parts for name in part]
     found = [
-        f"{name!r} is given more than once among base, grid and zip. Leave it in one of them"
+        f"{shown(name)} is given more than once among base, grid and zip. Leave it in one of them"
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     for name, instead in (("seed", "seeds"), ("algorithm", "algorithm, beside base and grid")):
@@ -162,14 +169,15 @@ def _misplaced(algorithm: str, own: Any, varied: set[str]) -> list[str]:
     """What is wrong with the settings of one algorithm's runs."""
     where = f"by_algorithm: {algorithm}"
     if not isinstance(own, Mapping):
-        return [f"{where}={own!r} must be a mapping of settings to values"]
+        return [f"{where}={shown(own)} must be a mapping of settings to values"]
     found = [
-        f"{where}: {name!r} also varies by grid or zip, which would win. Leave it in one of them"
+        f"{where}: {shown(name)} also varies by grid or zip, which would win. Leave it in one of "
+        "them"
         for name in sorted(varied & set(own))
     ]
     for name in ("seed", "algorithm", "out"):
         if name in own:
-            found.append(f"{where}: {name!r} is no setting here")
+            found.append(f"{where}: {shown(name)} is no setting here")
     return found
 
 
@@ -177,7 +185,7 @@ def _algorithms(data: Mapping[str, Any], mistakes: list[str]) -> tuple[str, ...]
     value = data.get("algorithm")
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        mistakes.append(f"algorithm={value!r} must be a name, or a list of names, such as ppo")
+        mistakes.append(f"algorithm={shown(value)} must be a name, or a list of names, such as ppo")
         return ()
     return tuple(dict.fromkeys(names))
 
@@ -205,7 +213,9 @@ def _seeds(data: Mapping[str, Any], mistakes: list[str]) -> tuple[int, ...]:
     if _is_whole(value) and value > 0:
         return tuple(range(1, value + 1))
     if not isinstance(value, list) or not value or not all(map(_is_whole, value)):
-        mistakes.append(f"seeds={value!r} must be a list of whole numbers, or how many there are")
+        mistakes.append(
+            f"seeds={shown(value)} must be a list of whole numbers, or how many there are"
+        )
         return ()
     return tuple(dict.fromkeys(value))
 

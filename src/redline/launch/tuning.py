@@ -41,6 +41,7 @@ from redline.launch.state import RUNS, Outcome
 from redline.launch.sweep_file import refuse, unknown_keys
 from redline.launch.variants import Variant
 from redline.plain_files import refuse_special_files
+from redline.plain_text import shown
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.config_files import read_mapping
 from redline.train.progress.curves import load_progress
@@ -114,7 +115,9 @@ def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
     mistakes = unknown_keys(data, KEYS, "")
     for name, known in (("pruner", PRUNERS), ("sampler", SAMPLERS), ("score", _SCORES)):
         if name in data and data[name] not in known:
-            mistakes.append(f"{name}={data[name]!r} is unknown. Choose from {', '.join(known)}")
+            mistakes.append(
+                f"{name}={shown(data[name])} is unknown. Choose from {', '.join(known)}"
+            )
     mistakes += _number_mistakes(data)
     parts = {name: _mapping(data, name, mistakes) for name in _EXAMPLES}
     algorithm, base = data.get("algorithm"), parts["base"]
@@ -125,7 +128,7 @@ def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
     for name in sorted(set(space) & set(base)):
         mistakes.append(f"{name!r} is given in base and in search. Leave it in one of them")
     if not isinstance(algorithm, str):
-        mistakes.append(f"algorithm={algorithm!r} must be a name, such as ppo")
+        mistakes.append(f"algorithm={shown(algorithm)} must be a name, such as ppo")
     else:
         mistakes += _setting_mistakes(algorithm, base, space)
     refuse(mistakes, source)
@@ -156,14 +159,14 @@ def _number_mistakes(data: Mapping[str, Any]) -> list[str]:
     for name, least in (("trials", 1), ("seed", 0)):
         number = data.get(name, 1)
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            found.append(f"{name}={number!r} must be a whole number of at least {least}")
+            found.append(f"{name}={shown(number)} must be a whole number of at least {least}")
     return found or seed_mistakes(data.get("seed", 1))
 
 
 def _mapping(data: Mapping[str, Any], name: str, mistakes: list[str]) -> dict[str, Any]:
     given = data.get(name) or {}
     if not isinstance(given, Mapping):
-        mistakes.append(f"{name}={given!r} must be a mapping, such as {_EXAMPLES[name]}")
+        mistakes.append(f"{name}={shown(given)} must be a mapping, such as {_EXAMPLES[name]}")
         return {}
     return {str(key): value for key, value in given.items()}
 
@@ -177,7 +180,7 @@ def _setting_mistakes(algorithm: str, base: dict[str, Any], space: SearchSpace) 
         try:
             value_of(config, name)
         except KeyError:
-            mistakes.append(f"search: {algorithm} has no setting {name!r}")
+            mistakes.append(f"search: {algorithm} has no setting {shown(name)}")
     return mistakes
 
 

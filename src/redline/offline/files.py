@@ -26,6 +26,7 @@ from redline.errors import ConfigError, MissingExtraError
 from redline.free_memory import require_memory
 from redline.nested import leaves, map_leaves
 from redline.offline.episodes import NAMES, SUCCESSORS, RecordedEpisodes
+from redline.plain_text import shortened, shown
 
 _BROKEN = (
     ValueError,
@@ -88,8 +89,8 @@ def _read_npz(path: Path) -> RecordedEpisodes:
         raise
     except _BROKEN as error:
         raise ConfigError(
-            f"data={str(path)!r} cannot be read as an .npz file ({error}). Write it with "
-            f"numpy.savez: plain arrays, no objects."
+            f"data={str(path)!r} cannot be read as an .npz file ({shortened(error)}). Write it "
+            "with numpy.savez: plain arrays, no objects."
         ) from error
     return RecordedEpisodes.of_arrays(arrays, str(path))
 
@@ -126,9 +127,9 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for key in path:
             inside = inside.setdefault(key, {})
             if not isinstance(inside, dict):
-                raise ValueError(f"{name!r} lies inside of what is an array itself")
+                raise ValueError(f"{shown(name)} lies inside of what is an array itself")
         if last in inside:
-            raise ValueError(f"{name!r} is both an array and the name of several")
+            raise ValueError(f"{shown(name)} is both an array and the name of several")
         inside[last] = leaf
     return tree
 
@@ -193,8 +194,8 @@ def _read_minari(folder: Path) -> RecordedEpisodes:
         raise
     except (*_BROKEN, AssertionError, AttributeError, TypeError, IndexError) as error:
         raise ConfigError(
-            f"data={str(folder)!r} cannot be read as a Minari dataset ({error}). Give the folder "
-            f"that holds its metadata.json, or an .npz file."
+            f"data={str(folder)!r} cannot be read as a Minari dataset ({shortened(error)}). Give "
+            "the folder that holds its metadata.json, or an .npz file."
         ) from error
 
 

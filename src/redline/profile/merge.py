@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from redline.errors import ProfileError, SessionError
+from redline.plain_text import shown
 from redline.profile import layout
 from redline.profile.reader import Session, open_session, read_whole
 from redline.profile.record.files import SessionLock, create_session
@@ -85,7 +86,7 @@ def _refuse_misfits(sessions: list[Session]) -> None:
             if ours != theirs:
                 raise ProfileError(
                     f"{first.directory} and {other.directory} are of different {what}: {key} is "
-                    f"{ours!r} and {theirs!r}. {_reason(key)}"
+                    f"{shown(ours)} and {shown(theirs)}. {_reason(key)}"
                 )
 
 

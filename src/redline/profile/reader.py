@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import SessionError
+from redline.plain_text import shortened, shown
 from redline.profile import layout
 from redline.profile.read.notes import (
     LARGEST,
@@ -246,12 +247,12 @@ def open_session(directory: str | Path) -> Session:
         ) from None
     except (ValueError, OSError) as error:
         raise SessionError(
-            f"{path / 'session.json'} cannot be read: {error}. Profile again"
+            f"{path / 'session.json'} cannot be read: {shortened(error)}. Profile again"
         ) from error
     manifest = cast(dict[str, Any], content) if isinstance(content, dict) else {}
     kind = manifest.get("format")
     if kind != layout.FORMAT:
-        raise SessionError(f"{path} is a {kind!r} directory, no profile session")
+        raise SessionError(f"{path} is a {shown(kind)} directory, no profile session")
     version = manifest.get("version")
     if not isinstance(version, int) or version > layout.VERSION:
         raise SessionError(

@@ -32,7 +32,7 @@ from redline.errors import (
     RedlineError,
 )
 from redline.nested import leaves, map_leaves
-from redline.plain_text import shown
+from redline.plain_text import shortened, shown
 from redline.replay.batches import Batches, ObservationStore, SequenceBatch
 from redline.replay.config import ReplayConfig
 from redline.replay.device_queue import fetched
@@ -377,7 +377,7 @@ class Replay:
             self.clear()
             raise CorruptCheckpointError(
                 f"{directory} does not hold what a replay saves ({type(error).__name__}: "
-                f"{error!s:.200}). Use an earlier checkpoint."
+                f"{shortened(error)}). Use an earlier checkpoint."
             ) from error
 
     def _load(self, directory: Path, manifest: dict[str, Any]) -> None:
@@ -410,7 +410,7 @@ class Replay:
 
     def _require_counts(self, header: Mapping[str, Any], directory: Path) -> tuple[int, int]:
         """Head and oldest row, refused if they are none that a replay comes to."""
-        head = header.get("head")
+        head: Any = header.get("head")
         if not is_count(head):
             refuse(
                 directory, f"the saved replay's head is {shown(head)}, which is no count of rows"
@@ -607,8 +607,8 @@ class Replay:
         for key, wanted in self._layout().items():
             if saved.get(key) != wanted:
                 raise IncompatibleCheckpointError(
-                    f"{directory}: the saved replay has {key}={saved.get(key)}, this one "
-                    f"{wanted}. Resume with the settings it was saved with."
+                    f"{directory}: the saved replay has {key}={shown(saved.get(key), 200)}, this "
+                    f"one {shown(wanted, 200)}. Resume with the settings it was saved with."
                 )
 
 

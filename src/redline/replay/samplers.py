@@ -224,9 +224,11 @@ class UniformSampler:
         """
         rows = self._size // self._num_envs
         require_units(state["span"], state.get("per_row"), eligible, first, rows, where)
+        begin = int(state["begin"][0])
         if "per_row" in state:
-            queue = self._arena["units"].cpu().numpy()
-            require_queue(queue, int(state["begin"][0]), eligible, first, where)
+            require_queue(self._arena["units"].cpu().numpy(), begin, eligible, first, where)
+        elif begin:
+            refuse(where, f"sampler/begin is {begin}, and there is no queue to begin")
 
     def clear(self) -> None:
         """Forget all units."""

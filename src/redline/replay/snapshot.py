@@ -29,7 +29,7 @@ from torch import Tensor
 from redline.data import Array
 from redline.errors import CorruptCheckpointError, IncompatibleCheckpointError
 from redline.plain_files import MANIFEST_LIMIT, open_plain, read_json
-from redline.plain_text import shown
+from redline.plain_text import shortened, shown
 from redline.replay.snapshot_form import HostPlan, refuse, require_form, require_host_arrays
 from redline.replay.storage import Arena, StoredArray
 
@@ -124,7 +124,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         body, digest = outer["content"], outer["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpointError(
-            f"{path} cannot be read ({error}). Use an earlier checkpoint."
+            f"{path} cannot be read ({shortened(error)}). Use an earlier checkpoint."
         ) from error
     if not isinstance(body, dict) or _json_digest(body) != digest:
         raise CorruptCheckpointError(
@@ -403,7 +403,7 @@ def _opened(path: Path, size: int) -> Iterator[Any]:
             yield file
     except OSError as error:
         raise CorruptCheckpointError(
-            f"{path} cannot be read ({error}). Use an earlier checkpoint."
+            f"{path} cannot be read ({shortened(error)}). Use an earlier checkpoint."
         ) from error
 
 

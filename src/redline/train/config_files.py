@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from redline.algos.registry import algorithm_label, declaration
 from redline.errors import ConfigError
 from redline.plain_files import CONFIG_LIMIT, read_plain
-from redline.plain_text import shown
+from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.presets import preset_config
 from redline.train.runs.outside_settings import (
@@ -98,11 +98,15 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
         reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
         if isinstance(error, OSError) and error.strerror:
             reason = error.strerror
-        raise ConfigError(f"{path} cannot be read ({reason}). Give a file of settings.") from error
+        raise ConfigError(
+            f"{path} cannot be read ({shortened(reason)}). Give a file of settings."
+        ) from error
     try:
         data = _parsed(text, suffix)
     except ValueError as error:
-        raise ConfigError(f"{path} is not valid {suffix[1:].upper()}: {error}") from error
+        raise ConfigError(
+            f"{path} is not valid {suffix[1:].upper()}: {shortened(error, 400)}"
+        ) from error
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise ConfigError(
             f"{path} must hold settings by their names, such as env: CartPole-v1, and holds "
@@ -260,12 +264,12 @@ def labels_of(value: Any) -> tuple[str, ...]:
 
 def _names_code(source: str, name: str, label: str) -> str:
     option = "callback" if name == "callbacks" else name
-    again = f"name it again: --{option.replace('_', '-')} {label}"
+    again = f"name it again: --{option.replace('_', '-')} {shortened(label)}"
     if label.startswith(PYTHON_ONLY):
         again = f"call redline.train(config=..., {name}=...) with the same object"
     return (
-        f"the {option.replace('_', ' ')} in {source}, {label!r}, is Python code, and a run's "
-        f"config.json alone must not decide what is imported. If you trust it, {again}."
+        f"the {option.replace('_', ' ')} in {source}, {shown(label, 200)}, is Python code, and a "
+        f"run's config.json alone must not decide what is imported. If you trust it, {again}."
     )
 
 
@@ -288,7 +292,9 @@ def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
             )
         for each, setting in inside.items():
             if each in flat:
-                raise ConfigError(f"{source}: {each} is set twice. Leave one of them out.")
+                raise ConfigError(
+                    f"{source}: {shortened(each)} is set twice. Leave one of them out."
+                )
             flat[each] = setting
     return flat
 
@@ -318,7 +324,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"{twice!r} stands twice in one object. Leave one of them out")
+        raise ValueError(f"{shown(twice)} stands twice in one object. Leave one of them out")
     return found
 
 
@@ -367,7 +373,9 @@ def _from_yaml(text: str) -> Any:
             twice = [key for key in keys if isinstance(key, str) and keys.count(key) > 1]
             if twice:
                 line = node.start_mark.line + 1
-                raise ValueError(f"{twice[0]!r} stands twice in the mapping from line {line} on")
+                raise ValueError(
+                    f"{shown(twice[0])} stands twice in the mapping from line {line} on"
+                )
             return super().construct_mapping(node, deep)
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))

@@ -27,6 +27,7 @@ from redline.algos.config import (
 )
 from redline.algos.registry import declaration
 from redline.errors import ConfigError
+from redline.plain_text import shortened, shown
 from redline.registry import is_named
 
 FORMAT_VERSION = 1
@@ -255,19 +256,15 @@ class RunSettings:
             parsed = json.loads(self.env_kwargs)
         except (ValueError, RecursionError) as error:  # also digits or depth without end
             raise ConfigError(
-                f"env_kwargs={_cut(self.env_kwargs)!r} is not JSON ({error}). Give an object such "
-                f"as '{{\"gravity\": 5.0}}'."
+                f"env_kwargs={shown(self.env_kwargs, 200)} is not JSON ({error}). Give an object "
+                f"such as '{{\"gravity\": 5.0}}'."
             ) from error
         if not isinstance(parsed, dict):
             raise ConfigError(
-                f"env_kwargs={self.env_kwargs!r} is not a JSON object. Give one such as "
+                f"env_kwargs={shown(self.env_kwargs, 200)} is not a JSON object. Give one such as "
                 f"'{{\"gravity\": 5.0}}'."
             )
         return parsed
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def require_file_name(**values: str | None) -> None:
@@ -275,8 +272,8 @@ def require_file_name(**values: str | None) -> None:
     for name, value in values.items():
         if value is not None and (value in ("", ".", "..") or "/" in value or "\0" in value):
             raise ConfigError(
-                f"{name}={value!r} cannot name a folder. Give a word without '/', and the folder "
-                f"as out."
+                f"{name}={shown(value)} cannot name a folder. Give a word without '/', and the "
+                "folder as out."
             )
 
 
@@ -396,16 +393,18 @@ class RunConfig:
         version = data.get("format_version")
         if version != FORMAT_VERSION:
             raise ConfigError(
-                f"config.json has format_version={version!r}, this version of Redline reads "
+                f"config.json has format_version={shown(version)}, this version of Redline reads "
                 f"{FORMAT_VERSION}. Use the version of Redline that wrote it."
             )
         label = str(data.get("algorithm"))
         if not is_named(label) and algorithm is None:
             raise ConfigError(
-                f"the algorithm of this run, {label!r}, is Python code, and a run directory alone "
+                f"the algorithm of this run, {shown(label, 200)}, is Python code, and a run "
+                "directory alone "
                 f"must not decide what is imported. If you trust it, name it again: "
-                f"redline train {label} --resume ..., redline eval ... --algorithm {label}, or "
-                f"algorithm={label!r} from Python."
+                f"redline train {shortened(label)} --resume ..., redline eval ... --algorithm "
+                f"{shortened(label)}, or "
+                f"algorithm={shown(label, 200)} from Python."
             )
         said = declaration(label if is_named(label) else algorithm, for_help=for_help)
         return RunConfig(
@@ -522,8 +521,8 @@ def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     if hint := _close(name, known):
-        return f"{algorithm} has no setting {name!r}{hint}."
-    return f"{algorithm} has no setting {name!r}. Settings are: {', '.join(sorted(known))}."
+        return f"{algorithm} has no setting {shown(name)}{hint}."
+    return f"{algorithm} has no setting {shown(name)}. Settings are: {', '.join(sorted(known))}."
 
 
 def meant(name: str, known: Iterable[str]) -> list[str]:
@@ -572,8 +571,8 @@ def _from_plain(cls: Any, data: Any) -> Any:
     for name, value in data.items():
         if name not in hints:
             raise ConfigError(
-                f"{cls.__name__} has no setting {name!r}{_close(name, hints)}. Remove it, or use "
-                f"the version of Redline that wrote it."
+                f"{cls.__name__} has no setting {shown(name)}{_close(name, hints)}. Remove it, or "
+                "use the version of Redline that wrote it."
             )
         values[name] = _coerce(name, value, hints[name])
     return cls(**values)
@@ -597,7 +596,9 @@ def _coerce(name: str, value: Any, kind: Any) -> Any:
         if matched:
             return result
     expected = " or ".join(_type_name(option) for option in options)
-    raise ConfigError(f"{name}={value!r} has the wrong type or value: expected {expected}.")
+    raise ConfigError(
+        f"{shortened(name)}={shown(value, 200)} has the wrong type or value: expected {expected}."
+    )
 
 
 def _require_64_bits(name: str, value: Any) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import SessionError
+from redline.plain_text import shown
 from redline.profile import levels
 from redline.profile.advise.counted import (
     HotLine,
@@ -424,8 +425,8 @@ def _cpus_of(session: Session) -> int:
     cpus: Any = session.manifest.get("cpus") or 1
     if not isinstance(cpus, int) or cpus < 1:
         raise SessionError(
-            f"{session.directory}: session.json says cpus={cpus!r}, which is no number of cores. "
-            f"Record the program again"
+            f"{session.directory}: session.json says cpus={shown(cpus)}, which is no number of "
+            "cores. Record the program again"
         )
     return cpus
 

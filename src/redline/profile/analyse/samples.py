@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from redline.plain_text import shortened
 from redline.profile import layout
 from redline.profile.reader import Session, read_whole
 
@@ -69,11 +70,11 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
         else:
             rows.append(found)
     if start.get("gpus_absent"):
-        problems.append(f"no GPU readings: {start['gpus_absent']}")
+        problems.append(f"no GPU readings: {shortened(start['gpus_absent'])}")
     try:
         return _assemble(start, rows, problems)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        problems.append(f"{path.name}: rows that make no sense, all ignored ({error})")
+        problems.append(f"{path.name}: rows that make no sense, all ignored ({shortened(error)})")
         return _assemble({}, [], problems)
 
 

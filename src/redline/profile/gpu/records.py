@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.errors import SessionError
+from redline.plain_text import shortened, shown
 from redline.profile import layout
 from redline.profile.reader import Process
 
@@ -96,7 +97,9 @@ def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
             names=list(columns[6]),
         )
     except (OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise SessionError(f"{path.name}: cut short or no Kineto trace ({error})") from error
+        raise SessionError(
+            f"{path.name}: cut short or no Kineto trace ({shortened(error)})"
+        ) from error
 
 
 def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, int, str] | None:
@@ -127,17 +130,19 @@ def read_windows(process: Process) -> tuple[list[GpuWindow], list[str]]:
         try:
             note = json.loads(line)
             if "reason" in note:
-                problems.append(f"no GPU records: {note['reason']}")
+                problems.append(f"no GPU records: {shortened(note['reason'])}")
                 continue
             times = [int(note[key]) for key in ("begin_ns", "end_ns", "unix_offset_ns")]
             if not WINDOW_FILE.fullmatch(note["file"]):
-                raise ValueError(f"{note['file']!r} is no file of this process")
+                raise ValueError(f"{shown(note['file'])} is no file of this process")
             records = read_kineto(process.directory / note["file"], times[2])
             windows.append(GpuWindow(times[0], times[1], records))
         except json.JSONDecodeError:
             problems.append(f"{path.name}: a torn line, ignored")
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            problems.append(f"{path.name}: a line that makes no sense, ignored ({error})")
+            problems.append(
+                f"{path.name}: a line that makes no sense, ignored ({shortened(error)})"
+            )
         except SessionError as error:
             problems.append(str(error))
     return windows, problems

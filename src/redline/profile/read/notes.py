@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from redline.plain_text import shown
 from redline.profile import layout, levels
 from redline.profile.read.regular import read_whole
 
@@ -160,8 +161,8 @@ def read_names(directory: Path, problems: list[str]) -> dict[int, Name]:
             number, kind, name, level, module = row
             known = kind in layout.KINDS and level in range(len(levels.LEVELS))
             if known and number in range(layout.MAX_IDS):
-                shown = None if module is None else printable(module)
-                names[int(number)] = Name(int(number), kind, printable(name), int(level), shown)
+                place = None if module is None else printable(module)
+                names[int(number)] = Name(int(number), kind, printable(name), int(level), place)
                 continue
         except (TypeError, ValueError):
             pass
@@ -172,7 +173,7 @@ def read_names(directory: Path, problems: list[str]) -> dict[int, Name]:
 def printable(text: Any) -> str:
     """A name for a terminal or a file: control characters and what no file can hold escaped."""
     if not isinstance(text, str):
-        raise TypeError(f"a name must be text, not {text!r}")
+        raise TypeError(f"a name must be text, not {shown(text)}")
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from redline.plain_text import shortened
 from redline.profile import layout
 from redline.profile.read.framing import framed_batches, library_batches, pyarrow
 
@@ -94,7 +95,7 @@ class Source:
                     yield part.column(0).to_numpy().copy(), part.column(1).to_numpy().copy()
                 rows += batch.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            self.problem = f"cut short after {rows} rows, the rest is lost ({error})"
+            self.problem = f"cut short after {rows} rows, the rest is lost ({shortened(error)})"
 
 
 def _regrouped(batches: Iterator[Rows], piece_rows: int) -> Iterator[Rows]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError
+from redline.plain_text import shown
 from redline.profile.report.colors import SERIES_COLORS
 
 if TYPE_CHECKING:
@@ -51,11 +52,13 @@ def read_biases(path: Path) -> list[Bias]:
             for row in rows
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--bias {path} cannot be read ({error!r}). Give {form}") from error
+        raise ConfigError(
+            f"--bias {path} cannot be read ({shown(error, 200)}). Give {form}"
+        ) from error
     for bias in found:
         if not bias.unprofiled_s > 0:
             raise ConfigError(
-                f"--bias {path}: unprofiled_s of {bias.workload!r} is {bias.unprofiled_s}. "
+                f"--bias {path}: unprofiled_s of {shown(bias.workload)} is {bias.unprofiled_s}. "
                 "Give the seconds that the run took without the profiler"
             )
     return found

@@ -26,6 +26,7 @@ from typing import Any
 
 from redline.errors import CheckpointError, CorruptCheckpointError, IncompatibleCheckpointError
 from redline.plain_files import MANIFEST_LIMIT, read_json
+from redline.plain_text import shortened, shown
 from redline.replay import Replay, verify_snapshot
 from redline.train.checkpoint.atomic_files import atomic_directory
 from redline.train.checkpoint.files import HashedFile, check_file, open_tensors, write_tensors
@@ -164,7 +165,7 @@ def _load(path: Path, with_replay: bool) -> Checkpoint:
             state = decode_tree(plain, read)
         metadata = decode_tree(manifest["metadata"], _no_arrays)
     except (ValueError, KeyError, RecursionError) as error:
-        raise CorruptCheckpointError(f"{path / STATE} is malformed: {error}.") from error
+        raise CorruptCheckpointError(f"{path / STATE} is malformed: {shortened(error)}.") from error
     if not isinstance(state, dict) or not isinstance(metadata, dict):
         raise CorruptCheckpointError(f"{path / STATE} is malformed: it holds no dict.")
     return Checkpoint(
@@ -191,7 +192,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CorruptCheckpointError(f"{file} is missing.") from error
     except (OSError, ValueError) as error:
-        raise CorruptCheckpointError(f"{file} is torn or no JSON: {error}.") from error
+        raise CorruptCheckpointError(f"{file} is torn or no JSON: {shortened(error)}.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptCheckpointError(f"{file} is not the manifest of a {FORMAT}.")
     # The hash comes before the version, so that a flipped bit there does not pass for a
@@ -200,7 +201,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CorruptCheckpointError(f"{file} was altered: it does not match its own SHA-256.")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise IncompatibleCheckpointError(
-            f"{path} has format version {manifest.get('format_version')!r}, this version of "
+            f"{path} has format version {shown(manifest.get('format_version'))}, this version of "
             f"Redline reads {FORMAT_VERSION}. Use the version of Redline that wrote it."
         )
     _check_manifest(file, manifest)
@@ -257,4 +258,4 @@ def _manifest_sha256(manifest: dict[str, Any]) -> str:
 
 
 def _no_arrays(name: str) -> Any:
-    raise ValueError(f"metadata refers to the array {name!r}")
+    raise ValueError(f"metadata refers to the array {shown(name)}")

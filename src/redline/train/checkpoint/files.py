@@ -18,6 +18,7 @@ from torch import Tensor
 
 from redline.errors import CorruptCheckpointError
 from redline.plain_files import open_plain
+from redline.plain_text import shortened, shown
 from redline.train.checkpoint.tree import COMPLEX_PARTS, Leaf, dtype_name
 
 _CHUNK_BYTES = 1 << 20
@@ -115,18 +116,20 @@ def open_tensors(path: Path) -> Iterator[Callable[[str], Tensor]]:
 
             def read(name: str) -> Tensor:
                 if name in taken:
-                    raise ValueError(f"the array {name!r:.60} is named twice")
+                    raise ValueError(f"the array {shown(name)} is named twice")
                 taken.add(name)
                 # A copy: what safe_open gives is backed by the file, which may be deleted or cut.
                 return file.get_tensor(name).clone()
 
             yield read
     except SafetensorError as error:
-        raise CorruptCheckpointError(f"{path} is not a safetensors file: {error}.") from error
+        raise CorruptCheckpointError(
+            f"{path} is not a safetensors file: {shortened(error)}."
+        ) from error
     except (RuntimeError, MemoryError) as error:  # torch cannot map it, or there is no memory
         raise CorruptCheckpointError(
-            f"{path} cannot be taken into memory ({error!s:.200}). Use an earlier checkpoint, or a "
-            f"machine with more memory."
+            f"{path} cannot be taken into memory ({shortened(error)}). Use an earlier checkpoint, "
+            "or a machine with more memory."
         ) from error
 
 
@@ -144,12 +147,13 @@ def check_file(path: Path, sha256: str, size_bytes: int) -> None:
         raise CorruptCheckpointError(f"{path} is not a regular file.")
     if status.st_size != size_bytes:
         raise CorruptCheckpointError(
-            f"{path} has {status.st_size} bytes where the manifest says {size_bytes}."
+            f"{path} has {status.st_size} bytes where the manifest says {shown(size_bytes)}."
         )
     found = _sha256_of(path)
     if found != sha256:
         raise CorruptCheckpointError(
-            f"{path} was altered: its SHA-256 is {found} where the manifest says {sha256}."
+            f"{path} was altered: its SHA-256 is {found} where the manifest says "
+            f"{shortened(sha256)}."
         )
 
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from redline.errors import CheckpointError
+from redline.plain_text import shown
 
 Leaf: TypeAlias = "Tensor | np.ndarray"
 
@@ -93,7 +94,7 @@ def _decode_marked(marker: str, plain: dict[str, Any], read: Callable[[str], Ten
         return tuple(decode_tree(item, read) for item in body)
     if len(plain) == 1 and marker == "$pairs" and isinstance(body, list):
         return {_decode_key(pair): decode_tree(pair[1], read) for pair in body}
-    raise ValueError(f"unknown or malformed entry {marker!r}")
+    raise ValueError(f"unknown or malformed entry {shown(marker)}")
 
 
 def _decode_key(pair: Any) -> str | int | bool:
@@ -105,10 +106,10 @@ def _decode_key(pair: Any) -> str | int | bool:
 def _decode_array(tensor: Tensor, kind: Any, dtype: Any, name: str) -> Any:
     known = isinstance(dtype, str) and dtype in DTYPES
     if not known or dtype_name(tensor) != COMPLEX_PARTS.get(dtype, dtype):
-        raise ValueError(f"array {name!r} has dtype {dtype_name(tensor)}, not {dtype!r}")
+        raise ValueError(f"array {shown(name)} has dtype {dtype_name(tensor)}, not {shown(dtype)}")
     if dtype in COMPLEX_PARTS:
         if tensor.dim() == 0 or tensor.shape[-1] != 2:
-            raise ValueError(f"array {name!r} does not hold complex numbers")
+            raise ValueError(f"array {shown(name)} does not hold complex numbers")
         tensor = torch.view_as_complex(tensor)
     if kind == "torch":
         return tensor
@@ -119,7 +120,7 @@ def _decode_array(tensor: Tensor, kind: Any, dtype: Any, name: str) -> Any:
         return array[()]
     if kind == "bytes" and array.ndim == 1 and dtype == "uint8":
         return array.tobytes()
-    raise ValueError(f"array {name!r} cannot be of kind {kind!r}")
+    raise ValueError(f"array {shown(name)} cannot be of kind {shown(kind)}")
 
 
 def dtype_name(leaf: Leaf) -> str:

@@ -12,6 +12,7 @@ from redline.collect import Collector
 from redline.envs.attributes import plain_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
 from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
+from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, import_place, place_of
 from redline.train.callbacks import EVENTS, RunState
 from redline.train.progress.progress import require_column_name
@@ -35,22 +36,22 @@ def find_callback(given: Any) -> Any:
     found = given
     if isinstance(given, str):
         if ":" not in given or given.startswith(PYTHON_ONLY):
-            raise ConfigError(f"callback {given!r} is not module:Name. Give such a place.")
+            raise ConfigError(f"callback {shortened(given)} is not module:Name. Give such a place.")
         found = import_place(given, "callback")
     if not any(callable(getattr(found, event, None)) for event in EVENTS):
         raise ConfigError(
-            f"callback {given!r} has none of the methods {', '.join(EVENTS)}. Give an object with "
-            f"at least one of them."
+            f"callback {shortened(given)} has none of the methods {', '.join(EVENTS)}. Give an "
+            "object with at least one of them."
         )
     if not inspect.isclass(found):
         return found
     try:
-        with may_not_exit(f"the constructor of the callback {given!r}", ConfigError):
+        with may_not_exit(f"the constructor of the callback {shortened(given)}", ConfigError):
             return found()
     except TypeError as error:
         raise ConfigError(
-            f"callback {given!r} cannot be made without arguments ({error}). Give an object in "
-            f"place of the class."
+            f"callback {shortened(given)} cannot be made without arguments ({error}). Give an "
+            "object in place of the class."
         ) from error
 
 
@@ -144,8 +145,8 @@ class CallbackCalls:
         have = [callback_label(callback) for callback in self._callbacks]
         if had != have:
             raise IncompatibleCheckpointError(
-                f"the checkpoint holds the state of the callbacks {had}, and the run has {have}. "
-                f"Resume with the same ones in the same order."
+                f"the checkpoint holds the state of the callbacks {shortened(had)}, and the run "
+                f"has {have}. Resume with the same ones in the same order."
             )
         for callback, part in zip(self._callbacks, saved, strict=True):
             if "state" in part:
@@ -262,8 +263,8 @@ def _require_data(callback: Any, name: str) -> None:
     shown = getattr(type(callback), name, None)
     if name.startswith("__") or callable(shown) or hasattr(shown, "__set__"):
         raise IncompatibleCheckpointError(
-            f"the checkpoint sets {name!r} of the callback {callback_label(callback)}, which holds "
-            f"no data there. Resume with the callback that the run was begun with."
+            f"the checkpoint sets {shortened(name)} of the callback {callback_label(callback)}, "
+            "which holds no data there. Resume with the callback that the run was begun with."
         )
 
 

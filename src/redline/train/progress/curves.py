@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.plain_files import read_json, read_plain
+from redline.plain_text import shortened
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.progress.statistics import (
     FEWEST_FOR_IQM,
@@ -95,7 +96,7 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
         text = read_plain(path, _LARGEST_CSV).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunDirectoryError(
-            f"{run_dir} has no progress.csv that can be read ({error}). Give the "
+            f"{run_dir} has no progress.csv that can be read ({shortened(error)}). Give the "
             f"directory of a run, such as runs/ppo-CartPole-v1-seed1."
         ) from error
     lines = text.splitlines(keepends=True)
@@ -113,7 +114,7 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
         columns = np.array(cells, dtype=np.float64).reshape(len(rows), len(header)).T
     except ValueError as error:
         raise RunDirectoryError(
-            f"{path} is damaged: {error}. Resume the run to repair it, or leave it out."
+            f"{path} is damaged: {shortened(error)}. Resume the run to repair it, or leave it out."
         ) from error
     found = dict(zip(header, columns, strict=True))
     steps = found.get("env_steps", np.zeros(1))
@@ -139,7 +140,8 @@ def load_setting(run_dir: Path | str) -> dict[str, Any]:
         config = read_json(path)
     except (OSError, ValueError) as error:
         raise RunDirectoryError(
-            f"{run_dir} is not a run directory: its config.json cannot be read ({error})."
+            f"{run_dir} is not a run directory: its config.json cannot be read "
+            f"({shortened(error)})."
         ) from error
     return dict(_flatten(config, ""))
 
@@ -238,7 +240,8 @@ def _seed_of(run_dir: Path) -> int | None:
         config = read_json(run_dir / "config.json")
     except (OSError, ValueError) as error:
         raise RunDirectoryError(
-            f"{run_dir / 'config.json'} cannot be read ({error}). Give the directory of a run."
+            f"{run_dir / 'config.json'} cannot be read ({shortened(error)}). Give the directory "
+            "of a run."
         ) from error
     run = config.get("run") if isinstance(config, Mapping) else None
     return run.get("seed") if isinstance(run, Mapping) else None
@@ -290,7 +293,7 @@ def run_points(run_dir: Path, x: str, y: str, smooth: int) -> tuple[Array, Array
         if name not in columns:
             raise ConfigError(
                 f"{run_dir / 'progress.csv'} has no column {name!r}. Choose one of: "
-                f"{', '.join(columns)}."
+                f"{shortened(', '.join(columns), 1000)}."
             )
     has_value = np.isfinite(columns[x]) & np.isfinite(columns[y])
     if not has_value.any():

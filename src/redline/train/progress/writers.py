@@ -18,6 +18,7 @@ from typing import IO, Any, TypeAlias
 
 from redline.errors import MissingExtraError, RunDirectoryError
 from redline.plain_files import read_json, read_plain
+from redline.plain_text import shown
 from redline.train.checkpoint.atomic_files import atomic_file, write_json_atomic
 from redline.train.progress.tags import AXIS, tags_in_order
 
@@ -295,8 +296,8 @@ def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
             lines = [first_fields(line, header.count(",") + 1) for line in lines]
         elif found != header:
             raise RunDirectoryError(
-                f"{path} begins with the columns {found!r}, but the checkpoint to resume from "
-                f"has {header!r}. Restore the file, or start a new run."
+                f"{path} begins with the columns {shown(found, 200)}, but the checkpoint to "
+                f"resume from has {shown(header, 200)}. Restore the file, or start a new run."
             )
     # A line without its end was torn by a kill in the middle of a write.
     whole = [line for line in lines if line.endswith(b"\n")]

@@ -26,6 +26,7 @@ from redline.envs.backends.backend import Backend
 from redline.envs.cpus import threads_each, worker_cpus
 from redline.errors import ConfigError
 from redline.models import leaf_spaces
+from redline.plain_text import shortened, shown
 from redline.policies import Policy
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 from redline.registry import PYTHON_ONLY, is_named
@@ -105,12 +106,12 @@ def _named_again(label: str, given: Any, setting: str) -> Any:
         return given
     if ":" not in label:
         return label
-    name_it = f"name it again: --{setting.replace('_', '-')} {label}"
+    name_it = f"name it again: --{setting.replace('_', '-')} {shortened(label)}"
     if label.startswith(PYTHON_ONLY):
         name_it = f"call redline.train(resume=..., {setting}=...) with its class"
     raise ConfigError(
-        f"the {setting} of this run, {label!r}, is Python code, and a run directory alone must not "
-        f"decide what is imported. If you trust it, {name_it}."
+        f"the {setting} of this run, {shown(label, 200)}, is Python code, and a run directory "
+        f"alone must not decide what is imported. If you trust it, {name_it}."
     )
 
 
@@ -136,13 +137,15 @@ def env_settings(
             )
         if ":" in run.env and not run.env.startswith(PYTHON_ONLY):
             raise ConfigError(
-                f"the environment of this run, {run.env!r}, is made by a Python module, and a run "
+                f"the environment of this run, {shown(run.env, 200)}, is made by a Python module, "
+                "and a run "
                 f"directory alone must not decide what is imported. If you trust it, name it "
-                f"again: --env {run.env}"
+                f"again: --env {shortened(run.env)}"
             )
         if run.env.startswith(PYTHON_ONLY):
             raise ConfigError(
-                f"the environment of this run was given as a Python object ({run.env}), which no "
+                "the environment of this run was given as a Python object "
+                f"({shortened(run.env)}), which no "
                 f"file can hold. Call redline.train(resume=..., env=...) or redline.load(..., "
                 f"env=...) with the same object."
             )
@@ -395,9 +398,12 @@ def make_callbacks(config: RunConfig, given: Given) -> list[Any]:
     """
     labels = tuple(map(callback_label, given.callbacks))
     if labels != config.run.callbacks:
-        again = " ".join(f"--callback {label}" for label in config.run.callbacks) or "none"
+        again = (
+            " ".join(f"--callback {shortened(label)}" for label in config.run.callbacks) or "none"
+        )
         raise ConfigError(
-            f"the callbacks of this run are {list(config.run.callbacks)}, and given are "
+            f"the callbacks of this run are {shown(list(config.run.callbacks), 400)}, and given "
+            "are "
             f"{list(labels)}. They are Python code, which a run directory alone must not import: "
             f"give the same ones again ({again}; from Python callbacks=[...])."
         )

@@ -20,6 +20,7 @@ from redline.engines.captured_acting import CapturedActing
 from redline.engines.engine import Engine, choose_engine
 from redline.envs import EnvSettings, VecEnv
 from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineError
+from redline.plain_text import shown
 from redline.policies import Policy
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
@@ -360,7 +361,7 @@ def _said_at_resume(out: Path, asked: str, engine: Engine) -> list[str]:
     said = [other_build(recorded_build(out))]
     if engine.name != asked:
         said.append(
-            f"the engine {asked!r} wrote this run, and {engine.name!r} goes on with it: "
+            f"the engine {shown(asked)} wrote this run, and {engine.name!r} goes on with it: "
             f"{engine.reason}. Parameters will agree to rounding only, not to the bit."
         )
     return [sentence for sentence in said if sentence]

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.plain_text import printable, shortened, shown
 from redline.registry import PYTHON_ONLY
 from redline.train.settings import RunConfig
 
@@ -28,6 +29,7 @@ OUTSIDE = ("wandb", "accelerate", "env_kwargs", "data", "init_from")
 """Settings that may reach outside."""
 _PLACE = re.compile(r"[/\\:~]|\.[A-Za-z]\w{0,5}$")  # a separator, an address, or a file's suffix
 _NAMES = re.compile(r"(^|_)(file|path|dir|directory|folder|url|uri|host|xml|module|rom)s?($|_)")
+_LONGEST = 1000  # characters of a value that is to be confirmed; it has to be given whole
 
 
 def require_confirmed(config: RunConfig, confirmed: Mapping[str, Any]) -> None:
@@ -116,15 +118,19 @@ def _places(value: Any, name: str) -> Iterator[str]:
         for item in value:
             yield from _places(item, name)
     elif isinstance(value, str) and value and (_PLACE.search(value) or _NAMES.search(name)):
-        yield f"{name}={value!r}"
+        yield f"{shortened(name)}={shown(value, 200)}"
 
 
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"env_kwargs={text!r} is not JSON ({error}). Give an object.") from error
+        raise ConfigError(
+            f"env_kwargs={shown(text, 200)} is not JSON ({error}). Give an object."
+        ) from error
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+    text = json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+    text = printable(text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -14,6 +14,7 @@ from redline.collect.recorded import RecordedCollector
 from redline.envs import VecEnv
 from redline.errors import ConfigError
 from redline.offline import CarriedSpaces, RecordedEpisodes, as_rollouts, read_episodes
+from redline.plain_text import shown
 from redline.policies import Policy
 from redline.registry import PYTHON_ONLY
 from redline.replay import Replay
@@ -90,12 +91,13 @@ class RunData:
         left_out = whole.num_steps - episodes.num_steps
         if episodes.num_steps == 0:
             raise ConfigError(
-                f"data={self._label!r} hold no transition: each episode is one step, and what came "
-                f"after it is not known. Add next_observations."
+                f"data={shown(self._label, 200)} hold no transition: each episode is one step, "
+                "and what came after it is not known. Add next_observations."
             )
         if episodes.num_steps > replay.config.capacity:
             raise ConfigError(
-                f"data={self._label!r} hold {episodes.num_steps:,} transitions, and replay_size="
+                f"data={shown(self._label, 200)} hold {episodes.num_steps:,} transitions, and "
+                "replay_size="
                 f"{replay.config.capacity:,}. Give a larger replay_size, or fewer episodes."
             )
         action = policy.stored_action(episodes.action)
@@ -146,7 +148,8 @@ def _require_sense(config: RunConfig, algorithm: type[Algorithm]) -> None:
             )
     elif run.data is not None and not issubclass(algorithm, OffPolicyAlgorithm):
         raise ConfigError(
-            f"data={run.data!r}: {config.algorithm} learns only from what its own policy has just "
+            f"data={shown(run.data, 200)}: {config.algorithm} learns only from what its own "
+            "policy has just "
             f"collected. Use bc, or an off-policy algorithm, whose replay begins with the data."
         )
 

@@ -26,6 +26,7 @@ from redline.errors import (
 )
 from redline.offline import CarriedSpaces, RecordedEpisodes, write_episodes
 from redline.offline.files import require_writable
+from redline.plain_text import shortened
 from redline.policies import Policy
 from redline.serving import serve
 from redline.train.checkpoint.atomic_files import atomic_directory, atomic_file
@@ -403,7 +404,7 @@ def load_policy(policy: Policy, checkpoint: Checkpoint) -> None:
         policy.load_state_dict(parameters)
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise IncompatibleCheckpointError(
-            f"the parameters in {checkpoint.path} do not fit this policy ({error}). The "
+            f"the parameters in {checkpoint.path} do not fit this policy ({shortened(error)}). The "
             f"environment or the network differs from the one that was trained: give the same."
         ) from error
 

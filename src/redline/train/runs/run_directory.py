@@ -23,6 +23,7 @@ from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
 from redline.plain_files import lock_within, read_json, refuse_special_files
+from redline.plain_text import shortened
 from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
 from redline.train.runs.sealed_files import require_own_hash
 from redline.train.settings import RunConfig
@@ -169,7 +170,7 @@ def read_config(path: Path, algorithm: Any = None, *, accept_changed: bool = Fal
         raise RunDirectoryError(f"{file} cannot be read: {error}.") from error
     except ValueError as error:
         raise ConfigError(
-            f"{file} is not valid JSON ({error}). Restore it, or start a new run."
+            f"{file} is not valid JSON ({shortened(error)}). Restore it, or start a new run."
         ) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{file} must hold a JSON object. Restore it, or start a new run.")

@@ -32,6 +32,7 @@ from redline.plain_files import (
     read_row,
     require_size,
 )
+from redline.plain_text import shortened, shown
 from redline.train.checkpoint.atomic_files import write_json_atomic
 from redline.train.progress.writers import CSV_NAME, first_fields
 from redline.train.runs.files import CONFIG_FILE
@@ -104,7 +105,7 @@ def require_same_config(out: Path, run_files: Mapping[str, Any]) -> None:
         if not names:
             return
     listed = "; ".join(
-        f"{name.partition('.')[2] or name} was {was!r} and is {now!r}"
+        f"{name.partition('.')[2] or name} was {shown(was)} and is {shown(now)}"
         for name, (was, now) in names.items()
     )
     raise ConfigError(_changed(out, listed or "no setting differs, but its text does"))
@@ -131,8 +132,8 @@ def require_same_rows(out: Path, run_files: Mapping[str, Any]) -> None:
                     break
     except OSError as error:
         raise RunDirectoryError(
-            f"{path} cannot be read ({error}), and the checkpoint to resume from counts rows in "
-            f"it. Restore the file, or start a new run."
+            f"{path} cannot be read ({shortened(error)}), and the checkpoint to resume from "
+            "counts rows in it. Restore the file, or start a new run."
         ) from error
     if left == 0 and digest.hexdigest() == entry["sha256"]:
         return

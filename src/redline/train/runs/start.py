@@ -19,6 +19,7 @@ from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
 from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
@@ -410,7 +411,7 @@ def _stretched_schedules(config: RunConfig, total: int) -> str | None:
 def _check_same_env(config: RunConfig, checkpoint: Checkpoint) -> None:
     if checkpoint.metadata["env"] != config.run.env:
         raise IncompatibleCheckpointError(
-            f"{checkpoint.path} was trained on {checkpoint.metadata['env']}, but the run's "
-            f"{CONFIG_FILE} says {config.run.env}. Put {checkpoint.metadata['env']} back into "
-            f"{CONFIG_FILE}."
+            f"{checkpoint.path} was trained on {shortened(checkpoint.metadata['env'])}, but the "
+            f"run's {CONFIG_FILE} says {shortened(config.run.env)}. Put "
+            f"{shortened(checkpoint.metadata['env'])} back into {CONFIG_FILE}."
         )

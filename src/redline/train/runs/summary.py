@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from redline.plain_files import open_plain, read_json, read_plain, read_row
+from redline.plain_text import shortened
 from redline.train.runs.files import (
     CONFIG_FILE,
     HISTORY_FILE,
@@ -114,8 +115,8 @@ def _numbers(path: Path) -> tuple[int, float | None, float | None, str | None]:
         return env_steps, _last_return(path), sps, None
     except (ValueError, OverflowError, TypeError, csv.Error) as error:
         problem = (
-            f"{PROGRESS_FILE} is damaged ({error}), so its numbers are left out here. Restore the "
-            f"file from a copy, or move the run elsewhere."
+            f"{PROGRESS_FILE} is damaged ({shortened(error)}), so its numbers are left out here. "
+            "Restore the file from a copy, or move the run elsewhere."
         )
         return 0, None, None, problem
 
