@@ -21,10 +21,14 @@ from tests.profile.conftest import FakeRecorder
 from tests.profile.record.test_tasks import innermost
 
 MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+TELLS = MONITORING is not None
+ONLY_WHERE_TOLD = pytest.mark.skipif(not TELLS, reason="Python 3.11 does not tell what suspends")
 
 
 @pytest.fixture
 def recorder(fake_recorder: Callable[..., FakeRecorder]) -> Iterator[FakeRecorder]:
+    if not TELLS:
+        pytest.skip("Python 3.11 does not tell what suspends")
     generators = Generators()
     assert generators.attach() == ""
     try:
@@ -324,11 +328,22 @@ def test_generators_are_as_they_were_afterwards() -> None:
     generators.detach()
     assert {name: getattr(type(one()), name) for name in before} == before
     assert list(one()) == [1]
-    if MONITORING is not None:
+    if TELLS:
         assert [MONITORING.get_tool(tool) for tool in TOOL_IDS] == [None, None]
 
 
-@pytest.mark.skipif(MONITORING is None, reason="of Python 3.12 and later")
+@pytest.mark.skipif(TELLS, reason="of Python 3.11")
+def test_where_nobody_tells_a_mark_covers_the_consumer(
+    fake_recorder: Callable[..., FakeRecorder],
+) -> None:
+    """3 values and the end, 4 times 1 ns, and the consumer's 3 times 100."""
+    recorder = fake_recorder()
+    for _ in numbers(recorder, "load", 1):
+        recorder.tick(100)
+    assert sums(recorder) == {"load": 304}
+
+
+@ONLY_WHERE_TOLD
 def test_who_holds_both_tool_ids_is_named() -> None:
     for tool in TOOL_IDS:
         MONITORING.use_tool_id(tool, f"tool {tool}")

@@ -4,9 +4,10 @@ It ends as the generator yields, and begins again as it goes on, in whatever thr
 time counts as one entry of the operation. A generator that `contextlib.contextmanager` made is left
 alone: its marks are meant to cover the block. So are asynchronous generators.
 
-Python 3.11 has no event for this in all modes, so the slots of the generator type are replaced.
-From 3.12 on `sys.monitoring` tells, under a tool id of its own: every function once whether it is a
-generator with a `with` in it, and then such generators only.
+`sys.monitoring` tells, under a tool id of its own: every function once whether it is a generator
+with a `with` in it, and then such generators only. Python 3.11 has no such events. There a mark
+covers what the consumer does meanwhile: to replace how all generators are resumed would slow each
+of them by a fifth, with and without the probe, so that no calibration could tell.
 """
 
 from __future__ import annotations
@@ -39,28 +40,30 @@ class Generators:
 
     def attach(self) -> str:
         """From here on; returns why not, "" if nothing is in the way."""
+        if self._monitoring is None:
+            return ""
+        free = (tool for tool in TOOL_IDS if self._monitoring.get_tool(tool) is None)
+        self._tool = next(free, None)
+        if self._tool is None:
+            holders = " and ".join(repr(self._monitoring.get_tool(tool)) for tool in TOOL_IDS)
+            return (
+                "marks in generators cover what their consumers do as well: sys.monitoring's "
+                f"ids {TOOL_IDS[1]} and {TOOL_IDS[0]} are held by {holders}"
+            )
+        self._watch(self._tool)
         manager: Any = vars(contextlib)["_GeneratorContextManager"]
-        if self._monitoring is not None:
-            free = (tool for tool in TOOL_IDS if self._monitoring.get_tool(tool) is None)
-            self._tool = next(free, None)
-            if self._tool is None:
-                holders = " and ".join(repr(self._monitoring.get_tool(tool)) for tool in TOOL_IDS)
-                return (
-                    "marks in generators cover what their consumers do as well: sys.monitoring's "
-                    f"ids {TOOL_IDS[1]} and {TOOL_IDS[0]} are held by {holders}"
-                )
-            self._watch(self._tool)
         _native.hook_generators((manager.__enter__.__code__,))
         return ""
 
     def detach(self) -> None:
         """Leave generators as they were."""
-        if self._tool is not None:
-            for event in self._callbacks():
-                self._monitoring.register_callback(self._tool, event, None)
-            self._monitoring.set_events(self._tool, 0)
-            self._monitoring.free_tool_id(self._tool)
-            self._tool = None
+        if self._tool is None:
+            return
+        for event in self._callbacks():
+            self._monitoring.register_callback(self._tool, event, None)
+        self._monitoring.set_events(self._tool, 0)
+        self._monitoring.free_tool_id(self._tool)
+        self._tool = None
         _native.unhook_generators()
 
     def _watch(self, tool: int) -> None:
