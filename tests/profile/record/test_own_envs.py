@@ -107,6 +107,35 @@ def test_a_class_of_the_programs_own(profiled: Any, mode: str) -> None:
     assert it.problems[-1] in render_advice(it, [])
 
 
+TRAVELS = """
+import cloudpickle, inspect, types
+
+class Corridor:
+    def reset(self):
+        return 0
+    def step(self, action, gain=1.0):
+        return action, gain, False, {}
+
+def again():
+    made = cloudpickle.loads(cloudpickle.dumps(Corridor))
+    assert type(vars(made)["step"]) is types.FunctionType
+    assert made().step(3) == (3, 1.0, False, {})
+
+assert list(inspect.signature(Corridor.step).parameters) == ["self", "action", "gain"]
+assert Corridor.step.__qualname__ == "Corridor.step"
+again()
+Corridor().step(1)
+again()
+assert Corridor().step(2, gain=2.0) == (2, 2.0, False, {})
+"""
+
+
+def test_a_class_that_travels_by_value_is_the_programs_own(profiled: Any) -> None:
+    """As to the workers of Stable-Baselines3, before its first step and after it."""
+    pytest.importorskip("cloudpickle")
+    profiled.run(TRAVELS)
+
+
 def test_classes_are_built_as_before_afterwards() -> None:
     assert builtins.__build_class__.__name__ == "__build_class__"
 

@@ -37,7 +37,7 @@ def follow_classes(replace: Replace) -> None:
 
     def look(made: Any) -> None:
         if isinstance(made, type) and _may_be_env(made):
-            _look_at_first_step(made, replace, simulation)
+            replace(made, "step", _FirstStep(made, replace, simulation))
 
     build: Any = builtins.__build_class__
     replace(builtins, "__build_class__", _native.class_builder(build, look))
@@ -59,23 +59,42 @@ def _is_of_program(function: types.FunctionType) -> bool:
     return package != "redline" and not any(part in file for part in INSTALLED)
 
 
-def _look_at_first_step(kind: type, replace: Replace, simulation: int) -> None:
-    step: types.FunctionType = vars(kind)["step"]
+class _FirstStep:
+    """The `step` of a class until it was called once.
 
-    @functools.wraps(step)
-    def first_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        present = vars(kind).get("step")
-        if present is not first_step and callable(present):  # kept by who calls it
-            return present(self, *args, **kwargs)
-        answer = step(self, *args, **kwargs)
-        if vars(kind).get("step") is first_step:
-            kind.step = step  # pyright: ignore[reportAttributeAccessIssue]
+    By pickle it travels as the method it stands for: the process that gets it looks for itself.
+
+    Args:
+        kind: the class.
+        replace: see `follow_classes`.
+        simulation: id of the operation.
+    """
+
+    def __init__(self, kind: type, replace: Replace, simulation: int) -> None:
+        self._kind, self._replace, self._simulation = kind, replace, simulation
+        self._step: types.FunctionType = vars(kind)["step"]
+        functools.update_wrapper(self, self._step)
+
+    def __get__(self, env: Any, kind: type | None = None) -> Any:
+        """Bound as a method is."""
+        return self if env is None else types.MethodType(self, env)
+
+    def __reduce__(self) -> Any:
+        """The method itself."""
+        return marks.unwrapped, (self._step,)
+
+    def __call__(self, env: Any, *args: Any, **kwargs: Any) -> Any:
+        """Step the env, and look at the answer."""
+        present = vars(self._kind).get("step")
+        if present is not self and callable(present):  # kept by who calls it
+            return present(env, *args, **kwargs)
+        answer = self._step(env, *args, **kwargs)
+        if vars(self._kind).get("step") is self:
+            self._kind.step = self._step  # pyright: ignore[reportAttributeAccessIssue]
             if is_env_answer(answer):
-                _take_for_env(kind, replace, simulation)
-                _note(kind, _num_envs(self, answer))
+                _take_for_env(self._kind, self._replace, self._simulation)
+                _note(self._kind, _num_envs(env, answer))
         return answer
-
-    replace(kind, "step", first_step)
 
 
 def _take_for_env(kind: type, replace: Replace, simulation: int) -> None:
