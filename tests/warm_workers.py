@@ -255,9 +255,12 @@ def main(fd: int) -> None:
         raise RuntimeError("the template has threads, and a fork of it would lack them.")
     with socket.socket(fileno=fd) as requests:
         while True:
-            message, ancillary, _, _ = requests.recvmsg(
-                _REQUEST_BYTES, socket.CMSG_SPACE(4 * _MOST_FDS)
-            )
+            try:
+                message, ancillary, _, _ = requests.recvmsg(
+                    _REQUEST_BYTES, socket.CMSG_SPACE(4 * _MOST_FDS)
+                )
+            except ConnectionError:  # who asked was ended before it took its answer
+                return
             if not message:
                 return
             rights = array.array("i")
