@@ -157,3 +157,12 @@ def test_a_signal_after_the_end_prints_no_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGINT
     assert done.stderr == ""
+
+
+def test_a_mistake_with_an_escape_sequence_shows_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """The parser's own message showed the value as it was."""
+    with pytest.raises(SystemExit):
+        main(["train", "ppo", "--env", "CartPole-v1", "--checkpoints", "\x1b[2J"])
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "Invalid choice" in said

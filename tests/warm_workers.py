@@ -255,15 +255,9 @@ def main(fd: int) -> None:
         raise RuntimeError("the template has threads, and a fork of it would lack them.")
     with socket.socket(fileno=fd) as requests:
         while True:
-            message, ancillary, _, _ = requests.recvmsg(
-                _REQUEST_BYTES, socket.CMSG_SPACE(4 * _MOST_FDS)
-            )
-            if not message:
+            if (asked := _asked(requests)) is None:
                 return
-            rights = array.array("i")
-            for _, _, data in ancillary:
-                rights.frombytes(data)
-            request = json.loads(message)
+            request, rights = asked
             told, tells = os.pipe()
             between = os.fork()
             if not between:
@@ -286,6 +280,22 @@ def main(fd: int) -> None:
                 return
             os.close(told)
     _become(request, list(rights))
+
+
+def _asked(requests: socket.socket) -> tuple[dict[str, Any], array.array[int]] | None:
+    """The next request and its descriptors; None if nobody asks any more."""
+    try:
+        message, ancillary, _, _ = requests.recvmsg(
+            _REQUEST_BYTES, socket.CMSG_SPACE(4 * _MOST_FDS)
+        )
+    except ConnectionError:  # who asked was ended before it took its answer
+        return None
+    if not message:
+        return None
+    rights = array.array("i")
+    for _, _, data in ancillary:
+        rights.frombytes(data)
+    return json.loads(message), rights
 
 
 def _become(request: dict[str, Any], rights: list[int]) -> None:

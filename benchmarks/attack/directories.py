@@ -50,9 +50,10 @@ class Directories:
         is_run = what not in sessions
         source = self._folder / what if is_run else SESSIONS / what / "session"
         place = Path(shutil.copytree(source, folder / "place"))
-        done = [hostile(place, outside, rng) for _ in range(rng.choice((1, 1, 2, 3)))]
-        if rng.random() < 0.5:
+        done: list[str] = []
+        if rng.random() < 0.5:  # first: it would take minutes to sign a file of a terabyte
             done.append(damage_and_sign(place, rng) if is_run else damage_and_seal(place, rng))
+        done += [hostile(place, outside, rng) for _ in range(rng.choice((1, 1, 2, 3)))]
         chosen = door(what if is_run else "session", rng)
         ended = enter(chosen, place, folder, outside)
         verdict, detail = verdict_on(ended, outside, before)

@@ -21,8 +21,8 @@ from benchmarks.soak import slope
 ROOT = Path(__file__).parents[2]
 SEED = int(os.environ["REDLINE_ATTACK_SEED"])  # new each time; tests/conftest.py prints it
 HALVES = (  # each half takes a core
-    ("kills", "signals", "disks", "directories"),
-    ("corruptions", "inputs", "envs", "sessions"),
+    ("kills", "signals", "disks"),
+    ("directories", "corruptions", "inputs", "envs", "sessions"),
 )
 FUZZED = (
     "decode", "streams", "tree", "dense", "convolution", "recorder", "recordings", "sessions",

@@ -7,12 +7,16 @@ commas, and what another library calls a setting.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from redline.errors import ConfigError
+from redline.plain_text import printable
 from redline.train.outlines import choices_of
 
 _MOST_VALUES = 1_000  # of one option: as many as a network may have layers
@@ -34,10 +38,16 @@ def parse(kind: Any, arguments: list[str], command: str, default: Any = None) ->
     from tyro.conf import OmitArgPrefixes
 
     refuse_repeated(arguments)
-    extra = {} if default is None else {"default": default}
-    return tyro.cli(
-        kind, args=arguments, prog=f"redline {command}", config=(OmitArgPrefixes,), **extra
-    )
+    extra: dict[str, Any] = {} if default is None else {"default": default}
+    extra |= {"prog": f"redline {command}", "config": (OmitArgPrefixes,)}
+    if all(printable(word) == word for word in arguments):
+        return tyro.cli(kind, args=arguments, **extra)
+    shown_on = sys.stderr
+    with contextlib.redirect_stderr(io.StringIO()) as said:  # tyro shows them as they are
+        try:
+            return tyro.cli(kind, args=arguments, **extra)
+        finally:
+            shown_on.write(printable(said.getvalue()))
 
 
 def peek(options: Sequence[str], name: str) -> str | None:
