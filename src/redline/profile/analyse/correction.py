@@ -53,7 +53,7 @@ SOME = 0.05  # and from which on its waits count
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 # Importing is unlike what a program does later, and no block holds it. Its cost is the usual one:
-# 0.90 to 1.06 of it over four sets of modules on 3.11 (`python -m benchmarks.profiler imports`).
+# see `python -m benchmarks.profiler imports`.
 IMPORTS = "imports"
 UNUSUAL_IMPORTS = 0.1
 
