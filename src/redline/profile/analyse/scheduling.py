@@ -101,8 +101,10 @@ def _ticks(times: NDArray[np.int64], rows: dict[int, tuple[int, int]], first: in
         if 0 <= tick - first - 1 < len(begin):
             ran[tick - first - 1], ready[tick - first - 1] = ran_ns, ready_ns
     room = np.maximum(end - begin - ran, 0)
-    fitting, rest = ready.tolist(), 0
-    for i, fits in reversed(list(enumerate(room.tolist()))):
+    fitting: list[int] = ready.tolist()
+    rooms: list[int] = room.tolist()
+    rest = 0
+    for i, fits in reversed(list(enumerate(rooms))):
         told = fitting[i] + rest
         fitting[i] = min(told, fits)
         rest = told - fitting[i]
