@@ -150,6 +150,7 @@ def test_a_signal_after_the_end_prints_no_traceback() -> None:
     """Ctrl-C twice: the second came while torch tidied up, and its KeyboardInterrupt was shown."""
     text = (
         "import atexit, os, runpy, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
         "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
         "sys.argv = ['redline', '--version']\n"
         "runpy.run_module('redline', run_name='__main__')"

@@ -331,7 +331,7 @@ def _one_call(
     names = ("operation", "inferred", "phase", "call", "nothing")
     calls: tuple[Callable[[], Any], ...] = (
         nested, nested, wrap, wrap, deep, native.step, native.flush, native.statistics,
-        native.names, native.tallies, native.depth, native.thread_index, native.now,
+        native.names, native.tallies, native.open_marks, native.thread_index, native.now,
         native.get_active, native.pause_writer, native.resume_writer, native.forget_callables,
         lambda: native.begin(number), lambda: native.end(number),
         lambda: mark.__enter__(), lambda: mark.__exit__(None, None, None),

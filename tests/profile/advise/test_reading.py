@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from redline.errors import ProfileError
+from redline.profile.advise import iteration
 from redline.profile.advise.iteration import read_iteration
 from redline.profile.advise.reading import find_iteration, read_session, render_page
 from redline.profile.analyse import slices
@@ -16,6 +18,7 @@ from redline.profile.analyse.summary import summarize
 from redline.profile.read.shards import Source
 from redline.profile.reader import open_session
 from redline.profile.report.page_data import page_data
+from redline.profile.report.text import render_text
 
 PROGRAM = """
 import os, mujoco, torch
@@ -54,14 +57,26 @@ def test_one_reading_equals_one_for_each_part(
     monkeypatch.setattr(slices, "PIECE_ROWS", rows // 2)
     monkeypatch.setattr(slices.outline, "__defaults__", (rows,))
     reading = read_session(open_session(session))
-    page, iteration = render_page(reading)
-    assert iteration is not None
+    page, step = render_page(reading)
+    assert step is not None
     assert reading.summary.to_json() == {**summary.to_json(), "shares": []}
-    assert json.dumps(asdict(iteration)) == json.dumps(asdict(read_iteration(session)))
+    assert json.dumps(asdict(step)) == json.dumps(asdict(read_iteration(session)))
     again = find_iteration(reading)
     assert again is not None
-    assert json.dumps(asdict(iteration)) == json.dumps(asdict(again))
+    assert json.dumps(asdict(step)) == json.dumps(asdict(again))
     text = page.split('type="application/json">', 1)[1].split("</script>", 1)[0]
     shown = json.loads(text)
-    assert shown.pop("advice")["env_steps"] == iteration.env_steps
+    assert shown.pop("advice")["env_steps"] == step.env_steps
     assert shown == json.loads(json.dumps(data))
+
+
+def test_env_steps_without_time_are_no_iteration(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a damaged session: the report does without the opening, advice says why."""
+    monkeypatch.setattr(iteration, "_total", lambda table, counts: iteration.Time(0.0))
+    reading = read_session(open_session(session))
+    assert find_iteration(reading) is None
+    assert "What to change" not in render_text(reading.summary, None)
+    with pytest.raises(ProfileError, match="no time that they took"):
+        read_iteration(session)

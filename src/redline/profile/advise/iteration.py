@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.errors import SessionError
+from redline.errors import ProfileError, SessionError
 from redline.plain_text import shown
 from redline.profile import levels
 from redline.profile.advise.counted import (
@@ -157,7 +157,11 @@ class IterationReader:
             self._bins.add(timeline)
 
     def result(self) -> Iteration:
-        """After the last slice."""
+        """After the last slice.
+
+        Raises:
+            ProfileError: if the session holds no time in its steady state.
+        """
         counts, rows = self._steady.env_steps, self._bins.rows()
         pid = self._outline.process.pid
         middle, *extremes = (_corrected(rows, self._summary, pid, of) for of in _BOUNDS)
@@ -172,9 +176,15 @@ class IterationReader:
                 made, parts=parts, total=_total(table, counts), optimizer_us=optimizer_us
             )
 
+        likely = with_times(middle, _BOUNDS[0])
+        if not likely.total.us > 0:  # of a damaged session, or one that was ready throughout
+            raise ProfileError(
+                f"{self._session.directory} holds env steps, but no time that they took. Record "
+                "the program again"
+            )
         others = zip(extremes, _BOUNDS[1:], strict=True)
         return replace(
-            with_times(middle, _BOUNDS[0]),
+            likely,
             extremes=tuple(with_times(table, of) for table, of in others),
         )
 

@@ -62,7 +62,7 @@ def read_session(session: Session, sampled: Session | None = None) -> Reading:
 
 
 def find_iteration(reading: Reading, *beside: Callable[[int, Timeline], None]) -> Iteration | None:
-    """What an env step costs; None where nothing steps an env.
+    """What an env step costs; None where nothing steps an env, or no time is known.
 
     Args:
         reading: of the session, which is walked through once more if there is something to find.
@@ -81,7 +81,10 @@ def find_iteration(reading: Reading, *beside: Callable[[int, Timeline], None]) -
         follow(reading.outlines, reader.add, *beside)
     else:
         follow([found], lambda _, timeline: reader.add(steady.place, timeline))
-    return reader.result()
+    try:
+        return reader.result()
+    except ProfileError:
+        return None
 
 
 def render_page(reading: Reading) -> tuple[str, Iteration | None]:
