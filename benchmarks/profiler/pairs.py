@@ -68,16 +68,17 @@ def run(
         env["PYTHONPATH"] = os.pathsep.join([str(directory), env["PYTHONPATH"]])
         env["SPAN_TO"] = str(span)
     _adopt_orphans()
+    own_children = _children()
     before, began = _cpu_s(), time.perf_counter()
     done = subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True)
-    wall_s, own = time.perf_counter() - began, _cpu_s()
+    wall_s, waited_for = time.perf_counter() - began, _cpu_s()
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     inside = json.loads(span.read_text()) if clocked else {}
-    _wait_for_orphans()
+    _wait_for(_children() - own_children)
     after = _cpu_s()
     if clocked:
-        inside["inside_cpu_s"] += after - own
+        inside["inside_cpu_s"] += after - waited_for
     return {"wall_s": wall_s, "cpu_s": after - before, **inside}
 
 
@@ -88,13 +89,26 @@ def _adopt_orphans() -> None:
         raise SystemExit(f"prctl: {reason}. Run this on Linux 3.4 or later")
 
 
-def _wait_for_orphans() -> None:
-    """They end soon: what they were for has ended."""
-    while True:
+def _children() -> set[int]:
+    """Process ids of this process's children."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+            parent = path.read_text().rpartition(")")[2].split()[1]
+        except OSError:  # it ended meanwhile
+            continue
+        if int(parent) == os.getpid():
+            found.add(int(path.parent.name))
+    return found
+
+
+def _wait_for(orphans: set[int]) -> None:
+    """They end soon, as what they were for has; so do those that they leave in turn."""
+    while orphans:
+        known = _children()
+        for pid in orphans & known:
+            os.waitpid(pid, 0)
+        orphans = _children() - known
 
 
 def _cpu_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,18 @@ def test_an_unprofiled_run_is_clocked_inside_of_the_interpreter(tmp_path: Path) 
 
     assert 0.3 <= found["inside_wall_s"] <= found["wall_s"]
     assert 0.0 < found["inside_cpu_s"] <= found["cpu_s"]
+
+
+def test_what_a_program_leaves_behind_counts_and_other_children_do_not(tmp_path: Path) -> None:
+    """Its grandchild computes for 0.3 s after its parent has ended; a child of this process that
+    lives on is not waited for."""
+    spin = "import time\nwhile time.process_time() < 0.3: pass"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {spin!r}])"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as lasting:
+        found = run([sys.executable, "-c", code], tmp_path, None, clocked=True)
+        assert lasting.poll() is None
+        lasting.kill()
+    assert found["inside_cpu_s"] >= 0.3
 
 
 def test_a_program_counts_by_its_median() -> None:
