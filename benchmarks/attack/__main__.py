@@ -271,5 +271,13 @@ def main() -> int:
     return 1 if any(e.get("verdict") == FAULT for e in entries(log)) else 0
 
 
+def _once_more_with_one_thread() -> None:
+    """Linear algebra starts its threads as it is imported, and a fork would lack them."""
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    if one.items() - os.environ.items():
+        os.execve(sys.executable, sys.orig_argv, os.environ | one)
+
+
 if __name__ == "__main__":
+    _once_more_with_one_thread()
     sys.exit(main())
