@@ -114,7 +114,7 @@ def test_presets_are_listed_with_what_each_sets(capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert "cartpole (taken for CartPole)" in printed
     assert "gae_lambda=0.8" in printed
-    assert "    from: RL Baselines3 Zoo, CartPole-v1\n" in printed
+    assert "    from: RL Baselines3 Zoo, CartPole-v1, but the value's loss has half" in printed
     assert main(["presets", "dqn", "rainbow"]) == 0
     assert "on top of the environment's preset" in capsys.readouterr().out
     assert main(["presets", "dqn", "nope"]) == 2
