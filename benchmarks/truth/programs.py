@@ -5,7 +5,7 @@
 runs a program for so long without a recording, and for as many rounds with one, in turn, and prints
 one JSON object: seconds of each part in each stretch that was not recorded. All in one process,
 whose speed depends on where its code and data happen to lie. A part is busy (its CPU time is known)
-or waits (its duration is, with the time until it has a core again).
+or waits (its duration less its CPU time is, with the time until it has a core again).
 """
 
 from __future__ import annotations
@@ -458,12 +458,17 @@ LONGER = {
 _seconds: dict[str, float] = {}
 
 
+def _off_cpu() -> float:
+    """Grows while this thread does not run: a part that waits also runs, to ask for what it gets."""
+    return time.perf_counter() - time.thread_time()
+
+
 class clocked:  # noqa: N801  (used as a statement, like a function)
     """Measures a part."""
 
     def __init__(self, name: str, kind: str = BUSY) -> None:
         self._name = name
-        self._clock = time.thread_time if kind == BUSY else time.perf_counter
+        self._clock = time.thread_time if kind == BUSY else _off_cpu
 
     def __enter__(self) -> None:
         self._began = self._clock()
