@@ -166,8 +166,8 @@ def bias(pair: Pair, kind: str) -> float:
 
 def pairs_table(programs: dict[str, list[Pair]]) -> str:
     """Medians over the pairs, with their range."""
-    head = "| program | pairs | unprofiled s | cost, wall | cost, CPU | bias, wall | bias, CPU |"
-    lines = [f"{head} corrected |", "|---" * 8 + "|"]
+    head = "| program | cores | pairs | unprofiled s | cost, wall | cost, CPU | bias, wall |"
+    lines = [f"{head} bias, CPU | corrected |", "|---" * 9 + "|"]
     found: dict[str, list[float]] = {kind: [] for kind, _ in KINDS}
     for name, pairs in programs.items():
         plain = statistics.median(pair["unprofiled"]["wall_s"] for pair in pairs)
@@ -179,7 +179,8 @@ def pairs_table(programs: dict[str, list[Pair]]) -> str:
         corrected = sum(pair["full"]["corrected"] for pair in pairs)
         middle = " | ".join(cells)
         lines.append(
-            f"| {name} | {len(pairs)} | {plain:.2f} | {middle} | {corrected} of {len(pairs)} |"
+            f"| {name} | {pairs[0]['cores']} | {len(pairs)} | {plain:.2f} | {middle} | "
+            f"{corrected} of {len(pairs)} |"
         )
     lines.append("")
     for kind, label in KINDS:
@@ -213,18 +214,18 @@ def measure_pairs(options: argparse.Namespace) -> None:
             with tempfile.TemporaryDirectory() as directory:
                 run(words, Path(directory), cleanrl)
         while len(pairs) < options.pairs:
-            pairs.append(one_pair(words, len(pairs), cleanrl))
+            pairs.append(one_pair(words, len(pairs), cleanrl) | {"cores": facts["cores"]})
             shown = [f"{cost(pairs[-1], k):+.1%}, bias {bias(pairs[-1], k):+.1%}" for k, _ in KINDS]
             print(f"{name}, pair {len(pairs)}: wall {shown[0]}; CPU {shown[1]}", flush=True)
             path.write_text(json.dumps(known, indent=1) + "\n")
     measured = {name: pairs for name, pairs in known["programs"].items() if pairs}
+    for pair in (pair for pairs in measured.values() for pair in pairs):
+        pair.setdefault("cores", known["machine"]["cores"])
     table = pairs_table(measured)
-    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items())
-    cores = len(os.sched_getaffinity(0))
+    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if key != "cores")
     path.with_suffix(".md").write_text(
         f"# Full mode: cost and bias of whole programs on Python {facts['python']}\n\n"
         "```bash\npython -m benchmarks.profiler pairs --cleanrl CLEANRL\n```\n\n"
-        f"Median over the pairs (lowest to highest). The programs had {cores} "
-        f"core{'s' * (cores > 1)}.\n\n{table}\n| machine | |\n|---|---|\n{rows}\n"
+        f"Median over the pairs (lowest to highest).\n\n{table}\n| machine | |\n|---|---|\n{rows}\n"
     )
     print(table)

@@ -20,6 +20,7 @@ def pair(plain_s: float, full_s: float, taken_s: float) -> dict[str, Any]:
     return {
         "unprofiled": {**plain, **{f"inside_{name}": each for name, each in plain.items()}},
         "full": {**full, "taken_cpu_s": 3 * taken_s},
+        "cores": "2",
     }
 
 
@@ -61,6 +62,7 @@ def test_a_program_counts_by_its_median() -> None:
     table = pairs_table({"a": PAIRS, "b": [pair(10, 10, 0)]})
     assert "| +5.0% (-5.0% to +20.0%) |" in table
     assert "3 of 3" in table
+    assert "| b | 2 | 1 | 10.00 |" in table
     assert "Bias, wall: mean 2.5% (target 3%), worst 5.0% (target 6%)." in table
 
 

@@ -88,11 +88,14 @@ def test_buffers_and_vector_envs_are_paid_once_in_part() -> None:
 
 
 def test_envs_in_this_process_take_what_the_workers_worked() -> None:
-    """Of 500 us of simulation 400 are waiting, for workers that take 60 us an env step: 60 to
-    1.2 * 60 + 100 = 172 us stay, 116 in the middle. So 384 of 1,400 us go."""
+    """Of 500 us of simulation 400 are waiting, for workers that take 60 us an env step: 0.6 * 60 =
+    36 to 1.2 * 60 + 100 = 172 us stay, 104 in the middle. So 396 of 1,400 us go. Where four workers
+    have two cores, they keep the learner from its core, too: 0 to 0.2 * 900 us more go."""
     told = {**USUAL, "simulation": {"python": 100.0, "waiting": 400.0}}
-    workers = found(iteration(told, workers=4, num_envs=4, worker_busy_us=60.0))
-    assert workers["in-process"].predicted_us == pytest.approx(1400 - 384)
+    workers = found(iteration(told, workers=4, cpus=8, num_envs=4, worker_busy_us=60.0))
+    assert workers["in-process"].predicted_us == pytest.approx(1400 - 396)
+    crowded = found(iteration(told, workers=4, cpus=2, num_envs=4, worker_busy_us=60.0))
+    assert crowded["in-process"].predicted_us == pytest.approx(1400 - 396 - 90)
     assert "without SubprocVecEnv" in workers["in-process"].how
     assert "workers" not in workers
     assert "in-process" not in found(iteration(USUAL))
