@@ -459,7 +459,7 @@ _seconds: dict[str, float] = {}
 
 
 def _off_cpu() -> float:
-    """Grows while this thread does not run: a part that waits also runs, to ask for what it gets."""
+    """Grows while this thread does not run: to ask for what it waits for, it runs."""
     return time.perf_counter() - time.thread_time()
 
 
