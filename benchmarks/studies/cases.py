@@ -9,6 +9,7 @@ from pathlib import Path
 
 PYTHON = sys.executable
 PEERS = Path(__file__).parents[1] / "peers"
+COMPILED = 8  # times as many env steps: compiling ends after several iterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ def _frameworks(scale: float, cleanrl: Path | None) -> list[Case]:
         *(
             Case(
                 f"Redline {engine}",
-                redline("ppo", "CartPole-v1", steps, *one, "--accelerate", engine),
+                redline("ppo", "CartPole-v1", length * steps, *one, "--accelerate", engine),
             )
-            for engine in ("eager", "cpu", "compile")
+            for engine, length in (("eager", 1), ("cpu", 1), ("compile", COMPILED))
         ),
     ]
 
