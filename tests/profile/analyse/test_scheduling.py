@@ -109,6 +109,20 @@ def test_ready_time_is_taken_from_the_end_of_the_longest_stretch() -> None:
     assert shown[4:] == [RUNS] * len(shown[4:])
 
 
+def test_who_was_ready_within_a_wait_took_nothing_from_its_work() -> None:
+    """20 ms, of which it waited from 5 to 15. Its 10 of work were CPU time, so the 4 on the run queue
+    are the end of the wait, when it was woken and got no core. With 8 of CPU time 2 are in the work.
+    """
+    points = (0, RUNS), (5, WAITS), (15, RUNS)
+    made = scheduled(thread(*points), ticks((0, 20, 10, 4)), None)
+    assert (made.stream[0] // MS).tolist() == [0, 5, 15]
+    made = scheduled(thread(*points), ticks((0, 20, 8, 4)), None)
+    ready = State(0, 0, levels.READY)
+    shown = [made.states[number] for number in made.stream[1].tolist()]
+    lasted = np.diff(np.append(made.stream[0], 20 * MS)) // MS
+    assert sum(n for n, state in zip(lasted, shown, strict=True) if state == ready) == 2
+
+
 def test_a_thread_that_is_gone_is_left_alone() -> None:
     made = scheduled(thread((0, RUNS), (4, None)), ticks((0, 20, 2, 10)), None)
     assert {made.states[number] for number in made.stream[1].tolist()} <= {

@@ -129,7 +129,12 @@ def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:
     if len(thread.stream[0]) == 0 or len(ticks.begin_ns) == 0:
         return thread
     waits = np.array([s is not None and s.level == levels.WAITING for s in thread.states])
-    unseen = ticks.slept_ns - _waited(thread.stream, waits, ticks)
+    waited = _waited(thread.stream, waits, ticks)
+    unseen = ticks.slept_ns - waited
+    # A thread that is woken and gets no core is ready while its events still say that it waits: at
+    # work it had no core for no longer than it took more time than CPU time.
+    without_core = np.maximum(ticks.end_ns - ticks.begin_ns - waited - ticks.ran_ns, 0)
+    ticks = replace(ticks, ready_ns=np.minimum(ticks.ready_ns, without_core))
     throughout = ticks.ran_ns <= ASLEEP_SHARE * (ticks.end_ns - ticks.begin_ns)
     unseen[~throughout & _is_blind(blind, ticks)] = 0
     chosen = (ticks.ready_ns >= SHORTEST_READY_NS) | (unseen >= SHORTEST_SLEEP_NS)
