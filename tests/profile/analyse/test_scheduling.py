@@ -110,8 +110,8 @@ def test_ready_time_is_taken_from_the_end_of_the_longest_stretch() -> None:
 
 
 def test_who_was_ready_within_a_wait_took_nothing_from_its_work() -> None:
-    """20 ms, of which it waited from 5 to 15. Its 10 of work were CPU time, so the 4 on the run queue
-    are the end of the wait, when it was woken and got no core. With 8 of CPU time 2 are in the work.
+    """20 ms, of which it waited from 5 to 15. Its 10 of work were CPU time: the 4 on the run queue
+    are the end of the wait, when it was woken and got no core. Of 8 of CPU time 2 are in the work.
     """
     points = (0, RUNS), (5, WAITS), (15, RUNS)
     made = scheduled(thread(*points), ticks((0, 20, 10, 4)), None)
