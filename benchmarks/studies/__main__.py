@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe
+from benchmarks.machine import as_markdown, describe
 from benchmarks.studies.cases import STUDIES, Case
 from benchmarks.studies.findings import Row, findings
 from benchmarks.third_party import environment
@@ -40,6 +40,10 @@ from redline.profile.runner import run_profiled
 RESULTS = Path(__file__).parents[1] / "results" / "studies"
 IDLE = ("waiting", "ready")
 SMALL = 0.02  # of an env step: parts below it are drawn together
+OFTEN = (
+    *("simulation", "inference", "collection", "replay", "forward", "backpropagation"),
+    *("learning", "zero_grad", "checkpoint", "other"),
+)
 
 
 def measure(case: Case, cleanrl: Path | None) -> Row:
@@ -127,7 +131,8 @@ def draw(name: str, rows: list[Row], path: Path) -> None:
         for key in [*large, "rest"]:
             us = np.array([_part(row, key, large) for row in rows])
             scale = np.array([100 / row["us"] if place else 1.0 for row in rows])
-            axes.barh([row["label"] for row in rows], us * scale, left=left, label=key)
+            labels = [row["label"] for row in rows]
+            axes.barh(labels, us * scale, left=left, label=key, color=_color(key))
             left += us * scale
         axes.set_xlabel(title)
         axes.invert_yaxis() if place == 0 else None
@@ -135,6 +140,13 @@ def draw(name: str, rows: list[Row], path: Path) -> None:
     figure.axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     figure.suptitle(f"Where an env step's time goes: {name}")
     figure.savefig(path, dpi=110)
+
+
+def _color(operation: str) -> str | None:
+    """The same in every figure; None, which takes the next of the cycle, for a rare one."""
+    if operation == "rest":
+        return "0.8"
+    return f"C{OFTEN.index(operation)}" if operation in OFTEN else None
 
 
 def _part(row: dict[str, Any], key: str, large: list[str]) -> float:
@@ -176,7 +188,8 @@ def main() -> None:
         rows = [known[each.label] for each in cases if each.label in known]
         content = {"machine": describe(), "scale": options.scale, "cases": rows}
         path.write_text(json.dumps(content, indent=1) + "\n")
-    path.with_suffix(".md").write_text(table(options.name, rows))
+    page = f"{table(options.name, rows)}\nOne thread for each program.\n\n{as_markdown()}"
+    path.with_suffix(".md").write_text(page)
     draw(options.name, rows, path.with_suffix(".png"))
     print(table(options.name, rows))
 

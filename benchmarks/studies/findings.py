@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any, NamedTuple
 
 CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
+PUBLISHED_SIMULATORS = ("Ant", "HalfCheetah", "Hopper", "Pong, ALE")
 Row = dict[str, Any]  # of one case: see `benchmarks.studies.__main__.measure`
 
 
@@ -93,11 +93,14 @@ def _algorithms(rows: list[Row]) -> list[Finding]:
 def _simulators(rows: list[Row]) -> list[Finding]:
     shares = {row["label"]: _share(row, "simulation") for row in rows}
     shown = ", ".join(f"{label} {100 * share:.0f}%" for label, share in shares.items())
+    published = [label for label in PUBLISHED_SIMULATORS if label in shares]
+    less = [label for label in published if shares[label] < 0.38]
+    but = f"confirmed, but not for {', '.join(less)}"
     return [
         Finding(
             "simulation takes 38 to 74% of PPO: Ant 47, HalfCheetah 38, Hopper 47, Pong 74",
             shown,
-            _verdict(statistics.median(shares.values()) >= 0.38),
+            but if 0 < len(less) < len(published) else _verdict(not less),
         ),
         _gpu(rows),
     ]
