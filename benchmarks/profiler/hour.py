@@ -94,8 +94,8 @@ def _write(found: dict[str, Any]) -> None:
         f"# {found['what']}: a session of {found['seconds'] / 60:.0f} minutes",
         "",
         f"Mode `{found['mode']}`, processes: {found['processes']}, {found['events']:,} rows, "
-        f"{megabytes:,.0f} MB on disk; {found['cpu_s']:,.0f} s of CPU time were recorded, beside "
-        f"other programs: {megabytes / found['cpu_s']:.2f} MB a second of CPU time.",
+        f"{megabytes:,.0f} MB on disk; {found['cpu_s']:,.0f} s of CPU time were recorded: "
+        f"{megabytes / found['cpu_s']:.2f} MB a second of CPU time.",
         "",
         "| command | wall, s | CPU, s | peak of resident memory, MB |",
         "|---|---|---|---|",
