@@ -10,6 +10,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from redline import profile
 from redline.errors import ConfigError, ProfileError, ProfilerConflictError, SessionError
 from redline.profile import layout
-from redline.profile.analyse.summary import summarize
+from redline.profile.analyse.summary import all_problems, summarize
 from redline.profile.commands import main
 from redline.profile.reader import open_session
 from redline.profile.record.files import create_session
@@ -374,3 +375,19 @@ subprocess.run([sys.executable, "-c", inner], check=True)
 """
     )
     assert len(open_session(profiled.session).processes) == 3
+
+
+def test_a_problem_of_many_processes_is_one_line() -> None:
+    """Workers that are killed with their program have the same one; four are named."""
+    processes = [
+        SimpleNamespace(name=f"worker-{i}", pid=10 + i, problems=["it was killed"])
+        for i in range(6)
+    ]
+    processes.append(SimpleNamespace(name="learner", pid=9, problems=["a file is cut short"]))
+    session: Any = SimpleNamespace(processes=processes, problems=["its seal is missing"])
+    assert all_problems(session) == [
+        "its seal is missing",
+        "worker-0 (pid 10), worker-1 (pid 11), worker-2 (pid 12), worker-3 (pid 13) and 2 more: "
+        "it was killed",
+        "learner (pid 9): a file is cut short",
+    ]

@@ -187,7 +187,9 @@ def _read_process(directory: Path) -> Process | None:
         return None
     names = read_names(directory, problems)
     if end is None:
-        problems.append("it did not end by itself: killed, crashed, or still running")
+        problems.append(
+            "it did not end by itself: killed, as daemonic workers are, crashed, or still running"
+        )
     elif has_numbers(end, "write_errno") and end["write_errno"]:
         reason = os.strerror(min(end["write_errno"], 4095))
         problems.append(f"not all of it could be written: {reason}")

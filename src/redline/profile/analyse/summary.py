@@ -55,6 +55,7 @@ from redline.profile.marks import OTHER
 from redline.profile.reader import Process, Session, open_session
 
 MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
+NAMED_PROCESSES = 4  # of those with the same problem
 Charge = dict[tuple[str, str], tuple[int, str]]  # (phase, operation): callbacks, marked operation
 
 __all__ = [
@@ -337,12 +338,18 @@ def _summary(
 
 
 def all_problems(session: Session) -> list[str]:
-    """What was wrong with the files that were read so far, each with its process."""
-    return session.problems + [
-        f"{process.name} (pid {process.pid}): {problem}"
-        for process in session.processes
-        for problem in process.problems
-    ]
+    """What was wrong with the files that were read so far, and in which processes."""
+    found: dict[str, list[str]] = {}
+    for process in session.processes:
+        for problem in process.problems:
+            found.setdefault(problem, []).append(f"{process.name} (pid {process.pid})")
+    return session.problems + [f"{_some(names)}: {problem}" for problem, names in found.items()]
+
+
+def _some(names: list[str]) -> str:
+    """The first few by name."""
+    more = len(names) - NAMED_PROCESSES
+    return ", ".join(names[:NAMED_PROCESSES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _overhead(session: Session, sums: list[_ProcessSums]) -> tuple[list[Estimate], list[Costs]]:
