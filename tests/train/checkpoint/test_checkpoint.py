@@ -148,7 +148,7 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(TREES)
 def test_any_tree_survives_json(tree: Any) -> None:
     plain, arrays = encode_tree(tree)
