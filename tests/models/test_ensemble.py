@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from redline.errors import ConfigError, UnknownNameError
 from redline.models import EnsembleMLP
@@ -111,6 +113,23 @@ def test_members_start_as_linear_layers_do_and_differ() -> None:
     assert not torch.equal(weight[0], weight[1])
     correlation = torch.corrcoef(weight.flatten(1))[0, 1]
     assert abs(correlation.item()) < 0.05
+
+
+def test_all_weights_are_there_before_the_first_is_drawn() -> None:
+    """So sizes that do not fit are refused before minutes go into random numbers."""
+    made: list[str] = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            made.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Noted():
+        EnsembleMLP(2, [3, 4, 1])
+    made = [name for name in made if name in ("empty", "uniform_")]
+    assert made == ["empty"] * 4 + ["uniform_"] * 4
 
 
 def test_dropout_acts_in_training_and_not_in_evaluation() -> None:

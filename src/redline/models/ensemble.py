@@ -51,13 +51,15 @@ class EnsembleMLP(nn.Module):
         self.biases = nn.ParameterList()
         self.norm_weights = nn.ParameterList()
         self.norm_biases = nn.ParameterList()
+        # All of them before the first is filled: sizes that do not fit are then refused at once.
         for fan_in, fan_out in pairwise(sizes):
+            self.weights.append(nn.Parameter(torch.empty(num_members, fan_in, fan_out)))
+            self.biases.append(nn.Parameter(torch.empty(num_members, 1, fan_out)))
+        for weight, bias in zip(self.weights, self.biases, strict=True):
             # `nn.Linear`'s own start, so that an ensemble learns as separate networks would.
-            bound = fan_in**-0.5
-            weight = torch.empty(num_members, fan_in, fan_out).uniform_(-bound, bound)
-            bias = torch.empty(num_members, 1, fan_out).uniform_(-bound, bound)
-            self.weights.append(nn.Parameter(weight))
-            self.biases.append(nn.Parameter(bias))
+            bound = weight.shape[1] ** -0.5
+            nn.init.uniform_(weight, -bound, bound)
+            nn.init.uniform_(bias, -bound, bound)
         for width in sizes[1:-1] if layer_norm else ():
             self.norm_weights.append(nn.Parameter(torch.ones(num_members, 1, width)))
             self.norm_biases.append(nn.Parameter(torch.zeros(num_members, 1, width)))

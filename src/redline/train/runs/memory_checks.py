@@ -176,8 +176,13 @@ _MADE: dict[str, _Made] = {
 
 def size_settings(config: RunConfig, env: VecEnv) -> str:
     """What the networks' sizes follow from, for a message."""
+    critics = "".join(
+        f"{name}={getattr(config.algo, name)}, "
+        for name in ("num_critics", "critic_hidden_sizes")
+        if hasattr(config.algo, name)
+    )
     return (
-        f"hidden_sizes={config.policy.hidden_sizes}, core_size={config.policy.core_size}, "
+        f"hidden_sizes={config.policy.hidden_sizes}, core_size={config.policy.core_size}, {critics}"
         f"observations {_short(env.observation_space)} and actions {_short(env.action_space)}"
     )
 
