@@ -391,3 +391,12 @@ def test_a_problem_of_many_processes_is_one_line() -> None:
         "it was killed",
         "learner (pid 9): a file is cut short",
     ]
+
+
+def test_a_mistaken_argument_shows_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["advise", "a", "\x1b[2J", "b"], ["report", "a", "--\x1b[2J"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        said = capsys.readouterr().err
+        assert "\x1b" not in said
+        assert "\\x1b[2J" in said

@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from redline.errors import ConfigError, ProfileError, RedlineError, UnknownNameError
 from redline.plain_text import printable
@@ -45,6 +45,14 @@ __all__ = [
 ]
 
 
+class Parser(argparse.ArgumentParser):
+    """What it says of a mistaken argument shows no escape sequence of it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print and exit with 2."""
+        super().error(printable(message))
+
+
 def profile_main(argv: Sequence[str]) -> int:
     """`redline profile`: run a command and record it; returns the command's status."""
     from redline.profile.runner import run_profiled
@@ -65,7 +73,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _profile_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline profile",
         usage="redline profile [options] -- python program.py [arguments]",
         description="Record where the time of a program, and of the Python processes it starts, "
@@ -110,7 +118,7 @@ def report_main(argv: Sequence[str]) -> int:
 
 
 def _report_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline report",
         description="Where the time went. Prints text where no option asks for something else.",
     )
@@ -183,9 +191,7 @@ def _print_reports(kind: str, readings: list[Reading]) -> None:
 
 def inspect_main(argv: Sequence[str]) -> int:
     """`redline inspect-session`: what a session directory holds; the last line is JSON."""
-    parser = argparse.ArgumentParser(
-        prog="redline inspect-session", description="What a session directory holds."
-    )
+    parser = Parser(prog="redline inspect-session", description="What a session directory holds.")
     parser.add_argument("directory", metavar="DIR", help="session directory")
     arguments = parser.parse_args(list(argv))
     from redline.profile.reader import Source, open_session
@@ -223,7 +229,7 @@ def inspect_main(argv: Sequence[str]) -> int:
 
 def sessions_main(argv: Sequence[str]) -> int:
     """`redline sessions`: the sessions in some folders, each in a line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline sessions",
         description="The profile sessions in folders and below, the oldest first.",
     )
@@ -248,7 +254,7 @@ def sessions_main(argv: Sequence[str]) -> int:
 
 def merge_main(argv: Sequence[str]) -> int:
     """`redline merge-sessions`: one session out of several of the same machine."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline merge-sessions",
         description="Write one session that holds the processes of several, which were recorded "
         "on one machine without a restart in between. They stay as they are.",
@@ -265,7 +271,7 @@ def merge_main(argv: Sequence[str]) -> int:
 
 def trace_main(argv: Sequence[str]) -> int:
     """`redline trace`: a file for ui.perfetto.dev or speedscope.app."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline trace",
         description="Write a file that opens in ui.perfetto.dev or speedscope.app.",
     )
@@ -303,7 +309,7 @@ def trace_main(argv: Sequence[str]) -> int:
 
 def diff_main(argv: Sequence[str]) -> int:
     """`redline diff`: what got slower between two sessions."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline diff",
         description="Compare two sessions, the largest change first: per env step, or per "
         "profile.step(), with intervals; then the seconds of the whole sessions.",
@@ -331,7 +337,7 @@ def diff_main(argv: Sequence[str]) -> int:
 
 def advise_main(argv: Sequence[str]) -> int:
     """`redline advise`: what to change, and what it would gain; or whether it did."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redline advise",
         description="What holds a program back, what to change, and the time per env step that is "
         "predicted then.",
