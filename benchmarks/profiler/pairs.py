@@ -219,8 +219,6 @@ def measure_pairs(options: argparse.Namespace) -> None:
             print(f"{name}, pair {len(pairs)}: wall {shown[0]}; CPU {shown[1]}", flush=True)
             path.write_text(json.dumps(known, indent=1) + "\n")
     measured = {name: pairs for name, pairs in known["programs"].items() if pairs}
-    for pair in (pair for pairs in measured.values() for pair in pairs):
-        pair.setdefault("cores", known["machine"]["cores"])
     table = pairs_table(measured)
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if key != "cores")
     path.with_suffix(".md").write_text(

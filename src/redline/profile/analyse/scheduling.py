@@ -9,8 +9,9 @@ follow, at that resolution:
   was off, for the disk, or in light mode.
 
 The first is taken from the longest stretches between events: what is interrupted for milliseconds
-takes milliseconds. So is the second while native calls are observed. While they are not, any
-stretch may hold a wait, and only looks between which the thread slept throughout say so.
+takes milliseconds; but no more of it than work took beyond CPU time. So is the second while native
+calls are observed. While they are not, any stretch may hold a wait, and only looks between which
+the thread slept throughout say so.
 """
 
 from __future__ import annotations
