@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "truth"
 TOLERANCE = 0.06
 IDLE = ("waiting", "ready")
+COLUMNS = ("true_s", "raw_s", "corrected_s", "ci_low_s", "ci_high_s")
 
 
 def build_stub(python: str, directory: Path) -> None:
@@ -70,44 +71,62 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
             and (cell["level"] in IDLE) == (kind == WAITS)
         ]
         first, *_, last = unprofiled = [stretch[part] for stretch in truth["unprofiled"]]
-        true_s = sum(unprofiled)
-        corrected_s = sum(cell["corrected_s"] for cell in cells)
-        low_s, high_s = (sum(cell.get(k, 0) for cell in cells) for k in ("ci_low_s", "ci_high_s"))
-        error = corrected_s / true_s - 1
+        sums = {k: sum(cell[k] or 0.0 for cell in cells) for k in COLUMNS if k != "true_s"}
         rows.append(
             {
                 "program": name,
                 "part": part,
                 "kind": kind,
-                "true_s": true_s,
-                "raw_s": sum(cell["raw_s"] for cell in cells),
-                "corrected_s": corrected_s,
-                "ci_low_s": low_s,
-                "ci_high_s": high_s,
-                "error": error,
+                "true_s": sum(unprofiled),
+                **sums,
                 "drift": last / first - 1,
-                "inside": abs(error) <= TOLERANCE or low_s <= true_s <= high_s,
                 "corrected": overhead["corrected"],
             }
         )
     return rows
 
 
-def measure(
-    python: str, name: str, seconds: float, stubs: Path, tries: int = 3
-) -> list[dict[str, Any]]:
-    """Unprofiled and profiled in turn, of equal work.
+def pooled(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each part, of the means over several processes."""
+    rows = []
+    for same in zip(*runs, strict=True):
+        mean = {key: statistics.mean(row[key] for row in same) for key in COLUMNS}
+        error = mean["corrected_s"] / mean["true_s"] - 1
+        rows.append(
+            {
+                **same[0],
+                **mean,
+                "drift": max((row["drift"] for row in same), key=abs),
+                "corrected": all(row["corrected"] for row in same),
+                "error": error,
+                "errors": [row["corrected_s"] / row["true_s"] - 1 for row in same],
+                "inside": abs(error) <= TOLERANCE
+                or mean["ci_low_s"] <= mean["true_s"] <= mean["ci_high_s"],
+            }
+        )
+    return rows
 
-    A time is known only as well as the first and the last stretch agree. So the program is measured
-    again, a few times at most, while they differ by more than the tolerance; the steadiest counts.
+
+def measure(
+    python: str, name: str, seconds: float, stubs: Path, processes: int, tries: int
+) -> list[dict[str, Any]]:
+    """Unprofiled and profiled in turn, of equal work, in several processes.
+
+    A process is as fast as its memory happens to lie, and a time is known only as well as the first
+    and the last stretch agree. So several are run, one after the other, and more, up to so many
+    tries, while one of them drifts by more than the tolerance; the steadiest count.
     """
     found: list[list[dict[str, Any]]] = []
-    while len(found) < tries and not (found and drift(found[-1]) <= TOLERANCE):
+    while len(found) < processes + tries and not _are_steady(found, processes):
         with tempfile.TemporaryDirectory() as directory:
             session = Path(directory) / "session"
             truth = run(python, name, seconds, stubs, session)
             found.append(compare(name, truth, reported(python, session)))
-    return min(found, key=drift)
+    return pooled(sorted(found, key=drift)[:processes])
+
+
+def _are_steady(found: list[list[dict[str, Any]]], processes: int) -> bool:
+    return sum(drift(rows) <= TOLERANCE for rows in found) >= processes
 
 
 def drift(rows: list[dict[str, Any]]) -> float:
@@ -138,12 +157,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def recorded(path: Path, seconds: float, fresh: bool) -> list[dict[str, Any]]:
-    """Rows measured before, of runs as long as these."""
+def recorded(path: Path, head: dict[str, Any], fresh: bool) -> list[dict[str, Any]]:
+    """Rows measured before in the same way."""
     if fresh or not path.exists():
         return []
     known = json.loads(path.read_text())
-    return known["rows"] if known["seconds"] == seconds else []
+    return known["rows"] if head.items() <= known.items() else []
 
 
 def line(row: dict[str, Any]) -> str:
@@ -160,21 +179,27 @@ def measure_version(python: str, options: argparse.Namespace) -> None:
     code = "import platform; print(platform.python_version())"
     version = subprocess.check_output([python, "-c", code], text=True).strip()
     path = options.out / f"{'.'.join(version.split('.')[:2])}.json"
-    found = recorded(path, options.seconds, options.fresh)
+    head = {"seconds": options.seconds, "processes": options.processes}
+    found = recorded(path, head, options.fresh)
     with tempfile.TemporaryDirectory() as stubs:
         build_stub(python, Path(stubs))
         for name in options.only:
-            rows = measure(python, name, options.seconds, Path(stubs), options.tries)
+            rows = measure(
+                python, name, options.seconds, Path(stubs), options.processes, options.tries
+            )
             for row in rows:
                 print(f"{version} {line(row)}", flush=True)
             found = [row for row in found if row["program"] != name] + rows
             found.sort(key=lambda row: list(PROGRAMS).index(row["program"]))
             facts = {**describe(), "python": version}
-            content = {"machine": facts, "seconds": options.seconds, "rows": found}
+            content = {"machine": facts, **head, "rows": found}
             path.write_text(json.dumps(content, indent=1) + "\n")
-    head = f"# Programs of known time on Python {version}\n\n"
-    words = f"```bash\npython -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
-    path.with_suffix(".md").write_text(head + words + table(found))
+    words = (
+        f"# Programs of known time on Python {version}\n\n```bash\n"
+        f"python -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
+        f"Each row is the mean of {options.processes} processes.\n\n"
+    )
+    path.with_suffix(".md").write_text(words + table(found))
     print(table(found))
 
 
@@ -184,9 +209,8 @@ def main() -> None:
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--only", nargs="+", choices=sorted(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--seconds", type=float, default=4.0, help="of the unprofiled stretches")
-    parser.add_argument(
-        "--tries", type=int, default=3, help="of a program while the machine drifts"
-    )
+    parser.add_argument("--processes", type=int, default=3, help="whose mean a row is")
+    parser.add_argument("--tries", type=int, default=2, help="more of them while some drift")
     parser.add_argument("--fresh", action="store_true", help="forget what was recorded before")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

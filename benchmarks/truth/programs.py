@@ -455,6 +455,8 @@ LONGER = {
     "threads": 2,
 }
 
+TURNS = 4  # stretches that are recorded
+
 _seconds: dict[str, float] = {}
 
 
@@ -513,7 +515,7 @@ def taken(parts: list[Part], rounds: int) -> dict[str, float]:
 
 
 def in_turn(parts: list[Part], rounds: int, session: str) -> tuple[list[dict[str, float]], int]:
-    """Unprofiled 1, profiled 2, unprofiled 2, profiled 2, unprofiled 1: what drifts cancels.
+    """Unprofiled 1, profiled 2, unprofiled 2, profiled 2, ..., unprofiled 1: what drifts cancels.
 
     Args:
         parts: of the program.
@@ -523,16 +525,17 @@ def in_turn(parts: list[Part], rounds: int, session: str) -> tuple[list[dict[str
     Returns:
         What each unprofiled stretch took, by part, and how many rounds of each kind there were.
     """
-    each = max(rounds // 4, 1)
+    each = max(rounds // (2 * TURNS), 1)
     found = [taken(parts, each)]
     with profile.session(session) as recorder:
-        taken(parts, 2 * each)
-        recorder._end_window()
-        found.append(taken(parts, 2 * each))
-        recorder._begin_window()
-        taken(parts, 2 * each)
+        for turn in range(TURNS):
+            if turn:
+                recorder._end_window()
+                found.append(taken(parts, 2 * each))
+                recorder._begin_window()
+            taken(parts, 2 * each)
     found.append(taken(parts, each))
-    return found, 4 * each
+    return found, 2 * TURNS * each
 
 
 def main() -> None:
