@@ -17,7 +17,7 @@ from setuptools import Extension, setup
 CSRC = "src/redline/profile/csrc"
 NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters")
 NATIVE += ("generators", "classes")
-SWEEP = ("sweep", "decode", "batches", "ticks", "calls")
+SWEEP = ("sweep", "decode", "batches", "rows", "ticks", "calls")
 INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"
 # Where the tensor library's threads are looked for; other systems have no such library.

@@ -34,7 +34,15 @@ from redline.profile.read.notes import (
     read_notes,
 )
 from redline.profile.read.regular import read_whole, regular_size
-from redline.profile.read.shards import PIECE_ROWS, Rows, Shard, Source, read_rows, read_shard
+from redline.profile.read.shards import (
+    PIECE_ROWS,
+    Rows,
+    Shard,
+    ShardClock,
+    Source,
+    read_rows,
+    read_shard,
+)
 from redline.profile.seal import broken_seals
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
@@ -50,6 +58,7 @@ __all__ = [
     "Rows",
     "Session",
     "Shard",
+    "ShardClock",
     "Source",
     "open_session",
     "printable",

@@ -9,13 +9,14 @@ program used. On another machine than the session's they say little: `advise` th
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from typing import Any
+
+from redline.profile.cores import usable_cores
 
 WIDTHS = (64, 256)
 REPEATS, ROUNDS = 5, 2
@@ -67,16 +68,10 @@ def measure_rates(threads: int = 0) -> Rates | None:
     before = int(torch.get_num_threads())
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.set_num_threads(min(threads, _cores()) or before)
+            torch.set_num_threads(min(threads, usable_cores()) or before)
             return _measure(torch)
     finally:
         torch.set_num_threads(before)
-
-
-def _cores() -> int:
-    """That this process may use."""
-    find = getattr(os, "sched_getaffinity", None)
-    return len(find(0)) if find is not None else os.cpu_count() or 1
 
 
 def _measure(torch: Any) -> Rates:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.errors import ProfileError
 from redline.profile import layout
+from redline.profile.read.extension import sweep_extension
 from redline.profile.reader import Process, Rows, Shard, Source
 
 Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
@@ -142,7 +142,7 @@ class Cursor:
         """
         deltas, codes = self._gather(until_ns)
         since_ns, before = self._last_ns, self._state
-        raw = _sweep().decode(
+        raw = sweep_extension().decode(
             deltas, codes, *self._process.name_tables, self._carry, from_ns, until_ns
         )
         done = raw["rows"]
@@ -176,17 +176,6 @@ class Cursor:
             self._read += 1
             parts.append(next(self._pieces))
         return np.concatenate([d for d, _ in parts]), np.concatenate([c for _, c in parts])
-
-
-def _sweep() -> Any:
-    try:
-        from redline.profile import _sweep as extension
-    except ImportError as error:
-        raise ProfileError(
-            "the C extension redline.profile._sweep was not built, so no session can be analysed. "
-            "Install a C compiler and run `pip install --force-reinstall redline`"
-        ) from error
-    return extension
 
 
 def decode(process: Process, shard: Shard) -> Decoded:

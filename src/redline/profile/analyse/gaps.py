@@ -89,11 +89,25 @@ class Gaps:
         """
         if not self.is_named:
             return thread
-        times, own = thread.stream[0], thread.stream[1].copy()
-        kinds = _kinds(self.process, thread)[own]
+        times, own = thread.stream
+        if len(own) == 0:
+            return thread
+        every = _kinds(self.process, thread)[own]
+        # Of the states few differ in kind from the one before: native calls come and go in between.
+        runs = np.flatnonzero(np.append(True, every[1:] != every[:-1]))
+        named = self._names_of(every[runs], begin_ns)
+        lengths = np.diff(runs, append=len(own))
+        names = np.repeat(named, lengths)
+        if self.first_ns > times[0]:
+            before = (every == GAP) & (names > 0) & (times < self.first_ns)
+            names[before] = _ids(self.process)[STARTUP]
+        return _renamed(thread, names)
+
+    def _names_of(self, kinds: NDArray[np.int8], begin_ns: int) -> NDArray[np.uint32]:
+        """[N] id of the new name of each run of states of one kind, 0: as it is."""
         before, after, decides = self._around(kinds, begin_ns)
         numbers = _ids(self.process)
-        named = np.zeros(len(own), np.uint32)  # id of the new name, 0: as it is
+        named = np.zeros(len(kinds), np.uint32)
         gap, module = (kinds == GAP) & (after != NOTHING), (kinds == WITHOUT) | (kinds == WITH)
         if not any(edge.steps for edge in self.edges):
             decides, module = np.where(after == WITHOUT, STEP, UPDATE), np.zeros_like(module)
@@ -106,8 +120,7 @@ class Gaps:
         learns = (before == UPDATE) | (~collects & (decides == UPDATE))
         named[gap] = numbers[COLLECTION]
         named[gap & learns] = numbers[LEARNING]
-        named[gap & (times < self.first_ns)] = numbers[STARTUP]
-        return _renamed(thread, own, named)
+        return named
 
     def _around(
         self, kinds: NDArray[np.int8], begin_ns: int
@@ -138,22 +151,28 @@ def _after(kinds: NDArray[np.int8], tells: NDArray[np.bool_], later: int) -> NDA
     return np.repeat(np.concatenate([kinds[places], np.array([later], np.int8)]), lasting)
 
 
-def _renamed(thread: Decoded, own: NDArray[np.uint32], named: NDArray[np.uint32]) -> Decoded:
-    """The thread with other operations in some places, and states that hold them."""
+def _renamed(thread: Decoded, names: NDArray[np.uint32]) -> Decoded:
+    """The thread with other operations in some places, and states that hold them.
+
+    Args:
+        thread: to rename in.
+        names: [N] id of each place's new name, 0: as it is.
+    """
+    times, own = thread.stream
     states: list[State | None] = list(thread.states)
-    chosen = np.flatnonzero(named)
-    every = np.flatnonzero(np.bincount(named[chosen]))
-    place_of = np.zeros(int(every[-1]) + 1 if len(every) else 0, np.int64)
-    place_of[every] = np.arange(len(every))
-    keys = own[chosen].astype(np.int64) * len(every) + place_of[named[chosen]]
-    shown = np.arange(len(states) * len(every), dtype=np.uint32) // max(len(every), 1)
-    for key in np.flatnonzero(np.bincount(keys)).tolist():
-        state = states[key // len(every)]
-        if state is not None:
+    used = np.flatnonzero(np.bincount(names))
+    place_of = np.zeros(int(used[-1]) + 1, np.uint32)
+    place_of[used] = np.arange(len(used))
+    keys = own * np.uint32(len(used)) + place_of[names]
+    occurs = np.zeros(len(states) * len(used), bool)
+    occurs[keys] = True
+    shown = np.arange(len(occurs), dtype=np.uint32) // np.uint32(len(used))
+    for key in np.flatnonzero(occurs).tolist():
+        state, name = states[key // len(used)], int(used[key % len(used)])
+        if state is not None and name:
             shown[key] = len(states)
-            states.append(State(int(every[key % len(every)]), state.marked, state.level))
-    own[chosen] = shown[keys]
-    return replace(thread, states=states, stream=(thread.stream[0], own))
+            states.append(State(name, state.marked, state.level))
+    return replace(thread, states=states, stream=(times, shown[keys]))
 
 
 def gaps_of(process: Process, slices: Iterable[Decoded]) -> Gaps:

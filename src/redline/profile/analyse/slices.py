@@ -22,16 +22,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile import layout
 from redline.profile.analyse import timeline as timelines
 from redline.profile.analyse.blocked import SilenceSeeker, Wait
-from redline.profile.analyse.decoded import FOREVER, State, Stream, row_times
+from redline.profile.analyse.decoded import FOREVER, State, Stream
 from redline.profile.analyse.gaps import Gaps, GapSeeker
 from redline.profile.analyse.scheduling import Ticks
 from redline.profile.analyse.timeline import Follower, Timeline, assemble, end_of
-from redline.profile.reader import PIECE_ROWS, Process
+from redline.profile.reader import PIECE_ROWS, Process, ShardClock
 
-SLICE_ROWS = 1 << 19  # of all processes together: some 150 bytes each while they are analysed
+SLICE_ROWS = 1 << 18  # of all processes together: some 150 bytes each while they are analysed
 
 __all__ = ["SLICE_ROWS", "Outline", "Step", "follow", "outline", "slices_of"]
 
@@ -137,12 +136,10 @@ def _begins(process: Process) -> list[NDArray[np.int64]]:
     """Per shard when each of its pieces begins, ns since the process's base."""
     found: list[NDArray[np.int64]] = []
     for source in process.sources:
-        now, begins = 0, list[int]()
+        clock, begins = ShardClock(), list[int]()
         for rows in source.pieces():
-            times = row_times(rows, now)
-            timed = int(np.argmax((rows[1] < layout.CODE_ANCHOR) | (rows[1] >= layout.CODE_BEAT)))
-            begins.append(int(times[timed]))
-            now = int(times[-1])
+            clock.follow(rows)
+            begins.append(clock.first_ns)
         if source.problem is not None:
             process.note(f"{source.path.name}: {source.problem}")
         found.append(np.array(begins, np.int64))

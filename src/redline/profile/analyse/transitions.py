@@ -106,17 +106,16 @@ def begins_of(process: Process, operation: str | None) -> NDArray[np.bool_]:
 
 def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     """{(operation, level): how often Python went there}; a thread begins in Python."""
-    python = levels.PYTHON
-    level = np.array([python if s is None else s.level for s in thread.states], np.int64)
-    operation = np.array([0 if s is None else s.operation for s in thread.states], np.int64)
-    states = thread.stream[1]
-    first = python if thread.before is None else thread.before.level
-    before = np.concatenate([[first], level[states][:-1]]) if len(states) else states
-    into = states[(before == python) & (level[states] != python)]
+    is_python = np.array([s is None or s.level == levels.PYTHON for s in thread.states])
+    first = thread.before is None or thread.before.level == levels.PYTHON
+    numbers = thread.stream[1]
+    in_python = is_python[numbers]
+    into = numbers[np.append(first, in_python)[:-1] & ~in_python]
     counts: dict[tuple[int, int], int] = defaultdict(int)
-    for state, count in enumerate(np.bincount(into, minlength=1).tolist()):
-        if count:
-            counts[int(operation[state]), int(level[state])] += count
+    for number, count in enumerate(np.bincount(into, minlength=1).tolist()):
+        state = thread.states[number]
+        if count and state is not None:
+            counts[state.operation, state.level] += count
     return counts
 
 

@@ -501,6 +501,7 @@ PyMODINIT_FUNC PyInit__sweep(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddFunctions(module, rl_decode_methods) < 0 ||
         PyModule_AddFunctions(module, rl_batch_methods) < 0 ||
+        PyModule_AddFunctions(module, rl_row_methods) < 0 ||
         PyModule_AddFunctions(module, rl_tick_methods) < 0 ||
         PyModule_AddFunctions(module, rl_call_methods) < 0) {
         Py_XDECREF(module);

@@ -8,6 +8,7 @@
 
 extern PyMethodDef rl_decode_methods[];
 extern PyMethodDef rl_batch_methods[];
+extern PyMethodDef rl_row_methods[];
 extern PyMethodDef rl_tick_methods[];
 extern PyMethodDef rl_call_methods[];
 

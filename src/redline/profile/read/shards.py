@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from redline.plain_text import shortened
 from redline.profile import layout
+from redline.profile.read.extension import sweep_extension
 from redline.profile.read.framing import framed_batches, library_batches, pyarrow
 
 PIECE_ROWS = 1 << 15  # of a shard, read at once
 
-__all__ = ["PIECE_ROWS", "Rows", "Shard", "Source", "read_rows", "read_shard"]
+__all__ = ["PIECE_ROWS", "Rows", "Shard", "ShardClock", "Source", "read_rows", "read_shard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class Source:
         Args:
             piece_rows: in each, about.
         """
-        sound, rows = _Sound(), 0
+        clock, rows = ShardClock(), 0
         for deltas, codes in _regrouped(self.batches(), piece_rows):
-            good = sound.rows(deltas, codes)
+            good = clock.follow((deltas, codes))
             rows += good
             if good:
                 yield deltas[:good], codes[:good]
@@ -137,35 +138,30 @@ def _last_timed(codes: NDArray[np.uint16]) -> int:
     return at
 
 
-class _Sound:
-    """Up to where the absolute times of a shard can be, piece by piece.
+class ShardClock:
+    """Follows the times of a shard, piece by piece, up to where they can be.
 
-    Each must come in two rows, and be no earlier than the one before and what passed since.
+    Each absolute time must come in two rows, and be no earlier than the one before and what passed
+    since.
+
+    Attributes:
+        first_ns: time of the first row of the last piece that has one, ns since the process's base.
+        now_ns: time at the end of the last piece.
     """
 
     def __init__(self) -> None:
-        self._earliest: int | None = None  # of the next absolute time
+        self.first_ns = self.now_ns = 0
+        self._is_anchored = False
 
-    def rows(self, deltas: NDArray[np.uint32], codes: NDArray[np.uint16]) -> int:
-        """How many of these are sound."""
-        anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
-        payloads = (codes >= layout.CODE_ANCHOR) & (codes < layout.CODE_BEAT)
-        running = np.concatenate([[0], np.cumsum(np.where(payloads, 0, deltas), dtype=np.int64)])
-        if len(anchors):
-            before = np.maximum(anchors - 1, 0)
-            high = deltas[before].astype(np.int64)
-            good = (anchors > 0) & (codes[before] == layout.CODE_HIGH) & (high < 1 << 16)
-            absolute = (high << 32) + deltas[anchors]
-            good[1:] &= absolute[1:] >= absolute[:-1] + np.diff(running[anchors])
-            if self._earliest is not None:
-                good[0] &= absolute[0] >= self._earliest + running[anchors[0]]
-            bad = np.flatnonzero(~good)
-            if len(bad):
-                return int(anchors[bad[0]])
-            self._earliest = int(absolute[-1] + running[-1] - running[anchors[-1]])
-        elif self._earliest is not None:
-            self._earliest += int(running[-1])
-        return len(codes)
+    def follow(self, rows: Rows) -> int:
+        """How many of the next rows are sound.
+
+        Raises:
+            ProfileError: if the C extension was not built.
+        """
+        found = sweep_extension().pass_rows(*rows, self.now_ns, self._is_anchored)
+        sound, self.first_ns, self.now_ns, self._is_anchored = found
+        return sound
 
 
 def read_shard(path: Path) -> Shard:
