@@ -235,7 +235,7 @@ def _is_open(kind: Any) -> bool:
 
 
 def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
-    from redline.train.settings import meant
+    from redline.train.setting_names import meant
 
     flag = f"--{name.replace('_', '-')}"
     close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))

@@ -65,7 +65,7 @@ def resume(arguments: list[str]) -> int:
     words = as_parsed(arguments, kinds_of(ResumeArguments), "train --resume", alone=ALONE)
     parsed = parse(ResumeArguments, words, "train")
     recording = parsed.recording()
-    from redline.train.runs.building import Given
+    from redline.train.runs.given import Given
     from redline.train.runs.start import resume_run
 
     run = resume_run(

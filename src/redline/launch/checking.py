@@ -8,8 +8,8 @@ from typing import Any
 from redline.errors import ConfigError, RedlineError
 from redline.launch.variants import Variant
 from redline.train.config_files import config_of, given_settings, setting_mistakes
-from redline.train.runs.building import Given
 from redline.train.runs.checking import check_buildable
+from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
 
 

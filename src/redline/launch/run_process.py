@@ -102,7 +102,7 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
     settings = dict(order["settings"])
     if settings.get("tune_process", True):
         before_torch_loads()
-    from redline.train.runs.building import Given
+    from redline.train.runs.given import Given
     from redline.train.runs.start import resume_run, start_run
 
     given = Given(

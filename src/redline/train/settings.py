@@ -8,12 +8,8 @@ hyperparameters stand with their algorithm. Together they are a `RunConfig`, whi
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
 import json
-import types
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -29,6 +25,8 @@ from redline.algos.registry import declaration
 from redline.errors import ConfigError
 from redline.plain_text import shortened, shown
 from redline.registry import is_named
+from redline.train.setting_names import unknown_setting
+from redline.train.setting_values import as_json, coerced, from_plain, require_64_bits, types_of
 
 FORMAT_VERSION = 1
 _LARGEST_SEED = 2**63 - 1  # torch's generators take a signed number of 64 bits
@@ -347,7 +345,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for part in (self.run, self.policy, self.algo):
             for each in dataclasses.fields(part):
-                _require_64_bits(each.name, getattr(part, each.name))
+                require_64_bits(each.name, getattr(part, each.name))
                 if each.name.endswith("hidden_sizes"):  # of an algorithm's own networks, too
                     require_few_layers(**{each.name: getattr(part, each.name)})
 
@@ -409,9 +407,9 @@ class RunConfig:
         said = declaration(label if is_named(label) else algorithm, for_help=for_help)
         return RunConfig(
             algorithm=label,
-            run=_from_plain(RunSettings, _of_today(data.get("run", {}))),
-            policy=_from_plain(PolicySettings, data.get("policy", {})),
-            algo=_from_plain(said.Config, data.get("algo", {})),
+            run=from_plain(RunSettings, _of_today(data.get("run", {}))),
+            policy=from_plain(PolicySettings, data.get("policy", {})),
+            algo=from_plain(said.Config, data.get("algo", {})),
         )
 
     def replace(self, **settings: Any) -> RunConfig:
@@ -427,9 +425,9 @@ class RunConfig:
             if owner is None:
                 raise ConfigError(unknown_setting(name, self.algorithm, self.names()))
             if name == "env_kwargs" and isinstance(value, Mapping):
-                value = _as_json(name, value)
-            kind = _types_of(type(parts[owner]))[name]
-            changes[owner][name] = _coerce(name, value, kind)
+                value = as_json(name, value)
+            kind = types_of(type(parts[owner]))[name]
+            changes[owner][name] = coerced(name, value, kind)
         return dataclasses.replace(
             self,
             **{p: dataclasses.replace(part, **changes[p]) for p, part in parts.items()},
@@ -467,84 +465,13 @@ class RunConfig:
         for part in (self.run, self.policy, self.algo):
             if name in _field_names(part):
                 if not (name == "env_kwargs" and isinstance(value, Mapping)):
-                    _coerce(name, value, _types_of(type(part))[name])
+                    coerced(name, value, types_of(type(part))[name])
                 return
         raise ConfigError(unknown_setting(name, self.algorithm, self.names()))
 
 
-NAMES_ELSEWHERE: dict[str, str] = {
-    "dataset": "data",
-    "replay_from": "data",
-    "lr": "learning_rate",
-    "env_id": "env",
-    "environment": "env",
-    "timesteps": "total_env_steps",
-    "total_timesteps": "total_env_steps",
-    "total_steps": "total_env_steps",
-    "num_timesteps": "total_env_steps",
-    "steps": "total_env_steps",
-    "n_envs": "num_envs",
-    "n_steps": "rollout_length",
-    "num_steps": "rollout_length",
-    "horizon": "rollout_length",
-    "n_epochs": "num_epochs",
-    "update_epochs": "num_epochs",
-    "clip_coef": "clip_range",
-    "ent_coef": "entropy_coef",
-    "vf_coef": "value_coef",
-    "lam": "gae_lambda",
-    "discount": "gamma",
-    "buffer_size": "replay_size",
-    "train_freq": "rollout_length",
-    "gradient_steps": "replay_ratio",
-    "utd_ratio": "replay_ratio",
-    "net_arch": "hidden_sizes",
-    "hidden_size": "hidden_sizes",
-    "track": "wandb",
-    "logdir": "out",
-    "output_dir": "out",
-    "eval_freq": "eval_interval",
-    "save_freq": "checkpoint_interval",
-    "verbose": "quiet",
-    "polyak": "tau",
-}
-"""What other libraries and people call a setting -> its name here."""
-
-
-def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:
-    """The message for a setting that no part of the config has.
-
-    Args:
-        name: as it was given.
-        algorithm: whose settings they are.
-        known: all names that there are.
-    """
-    known = list(known)
-    if hint := _close(name, known):
-        return f"{algorithm} has no setting {shown(name)}{hint}."
-    return f"{algorithm} has no setting {shown(name)}. Settings are: {', '.join(sorted(known))}."
-
-
-def meant(name: str, known: Iterable[str]) -> list[str]:
-    """The settings that an unknown one may mean: by what others call it, else by its letters."""
-    known = list(known)
-    own = NAMES_ELSEWHERE.get(name)
-    return [own] if own in known else difflib.get_close_matches(name, known, n=3)
-
-
-def _close(name: str, known: Iterable[str]) -> str:
-    matches = meant(name, known)
-    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
-
-
 def _field_names(part: Any) -> set[str]:
     return {f.name for f in dataclasses.fields(part)}
-
-
-@functools.cache
-def _types_of(cls: type) -> Mapping[str, Any]:
-    """Of the fields; found once, for annotations are text that has to be compiled."""
-    return types.MappingProxyType(typing.get_type_hints(cls))
 
 
 def _of_today(run: Any) -> Any:
@@ -561,89 +488,3 @@ def _of_today(run: Any) -> Any:
     if run.get("num_threads", "auto") is None:
         run["num_threads"] = "auto"
     return run
-
-
-def _from_plain(cls: Any, data: Any) -> Any:
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(data).__name__}.")
-    hints = _types_of(cls)
-    values: dict[str, Any] = {}
-    for name, value in data.items():
-        if name not in hints:
-            raise ConfigError(
-                f"{cls.__name__} has no setting {shown(name)}{_close(name, hints)}. Remove it, or "
-                "use the version of Redline that wrote it."
-            )
-        values[name] = _coerce(name, value, hints[name])
-    return cls(**values)
-
-
-def _as_json(name: str, value: Any) -> str:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{name} cannot be written as JSON ({error}), so the run could not be resumed. Give "
-            f"numbers, strings, lists and dicts, or give env as a callable that makes one."
-        ) from error
-
-
-def _coerce(name: str, value: Any, kind: Any) -> Any:
-    """`value` as the type `kind`, if that loses nothing."""
-    options = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
-    for option in options:
-        matched, result = _match(value, option)
-        if matched:
-            return result
-    expected = " or ".join(_type_name(option) for option in options)
-    raise ConfigError(
-        f"{shortened(name)}={shown(value, 200)} has the wrong type or value: expected {expected}."
-    )
-
-
-def _require_64_bits(name: str, value: Any) -> None:
-    """Refuse a whole number that no tensor, file or loop of a run could hold."""
-    for each in value if isinstance(value, tuple) else (value,):
-        if isinstance(each, int) and each.bit_length() > 63:
-            raise ConfigError(
-                f"{name} is a whole number of {each.bit_length():,} bits, and 63 are the most. "
-                f"Give a smaller one."
-            )
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a list that is separated by commas."""
-    return tuple(word for each in text.split(",") if (word := each.strip()))
-
-
-_UNIONS = (typing.Union, types.UnionType)
-
-
-def _match(value: Any, kind: Any) -> tuple[bool, Any]:
-    if typing.get_origin(kind) is Literal:
-        return value in typing.get_args(kind), value
-    if typing.get_origin(kind) is tuple:
-        element = typing.get_args(kind)[0]
-        if element is str and isinstance(value, str):
-            return True, words(value)
-        if not isinstance(value, (list, tuple)):
-            return False, value
-        pairs = [_match(item, element) for item in value]
-        return all(ok for ok, _ in pairs), tuple(item for _, item in pairs)
-    if kind is type(None):
-        return value is None, value
-    if kind is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number, float(value) if number else value
-    if kind is int:
-        if isinstance(value, float) and value.is_integer():
-            return True, int(value)  # 1e5 is a float in Python, YAML and TOML
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole, value
-    return isinstance(value, kind), value
-
-
-def _type_name(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(repr(option) for option in typing.get_args(kind))
-    return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from redline.algos.algorithm import Algorithm
     from redline.collect import Collector
     from redline.envs.backends.backend import Backend
-    from redline.train.runs.building import EnvArgument, NetworkFactory
+    from redline.train.runs.given import EnvArgument, NetworkFactory
     from redline.train.runs.run import Run
     from redline.train.settings import RunConfig
 

@@ -42,7 +42,7 @@ def test_contradictions_are_refused_before_work(
 def test_a_run_that_was_begun_so_goes_on(tmp_path: Path) -> None:
     """Version 0.1 trained with more samples per batch than replay held; its runs still resume."""
     from redline.train.config_files import GivenSettings, config_of
-    from redline.train.runs.building import Given
+    from redline.train.runs.given import Given
     from redline.train.runs.start import resume_run, start_run
 
     settings = {

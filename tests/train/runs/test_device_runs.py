@@ -16,7 +16,7 @@ import redline
 from redline.errors import ConfigError, DeviceError, IncompatibleCheckpointError
 from redline.train.presets import family, preset_config
 from redline.train.progress.progress import TIME_COLUMNS
-from redline.train.runs.building import Given, env_settings
+from redline.train.runs.given import Given, env_settings
 from redline.train.runs.run import Run
 from redline.train.runs.video import EpisodeFrames
 

@@ -25,7 +25,7 @@ from redline.train.checkpoint.files import params_sha256
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.presets import preset_config
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
-from redline.train.runs.building import trainable_parts
+from redline.train.runs.learner import trainable_parts
 from redline.train.runs.run import Run
 from redline.train.runs.start import check_updates
 

@@ -19,7 +19,7 @@ from redline.models import zero_observation
 from redline.previous_inputs import ACTION, PLAIN, REWARD
 from redline.train.loops.evaluate import evaluate
 from redline.train.presets import preset_config
-from redline.train.runs.building import build_replay
+from redline.train.runs.learner import build_replay
 from redline.train.runs.run import Run
 from redline.train.runs.video import EpisodeFrames
 

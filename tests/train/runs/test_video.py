@@ -17,7 +17,7 @@ import redline
 from redline.cli import main
 from redline.errors import ConfigError, MissingExtraError
 from redline.train.loops.evaluate import evaluate
-from redline.train.runs.building import Given, env_settings
+from redline.train.runs.given import Given, env_settings
 from redline.train.runs.run import Run
 from redline.train.runs.video import EpisodeFrames, write_video
 

@@ -159,7 +159,9 @@ class ShardClock:
         Raises:
             ProfileError: if the C extension was not built.
         """
-        found = sweep_extension().pass_rows(*rows, self.now_ns, self._is_anchored)
+        found: tuple[int, int, int, bool] = sweep_extension().pass_rows(
+            *rows, self.now_ns, self._is_anchored
+        )
         sound, self.first_ns, self.now_ns, self._is_anchored = found
         return sound
 

@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
-from redline.algos.config import require_finite, require_not_negative
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
 from redline.errors import CallbackError, ConfigError, EnvError, EnvExitError, WorkerError
@@ -30,11 +29,12 @@ from redline.train.loops.callback_calls import (
     TrainingEnvironments,
 )
 from redline.train.loops.divergence import DivergenceCheck
-from redline.train.loops.evaluate import Evaluation, evaluation_seed, explain_greedy
+from redline.train.loops.evaluate import Evaluation
+from redline.train.loops.evaluations import Evaluations
+from redline.train.loops.hyperparameters import Hyperparameters
 from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.saved_progress import require_sound_progress
-from redline.train.loops.schedules import are_constant, scheduled_hyperparameters
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
 from redline.train.progress.operation_shares import COLUMNS, PREFIX, OperationShares
@@ -43,7 +43,7 @@ from redline.train.ranks import ALONE, Ranks
 from redline.train.settings import RunConfig
 
 _COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
-_EVALUATION, _CHECKPOINT = marks.operation("evaluation"), marks.operation("checkpoint")
+_CHECKPOINT = marks.operation("checkpoint")
 
 
 _STEPS = "optimizer_steps"
@@ -126,20 +126,17 @@ class TrainLoop(ABC):
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
         self._run_files = run_files or dict
-        self._frame_skip, self._evaluate, self._background = frame_skip, evaluate, background
+        self._frame_skip = frame_skip
         self._metrics, self._sums = MetricMeans(), sums
         self._metrics_are_known = False
         self._episodes = EpisodeStatistics(info_names=config.run.log_info)
-        self._last_evaluation: dict[str, float] = {}
+        self._evaluations = Evaluations(config.run, evaluate, background, console, self._episodes)
         self._row_env_steps = 0
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
         self._saved_reason: str | None = None
-        self._hyperparameters: dict[str, float] = {}
-        self._overrides: dict[str, float] = {}  # by callbacks, in place of schedules
-        self._overrides_are_new = False
-        self._schedules_are_constant = are_constant(config.algo)
+        self._hyperparameters = Hyperparameters(config)
         # The first row fixes the columns, and it may come before the first update.
         self._metric_names: tuple[str, ...] = ()
         self._replay: Replay | None = None
@@ -150,7 +147,7 @@ class TrainLoop(ABC):
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector)
         self._logged = LoggedValues()
-        self._is_over = self._has_explained = self._has_looked_for_infos = False
+        self._is_over = self._has_looked_for_infos = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
         called = callbacks if ranks.is_first else ()
@@ -252,13 +249,12 @@ class TrainLoop(ABC):
         state = self._callbacks.state
         done = {
             "stop": state.stop_reason,
-            "hyperparameters": self._overrides,
+            "hyperparameters": self._hyperparameters.overrides,
             "env_attributes": self.environments.state_dict(),
         }
         done = self._ranks.from_first(done)
         self._agreed_stop = state.stop_reason = done["stop"]
-        if done["hyperparameters"] != self._overrides:
-            self._overrides, self._overrides_are_new = dict(done["hyperparameters"]), True
+        self._hyperparameters.follow(done["hyperparameters"])
         self.environments.follow(done["env_attributes"])
 
     def _advance(self, total: int) -> None:
@@ -389,59 +385,23 @@ class TrainLoop(ABC):
 
     def _set_hyperparameters(self, env_steps: int) -> None:
         """Give the algorithm what the schedules say after so many env_steps."""
-        is_known = bool(self._hyperparameters) and self._schedules_are_constant
-        if is_known and not self._overrides_are_new:
-            return
-        self._overrides_are_new = False
-        self._hyperparameters = self._scheduled(env_steps) | self._overrides
-        self.algorithm.set_hyperparameters(self._hyperparameters)
-
-    def _scheduled(self, env_steps: int) -> dict[str, float]:
-        return scheduled_hyperparameters(
-            self.config.algo, env_steps, self.config.run.total_env_steps
-        )
+        changed = self._hyperparameters.changed(env_steps)
+        if changed is not None:
+            self.algorithm.set_hyperparameters(changed)
 
     # -- what callbacks may do ------------------------------------------------------------
 
     def hyperparameters(self) -> dict[str, float]:
         """Present values of what schedules and callbacks can change."""
-        return self._scheduled(self.counters.env_steps) | self._overrides
+        return self._hyperparameters.at(self.counters.env_steps)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         """Change a hyperparameter from the next update on; see `RunState.set_hyperparameter`."""
-        known = self._scheduled(0)
-        if name not in known:
-            raise ConfigError(
-                f"{name} cannot be changed while {self.config.algorithm} runs; "
-                f"{' and '.join(sorted(known)) or 'nothing'} can. To change another setting, stop "
-                f"the run and go on with: redline train --resume RUN --set {name}={value}"
-            )
-        value = float(value)
-        require_finite(**{name: value})
-        require_not_negative(**{name: value})
-        self._overrides[name] = value
-        self._overrides_are_new = True  # what a row shows is what the last update had
+        self._hyperparameters.set(name, value)
 
     def give_up_overrides(self, names: Collection[str]) -> list[str]:
-        """Take hyperparameters from the settings again, not from what callbacks had set before.
-
-        Args:
-            names: settings that were changed since; "learning_rate_schedule" counts, too.
-
-        Returns:
-            One sentence for each that a callback had set.
-        """
-        given_up = {
-            name: value
-            for name, value in self._overrides.items()
-            if name in names or f"{name}_schedule" in names
-        }
-        for name in given_up:
-            del self._overrides[name]
-        return [
-            f"{name}: a callback had set it to {value:g}; it follows the changed settings now"
-            for name, value in given_up.items()
-        ]
+        """Follow changed settings, not what callbacks had set; see `Hyperparameters.give_up`."""
+        return self._hyperparameters.give_up(names)
 
     def log(self, name: str, value: float) -> None:
         """Log a number in the next row; see `RunState.log`."""
@@ -474,48 +434,17 @@ class TrainLoop(ABC):
 
     def _maybe_evaluate(self, before: int) -> None:
         self._take_evaluation()
-        if not self._crossed(before, self.config.run.eval_interval):
-            return
-        env_steps = self.counters.env_steps
-        if self._background is not None:
+        if self._crossed(before, self.config.run.eval_interval):
             self._take_evaluation(wait=True)
-            self._background.start(env_steps, evaluation_seed(self.config.run.seed, env_steps))
-        elif self._evaluate is not None:
-            with _EVALUATION:
-                result = self._evaluate(env_steps)
-            self._note_evaluation(result, env_steps)
+            self._tell_evaluation(self._evaluations.make(self.counters.env_steps))
 
     def _take_evaluation(self, *, wait: bool = False) -> None:
-        """Take what another process has found, if it has, or when it has."""
-        if self._background is None or self._background.running is None:
-            return
-        env_steps = self._background.running
-        with _EVALUATION:
-            result = self._background.wait() if wait else self._background.poll()
-        if result is not None:
-            self._note_evaluation(result, env_steps)
+        self._tell_evaluation(self._evaluations.take(wait=wait))
 
-    def _note_evaluation(self, result: Evaluation, env_steps: int) -> None:
-        self._last_evaluation = {
-            "eval_return_mean": result.return_mean,
-            "eval_return_std": result.return_std,
-            "eval_episode_length_mean": result.length_mean,
-        }
-        rate = result.success_rate
-        if rate is not None:
-            self._last_evaluation["eval_success_rate"] = rate
-        self._last_evaluation |= {f"eval_{name}": mean for name, mean in result.info.items()}
-        self._console.message(
-            f"evaluation at {env_steps:,} env_steps: return "
-            f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
-            + ("" if rate is None else f", success {rate:.0%}")
-        )
-        note = explain_greedy(result, *self._episodes.moving_statistics)
-        if note is not None and not self._has_explained:
-            self._has_explained = True
-            self._console.message(f"note: {note}")
-        self._callbacks.state.evaluation = result
-        self._callbacks.call("on_evaluation")
+    def _tell_evaluation(self, result: Evaluation | None) -> None:
+        if result is not None:
+            self._callbacks.state.evaluation = result
+            self._callbacks.call("on_evaluation")
 
     @property
     def mean_return(self) -> float | None:
@@ -546,11 +475,10 @@ class TrainLoop(ABC):
             **dict.fromkeys(self._metric_names),
             **metrics,
         }
-        row |= self._hyperparameters | self._own_columns() | numbers | self._collector_columns()
-        if self._evaluate is not None or self._background is not None:
-            names = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
-            names += tuple(f"eval_{name}" for name in self.config.run.log_info)
-            row |= {name: self._last_evaluation.get(name) for name in names}
+        row |= (
+            self._hyperparameters.last | self._own_columns() | numbers | self._collector_columns()
+        )
+        row |= self._evaluations.columns()
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
@@ -581,7 +509,7 @@ class TrainLoop(ABC):
         """
         rates = {
             "success_rate": self._episodes.take_success_rate(),
-            "eval_success_rate": self._last_evaluation.get("eval_success_rate"),
+            "eval_success_rate": self._evaluations.last.get("eval_success_rate"),
         }
         known = self._logger.columns
         found = {n: value for n, value in rates.items() if value is not None or n in known}
@@ -640,7 +568,7 @@ class TrainLoop(ABC):
             return None
         self._take_evaluation(wait=True)  # what is under way could not be saved
         self._ranks.check_equal(self.algorithm)
-        score = self._last_evaluation.get("eval_return_mean", self._episodes.moving_mean)
+        score = self._evaluations.last.get("eval_return_mean", self._episodes.moving_mean)
         with _CHECKPOINT:
             state = self.state_dict()
             self._divergence.check_state(
@@ -689,14 +617,14 @@ class TrainLoop(ABC):
             "episodes": self._episodes.state_dict(),
             "metrics": {"totals": self._metrics.read(), "count": self._metrics.count},
             "learning": self._learning_state(),
-            "last_evaluation": dict(self._last_evaluation),
+            "last_evaluation": dict(self._evaluations.last),
             "staleness": list(self._staleness),
             # Only where there were any: other states stay as they always were.
             **({"worker_restarts": self.worker_restarts} if self.worker_restarts else {}),
             "rng": rng_state(),
             "callbacks": {
                 "states": self._callbacks.state_dict(),
-                "hyperparameters": dict(self._overrides),
+                "hyperparameters": dict(self._hyperparameters.overrides),
                 "logged": self._logged.state_dict(),
                 "env_attributes": self.environments.state_dict(),
             },
@@ -724,7 +652,7 @@ class TrainLoop(ABC):
         self._episodes.load_state_dict(state["episodes"])
         self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
         self._restore_learning(checkpoint)
-        self._last_evaluation = dict(state["last_evaluation"])
+        self._evaluations.last = dict(state["last_evaluation"])
         self._staleness = list(state["staleness"])
         self.worker_restarts = int(state.get("worker_restarts", 0))
         self._restore_callbacks(state.get("callbacks"))
@@ -743,7 +671,8 @@ class TrainLoop(ABC):
             return
         if self._ranks.is_first:
             self._callbacks.load_state_dict(saved["states"])
-        self._overrides = {name: float(value) for name, value in saved["hyperparameters"].items()}
+        overrides: Mapping[str, Any] = saved["hyperparameters"]
+        self._hyperparameters.overrides = {name: float(value) for name, value in overrides.items()}
         self._logged.load_state_dict(saved["logged"])
         self.environments.load_state_dict(saved["env_attributes"])
 

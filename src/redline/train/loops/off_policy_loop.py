@@ -30,7 +30,6 @@ from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint.store import Checkpoint
 from redline.train.loops.loop import TrainLoop
-from redline.train.loops.schedules import scheduled_hyperparameters
 from redline.train.settings import RunConfig
 
 _REPLAY, _LEARNING = marks.operation("replay"), marks.operation("learning")
@@ -176,13 +175,10 @@ class OffPolicyLoop(TrainLoop):
 
     def _own_columns(self) -> dict[str, float | None]:
         """The schedules, what exploration was like, and the ratio that was achieved."""
-        columns: dict[str, float | None] = dict(
-            scheduled_hyperparameters(
-                self.config.algo, self.counters.env_steps, self.config.run.total_env_steps
-            )
-        )
+        own = self._hyperparameters
+        columns: dict[str, float | None] = dict(own.scheduled(self.counters.env_steps))
         # Of what callbacks set in place of schedules, a row shows what the last update had.
-        columns |= {n: self._hyperparameters.get(n, v) for n, v in self._overrides.items()}
+        columns |= {name: own.last.get(name, value) for name, value in own.overrides.items()}
         columns |= dict.fromkeys(self._explored())  # their places; the values are read with others
         if self._algo.prioritized:
             columns["priority_beta"] = self._beta()

@@ -6,18 +6,13 @@ import dataclasses
 from contextlib import closing
 
 from redline.train.progress.writers import require_writer
-from redline.train.runs.building import (
-    Given,
-    algorithm_of,
-    build_algorithm,
-    check_devices,
-    collector_of,
-    env_settings,
-    make_some,
-)
+from redline.train.runs.building import make_some
 from redline.train.runs.contradictions import refuse_contradictions, refuse_image_preset
+from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
 from redline.train.runs.idle_settings import changed_settings, refuse_idle_settings
+from redline.train.runs.learner import build_algorithm
 from redline.train.runs.memory_checks import require_rollout_fits, require_workers_fit
+from redline.train.runs.placing import check_devices
 from redline.train.runs.start import check_updates
 from redline.train.settings import RunConfig
 

@@ -35,14 +35,6 @@ from redline.train.progress.console import Console, duration
 from redline.train.progress.writers import require_writer
 from redline.train.ranks import ALONE, Ranks, average_gradients
 from redline.train.runs.building import (
-    Given,
-    algorithm_of,
-    build_algorithm,
-    build_replay,
-    check_devices,
-    collector_of,
-    env_settings,
-    initial_threads,
     make_background_evaluation,
     make_callbacks,
     make_collector,
@@ -51,16 +43,22 @@ from redline.train.runs.building import (
     make_some,
     make_store,
     resolve,
-    resolve_devices,
-    resolve_threads,
     said_at_start,
 )
 from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
+from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
 from redline.train.runs.history import RunHistory
 from redline.train.runs.idle_settings import refuse_idle_settings
+from redline.train.runs.learner import build_algorithm, build_replay
 from redline.train.runs.memory_checks import require_rollout_fits, require_workers_fit
 from redline.train.runs.outside_settings import require_confirmed_source
+from redline.train.runs.placing import (
+    check_devices,
+    initial_threads,
+    resolve_devices,
+    resolve_threads,
+)
 from redline.train.runs.recorded_data import RunData
 from redline.train.runs.run_directory import (
     RunLock,

@@ -30,7 +30,7 @@ from redline.policies.masks import network_space
 from redline.previous_inputs import without_previous
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.presets import preset_config
-from redline.train.runs.building import Given
+from redline.train.runs.given import Given
 from redline.train.settings import RunConfig
 
 

@@ -36,18 +36,11 @@ from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
 from redline.train.loops.saved_progress import algorithm_state, require_sound_metadata
 from redline.train.progress.table import ProgressTable
-from redline.train.runs.building import (
-    EnvArgument,
-    Given,
-    NetworkFactory,
-    algorithm_of,
-    build_policy,
-    env_settings,
-    make_some,
-    trainable_parts,
-)
+from redline.train.runs.building import make_some
 from redline.train.runs.export import export_policy
+from redline.train.runs.given import EnvArgument, Given, NetworkFactory, algorithm_of, env_settings
 from redline.train.runs.history import read_history
+from redline.train.runs.learner import build_policy, trainable_parts
 from redline.train.runs.recording import RecordingEnv
 from redline.train.runs.run_directory import read_config
 from redline.train.runs.sealed_files import require_same_config

@@ -28,11 +28,11 @@ from redline.train.loops.callback_calls import callback_label
 from redline.train.loops.saved_progress import require_sound_metadata
 from redline.train.progress.console import Console
 from redline.train.ranks import ALONE, Ranks, joined_ranks
-from redline.train.runs.building import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.contradictions import refuse_contradictions
 from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
+from redline.train.runs.given import EnvArgument, Given, NetworkFactory, describe_env
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label

@@ -1,0 +1,160 @@
+"""What the caller gave, and what `config.json` can only name: classes, environments, networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import gymnasium
+import torch
+
+from redline.algos.algorithm import Algorithm
+from redline.algos.registry import find_algorithm
+from redline.collect import Collector, find_collector
+from redline.envs import EnvSettings
+from redline.envs.atari import is_atari
+from redline.envs.backends.backend import Backend
+from redline.errors import ConfigError
+from redline.plain_text import shortened, shown
+from redline.registry import PYTHON_ONLY, is_named
+from redline.train.runs.outside_settings import require_confirmed_env_kwargs
+from redline.train.settings import RunConfig
+
+EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
+"""What a user may give as an environment."""
+NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
+"""Observation space -> module from observations to features; see `policies.make_policy`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the caller gave as Python objects, which `config.json` can only name.
+
+    Attributes:
+        algorithm: class, or module:Name of one.
+        env: id, callable or `VectorEnv`; None: as the config says.
+        network: in place of the built-in encoders.
+        data: recorded episodes: arrays by their names, or a `minari.MinariDataset`; None: none,
+            or those that only the run directory names.
+        env_backend: what steps the environments: a name, class or module:Name of one; None: as
+            the config says.
+        collector: likewise, what collects.
+        callbacks: objects, classes without arguments, or module:Name of them.
+        changed: names of the settings that the caller changed from those of the preset, or, where
+            a run is resumed, from its own.
+        confirmed: settings of a run directory that the caller says, too, because they reach
+            outside it; see `outside_settings`.
+    """
+
+    algorithm: str | type[Algorithm] | None = None
+    env: EnvArgument | None = None
+    network: NetworkFactory | None = None
+    data: Any = None
+    env_backend: str | type[Backend] | None = None
+    collector: str | type[Collector] | None = None
+    callbacks: tuple[Any, ...] = ()
+    changed: frozenset[str] = frozenset()
+    confirmed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def describe_env(env: EnvArgument) -> str:
+    """What `config.json` says of an environment."""
+    if isinstance(env, str):
+        return env
+    name = getattr(env, "__qualname__", type(env).__qualname__)
+    return f"{PYTHON_ONLY}{getattr(env, '__module__', type(env).__module__)}.{name}"
+
+
+def collector_of(config: RunConfig, given: Given) -> type[Collector]:
+    """The class of the run's collector."""
+    return find_collector(_named_again(config.run.collector, given.collector, "collector"))
+
+
+def algorithm_of(config: RunConfig, given: Given) -> type[Algorithm]:
+    """The class of the run's algorithm."""
+    named = config.algorithm if is_named(config.algorithm) else given.algorithm
+    return find_algorithm(named or config.algorithm)
+
+
+def _named_again(label: str, given: Any, setting: str) -> Any:
+    """What the caller gave, or the name that the config holds.
+
+    Raises:
+        ConfigError: if only the run directory names it, and it is Python code.
+    """
+    if given is not None:
+        return given
+    if ":" not in label:
+        return label
+    name_it = f"name it again: --{setting.replace('_', '-')} {shortened(label)}"
+    if label.startswith(PYTHON_ONLY):
+        name_it = f"call redline.train(resume=..., {setting}=...) with its class"
+    raise ConfigError(
+        f"the {setting} of this run, {shown(label, 200)}, is Python code, and a run directory "
+        f"alone must not decide what is imported. If you trust it, {name_it}."
+    )
+
+
+def env_settings(
+    config: RunConfig, given: Given, collector: type[Collector] | None = None
+) -> EnvSettings:
+    """How to make the run's environments.
+
+    Args:
+        config: of the run.
+        given: what the caller gave.
+        collector: what steps them; None: the one that the config names, if Redline knows it.
+
+    Raises:
+        ConfigError: if the environment can only be made by the program that started the run.
+    """
+    run, env = config.run, given.env
+    if env is None:
+        if not run.env:
+            raise ConfigError(
+                "env is missing: there is nothing to train on. Give a Gymnasium id, such as "
+                "--env CartPole-v1."
+            )
+        if ":" in run.env and not run.env.startswith(PYTHON_ONLY):
+            raise ConfigError(
+                f"the environment of this run, {shown(run.env, 200)}, is made by a Python module, "
+                "and a run "
+                f"directory alone must not decide what is imported. If you trust it, name it "
+                f"again: --env {shortened(run.env)}"
+            )
+        if run.env.startswith(PYTHON_ONLY):
+            raise ConfigError(
+                "the environment of this run was given as a Python object "
+                f"({shortened(run.env)}), which no "
+                f"file can hold. Call redline.train(resume=..., env=...) or redline.load(..., "
+                f"env=...) with the same object."
+            )
+        env = run.env
+    require_confirmed_env_kwargs(config, given.confirmed.get("env_kwargs"))
+    backend = _named_again(run.env_backend, given.env_backend, "env_backend")
+    if isinstance(env, gymnasium.vector.VectorEnv) and run.eval_interval:
+        raise ConfigError(
+            "eval_interval needs environments beside those that train, and a VectorEnv object is "
+            "only one. Give an id, or a callable that makes one gymnasium.Env."
+        )
+    if collector is None:
+        collector = Collector if ":" in run.collector else find_collector(run.collector)
+    backend = collector.choose_backend(env, backend)
+    return EnvSettings(
+        env=env,
+        backend=backend,
+        preset=run.atari_preset if is_atari(env) else None,
+        clip_reward=run.clip_reward,
+        episodic_life=run.episodic_life,
+        sticky_actions=run.sticky_actions,
+        noop_max=run.noop_max,
+        frame_skip=run.frame_skip,
+        observe_previous=run.observe_previous,
+        env_kwargs=run.parsed_env_kwargs(),
+        num_workers=run.num_workers,
+        worker_timeout_s=run.worker_timeout_s,
+        tune_process=run.tune_process,
+        log_info=run.log_info,
+        check_env=run.check_env,
+    )

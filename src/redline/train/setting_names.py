@@ -1,0 +1,75 @@
+"""Names of settings: what other libraries call them, and what a mistaken one may mean."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from redline.plain_text import shown
+
+__all__ = ["NAMES_ELSEWHERE", "did_you_mean", "meant", "unknown_setting"]
+
+NAMES_ELSEWHERE: dict[str, str] = {
+    "dataset": "data",
+    "replay_from": "data",
+    "lr": "learning_rate",
+    "env_id": "env",
+    "environment": "env",
+    "timesteps": "total_env_steps",
+    "total_timesteps": "total_env_steps",
+    "total_steps": "total_env_steps",
+    "num_timesteps": "total_env_steps",
+    "steps": "total_env_steps",
+    "n_envs": "num_envs",
+    "n_steps": "rollout_length",
+    "num_steps": "rollout_length",
+    "horizon": "rollout_length",
+    "n_epochs": "num_epochs",
+    "update_epochs": "num_epochs",
+    "clip_coef": "clip_range",
+    "ent_coef": "entropy_coef",
+    "vf_coef": "value_coef",
+    "lam": "gae_lambda",
+    "discount": "gamma",
+    "buffer_size": "replay_size",
+    "train_freq": "rollout_length",
+    "gradient_steps": "replay_ratio",
+    "utd_ratio": "replay_ratio",
+    "net_arch": "hidden_sizes",
+    "hidden_size": "hidden_sizes",
+    "track": "wandb",
+    "logdir": "out",
+    "output_dir": "out",
+    "eval_freq": "eval_interval",
+    "save_freq": "checkpoint_interval",
+    "verbose": "quiet",
+    "polyak": "tau",
+}
+"""What other libraries and people call a setting -> its name here."""
+
+
+def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:
+    """The message for a setting that no part of the config has.
+
+    Args:
+        name: as it was given.
+        algorithm: whose settings they are.
+        known: all names that there are.
+    """
+    known = list(known)
+    if hint := did_you_mean(name, known):
+        return f"{algorithm} has no setting {shown(name)}{hint}."
+    return f"{algorithm} has no setting {shown(name)}. Settings are: {', '.join(sorted(known))}."
+
+
+def meant(name: str, known: Iterable[str]) -> list[str]:
+    """The settings that an unknown one may mean: by what others call it, else by its letters."""
+    known = list(known)
+    own = NAMES_ELSEWHERE.get(name)
+    return [own] if own in known else difflib.get_close_matches(name, known, n=3)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What to add to a message about an unknown name; empty where nothing is like it."""
+    matches = meant(name, known)
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
