@@ -43,6 +43,27 @@ def sound_by_numpy(rows: Rows) -> int:
     return int(anchors[bad[0]]) if len(bad) else len(codes)
 
 
+def times_by_numpy(rows: Rows, since_ns: int) -> NDArray[np.int64]:
+    """Of each row; what follows an absolute time counts from it."""
+    deltas, codes = rows
+    timed = (codes < ANCHOR) | (codes >= layout.CODE_BEAT)
+    running = np.cumsum(np.where(timed, deltas, 0), dtype=np.int64)
+    anchors = np.flatnonzero(codes == ANCHOR)
+    anchors = anchors[anchors > 0]
+    if len(anchors) == 0:
+        return running + since_ns
+    absolute = (deltas[anchors - 1].astype(np.int64) << 32) + deltas[anchors]
+    starts = np.concatenate([[since_ns], absolute - running[anchors]])
+    lengths = np.diff(np.concatenate([[0], anchors, [len(codes)]]))
+    return running + np.repeat(starts, lengths)
+
+
+@given(st.lists(ROW, max_size=40), st.integers(0, 2**40))
+def test_times_of_rows_are_those_of_numpy(rows: list[tuple[int, int]], since_ns: int) -> None:
+    whole = rows_of(rows)
+    assert row_times(whole, since_ns).tolist() == times_by_numpy(whole, since_ns).tolist()
+
+
 @given(st.lists(ROW, max_size=40), st.data())
 def test_pieces_say_what_numpy_says_of_the_whole(rows: list[tuple[int, int]], data: Any) -> None:
     """Cut anywhere but between the two rows of an absolute time, as shards are."""
@@ -70,6 +91,8 @@ def test_by_hand() -> None:
     rows = [(1, HIGH), (7, ANCHOR), (5, EVENT), (0, HIGH), (99, CPU), (3, EVENT + 1)]
     assert clock.follow(rows_of(rows)) == 6
     assert (clock.first_ns, clock.now_ns) == (2**32 + 12, 2**32 + 15)
+    by_hand = [9, 2**32 + 7, 2**32 + 12, 2**32 + 12, 2**32 + 12, 2**32 + 15]
+    assert row_times(rows_of(rows), 9).tolist() == by_hand
     # An absolute time that is 1 ns too early, and a number without its first row.
     assert clock.follow(rows_of([(2, EVENT), (1, HIGH), (16, ANCHOR)])) == 2
     assert ShardClock().follow(rows_of([(16, ANCHOR)])) == 0

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from redline.profile import layout
 from redline.profile.read.extension import sweep_extension
 from redline.profile.reader import Process, Rows, Shard, Source
 
@@ -88,19 +87,11 @@ def row_times(rows: Rows, since_ns: int = 0) -> NDArray[np.int64]:
     Args:
         rows: of a shard, or a piece of it.
         since_ns: the time that the first delta counts from.
+
+    Raises:
+        ProfileError: if the C extension was not built.
     """
-    deltas, codes = rows
-    timed = (codes < layout.CODE_ANCHOR) | (codes >= layout.CODE_BEAT)
-    running = np.cumsum(np.where(timed, deltas, 0), dtype=np.int64)
-    anchors = np.flatnonzero(codes == layout.CODE_ANCHOR)
-    anchors = anchors[anchors > 0]
-    if len(anchors) == 0:
-        return running + since_ns
-    absolute = (deltas[anchors - 1].astype(np.int64) << 32) + deltas[anchors]
-    # What the rows behind each absolute time, and before the first, begin at.
-    starts = np.concatenate([[since_ns], absolute - running[anchors]])
-    lengths = np.diff(np.concatenate([[0], anchors, [len(codes)]]))
-    return running + np.repeat(starts, lengths)
+    return np.frombuffer(sweep_extension().row_times(*rows, since_ns), np.int64)
 
 
 class Cursor:

@@ -76,8 +76,43 @@ static PyObject *pass_rows(PyObject *module, PyObject *args) {
     return result;
 }
 
+/* row_times(deltas, codes, since_ns): the time of each row; payloads have that of the row before. */
+static PyObject *row_times(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer deltas, codes;
+    PyObject *result = NULL;
+    long long since;
+    if (!PyArg_ParseTuple(args, "y*y*L:row_times", &deltas, &codes, &since)) {
+        return NULL;
+    }
+    const Py_ssize_t rows = codes.len / 2;
+    if (deltas.len / 4 != rows) {
+        PyErr_SetString(PyExc_ValueError, "deltas and codes differ in length");
+    } else if ((result = PyBytes_FromStringAndSize(NULL, rows * 8)) != NULL) {
+        const uint32_t *d = deltas.buf;
+        const uint16_t *c = codes.buf;
+        int64_t *times = (int64_t *)PyBytes_AS_STRING(result);
+        uint64_t now = (uint64_t)since; /* may wrap: a damaged file holds any numbers */
+        Py_BEGIN_ALLOW_THREADS;
+        for (Py_ssize_t i = 0; i < rows; i++) {
+            if (c[i] == RL_CODE_ANCHOR && i > 0) {
+                now = ((uint64_t)d[i - 1] << 32) + d[i];
+            } else if (!is_payload(c[i])) {
+                now += d[i];
+            }
+            times[i] = (int64_t)now;
+        }
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&deltas);
+    PyBuffer_Release(&codes);
+    return result;
+}
+
 PyMethodDef rl_row_methods[] = {
     {"pass_rows", pass_rows, METH_VARARGS,
      "pass_rows(deltas, codes, now_ns, anchored) -> (sound, first_ns, now_ns, anchored)."},
+    {"row_times", row_times, METH_VARARGS,
+     "row_times(deltas, codes, since_ns) -> bytes of the int64 time of each row."},
     {NULL, NULL, 0, NULL},
 };
