@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redline.profile import levels
+from redline.profile import layout, levels
 from redline.profile.analyse import scheduling
-from redline.profile.analyse.decoded import Decoded, State
-from redline.profile.analyse.scheduling import Ticks, _ticks, scheduled, sleepy
+from redline.profile.analyse.decoded import FOREVER, Decoded, State
+from redline.profile.analyse.scheduling import (
+    Settled,
+    Settler,
+    Ticks,
+    _ticks,
+    read_ticks,
+    scheduled,
+    sleepy,
+)
 from redline.profile.analyse.timeline import _both, _leading
+from redline.profile.reader import Process, Shard
+from tests.profile import streams
 
 MS = 1_000_000
 RUNS, WAITS = State(0, 0, levels.PYTHON), State(8, 8, levels.WAITING)
@@ -36,28 +47,46 @@ def ticks(*rows: tuple[int, int, int, int]) -> Ticks:
     return Ticks(*(np.array(column, np.int64) * MS for column in zip(*rows, strict=True)))
 
 
+def settled(made: Decoded, looks: Ticks) -> Settled:
+    settler = Settler(looks)
+    settler.add(made, 0, FOREVER)
+    return settler.settled()
+
+
+def laid(made: Decoded, *rows: tuple[int, int, int, int]) -> Decoded:
+    """`scheduled` by looks of (begin, end, ran, ready), ms."""
+    return scheduled(made, settled(made, ticks(*rows)), None)
+
+
+def shown(made: Decoded, end_ms: int) -> list[tuple[float, float, str | None]]:
+    """(begin, end, level) of each state, ms."""
+    edges = [*(made.stream[0] / MS).tolist(), end_ms]
+    states = [made.states[number] for number in made.stream[1].tolist()]
+    names = [None if state is None else levels.LEVELS[state.level] for state in states]
+    return [(*edge, name) for edge, name in zip(pairwise(edges), names, strict=True)]
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_known_waits_equal_counting_every_millisecond(seed: int) -> None:
+def test_idle_times_equal_counting_every_millisecond(seed: int) -> None:
     rng = np.random.default_rng(seed)
     times = np.sort(rng.choice(60, 12, replace=False)).tolist()
     points = [(t, (None, RUNS, WAITS)[rng.integers(0, 3)]) for t in times]
-    made = thread(*points)
     edges = np.sort(rng.choice(70, 5, replace=False)).tolist()
-    looks = ticks(*((a, b, 0, 0) for a, b in pairwise(edges)))
-    waits = np.array([state == WAITS for state in made.states])
-    found = scheduling._waited(made.stream, waits, looks)
+    settler = Settler(ticks(*((a, b, 0, 0) for a, b in pairwise(edges))))
+    settler.add(thread(*points), 0, FOREVER)
     state_at = dict(points)
 
-    def waits_at(ms: int) -> bool:
+    def is_idle(ms: int) -> bool:
         before = [t for t in times if t <= ms]
-        return bool(before) and state_at[max(before)] == WAITS
+        return not before or state_at[max(before)] != RUNS
 
-    expected = [sum(map(waits_at, range(a, b))) for a, b in pairwise(edges)]
-    assert (found / MS).tolist() == expected
+    expected = [sum(map(is_idle, range(a, b))) for a, b in pairwise(edges)]
+    assert (settler.settled().idle_ns / MS).tolist() == expected
+    assert settler._begins_idle.tolist() == [is_idle(a) for a in edges[:-1]]
 
 
 def plainly_laid(
-    made: Decoded, looks: Ticks, unseen_ns: np.ndarray, most: int = 8
+    made: Decoded, looks: Settled, unseen_ns: np.ndarray, most: int = 8
 ) -> list[tuple[int, int, int]]:
     """What `csrc/ticks.c` does, tick by tick and in lists."""
     times, numbers = (column.tolist() for column in made.stream)
@@ -93,7 +122,8 @@ def test_pieces_equal_a_plain_search(seed: int) -> None:
     made = replace(made, stream=(times, made.stream[1]))
     edges = np.sort(rng.choice(int(times[-1]) + 20 * MS, 6, replace=False))
     ready, unseen = rng.integers(0, 9 * MS, (2, 5))
-    looks = Ticks(edges[:-1], edges[1:], np.zeros(5, np.int64), ready)
+    nothing = np.zeros(5, np.int64)
+    looks = Settled(edges[:-1], edges[1:], nothing, ready, nothing)
     waits = np.array([state == WAITS for state in made.states])
     found = scheduling._pieces(made.stream, waits, looks, unseen, np.ones(5, np.bool_))
     assert list(map(tuple, found.tolist())) == plainly_laid(made, looks, unseen)
@@ -101,12 +131,9 @@ def test_pieces_equal_a_plain_search(seed: int) -> None:
 
 def test_ready_time_is_taken_from_the_end_of_the_longest_stretch() -> None:
     """Of 20 ms 8 were on the run queue: not in the wait of 5 to 9, nor in the shorter 0 to 5."""
-    made = scheduled(thread((0, RUNS), (5, WAITS), (9, RUNS)), ticks((0, 20, 8, 8)), None)
-    times = (made.stream[0] // MS).tolist()
-    shown = [made.states[number] for number in made.stream[1].tolist()]
-    assert times[:4] == [0, 5, 9, 12]
-    assert shown[:4] == [RUNS, WAITS, RUNS, State(0, 0, levels.READY)]
-    assert shown[4:] == [RUNS] * len(shown[4:])
+    made = laid(thread((0, RUNS), (5, WAITS), (9, RUNS)), (0, 20, 8, 8))
+    levels_of = [(0, 5, "python"), (5, 9, "waiting"), (9, 12, "python"), (12, 20, "ready")]
+    assert shown(made, 20)[:4] == levels_of
 
 
 def test_who_was_ready_within_a_wait_took_nothing_from_its_work() -> None:
@@ -114,31 +141,78 @@ def test_who_was_ready_within_a_wait_took_nothing_from_its_work() -> None:
     are the end of the wait, when it was woken and got no core. Of 8 of CPU time 2 are in the work.
     """
     points = (0, RUNS), (5, WAITS), (15, RUNS)
-    made = scheduled(thread(*points), ticks((0, 20, 10, 4)), None)
-    assert (made.stream[0] // MS).tolist() == [0, 5, 15]
-    made = scheduled(thread(*points), ticks((0, 20, 8, 4)), None)
-    ready = State(0, 0, levels.READY)
-    shown = [made.states[number] for number in made.stream[1].tolist()]
-    lasted = np.diff(np.append(made.stream[0], 20 * MS)) // MS
-    assert sum(n for n, state in zip(lasted, shown, strict=True) if state == ready) == 2
+    made = laid(thread(*points), (0, 20, 10, 4))
+    assert shown(made, 20) == [(0, 5, "python"), (5, 15, "waiting"), (15, 20, "python")]
+    lasted = [
+        b - a for a, b, level in shown(laid(thread(*points), (0, 20, 8, 4)), 20) if level == "ready"
+    ]
+    assert sum(lasted) == 2
 
 
 def test_a_thread_that_is_gone_is_left_alone() -> None:
-    made = scheduled(thread((0, RUNS), (4, None)), ticks((0, 20, 2, 10)), None)
-    assert {made.states[number] for number in made.stream[1].tolist()} <= {
-        RUNS,
-        None,
-        State(0, 0, levels.READY),
-        State(0, 0, levels.WAITING),
-    }
-    after = [number for t, number in zip(*made.stream, strict=True) if t >= 4 * MS]
-    assert [made.states[number] for number in after] == [None] * len(after)
+    """It was there for 4 ms and ran for 2 of them: of the 10 on the run queue 2 are its work."""
+    made = laid(thread((0, RUNS), (4, None)), (0, 20, 2, 10))
+    assert shown(made, 20) == [(0, 2, "python"), (2, 4, "ready"), (4, 20, None)]
+
+
+def test_a_thread_that_was_not_there_yet_was_not_ready_either() -> None:
+    """It came 2 ms before the second look and ran all the time: said or not, it was not there."""
+    for points in ([(18, RUNS)], [(0, None), (18, RUNS)]):
+        made = laid(thread(*points), (0, 20, 2, 10))
+        assert [each for each in shown(made, 20) if each[2]] == [(18, 20, "python")]
+
+
+def test_ready_time_that_does_not_fit_lies_before_the_look_if_the_thread_was_at_work() -> None:
+    """Interrupted from 8 to 22 ms, told between 20 and 40: work until 25, of which 11 ran."""
+    made = laid(thread((0, RUNS), (25, WAITS)), (0, 20, 8, 0), (20, 40, 3, 14))
+    spent = dict.fromkeys(("python", "ready", "waiting"), 0.0)
+    for begin, end, level in shown(made, 40):
+        spent[level or ""] += end - begin
+    assert spent == {"python": 11, "ready": 14, "waiting": 15}
+
+
+def test_ready_time_at_the_end_of_a_wait_does_not_lie_before_it() -> None:
+    """It waited from 10 to 25 and had no core for the last 6. Before, 4 of 10 ms were CPU time."""
+    made = laid(thread((0, RUNS), (10, WAITS), (25, RUNS)), (0, 20, 4, 0), (20, 40, 15, 6))
+    assert "ready" not in {level for _, _, level in shown(made, 40)}
+
+
+HIGH, LOOK = layout.CODE_HIGH, layout.CODE_ANCHOR
+FIRST, INDEX, RAN, READY = layout.TICK_FIRST, layout.TICK_THREAD, layout.TICK_RAN, layout.TICK_READY
+
+
+def process_with(*rows: tuple[int, int]) -> Process:
+    """With these (number, code) rows of the scheduler."""
+    made = streams.process([(0, layout.CODE_WINDOW_ON)])
+    numbers, codes = (np.array(column) for column in zip(*rows, strict=True))
+    shard = Shard(Path("x"), numbers.astype(np.uint32), codes.astype(np.uint16), None)
+    vars(made)["scheduler"] = shard
+    return made
+
+
+def test_a_number_that_does_not_fit_into_a_row_comes_in_two() -> None:
+    """Looks at 1 ns and at 3 * 2**32 ns; in between the thread ran for 2**32 + 5 ns."""
+    rows = [(0, HIGH), (1, LOOK), (0, FIRST), (3, HIGH), (0, LOOK), (0, INDEX)]
+    found = read_ticks(process_with(*rows, (1, HIGH), (5, RAN), (7, READY)))[0]
+    assert found.end_ns.tolist() == [3 * 2**32]
+    assert (found.ran_ns.tolist(), found.ready_ns.tolist()) == ([2**32 + 5], [7])
+
+
+@pytest.mark.parametrize("damage", [(2**32 - 1, HIGH), (2**16, HIGH), (0, HIGH)])
+def test_looks_at_times_that_cannot_be_are_left_out_and_named(damage: tuple[int, int]) -> None:
+    """Beyond three days, or before the look before."""
+    rows = [(1, HIGH), (1, LOOK), (0, FIRST), (1, HIGH), (9, LOOK), damage, (2, LOOK), (0, INDEX)]
+    process = process_with(*rows, (5, RAN), (7, READY))
+    found = read_ticks(process)[0]
+    assert (found.begin_ns.tolist(), found.end_ns.tolist()) == ([2**32 + 1], [2**32 + 9])
+    assert any("scheduler.arrow: damaged after" in problem for problem in process.problems)
 
 
 def test_a_long_wait_for_a_core_fills_all_ticks_that_it_lasted() -> None:
     """Ticks of 10; 2 of work in the first, 3 in the third, which tells of 25 on the run queue: 7
     of them fit into it, 10 into the one before, 8 into the first. Nobody slept."""
     told = _ticks(np.array([0, 10, 20, 30]), {1: (2, 0), 3: (3, 25)}, 0)
+    told = settled(thread((0, RUNS)), told)
     assert told.ready_ns.tolist() == [8, 10, 7]
     assert told.slept_ns.tolist() == [0, 0, 0]
 
@@ -158,19 +232,20 @@ def test_time_on_the_run_queue_lies_where_there_is_room_for_it(
             if free:
                 wanted[free[-1]] += 1
     rows = {i + 1: (ran[i], told[i]) for i in range(len(looks))}
-    found = _ticks(np.concatenate([[0], np.cumsum(length)]), rows, 0)
+    found = settled(thread((0, RUNS)), _ticks(np.concatenate([[0], np.cumsum(length)]), rows, 0))
     assert found.ready_ns.tolist() == wanted
 
 
 def test_sleepy_ticks_are_those_slept_for_a_fifth_or_more() -> None:
     """Of 20 ms slept: 3, 4 (though 10 were on the run queue), 20."""
-    times, asleep = sleepy(ticks((0, 20, 17, 0), (20, 40, 6, 10), (40, 60, 0, 0)))
+    looks = ticks((0, 20, 17, 0), (20, 40, 6, 10), (40, 60, 0, 0))
+    times, asleep = sleepy(settled(thread((0, RUNS)), looks))
     assert (times // MS).tolist() == [0, 20, 40, 60]
     assert asleep.tolist() == [0, 1, 1, 0]
 
 
 def test_no_tick_is_no_doubt() -> None:
-    times, asleep = sleepy(Ticks(*np.zeros((4, 0), np.int64)))
+    times, asleep = sleepy(Settled(*np.zeros((5, 0), np.int64)))
     assert len(times) == len(asleep) == 0
 
 

@@ -82,12 +82,15 @@ def process_of(pid: int, threads: list[list[tuple[int, int, int]]]) -> Process:
 
 
 def ticks_of(process: Process, length_ns: int) -> dict[int, Ticks]:
-    """Looks of equal length, in which each thread ran a third of the time, and was ready one."""
+    """Looks of equal length, in which threads ran and were ready for any time, or longer."""
     end_ns = int(process.end["time_ns"]) if process.end else 0
     edges = np.arange(0, end_ns + 2 * length_ns, length_ns)
-    third = np.full(len(edges) - 1, length_ns // 3)
-    ticks = Ticks(edges[:-1], edges[1:], third, third.copy())
-    return {source.index: ticks for source in process.sources}
+    rng = np.random.default_rng(len(edges))
+    found: dict[int, Ticks] = {}
+    for source in process.sources:
+        ran, ready = rng.integers(0, 2 * length_ns, (2, len(edges) - 1))
+        found[source.index] = Ticks(edges[:-1], edges[1:], np.minimum(ran, length_ns), ready)
+    return found
 
 
 def summary_of(processes: list[Process], monkeypatch: Any, piece: int, each: int) -> Summary:

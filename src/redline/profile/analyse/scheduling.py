@@ -9,9 +9,11 @@ follow, at that resolution:
   was off, for the disk, or in light mode.
 
 The first is taken from the longest stretches between events: what is interrupted for milliseconds
-takes milliseconds; but no more of it than work took beyond CPU time. So is the second while native
-calls are observed. While they are not, any stretch may hold a wait, and only looks between which
-the thread slept throughout say so.
+takes milliseconds. But no more of it is than work took beyond CPU time: a thread that is woken and
+gets no core is ready while its events still say that it waits. The system tells the time once it is
+over; what does not fit between two looks lies before them, if the thread was at work then. The
+second is taken from the longest stretches, too, while native calls are observed. While they are
+not, any stretch may hold a wait, and only looks between which the thread slept throughout say so.
 """
 
 from __future__ import annotations
@@ -30,30 +32,107 @@ from redline.profile.reader import Process, Shard
 SHORTEST_READY_NS = 500_000
 SHORTEST_SLEEP_NS = 1_000_000
 ASLEEP_SHARE = 0.1  # of a tick, in which a thread that slept throughout may have run
+LARGEST_HIGH = 1 << 16  # of the high bits of a number: three days
 SLEEPY_SHARE = 0.2  # of a tick: who slept no longer ran
 
-__all__ = ["Ticks", "read_ticks", "scheduled", "sleepy"]
+__all__ = ["Settled", "Settler", "Settlers", "Ticks", "read_ticks", "scheduled", "sleepy"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """What one thread did between looks."""
+    """What the system says that one thread did between looks."""
 
     begin_ns: NDArray[np.int64]  # [N]
     end_ns: NDArray[np.int64]  # [N]
     ran_ns: NDArray[np.int64]  # [N] CPU time
-    ready_ns: NDArray[np.int64]  # [N] on the run queue
+    ready_ns: NDArray[np.int64]  # [N] on the run queue, as told when it was over
+
+    def rows(self, begin_ns: int, until_ns: int) -> slice:
+        """Of those that begin between two times."""
+        first, last = np.searchsorted(self.begin_ns, [begin_ns, until_ns], side="left")
+        return slice(int(first), int(last))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The same, beside what its events say; `ready_ns` lies where there is room for it."""
+
+    begin_ns: NDArray[np.int64]  # [N]
+    end_ns: NDArray[np.int64]  # [N]
+    ran_ns: NDArray[np.int64]  # [N] CPU time
+    ready_ns: NDArray[np.int64]  # [N] on the run queue, at work by its events
+    idle_ns: NDArray[np.int64]  # [N] in a known wait, or not there
 
     @property
     def slept_ns(self) -> NDArray[np.int64]:
-        """[N] the rest."""
+        """[N] the rest, known waits among it."""
         return np.maximum(self.end_ns - self.begin_ns - self.ran_ns - self.ready_ns, 0)
 
-    def between(self, begin_ns: int, until_ns: int) -> Ticks:
+    def between(self, begin_ns: int, until_ns: int) -> Settled:
         """Those that begin between two times."""
         first, last = np.searchsorted(self.begin_ns, [begin_ns, until_ns], side="left")
-        rows = slice(int(first), int(last))
-        return Ticks(self.begin_ns[rows], self.end_ns[rows], self.ran_ns[rows], self.ready_ns[rows])
+        at = slice(int(first), int(last))
+        return Settled(
+            self.begin_ns[at], self.end_ns[at], self.ran_ns[at], self.ready_ns[at], self.idle_ns[at]
+        )
+
+
+class Settler:
+    """Lays what the system says of a thread beside its events, slice by slice.
+
+    Args:
+        ticks: of the thread; slices begin and end where some of them do.
+    """
+
+    def __init__(self, ticks: Ticks) -> None:
+        self._ticks = ticks
+        self._idle_ns = ticks.end_ns - ticks.begin_ns  # where it is in no slice, it is not there
+        self._begins_idle = np.ones(len(ticks.begin_ns), np.bool_)
+
+    def add(self, thread: Decoded, begin_ns: int, until_ns: int) -> None:
+        """The next slice of the thread, between two times."""
+        at, stream = self._ticks.rows(begin_ns, until_ns), thread.stream
+        begin, end = self._ticks.begin_ns[at], self._ticks.end_ns[at]
+        if len(stream[0]) == 0 or len(begin) == 0:
+            return
+        self._idle_ns[at], self._begins_idle[at] = _idle(stream, _are_idle(thread), begin, end)
+
+    def settled(self) -> Settled:
+        """After the last slice."""
+        ticks = self._ticks
+        room = np.maximum(ticks.end_ns - ticks.begin_ns - ticks.ran_ns - self._idle_ns, 0)
+        fitting: list[int] = ticks.ready_ns.tolist()
+        rooms, begins_idle = room.tolist(), self._begins_idle.tolist()
+        rest = 0
+        for i, (fits, is_idle) in reversed(list(enumerate(zip(rooms, begins_idle, strict=True)))):
+            told = fitting[i] + rest
+            fitting[i] = min(told, fits)
+            rest = 0 if is_idle else told - fitting[i]
+        ready_ns = np.array(fitting, np.int64)
+        return Settled(ticks.begin_ns, ticks.end_ns, ticks.ran_ns, ready_ns, self._idle_ns)
+
+
+class Settlers:
+    """The same for all threads of a process.
+
+    Args:
+        ticks: of each thread by its index; empty where the system does not tell.
+    """
+
+    def __init__(self, ticks: dict[int, Ticks]) -> None:
+        self._ticks = ticks
+        self._found: dict[int, Settler] = {}
+
+    def add(self, threads: list[Decoded], begin_ns: int, until_ns: int) -> None:
+        """The next slice of the threads that are there, between two times."""
+        for thread in threads if self._ticks else []:
+            if thread.index not in self._found:
+                self._found[thread.index] = Settler(self._ticks[thread.index])
+            self._found[thread.index].add(thread, begin_ns, until_ns)
+
+    def settled(self) -> dict[int, Settled]:
+        """After the last slice; empty where the system does not tell."""
+        return {index: each.settled() for index, each in self._found.items()}
 
 
 def read_ticks(process: Process) -> dict[int, Ticks]:
@@ -61,7 +140,12 @@ def read_ticks(process: Process) -> dict[int, Ticks]:
     shard = process.scheduler
     if shard is None or len(shard.codes) == 0:
         return {}
-    times, rows = _rows(shard)
+    times, rows, sound = _rows(shard)
+    if sound < len(shard.codes):
+        process.note(
+            f"{layout.SCHEDULER_SHARD}: damaged after {sound} rows, the rest is lost (a time that "
+            "cannot be)"
+        )
     found: dict[int, Ticks] = defaultdict(lambda: _ticks(times[:0], {}, 0))
     for index, (first, own) in rows.items():
         found[index] = _ticks(times, own, first)
@@ -70,16 +154,23 @@ def read_ticks(process: Process) -> dict[int, Ticks]:
 
 def _rows(
     shard: Shard,
-) -> tuple[NDArray[np.int64], dict[int, tuple[int, dict[int, tuple[int, int]]]]]:
-    """Times of the ticks, and per thread its first tick and {tick: (ran, ready)}."""
+) -> tuple[NDArray[np.int64], dict[int, tuple[int, dict[int, tuple[int, int]]]], int]:
+    """Times of the ticks, per thread its first tick and {tick: (ran, ready)}, and sound rows."""
     times: list[int] = []
     found: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {}
     high, index, ran = 0, -1, 0
-    for number, code in zip(shard.deltas.tolist(), shard.codes.tolist(), strict=True):
+    rows = zip(shard.deltas.tolist(), shard.codes.tolist(), strict=True)
+    for row, (low, code) in enumerate(rows):
         if code == layout.CODE_HIGH:
-            high = number
-        elif code == layout.CODE_ANCHOR:
-            times.append(max(high << 32 | number, times[-1] if times else 0))
+            if low >= LARGEST_HIGH:
+                return np.array(times, np.int64), found, row
+            high = low
+            continue
+        number, high = high << 32 | low, 0
+        if code == layout.CODE_ANCHOR:
+            if times and number < times[-1]:
+                return np.array(times, np.int64), found, row
+            times.append(number)
         elif code == layout.TICK_FIRST and times:
             found[number] = len(times) - 1, {}
         elif code == layout.TICK_THREAD:
@@ -88,38 +179,27 @@ def _rows(
             ran = number
         elif code == layout.TICK_READY and index in found:
             found[index][1][len(times) - 1] = ran, number
-    return np.array(times, np.int64), found
+    return np.array(times, np.int64), found, len(shard.codes)
 
 
 def _ticks(times: NDArray[np.int64], rows: dict[int, tuple[int, int]], first: int) -> Ticks:
-    """Of one thread, from its first look on.
-
-    Time on the run queue is told once it is over: what is more than fits goes to the ticks before.
-    """
+    """Of one thread, from its first look on."""
     begin, end = times[first:-1], times[first + 1 :]
     ran, ready = np.zeros((2, len(begin)), np.int64)
     for tick, (ran_ns, ready_ns) in rows.items():
         if 0 <= tick - first - 1 < len(begin):
             ran[tick - first - 1], ready[tick - first - 1] = ran_ns, ready_ns
-    room = np.maximum(end - begin - ran, 0)
-    fitting: list[int] = ready.tolist()
-    rooms: list[int] = room.tolist()
-    rest = 0
-    for i, fits in reversed(list(enumerate(rooms))):
-        told = fitting[i] + rest
-        fitting[i] = min(told, fits)
-        rest = told - fitting[i]
-    return Ticks(begin, end, ran, np.array(fitting, np.int64))
+    return Ticks(begin, end, ran, ready)
 
 
-def sleepy(ticks: Ticks) -> Stream:
+def sleepy(ticks: Settled) -> Stream:
     """1 in each tick of a good part of which the thread slept."""
     slept = ticks.slept_ns >= SLEEPY_SHARE * (ticks.end_ns - ticks.begin_ns)
     times = np.append(ticks.begin_ns, ticks.end_ns[-1:])
     return times, np.append(slept, [False] * len(ticks.end_ns[-1:])).astype(np.uint32)
 
 
-def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:
+def scheduled(thread: Decoded, ticks: Settled, blind: Stream | None) -> Decoded:
     """The thread with the times in which it was ready, or slept unnoticed.
 
     Args:
@@ -129,30 +209,24 @@ def scheduled(thread: Decoded, ticks: Ticks, blind: Stream | None) -> Decoded:
     """
     if len(thread.stream[0]) == 0 or len(ticks.begin_ns) == 0:
         return thread
-    waits = np.array([s is not None and s.level == levels.WAITING for s in thread.states])
-    waited = _waited(thread.stream, waits, ticks)
-    unseen = ticks.slept_ns - waited
-    # A thread that is woken and gets no core is ready while its events still say that it waits: at
-    # work it had no core for no longer than it took more time than CPU time.
-    without_core = np.maximum(ticks.end_ns - ticks.begin_ns - waited - ticks.ran_ns, 0)
-    ticks = replace(ticks, ready_ns=np.minimum(ticks.ready_ns, without_core))
+    unseen = ticks.slept_ns - ticks.idle_ns
     throughout = ticks.ran_ns <= ASLEEP_SHARE * (ticks.end_ns - ticks.begin_ns)
     unseen[~throughout & _is_blind(blind, ticks)] = 0
     chosen = (ticks.ready_ns >= SHORTEST_READY_NS) | (unseen >= SHORTEST_SLEEP_NS)
-    return _overlaid(thread, _pieces(thread.stream, waits, ticks, unseen, chosen))
+    return _overlaid(thread, _pieces(thread.stream, _are_idle(thread), ticks, unseen, chosen))
 
 
 def _pieces(
     stream: Stream,
-    waits: NDArray[np.bool_],
-    ticks: Ticks,
+    idle: NDArray[np.bool_],
+    ticks: Settled,
     unseen_ns: NDArray[np.int64],
     chosen: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
     """[N, 3] begin, end and level of what is taken from the longest stretches, in order of time.
 
     Of each chosen tick the ready time first, then what was slept, from the ends of at most
-    `csrc/ticks.c`'s MOST stretches that are no wait.
+    `csrc/ticks.c`'s MOST stretches at work.
     """
     from redline.profile import _sweep
 
@@ -160,7 +234,7 @@ def _pieces(
     made = _sweep.lay(
         times,
         numbers,
-        waits,
+        idle,
         ticks.begin_ns[chosen],
         ticks.end_ns[chosen],
         ticks.ready_ns[chosen],
@@ -171,7 +245,7 @@ def _pieces(
     return pieces[np.lexsort(pieces.T[::-1])]
 
 
-def _is_blind(blind: Stream | None, ticks: Ticks) -> NDArray[np.bool_]:
+def _is_blind(blind: Stream | None, ticks: Settled) -> NDArray[np.bool_]:
     """[N] whether native calls went unobserved for any part of each tick."""
     if blind is None:
         return np.ones(len(ticks.begin_ns), np.bool_)
@@ -181,12 +255,26 @@ def _is_blind(blind: Stream | None, ticks: Ticks) -> NDArray[np.bool_]:
     return held | (until > before)
 
 
-def _waited(stream: Stream, waits: NDArray[np.bool_], ticks: Ticks) -> NDArray[np.int64]:
-    """[N] how long a wait was known of in each tick."""
+def _are_idle(thread: Decoded) -> NDArray[np.bool_]:
+    """Of each state, whether the thread waits in it, or is not there."""
+    return np.array([s is None or s.level == levels.WAITING for s in thread.states])
+
+
+def _idle(
+    stream: Stream, idle: NDArray[np.bool_], begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """How long a thread was idle between [N] pairs of times, and whether it was at the first.
+
+    Args:
+        stream: of states, some at least; before them the thread is not there.
+        idle: of each state.
+        begin_ns: [N].
+        end_ns: [N].
+    """
     times, numbers = stream
-    known = np.flatnonzero(waits[numbers])  # of all stretches the few that wait
+    known = np.flatnonzero(~idle[numbers])
     if len(known) == 0:
-        return np.zeros(len(ticks.begin_ns), np.int64)
+        return end_ns - begin_ns, np.ones(len(begin_ns), np.bool_)
     begins, ends = times[known], times[np.minimum(known + 1, len(times) - 1)]
     if known[-1] == len(times) - 1:
         ends[-1] = np.iinfo(np.int64).max  # the last state has no end
@@ -197,7 +285,9 @@ def _waited(stream: Stream, waits: NDArray[np.bool_], ticks: Ticks) -> NDArray[n
         found = before[place] + np.minimum(at, ends[place]) - begins[place]
         return np.where(place >= 0, found, 0)
 
-    return total(ticks.end_ns) - total(ticks.begin_ns)
+    place = np.searchsorted(begins, begin_ns, side="right") - 1
+    works = (place >= 0) & (begin_ns < ends[place])
+    return end_ns - begin_ns - (total(end_ns) - total(begin_ns)), ~works
 
 
 def _overlaid(thread: Decoded, pieces: NDArray[np.int64]) -> Decoded:

@@ -26,7 +26,7 @@ from redline.profile.analyse import timeline as timelines
 from redline.profile.analyse.blocked import SilenceSeeker, Wait
 from redline.profile.analyse.decoded import FOREVER, State, Stream
 from redline.profile.analyse.gaps import Gaps, GapSeeker
-from redline.profile.analyse.scheduling import Ticks
+from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
 from redline.profile.analyse.timeline import Follower, Timeline, assemble, end_of
 from redline.profile.reader import PIECE_ROWS, Process, ShardClock
 
@@ -42,7 +42,7 @@ class Outline:
     process: Process
     begins_ns: list[NDArray[np.int64]]  # per shard when each of its pieces begins
     edges_ns: list[int]  # its slices begin and end there; the first is 0, the last FOREVER
-    ticks: dict[int, Ticks]
+    ticks: dict[int, Settled]
     waits: list[Wait]
     gaps: dict[int, Gaps]
     end_ns: int
@@ -159,6 +159,7 @@ def _outline(
     process: Process, begins: list[NDArray[np.int64]], edges_ns: NDArray[np.int64]
 ) -> Outline:
     ticks = timelines.read_ticks(process)
+    settlers = Settlers(ticks)
     own = _own_edges(edges_ns - process.base_ns, ticks, begins)
     follower = Follower(process, begins)
     silences = SilenceSeeker()
@@ -171,6 +172,7 @@ def _outline(
         for thread in part.threads:
             seekers[thread.index].add(thread, begin)
             last_ns = max(last_ns, thread.last_ns)
+        settlers.add(part.threads, begin, until)
         if not ticks:
             silences.add(part.threads)
     blind = (
@@ -181,7 +183,7 @@ def _outline(
         process=process,
         begins_ns=begins,
         edges_ns=own,
-        ticks=ticks,
+        ticks=settlers.settled(),
         waits=silences.found(),
         gaps={index: seeker.found() for index, seeker in seekers.items()},
         end_ns=end_of(process, last_ns),

@@ -16,7 +16,13 @@ from redline.profile import layout, levels
 from redline.profile.analyse.blocked import Wait, blocked, silent_waits, still_waiting
 from redline.profile.analyse.decoded import FOREVER, Cursor, Decoded, State, Stream, decode
 from redline.profile.analyse.gaps import Gaps, gaps_of
-from redline.profile.analyse.scheduling import Ticks, read_ticks, scheduled, sleepy
+from redline.profile.analyse.scheduling import (
+    Settled,
+    Settlers,
+    read_ticks,
+    scheduled,
+    sleepy,
+)
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process
 
@@ -106,7 +112,9 @@ def build_timeline(process: Process) -> Timeline:
     scheduler says, gives way to one that is at work.
     """
     part = Follower(process).advance(0, FOREVER)
-    ticks = read_ticks(process)
+    settlers = Settlers(read_ticks(process))
+    settlers.add(part.threads, 0, FOREVER)
+    ticks = settlers.settled()
     waits = [] if ticks else silent_waits(part.threads)
     gaps = {thread.index: gaps_of(process, [thread]) for thread in part.threads}
     end_ns = end_of(process, max((thread.last_ns for thread in part.threads), default=0))
@@ -187,7 +195,7 @@ def _still_waiting_after(
 def assemble(
     process: Process,
     part: Slice,
-    ticks: dict[int, Ticks],
+    ticks: dict[int, Settled],
     waits: list[Wait],
     gaps: dict[int, Gaps],
     end_ns: int,

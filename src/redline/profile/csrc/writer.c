@@ -51,7 +51,7 @@ static RlThread monitor; /* not a thread: the shard of samples and beats */
 static RlThread scheduler; /* likewise: what the system's scheduler did with each thread */
 
 /* Rows of the scheduler's shard, held back so that a batch's header is worth its length. */
-enum { SCHEDULER_ROWS = 1 << 12, ROWS_PER_TICK = 2, ROWS_PER_THREAD = 3 };
+enum { SCHEDULER_ROWS = 1 << 12, ROWS_PER_TICK = 2, ROWS_PER_THREAD = 5 };
 enum { TICK_THREAD = 1, TICK_RAN = 2, TICK_READY = 3, TICK_FIRST = 4 };
 static struct {
     uint32_t number[SCHEDULER_ROWS];
@@ -268,6 +268,15 @@ static void tick_row(uint32_t number, uint16_t code) {
     ticks.code[ticks.rows++] = code;
 }
 
+/* Between two windows of a recording more than the 4 s of a row may have passed. */
+static void tick_number(int64_t ns, uint16_t code) {
+    ns = ns > 0 ? ns : 0;
+    if (ns >> 32 > 0) {
+        tick_row((uint32_t)(ns >> 32), RL_CODE_HIGH);
+    }
+    tick_row((uint32_t)ns, code);
+}
+
 static void write_ticks(void) {
     for (size_t i = 0; i < ticks.rows; i++) {
         row(ticks.number[i], ticks.code[i]);
@@ -288,11 +297,10 @@ static void look_at_thread(RlThread *t) {
     t->ready_ns = ready;
     if (first) {
         tick_row(t->index, TICK_FIRST);
-    } else if ((ran_since > 0 || ready_since > 0) && ran_since <= UINT32_MAX &&
-        ready_since <= UINT32_MAX) {
+    } else if (ran_since > 0 || ready_since > 0) {
         tick_row(t->index, TICK_THREAD);
-        tick_row((uint32_t)ran_since, TICK_RAN);
-        tick_row((uint32_t)ready_since, TICK_READY);
+        tick_number(ran_since, TICK_RAN);
+        tick_number(ready_since, TICK_READY);
     }
 }
 
