@@ -75,7 +75,7 @@ def run(
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     inside = json.loads(span.read_text()) if clocked else {}
-    _wait_for(_children() - own_children)
+    _wait_for_orphans(own_children)
     after = _cpu_s()
     if clocked:
         inside["inside_cpu_s"] += after - waited_for
@@ -102,13 +102,15 @@ def _children() -> set[int]:
     return found
 
 
-def _wait_for(orphans: set[int]) -> None:
-    """They end soon, as what they were for has; so do those that they leave in turn."""
-    while orphans:
-        known = _children()
-        for pid in orphans & known:
+def _wait_for_orphans(own: set[int]) -> None:
+    """They end soon, as what they were for has; so do those that they leave in turn.
+
+    Args:
+        own: children that were there before.
+    """
+    while orphans := _children() - own:
+        for pid in orphans:
             os.waitpid(pid, 0)
-        orphans = _children() - known
 
 
 def _cpu_s() -> float:

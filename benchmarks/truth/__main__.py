@@ -70,7 +70,9 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
             and cell["operation"] == part
             and (cell["level"] in IDLE) == (kind == WAITS)
         ]
-        first, *_, last = unprofiled = [stretch[part] for stretch in truth["unprofiled"]]
+        unprofiled = [stretch[part] for stretch in truth["unprofiled"]]
+        half = len(unprofiled) // 2
+        first_s, last_s = sum(unprofiled[:half]), sum(unprofiled[-half:])  # of as many rounds
         sums = {k: sum(cell[k] or 0.0 for cell in cells) for k in COLUMNS if k != "true_s"}
         rows.append(
             {
@@ -79,7 +81,7 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
                 "kind": kind,
                 "true_s": sum(unprofiled),
                 **sums,
-                "drift": last / first - 1,
+                "drift": last_s / first_s - 1,
                 "corrected": overhead["corrected"],
             }
         )
@@ -87,7 +89,11 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
 
 
 def pooled(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A row for each part, of the means over several processes."""
+    """A row for each part, of the means over several processes.
+
+    So are the ends of its interval: most of its width is what nobody knows of the probe, and that
+    is the same in each process.
+    """
     rows = []
     for same in zip(*runs, strict=True):
         mean = {key: statistics.mean(row[key] for row in same) for key in COLUMNS}
@@ -113,8 +119,8 @@ def measure(
     """Unprofiled and profiled in turn, of equal work, in several processes.
 
     A process is as fast as its memory happens to lie, and a time is known only as well as the first
-    and the last stretch agree. So several are run, one after the other, and more, up to so many
-    tries, while one of them drifts by more than the tolerance; the steadiest count.
+    and the last half agree. So several are run, one after the other, and more, up to so many tries,
+    while one of them drifts by more than the tolerance; the steadiest count.
     """
     found: list[list[dict[str, Any]]] = []
     while len(found) < processes + tries and not _are_steady(found, processes):
@@ -130,27 +136,34 @@ def _are_steady(found: list[list[dict[str, Any]]], processes: int) -> bool:
 
 
 def drift(rows: list[dict[str, Any]]) -> float:
-    """The largest difference between the first and last unprofiled stretch of a part, of 1."""
+    """The largest difference between the first and the last unprofiled half of a part, of 1."""
     return max(abs(row["drift"]) for row in rows)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As Markdown."""
     lines = [
-        "| program | part | true s | raw s | corrected s | interval s | error | inside |",
-        "|---" * 8 + "|",
+        "| program | part | true s | raw s | corrected s | interval s | error | of each process "
+        "| inside |",
+        "|---" * 9 + "|",
     ]
     for row in rows:
+        each = ", ".join(f"{100 * error:+.1f}" for error in row["errors"])
         lines.append(
             f"| {row['program']} | {row['part']} | {row['true_s']:.3f} | {row['raw_s']:.3f} | "
-            f"{row['corrected_s']:.3f} | {row['ci_low_s']:.3f} to {row['ci_high_s']:.3f} | "
-            f"{100 * row['error']:+.1f}% | {'yes' if row['inside'] else 'no'} |"
+            f"{row['corrected_s']:.3f}{'' if row['corrected'] else ' (as recorded)'} | "
+            f"{row['ci_low_s']:.3f} to {row['ci_high_s']:.3f} | {100 * row['error']:+.1f}% | "
+            f"{each} | {'yes' if row['inside'] else 'no'} |"
         )
     errors = [abs(row["error"]) for row in rows]
     signed = statistics.mean(row["error"] for row in rows)
     inside = sum(row["inside"] for row in rows)
+    near = sum(abs(row["error"]) <= TOLERANCE for row in rows)
+    plain = sum(not row["corrected"] for row in rows)
     lines.append(
-        f"\n{inside} of {len(rows)} within {TOLERANCE:.0%} or within their interval; mean error "
+        f"\n{inside} of {len(rows)} within {TOLERANCE:.0%} ({near}) or within their interval. The "
+        f"times of {plain} are as they were recorded: what the probe cost was not known well enough "
+        "to take it out (their interval says so). Mean error "
         f"{100 * signed:+.1f}%, mean size {100 * statistics.mean(errors):.1f}%, largest "
         f"{100 * max(errors):.1f}%.\n"
     )
@@ -158,11 +171,19 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def recorded(path: Path, head: dict[str, Any], fresh: bool) -> list[dict[str, Any]]:
-    """Rows measured before in the same way."""
+    """Rows measured before in the same way.
+
+    Raises:
+        SystemExit: if they were measured in another way.
+    """
     if fresh or not path.exists():
         return []
     known = json.loads(path.read_text())
-    return known["rows"] if head.items() <= known.items() else []
+    if not head.items() <= known.items():
+        raise SystemExit(
+            f"{path} was not measured with {head}. Give --fresh to replace it, or another --out"
+        )
+    return known["rows"]
 
 
 def line(row: dict[str, Any]) -> str:
@@ -197,7 +218,8 @@ def measure_version(python: str, options: argparse.Namespace) -> None:
     words = (
         f"# Programs of known time on Python {version}\n\n```bash\n"
         f"python -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
-        f"Each row is the mean of {options.processes} processes.\n\n"
+        f"Each row is the mean of {options.processes} processes, the steadiest of up to "
+        f"{options.processes + options.tries}; so are the ends of its interval.\n\n"
     )
     path.with_suffix(".md").write_text(words + table(found))
     print(table(found))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from redline.envs import cpus
-from redline.envs.cpus import batch_scheduling, first_core_to_pin, usable_cpus
+from redline.envs.cpus import batch_scheduling, first_core_to_pin
+from redline.usable_cores import usable_cpus
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,13 @@ def test_each_option_of_a_recording_can_be_given() -> None:
 
 def test_options_are_read_with_their_prefix() -> None:
     given = [
-        *("--profile-mode", "light", "--profile-for-steps", "5"),
+        *("--profile-mode", "sample", "--profile-for-steps", "5"),
         *("--profile-every-steps", "50", "--profile-no-lines"),
         *("--profile-watch", "a:b", "--profile-watch", "c:d", "--profile-delay-s", "1.5"),
     ]
     arguments = parser().parse_args(given)
     assert options_of(arguments, "profile_") == Options(
-        mode="light",
+        mode="sample",
         for_steps=5,
         every_steps=50,
         lines=False,

@@ -22,11 +22,11 @@ from redline.collect.collector import CollectorSetup
 from redline.collect.ray_actors import ActorGroup
 from redline.collect.workers import AsyncCollector
 from redline.data import Array, leaves, map_leaves
-from redline.envs.cpus import usable_cpus
 from redline.envs.settings import EnvSettings
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
 from redline.ray_cluster import connected_ray
+from redline.usable_cores import usable_cpus
 
 _STORE_SHARE = 1.25  # of the object store, to what lies in it at the same time
 

@@ -1,33 +1,17 @@
-"""How many CPU cores this process may really use, and which its workers are to use."""
+"""Which CPU cores workers and threads are to use, and how many."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 from redline.errors import ConfigError
+from redline.usable_cores import usable_cpus
 
-_CGROUP = Path("/sys/fs/cgroup")
 _FEW_SPINS = 20_000  # of an idle OpenMP thread before it sleeps: some 0.3 ms
-
-
-def usable_cpus(cgroup: Path = _CGROUP) -> int:
-    """Cores by affinity and control group, whichever allows fewer; at least 1.
-
-    Args:
-        cgroup: where control groups are mounted.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
-    quota = _quota(cgroup)
-    return max(1, count if quota is None else min(count, math.ceil(quota)))
 
 
 def threads_each(num_processes: int) -> int:
@@ -169,22 +153,3 @@ def _parse_cpus(text: str) -> list[int]:
             )
         cpus.update(range(first, last + 1))
     return sorted(cpus)
-
-
-def _quota(cgroup: Path) -> float | None:
-    """Cores that the control group's quota is worth; None if there is no limit."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        quota = _read(cgroup / "cpu" / "cpu.cfs_quota_us")
-        period = _read(cgroup / "cpu" / "cpu.cfs_period_us")
-    if quota in ("", "max", "-1") or period in ("", "0"):
-        return None
-    return int(quota) / int(period)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

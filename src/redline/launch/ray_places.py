@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redline.envs.cpus import usable_cpus
 from redline.errors import ConfigError
 from redline.launch.local import LOG, appending, outcome_of
 from redline.launch.run_process import write_order
 from redline.launch.state import Outcome
 from redline.ray_cluster import connected_ray
+from redline.usable_cores import usable_cpus
 
 _STOP = ".stop"
 _POLL_S = 0.2

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from redline.envs.cpus import allowed_cpus, usable_cpus
+from redline.envs.cpus import allowed_cpus
 from redline.errors import ConfigError
 from redline.free_memory import require_memory
+from redline.usable_cores import usable_cpus
 
 _GIB = 2**30
 _RUN_BYTES = 64 * 2**20  # torch alone takes twice that; some of it is shared

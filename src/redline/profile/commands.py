@@ -31,6 +31,8 @@ from redline.profile.arguments import add_options, options_of
 if TYPE_CHECKING:
     from redline.profile.advise.reading import Reading
 
+PAIRS = 5  # of runs that `redline advise --check` makes
+
 __all__ = [
     "COMMANDS",
     "advise_main",
@@ -61,7 +63,8 @@ def profile_main(argv: Sequence[str]) -> int:
     arguments = _profile_parser().parse_args(own)
     directory = Path(arguments.out or time.strftime("profile-%Y%m%d-%H%M%S"))
     status = run_profiled(command, directory, options_of(arguments))
-    sys.stderr.write(f"redline profile: recorded to {directory}; see: redline report {directory}\n")
+    place = printable(str(directory))
+    sys.stderr.write(f"redline profile: recorded to {place}; see: redline report {place}\n")
     return status
 
 
@@ -101,6 +104,8 @@ def report_main(argv: Sequence[str]) -> int:
         )
     if arguments.bias and not arguments.figures:
         raise ConfigError("--bias is drawn by --figures. Give --figures DIR as well")
+    if arguments.figure_format and not arguments.figures:
+        raise ConfigError("--figure-format is that of --figures. Give --figures DIR as well")
     from redline.profile.advise.reading import read_session
     from redline.profile.reader import open_session
 
@@ -111,7 +116,7 @@ def report_main(argv: Sequence[str]) -> int:
     except OSError as error:
         raise ConfigError(f"cannot write the report: {error}. Give another path") from error
     for path in written:
-        sys.stderr.write(f"wrote {path}\n")
+        sys.stderr.write(printable(f"wrote {path}\n"))
     if arguments.format or not written:
         _print_reports(arguments.format or "text", readings)
     return 0
@@ -137,7 +142,6 @@ def _report_parser() -> argparse.ArgumentParser:
     add(
         "--figure-format",
         choices=("png", "pdf", "svg"),
-        default="png",
         help="of --figures (default: png)",
     )
     add(
@@ -167,7 +171,7 @@ def _write_reports(arguments: argparse.Namespace, readings: list[Reading]) -> li
 
         biases = read_biases(Path(arguments.bias)) if arguments.bias else []
         written += write_figures(
-            summaries, Path(arguments.figures), arguments.figure_format, biases=biases
+            summaries, Path(arguments.figures), arguments.figure_format or "png", biases=biases
         )
     return written
 
@@ -219,8 +223,10 @@ def inspect_main(argv: Sequence[str]) -> int:
             }
         )
         sys.stdout.write(
-            f"{process.name} (pid {process.pid}): {len(process.sources)} threads, {events} rows, "
-            f"{size} bytes{''.join(f'; {p}' for p in process.problems)}\n"
+            printable(
+                f"{process.name} (pid {process.pid}): {len(process.sources)} threads, {events} "
+                f"rows, {size} bytes{''.join(f'; {p}' for p in process.problems)}\n"
+            )
         )
     summary = {"version": session.manifest["version"], "mode": session.mode, "processes": rows}
     sys.stdout.write(json.dumps(summary) + "\n")
@@ -246,7 +252,7 @@ def sessions_main(argv: Sequence[str]) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.dumps(rows_to_json(rows)) + "\n")
     elif rows:
-        sys.stdout.write(render_sessions(rows))
+        sys.stdout.write(printable(render_sessions(rows)))
     else:
         sys.stdout.write("no profile sessions there\n")
     return 0
@@ -265,7 +271,8 @@ def merge_main(argv: Sequence[str]) -> int:
     from redline.profile.merge import merge_sessions
 
     merged = merge_sessions(arguments.directory, arguments.out)
-    sys.stderr.write(f"redline merge-sessions: wrote {merged}; see: redline report {merged}\n")
+    place = printable(str(merged))
+    sys.stderr.write(f"redline merge-sessions: wrote {place}; see: redline report {place}\n")
     return 0
 
 
@@ -303,7 +310,7 @@ def trace_main(argv: Sequence[str]) -> int:
         from redline.profile.report.perfetto import write_perfetto as write_trace
 
     count = write_trace(open_session(arguments.directory), output)
-    sys.stdout.write(f"{count} events written to {output}; open it at {viewer}\n")
+    sys.stdout.write(printable(f"{count} events written to {output}; open it at {viewer}\n"))
     return 0
 
 
@@ -327,7 +334,7 @@ def diff_main(argv: Sequence[str]) -> int:
         text = render_step_diff(read_per_step(before), read_per_step(after))
         sys.stdout.write(printable(f"{text}\n"))
     except ProfileError as error:
-        sys.stdout.write(f"not per step: {error}\n\n")
+        sys.stdout.write(printable(f"not per step: {error}\n\n"))
     sys.stdout.write("the whole sessions, all processes\n")
     summaries = summarize(before), summarize(after)
     inferred = inferred_operations(before) | inferred_operations(after)
@@ -352,7 +359,7 @@ def advise_main(argv: Sequence[str]) -> int:
         "is measured",
     )
     add("--remedy", metavar="NAME", help="the change from A to B (default: told by their words)")
-    add("--pairs", type=int, default=5, metavar="N", help="of runs with --check (default: 5)")
+    add("--pairs", type=int, metavar="N", help="of runs with --check (default: 5)")
     add("--format", choices=("text", "json"), default="text", help="print this (default: text)")
     arguments = parser.parse_args(list(argv))
     if (arguments.directory is None) == (arguments.check is None):
@@ -361,6 +368,12 @@ def advise_main(argv: Sequence[str]) -> int:
         )
     if arguments.check is not None:
         return _check_advice(arguments)
+    for option in ("remedy", "pairs"):
+        if getattr(arguments, option) is not None:
+            raise ConfigError(
+                f"--{option} is of --check, which runs two commands. Leave it out, or give --check "
+                '"COMMAND A" "COMMAND B" instead of a session'
+            )
     from redline.profile.advise.iteration import read_iteration
     from redline.profile.advise.rates import measure_rates
     from redline.profile.advise.remedies import advise
@@ -376,7 +389,7 @@ def advise_main(argv: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"redline advise: {text}\n")
+    sys.stderr.write(printable(f"redline advise: {text}\n"))
 
 
 def _check_advice(arguments: argparse.Namespace) -> int:
@@ -387,14 +400,14 @@ def _check_advice(arguments: argparse.Namespace) -> int:
     checked = check(
         *arguments.check,
         remedy=arguments.remedy,
-        pairs=arguments.pairs,
+        pairs=PAIRS if arguments.pairs is None else arguments.pairs,
         progress=_say,
     )
     if arguments.format == "json":
         content = {**asdict(checked), "measured_us": checked.measured_us}
         sys.stdout.write(json.dumps({**content, "verdict": checked.verdict}) + "\n")
     else:
-        sys.stdout.write(render_check(checked))
+        sys.stdout.write(printable(render_check(checked)))
     return 0
 
 
@@ -420,5 +433,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         return COMMANDS[arguments[0]](arguments[1:])
     except RedlineError as error:
         kind = "profile error" if isinstance(error, ProfileError) else "error"
-        sys.stderr.write(f"redline {arguments[0]}: {kind}: {error}\n")
+        sys.stderr.write(printable(f"redline {arguments[0]}: {kind}: {error}\n"))
         return 2

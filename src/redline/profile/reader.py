@@ -256,6 +256,11 @@ def open_session(directory: str | Path) -> Session:
             f"{path} is not a profile session: it has no session.json. Give the directory that "
             "`redline profile --out` wrote"
         ) from None
+    except NotADirectoryError:
+        raise SessionError(
+            f"{path} is a file, and a profile session is a directory. Give the directory that "
+            "`redline profile --out` wrote"
+        ) from None
     except (ValueError, OSError) as error:
         raise SessionError(
             f"{path / 'session.json'} cannot be read: {shortened(error)}. Profile again"

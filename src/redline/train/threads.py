@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from redline.envs.cpus import allowed_cpus, usable_cpus
+from redline.envs.cpus import allowed_cpus
+from redline.usable_cores import usable_cpus
 
 MULTIPLICATIONS_PER_THREAD = 5e7
 """SAC at 256 rows through layers of 256 units (1.7e8) goes from 360 to 540 SPS with a second

@@ -108,6 +108,24 @@ def test_slow_envs_stay_in_their_workers() -> None:
     assert not slow.known or slow.predicted_us > slow.before_us
 
 
+def test_workers_that_act_are_waited_for_while_collecting() -> None:
+    """400 us of waiting go; 60 us of a worker for each env step become 36 to 72 here."""
+    told = {"collection": {"python": 50.0, "waiting": 400.0}, "backpropagation": {"backend": 550.0}}
+    it = iteration(told, workers=2, num_envs=4, cpus=4, worker_busy_us=60.0, framework="Redline")
+    advice = found(it)["in-process"]
+    assert advice.predicted_us == pytest.approx(1000 - (328 + 364) / 2)
+    assert advice.known
+    assert advice.how == "--collector serial"
+
+
+def test_a_gain_that_is_unknown_is_at_most_what_the_remedy_touches() -> None:
+    """Of 10 us of logging at most 9.5 go, however noisy the rest is."""
+    it = iteration({**USUAL, "logging": {"python": 10.0}}, total=Time(910.0, 400.0))
+    advice = found(it)["logging"]
+    assert not advice.known
+    assert "log a tenth as often: at most 9.5 of 910.0 us" in render_advice(it, [advice])
+
+
 def test_a_fused_step_touches_the_optimizer_only() -> None:
     """Of 100 us 95 are steps, of which 25 to 36% stay: 28.75 to 39.2 us, so 66.025 are saved."""
     it = iteration(USUAL, optimizer_us=100.0)

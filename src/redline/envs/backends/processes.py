@@ -17,13 +17,13 @@ from gymnasium import Space
 
 from redline.envs.backends.backend import ConcurrentBackend, StepBuffers
 from redline.envs.backends.env_loop import EnvLoop
-from redline.envs.cpus import usable_cpus
 from redline.envs.single_env import SingleEnv
 from redline.envs.space_checks import require_same_spaces
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError, EnvError
 from redline.nested import Array, NestedArray, copy_all, map_leaves
+from redline.usable_cores import usable_cpus
 
 if TYPE_CHECKING:
     from redline.envs.settings import EnvSettings

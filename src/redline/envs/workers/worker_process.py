@@ -13,10 +13,10 @@ from collections.abc import Collection
 from multiprocessing import Pipe
 from typing import Any
 
-from redline.envs.cpus import usable_cpus
 from redline.envs.workers.shared_memory import SharedBlock
 from redline.envs.workers.signals import CallWords, Signal
 from redline.envs.workers.worker_main import DUMP_SIGNAL, WorkerStart
+from redline.usable_cores import usable_cpus
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "

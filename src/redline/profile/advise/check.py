@@ -181,7 +181,7 @@ def render_check(checked: Checked) -> str:
         )
         predicted = f"predicted unknown ({reason})"
     elif not each.known:
-        predicted = f"predicted unknown (at most {each.before_us - each.low_us:,.1f} us saved)"
+        predicted = f"predicted unknown (at most {each.most_us:,.1f} us saved)"
     else:
         predicted = (
             f"predicted {each.predicted_us:,.1f} us ({each.low_us:,.1f} to {each.high_us:,.1f})"

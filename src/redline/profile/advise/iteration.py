@@ -38,6 +38,7 @@ from redline.profile.report.bins import CellBins
 
 WIDE = 1.96  # standard deviations of a 95% interval
 MOST_THREADS = 4096
+WORK_OF_WORKERS = (SIMULATION, "inference", "collection")
 BACKWARD = "torch._C._EngineBase.run_backward"
 
 __all__ = ["Iteration", "IterationReader", "Part", "Time", "parts_between", "read_iteration"]
@@ -88,7 +89,7 @@ class Iteration:
     gpu_busy: float  # share of the time
     torch_threads: int = 0  # of the process; 0: not told
     optimizers: tuple[str, ...] = ()  # such as "Adam" or "Adam fused"; empty: not told
-    worker_busy_us: float = math.nan  # of a worker, per env step of its own
+    worker_busy_us: float = math.nan  # of a worker, per env step of its own, acting included
     problems: list[str] = field(default_factory=list)
     updates: Updates | None = None  # None: nothing counts them
     waiting: Waiting | None = None
@@ -215,7 +216,7 @@ class IterationReader:
             gpu_busy=_gpu_share(summary, process.pid),
             torch_threads=_threads_of(process),
             optimizers=_optimizers_of(process),
-            worker_busy_us=_worker_us(summary, workers, steady.steps, steady.workers),
+            worker_busy_us=_worker_us(summary, workers, steady),
             problems=[
                 *summary.problems,
                 *_doubts(summary),
@@ -411,19 +412,15 @@ def _gpu_share(summary: Summary, pid: int) -> float:
     return sum(cell.raw_s for cell in cells if cell.gpu_busy) / whole if whole else 0.0
 
 
-def _worker_us(
-    summary: Summary,
-    processes: list[Process],
-    steps: list[NDArray[np.int64]],
-    places: list[int],
-) -> float:
-    """Simulation per env step of the worker processes."""
+def _worker_us(summary: Summary, processes: list[Process], steady: Steady) -> float:
+    """Work per env step of the worker processes: simulation, and acting where they act."""
     if not processes:
         return math.nan
     pids = {process.pid for process in processes}
-    cells = [c for c in summary.cells if c.pid in pids and c.operation == SIMULATION]
+    cells = [c for c in summary.cells if c.pid in pids and c.operation in WORK_OF_WORKERS]
     seconds = sum(c.corrected_s for c in cells if c.level not in ("waiting", "ready"))
-    return 1e6 * seconds / max(sum(len(steps[i]) for i in places), 1)
+    marks = sum(len(steady.steps[i]) for i in steady.workers)
+    return 1e6 * seconds / max(marks * steady.num_envs_each, 1)
 
 
 def _cpus_of(session: Session) -> int:

@@ -16,7 +16,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from typing import Any
 
-from redline.profile.cores import usable_cores
+from redline.usable_cores import usable_cpus
 
 WIDTHS = (64, 256)
 REPEATS, ROUNDS = 5, 2
@@ -68,7 +68,7 @@ def measure_rates(threads: int = 0) -> Rates | None:
     before = int(torch.get_num_threads())
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.set_num_threads(min(threads, usable_cores()) or before)
+            torch.set_num_threads(min(threads, usable_cpus()) or before)
             return _measure(torch)
     finally:
         torch.set_num_threads(before)

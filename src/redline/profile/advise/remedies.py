@@ -49,6 +49,7 @@ class Advice:
     predicted_us: float  # per env step
     low_us: float  # 95% interval
     high_us: float
+    most_us: float  # saved per env step, by the remedy's own range
     known: bool  # False: noise would hide it, or it may gain nothing
     assumes: str
     how: str
@@ -101,6 +102,7 @@ def _advice(name: str, title: str, change: Change, it: Iteration, spread: float)
         predicted_us=predicted,
         low_us=max(predicted - half, 0.0),
         high_us=predicted + half,
+        most_us=max(saved.high, 0.0),
         known=saved.middle > noise and saved.low > 0.0,
         assumes=change.assumes,
         how=change.how.get(it.framework, change.how.get("", "")),
@@ -185,10 +187,12 @@ def _in_process(it: Iteration, rates: Rates | None) -> Change | None:
     after = Range(WARM * busy, 1.2 * busy + simulation.level("python"))
     # So do workers to this process, where they leave it no core of its own.
     crowded = it.workers >= it.cpus
-    rest = (it.total.us - simulation.time.us) * (CROWDED if crowded else 0.0)
+    # What acts in the workers is waited for while collecting, not in a step of the simulator.
+    waited = simulation.time.us + it.part("collection").level("waiting")
+    rest = (it.total.us - waited) * (CROWDED if crowded else 0.0)
     return Change(
         _sum(
-            Range(simulation.time.us - after.high, simulation.time.us - after.low),
+            Range(waited - after.high, waited - after.low),
             Range(0.0, rest),
         ),
         f"an env step takes {busy:.0f} us of a worker (measured here), and no message is sent",

@@ -62,9 +62,11 @@ def _predicted(each: Advice) -> str:
 
 
 def _at_most(each: Advice) -> str:
-    gain = each.before_us - each.low_us
-    share = 100 * gain / each.before_us
-    return f"at most {gain:,.1f} of {each.before_us:,.1f} us per env step ({share:.0f}%)"
+    if each.most_us <= 0:
+        slower = each.predicted_us > each.before_us
+        return "likely slower" if slower else "how much it gains cannot be told from a session"
+    share = 100 * each.most_us / each.before_us
+    return f"at most {each.most_us:,.1f} of {each.before_us:,.1f} us per env step ({share:.0f}%)"
 
 
 def advice_to_json(iteration: Iteration, advice: list[Advice]) -> dict[str, Any]:

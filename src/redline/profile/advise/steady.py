@@ -67,7 +67,8 @@ class Steady:
 
     place: int  # in the session
     workers: list[int]  # places of those that simulate for it
-    num_envs: int  # stepped at once
+    num_envs: int  # stepped at once, by all processes that do
+    num_envs_each: int  # by one mark of a worker
     edges_ns: NDArray[np.int64]  # [N + 1] of its stretches, since the process's base
     env_steps: NDArray[np.int64]  # [N] in each
     entries: dict[str, NDArray[np.int64]]  # of its operations, ns
@@ -99,20 +100,23 @@ def find_steady(
     own = steps[place]
     workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
     num_envs = _num_envs(summary, process, steps_itself=len(own) > 0, workers=len(workers))
+    each = max(
+        (_num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers),
+        default=1,
+    )
+    by_mark = num_envs
     if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
         told = [(steps[i], session.processes[i].base_ns - process.base_ns) for i in workers]
         own = np.sort(np.concatenate([times + later_ns for times, later_ns in told]))
-        num_envs = max(
-            _num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers
-        )
+        by_mark, num_envs = each, each * len(workers)
     learned = np.concatenate([entries[place][name] for name in LEARNING])
     edges = _steady(once_compiled(learned, entries[place][COMPILE], own), own)
-    counts = np.histogram(own, edges)[0] * num_envs
+    counts = np.histogram(own, edges)[0] * by_mark
     if counts.sum() < STRETCHES:
         raise ProfileError(
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
         )
-    return Steady(place, workers, num_envs, edges, counts, entries[place], steps)
+    return Steady(place, workers, num_envs, each, edges, counts, entries[place], steps)
 
 
 def _learner(summary: Summary, processes: list[Process], steps: list[NDArray[np.int64]]) -> int:

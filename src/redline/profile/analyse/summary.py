@@ -341,7 +341,7 @@ def all_problems(session: Session) -> list[str]:
     """What was wrong with the files that were read so far, and in which processes."""
     found: dict[str, list[str]] = {}
     for process in session.processes:
-        for problem in process.problems:
+        for problem in dict.fromkeys(process.problems):  # of one process once
             found.setdefault(problem, []).append(f"{process.name} (pid {process.pid})")
     return session.problems + [f"{_some(names)}: {problem}" for problem, names in found.items()]
 

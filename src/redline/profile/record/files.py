@@ -17,6 +17,7 @@ from typing import IO, Any, TypeGuard, cast
 from redline.errors import SessionError
 from redline.profile import layout
 from redline.profile.seal import UNSEALED, seal, seal_process
+from redline.usable_cores import usable_cpus
 
 __all__ = ["ProcessFiles", "SessionLock", "create_session"]
 
@@ -65,7 +66,7 @@ def create_session(directory: Path, *, mode: str, command: list[str]) -> Session
             "created_unix_s": time.time(),
             "machine": platform.platform(),
             "boot_id": _boot_id(),  # since which start of the machine its clock counts
-            "cpus": os.cpu_count(),
+            "cpus": usable_cpus(),
             "python": platform.python_version(),
             **UNSEALED,
         }

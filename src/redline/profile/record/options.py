@@ -12,6 +12,7 @@ from redline.errors import ConfigError, UnknownNameError
 
 MODES = ("light", "full", "sample")
 MAX_SAMPLE_HZ = 10_000.0
+_MOST_EVENTS_PER_S = 300_000.0
 
 __all__ = ["MODES", "Options"]
 
@@ -22,7 +23,8 @@ class Options:
 
     Raises:
         ConfigError: if a number is negative, not finite, or too large; if windows would overlap or
-            never end; if what to watch is no function's name.
+            never end; if what to watch is no function's name; if an option has no effect in the
+            mode.
         UnknownNameError: if the mode is not one of `MODES`.
     """
 
@@ -43,7 +45,9 @@ class Options:
     gpu_window_s: float = 1.0  # length of the windows in which the GPU is observed, 0 for none
     gpu_every_s: float = 20.0  # from the begin of one to the begin of the next
     lines: bool = True  # look at the Python stack 100 times a second, in modes full and sample
-    max_events_per_s: float = 300_000.0  # on average, of native calls in full mode; 0: any number
+    max_events_per_s: float = (
+        _MOST_EVENTS_PER_S  # on average, of native calls in full mode; 0: any number
+    )
     counters: bool = False  # of the processor and the kernel, read whenever the operation changes
     calibrate: bool = True  # measure the probe's own cost in short blocks without it
 
@@ -79,6 +83,20 @@ class Options:
             )
 
         self._check_windows()
+        self._check_mode()
+
+    def _check_mode(self) -> None:
+        """Refuse what has no effect in this mode."""
+        if self.mode == "light" and not self.lines:
+            raise ConfigError(
+                "mode light looks at no Python lines, so there are none to leave out. Leave out "
+                "--no-lines (lines=False)"
+            )
+        if self.mode != "full" and self.max_events_per_s != _MOST_EVENTS_PER_S:
+            raise ConfigError(
+                f"max_events_per_s={self.max_events_per_s:g} limits native calls, which mode "
+                f"{self.mode} does not observe. Leave it out, or record in mode full"
+            )
 
     @property
     def repeats(self) -> bool:

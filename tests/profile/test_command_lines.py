@@ -1,0 +1,104 @@
+"""What the profiler's commands say of mistakes: nothing is ignored, no escape sequence is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from redline.errors import ConfigError
+from redline.profile.analyse.summary import all_problems
+from redline.profile.commands import main
+from redline.profile.reader import open_session
+from redline.profile.record.files import create_session
+from redline.profile.record.options import Options
+
+ESCAPE = "\x1b[2J"
+RECORDED = (
+    Path(__file__).parents[1] / "fixtures" / "revision-0.1" / "sessions" / "light" / "session"
+)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    """In a folder whose name clears the screen."""
+    return Path(shutil.copytree(RECORDED, tmp_path / f"a{ESCAPE}" / "session"))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["advise", "SESSION", "--remedy", "nope"], "--remedy is of --check"),
+        (["advise", "SESSION", "--pairs", "7"], "--pairs is of --check"),
+        (["report", "SESSION", "--figure-format", "pdf"], "--figure-format is that of --figures"),
+        (["profile", "--mode", "light", "--no-lines", "--", "true"], "no Python lines"),
+        (
+            ["profile", "--mode", "light", "--max-events-per-s", "5", "--", "true"],
+            "max_events_per_s=5 limits native calls",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    words: list[str], named: str, session: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(session) if word == "SESSION" else word for word in words]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_the_limit_of_native_calls_is_that_of_mode_full() -> None:
+    with pytest.raises(ConfigError, match="mode sample does not observe"):
+        Options(mode="sample", max_events_per_s=5.0)
+    assert Options(mode="full", max_events_per_s=5.0).max_events_per_s == 5.0
+
+
+@pytest.mark.parametrize("command", ["report", "advise", "inspect-session", "sessions", "diff"])
+def test_no_command_shows_the_escapes_of_a_path(
+    command: str, session: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither of one that is there, nor of one that is not."""
+    for path in (str(session), f"nowhere{ESCAPE}"):
+        main([command, path, *([path] if command == "diff" else [])])
+    said = capsys.readouterr()
+    assert said.out + said.err
+    assert "\x1b" not in said.out + said.err
+
+
+def test_what_was_written_is_named_without_escapes(
+    session: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = session.parent
+    assert main(["report", str(session), "--html", str(folder / "page.html")]) == 0
+    assert main(["trace", str(session), "--out", str(folder / "a.json")]) == 0
+    said = capsys.readouterr()
+    assert "page.html" in said.err
+    assert "events written to" in said.out
+    assert "\x1b" not in said.out + said.err
+
+
+def test_a_file_in_place_of_a_session_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("")
+    with pytest.raises(Exception, match=r"program\.py is a file, and a profile session is a dir"):
+        open_session(path)
+
+
+def test_a_problem_of_a_process_is_told_once(session: Path) -> None:
+    opened = open_session(session)
+    opened.processes[0].problems += ["a line that makes no sense"] * 3
+    (said,) = (each for each in all_problems(opened) if "makes no sense" in each)
+    assert said.count("(pid ") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+def test_a_session_says_how_many_cores_could_be_used(tmp_path: Path) -> None:
+    """Not how many the machine has: a job may have a few of many."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        create_session(tmp_path / "s", mode="full", command=["x"]).release()
+    finally:
+        os.sched_setaffinity(0, before)
+    assert json.loads((tmp_path / "s" / "session.json").read_text())["cpus"] == 1
