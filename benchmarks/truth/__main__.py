@@ -162,8 +162,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     plain = sum(not row["corrected"] for row in rows)
     lines.append(
         f"\n{inside} of {len(rows)} within {TOLERANCE:.0%} ({near}) or within their interval. The "
-        f"times of {plain} are as they were recorded: what the probe cost was not known well enough "
-        "to take it out (their interval says so). Mean error "
+        f"times of {plain} are as they were recorded: what the probe cost was not known well "
+        "enough to take it out (their interval says so). Mean error "
         f"{100 * signed:+.1f}%, mean size {100 * statistics.mean(errors):.1f}%, largest "
         f"{100 * max(errors):.1f}%.\n"
     )
