@@ -112,7 +112,9 @@ class Profiled:
         self.session = self.directory / f"session-{self._runs}"
         script = self.directory / "program.py"
         script.write_text(textwrap.dedent(text))
-        lock = create_session(self.session, mode=settings.mode, command=[str(script)])
+        lock = create_session(
+            self.session, mode=settings.mode, command=[str(script)], watch=settings.watch
+        )
         added = environment(self.session, settings)
         added["PYTHONPATH"] += os.pathsep + str(self._stubs)
         done = subprocess.run(

@@ -183,6 +183,16 @@ def test_watched_functions_are_simulator(profiled: Any) -> None:
     (row,) = [r for r in summarize(profiled.session).functions if r.function == "statistics.mean"]
     assert (row.calls, row.level) == (1, "simulator")
     assert row.total_s >= 0.02
+    assert not any("--watch" in problem for problem in summarize(profiled.session).problems)
+
+
+def test_what_was_to_be_watched_and_never_came_is_told(profiled: Any) -> None:
+    """`statistics` was imported, `statsitics` is a slip of the finger."""
+    watch = ("statistics:mean", "statsitics:mean")
+    profiled.run("import statistics\nstatistics.mean([1])\n", watch=watch)
+    said = [each for each in summarize(profiled.session).problems if "--watch" in each]
+    assert len(said) == 1
+    assert said[0].startswith("--watch statsitics:mean: no process imported it")
 
 
 def test_a_misspelled_watch_is_told_and_the_program_runs(profiled: Any) -> None:

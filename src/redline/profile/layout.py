@@ -57,6 +57,7 @@ MAX_DEPTH = 2048  # of marks and native calls within one another; RL_MAX_DEPTH o
 SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at
 MACHINE_SAMPLES = "samples.jsonl"
 GPU_NOTES = "gpu.jsonl"
+WATCHED = "watched"  # of a process's metadata: what `--watch` named and was found
 
 ENVIRONMENT = "REDLINE_PROFILE"
 PACKAGE_PATH = "REDLINE_PROFILE_PACKAGE"

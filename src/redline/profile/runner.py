@@ -46,7 +46,7 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
             "the C extension redline.profile._native was not built, and nothing can be recorded "
             "without it. Install a C compiler and run `pip install --force-reinstall redline`"
         ) from error
-    lock = create_session(directory, mode=options.mode, command=command)
+    lock = create_session(directory, mode=options.mode, command=command, watch=options.watch)
     try:
         child = subprocess.Popen(command, env={**os.environ, **environment(directory, options)})
     except OSError as error:

@@ -52,7 +52,7 @@ from redline.profile.gpu.activity import (
 )
 from redline.profile.gpu.records import GpuWindow, read_windows
 from redline.profile.marks import OTHER
-from redline.profile.reader import Process, Session, open_session
+from redline.profile.reader import Process, Session, open_session, printable
 
 MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
 NAMED_PROCESSES = 4  # of those with the same problem
@@ -343,7 +343,22 @@ def all_problems(session: Session) -> list[str]:
     for process in session.processes:
         for problem in dict.fromkeys(process.problems):  # of one process once
             found.setdefault(problem, []).append(f"{process.name} (pid {process.pid})")
-    return session.problems + [f"{_some(names)}: {problem}" for problem, names in found.items()]
+    told = [f"{_some(names)}: {problem}" for problem, names in found.items()]
+    return session.problems + _never_seen(session) + told
+
+
+def _never_seen(session: Session) -> list[str]:
+    """Which functions were to be watched, and no process had them."""
+    asked: Any = session.manifest.get("watch")
+    seen = [process.metadata.get(layout.WATCHED) for process in session.processes]
+    found = [name for names in seen if isinstance(names, list) for name in cast(list[Any], names)]
+    targets = cast(list[Any], asked) if isinstance(asked, list) else []
+    return [
+        f"--watch {printable(target)}: no process imported it, so nothing of it is counted. Check "
+        "the module's name"
+        for target in targets
+        if isinstance(target, str) and target not in found
+    ]
 
 
 def _some(names: list[str]) -> str:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeGuard, cast
@@ -41,13 +42,16 @@ class SessionLock:
         self.release()
 
 
-def create_session(directory: Path, *, mode: str, command: list[str]) -> SessionLock:
+def create_session(
+    directory: Path, *, mode: str, command: list[str], watch: Sequence[str] = ()
+) -> SessionLock:
     """Make a new session directory.
 
     Args:
         directory: must not exist, or be empty.
         mode: how the program is recorded.
         command: what is profiled.
+        watch: functions that are to be counted, so that a report can say which never came.
 
     Raises:
         SessionError: if the directory is in use, is not empty, or cannot be written.
@@ -68,6 +72,7 @@ def create_session(directory: Path, *, mode: str, command: list[str]) -> Session
             "boot_id": _boot_id(),  # since which start of the machine its clock counts
             "cpus": usable_cpus(),
             "python": platform.python_version(),
+            **({"watch": list(watch)} if watch else {}),
             **UNSEALED,
         }
         temporary = directory / "session.json.tmp"

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from redline.errors import ProfileError
-from redline.profile import _native, levels, marks
+from redline.profile import _native, layout, levels, marks
 from redline.profile.record.imports import PostImport
 from redline.profile.record.own_envs import follow_classes
 from redline.profile.record.tasks import separating
@@ -214,6 +214,8 @@ class Patches:
                 ) from None
             number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
             self._replace(owner, last, _native.Wrapper(function, number, level=levels.SIMULATOR))
+            known: list[str] = marks.known_metadata().get(layout.WATCHED) or []
+            marks.metadata(**{layout.WATCHED: [*known, target]})
 
         return wrap
 

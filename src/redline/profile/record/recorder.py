@@ -407,7 +407,7 @@ def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
     settings = Options(**options)
     path = Path(directory)
     _extension()
-    lock = create_session(path, mode=settings.mode, command=list(sys.argv))
+    lock = create_session(path, mode=settings.mode, command=list(sys.argv), watch=settings.watch)
     before = dict(os.environ)
     recorder = Recorder(path, settings)
     from redline.profile.record.machine import HelperProcess
