@@ -120,15 +120,20 @@ def _cpu_s() -> float:
 
 def taken_out(directory: Path) -> dict[str, Any]:
     """What the report takes out of the first process' wall time, and of the CPU time of all."""
-    summary = summarize(open_session(directory))
+    session = open_session(directory)
+    summary = summarize(session)
     first = summary.processes[0].pid
     costs = [(cell.pid, cell.level, cell.raw_s - cell.corrected_s) for cell in summary.cells]
     (overhead,) = summary.overhead
+    # On one core the cells are without the time of the profiler's threads already.
+    own_s = sum(process.profiler_cpu_s for process in summary.processes)
+    threads_s = 0.0 if session.manifest["cpus"] == 1 else own_s
     return {
         "recorded_wall_s": summary.processes[0].wall_s,
         "recorded_cpu_s": sum(process.cpu_s for process in summary.processes),
         "taken_wall_s": sum(cost for pid, _, cost in costs if pid == first),
-        "taken_cpu_s": sum(cost for _, level, cost in costs if level not in ("waiting", "ready")),
+        "taken_cpu_s": threads_s
+        + sum(cost for _, level, cost in costs if level not in ("waiting", "ready")),
         "corrected": overhead.corrected,
         "reason": overhead.reason,
         "cost_low_s": overhead.cost_low_s,

@@ -186,6 +186,14 @@ def test_watched_functions_are_simulator(profiled: Any) -> None:
     assert not any("--watch" in problem for problem in summarize(profiled.session).problems)
 
 
+@pytest.mark.parametrize("mode", ["light", "full"])
+def test_the_profilers_own_threads_are_told_apart(profiled: Any, mode: str) -> None:
+    """They are part of the process's CPU time, and a small one."""
+    profiled.run("import time\nend = time.time() + 0.5\nwhile time.time() < end: pass\n", mode=mode)
+    (row,) = summarize(profiled.session).processes
+    assert 0.0 < row.profiler_cpu_s < 0.5 * row.cpu_s
+
+
 def test_what_was_to_be_watched_and_never_came_is_told(profiled: Any) -> None:
     """`statistics` was imported, `statsitics` is a slip of the finger."""
     watch = ("statistics:mean", "statsitics:mean")

@@ -145,6 +145,12 @@ class Process:
         found = self.end.get("too_deep", 0) if self.end is not None else 0
         return found if type(found) is int else 0
 
+    @property
+    def own_cpu_s(self) -> float:
+        """CPU time of the profiler's own threads in it, as far as is known."""
+        found = self.end.get("own_cpu_ns", 0) if self.end is not None else 0
+        return found / 1e9 if type(found) is int and 0 <= found < LARGEST else 0.0
+
     @cached_property
     def dropped(self) -> int:
         """Events lost because a ring was full, as far as is known."""

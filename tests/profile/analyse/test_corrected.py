@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from redline.profile import levels
-from redline.profile.analyse.cells import Cells
-from redline.profile.analyse.corrected import correct, passed_on
+from redline.profile.analyse.cells import Cells, Hidden
+from redline.profile.analyse.corrected import beside_the_profiler, correct, passed_on
 from redline.profile.analyse.processes import Waits, WaitsFor
 
 LEARNER, FIRST, SECOND = 1, 2, 3
@@ -97,3 +99,24 @@ def test_a_wait_is_taken_from_waiting_alone() -> None:
         ("", "simulation", "waiting", False): 250.0,
         ("", "simulation", "ready", False): 30.0,
     }
+
+
+def test_the_profilers_threads_are_taken_out_where_all_share_a_core() -> None:
+    """20 of 1,000 ns were theirs: 2% of the work and of what was ready; a wait is as long as ever.
+
+    400 of the 800 ns of Python were not observed, and are split like those that were.
+    """
+    seen = {
+        ("", "learning", "python", False): 400,
+        ("", "learning", "ready", False): 100,
+        ("", "learning", "waiting", False): 100,
+    }
+    python = ("", "learning", "python", False)
+    whole = {**seen, python: 800}
+    found = Cells(whole, seen, [Hidden(400, {python: 400})])
+    (delays,) = beside_the_profiler([found], [{("", "learning", "ready"): (10.0, 3.0)}], 20.0)
+    assert delays["", "learning", "ready"] == pytest.approx((12.0, math.hypot(3.0, 1.0)))
+    taken = correct(found, {}, {key: mean for key, (mean, _) in delays.items()})
+    assert taken[python] == pytest.approx(784.0)
+    assert taken["", "learning", "ready", False] == pytest.approx(88.0)
+    assert taken["", "learning", "waiting", False] == 100.0

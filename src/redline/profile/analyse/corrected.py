@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import TypeAlias
 
@@ -12,10 +13,11 @@ from redline.profile.analyse.processes import Waits, WaitsFor
 Operation: TypeAlias = tuple[str, str]  # phase and operation
 Costs: TypeAlias = dict[Operation, tuple[float, float]]  # ns, standard deviation
 
-Delayed: TypeAlias = tuple[str, str, str]  # phase, operation and level: waiting or ready
+Delayed: TypeAlias = tuple[str, str, str]  # phase, operation and level
 Delays: TypeAlias = dict[Delayed, tuple[float, float]]  # ns, standard deviation
 
 PYTHON = levels.LEVELS[levels.PYTHON]
+WAITING = levels.LEVELS[levels.WAITING]
 IDLE = tuple(levels.LEVELS[level] for level in levels.IDLE)
 # Of a time that costs something there is at least so much left without the cost.
 MOST_OF_TIME = 0.95
@@ -23,7 +25,7 @@ MOST_OF_TIME = 0.95
 # from no correction to twice the likely one.
 UNSURE = 0.5
 
-__all__ = ["Costs", "Delays", "Operation", "correct", "passed_on"]
+__all__ = ["Costs", "Delays", "Operation", "beside_the_profiler", "correct", "passed_on"]
 
 
 def correct(
@@ -38,8 +40,8 @@ def correct(
     Args:
         cells: as recorded.
         costs: {(phase, operation): ns}.
-        delays: {(phase, operation, level): ns} of what others' costs made waits longer, see
-            `passed_on`.
+        delays: {(phase, operation, level): ns} of what others made longer, see `passed_on` and
+            `beside_the_profiler`.
     """
     delays = delays or {}
     if not any(costs.values()) and not any(delays.values()):
@@ -123,6 +125,35 @@ def passed_on(
     }
     name = levels.LEVELS[level]
     return [_by_phase(pid, cells, name, longer) for pid, cells in processes]
+
+
+def beside_the_profiler(
+    processes: list[Cells], delays: list[Delays], own_ns: float
+) -> list[Delays]:
+    """What the profiler's own threads added where all share one core.
+
+    A program of a single core stands still while they run. Which of its work that was is not told,
+    as it takes them less than a millisecond at a time: so all of it in proportion. While the
+    program waits, they cost it nothing.
+
+    Args:
+        processes: the cells of each.
+        delays: what others' costs made longer, see `passed_on`.
+        own_ns: CPU time of the profiler's threads in all of them.
+    """
+    # Of several processes on a core each stands still while the threads of any of them run.
+    longest = max((sum(cells.time_ns.values()) for cells in processes), default=0)
+    share = min(own_ns / longest, MOST_OF_TIME) if longest else 0.0
+    found: list[Delays] = []
+    for cells, known in zip(processes, delays, strict=True):
+        made = dict(known)
+        for (phase, operation, level, _), ns in cells.observed_ns.items():
+            if level != WAITING:  # what was not observed becomes shorter with what was
+                mean, error = made.get((phase, operation, level), (0.0, 0.0))
+                own = share * ns
+                made[phase, operation, level] = mean + own, math.hypot(error, UNSURE * own)
+        found.append(made)
+    return found
 
 
 def _rates(cells: Cells, costs: Costs) -> dict[str, float]:

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import Cells, CellSums, operation_name
-from redline.profile.analyse.corrected import Costs, Delays, correct, passed_on
+from redline.profile.analyse.corrected import (
+    Costs,
+    Delays,
+    beside_the_profiler,
+    correct,
+    passed_on,
+)
 from redline.profile.analyse.correction import (
     WIDE,
     Estimate,
@@ -82,6 +88,7 @@ class ProcessRow:
     ended: bool  # False: killed, crashed, or still running
     metadata: dict[str, Any]
     problems: list[str]
+    profiler_cpu_s: float = 0.0  # of `cpu_s`, of the profiler's own threads
     steps: int = 0  # calls of `profile.step()` in the recorded time
     progress_done: float = math.nan  # as last reported by `profile.progress`
     progress_total: float = math.nan
@@ -302,6 +309,9 @@ def _summary(
     is_corrected = any(estimate.corrected for estimate in overhead)
     waiting, waiting_for = together.waits()
     delays = _delays(sums, costs, together)
+    if session.manifest.get("cpus") == 1:
+        own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
+        delays = beside_the_profiler([each.cells for each in sums], delays, own_ns)
     cells: list[Cell] = []
     for each, cost, delay in zip(sums, costs, delays, strict=True):
         cells += _cell_rows(each.process, each.cells, cost, delay, is_corrected)
@@ -509,6 +519,7 @@ def _process_row(sums: _ProcessSums) -> ProcessRow:
         parent_pid=process.parent_pid,
         wall_s=sum(sums.cells.time_ns.values()) / 1e9,
         cpu_s=_cpu_s(process),
+        profiler_cpu_s=min(process.own_cpu_s, _cpu_s(process)),
         ended=process.end is not None,
         metadata=process.metadata,
         problems=list(process.problems),

@@ -46,11 +46,12 @@ static PyObject *statistics(void) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
         dropped += atomic_load(&t->dropped);
     }
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:i}", "events",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:i,s:L}", "events",
                          (unsigned long long)atomic_load(&rl_events_written), "bytes",
                          (unsigned long long)atomic_load(&rl_bytes_written), "dropped", dropped,
                          "too_deep", (unsigned long long)atomic_load(&rl_too_deep),
-                         "write_errno", atomic_load(&rl_writer_error));
+                         "write_errno", atomic_load(&rl_writer_error), "writer_cpu_ns",
+                         (long long)rl_writer_cpu_ns());
 }
 
 static PyObject *stop(PyObject *module, PyObject *unused) {

@@ -202,6 +202,7 @@ void rl_writer_stop(void);
 void rl_writer_flush(void);
 void rl_writer_abandon(void);
 int rl_writer_is_inherited(void);
+int64_t rl_writer_cpu_ns(void);
 extern _Atomic(RlThread *) rl_threads;
 extern uint32_t rl_session;
 extern _Atomic int rl_writer_error;

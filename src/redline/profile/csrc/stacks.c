@@ -63,6 +63,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the buffer */
 static pthread_mutex_t wake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error;
+static int64_t own_cpu_ns; /* of its thread; read once that has ended */
 static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is;
 static char buffer[BUFFER];
@@ -380,6 +381,9 @@ static void *run(void *unused) {
         }
     }
     pthread_mutex_unlock(&wake_lock);
+    struct timespec spent;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+    own_cpu_ns += (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec;
     return NULL;
 }
 
@@ -489,6 +493,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
     node_count = code_count = 0;
     sample_count = lost_count = used = 0;
     write_error = 0;
+    own_cpu_ns = 0;
     atomic_store(&asked, 0);
     atomic_store(&owed_ns, 0);
     is_open = 1;
@@ -526,9 +531,9 @@ static PyObject *stop(PyObject *module, PyObject *unused) {
     stop_if_running();
     write_out();
     clear();
-    return Py_BuildValue("{s:K,s:K,s:i,s:i}", "samples", (unsigned long long)sample_count, "lost",
+    return Py_BuildValue("{s:K,s:K,s:i,s:i,s:L}", "samples", (unsigned long long)sample_count, "lost",
                          (unsigned long long)lost_count, "nodes", (int)node_count, "write_errno",
-                         write_error);
+                         write_error, "cpu_ns", (long long)own_cpu_ns);
 }
 
 /* What a forked child calls first. */

@@ -134,8 +134,10 @@ class Recorder:
             return {}
         self._exits.remove()
         self._close_windows()
+        own_cpu_ns = 0
         for name, statistics in self._companions.stop().items():
             self._note(name, **statistics)
+            own_cpu_ns += int(statistics.get("cpu_ns", 0))
         marks.listen(None)
         self._said.end_window()
         self._end_calibration()
@@ -151,7 +153,7 @@ class Recorder:
         self._patches.undo()
         self._hooks.remove()
         statistics = self._native.stop()
-        self._end_note(statistics)
+        self._end_note(statistics, own_cpu_ns + statistics["writer_cpu_ns"])
         files = self._files
         self._close_files()
         files.seal()
@@ -213,7 +215,7 @@ class Recorder:
             self._files.close()
             self._files = None
 
-    def _end_note(self, statistics: dict[str, int]) -> None:
+    def _end_note(self, statistics: dict[str, int], own_cpu_ns: int) -> None:
         if self._files is not None:
             from redline.profile.record.files import process_name
 
@@ -222,6 +224,7 @@ class Recorder:
                 name=process_name(),
                 time_ns=self._native.now(),
                 cpu_s=time.process_time(),
+                own_cpu_ns=own_cpu_ns,
                 **statistics,
             )
 
