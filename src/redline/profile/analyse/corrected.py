@@ -147,8 +147,8 @@ def beside_the_profiler(
     found: list[Delays] = []
     for cells, known in zip(processes, delays, strict=True):
         made = dict(known)
-        for (phase, operation, level, _), ns in cells.observed_ns.items():
-            if level != WAITING:  # what was not observed becomes shorter with what was
+        for (phase, operation, level, _), ns in cells.time_ns.items():
+            if level != WAITING:
                 mean, error = made.get((phase, operation, level), (0.0, 0.0))
                 own = share * ns
                 made[phase, operation, level] = mean + own, math.hypot(error, UNSURE * own)
