@@ -88,12 +88,12 @@ class ProcessRow:
     ended: bool  # False: killed, crashed, or still running
     metadata: dict[str, Any]
     problems: list[str]
-    profiler_cpu_s: float = 0.0  # of `cpu_s`, of the profiler's own threads
     steps: int = 0  # calls of `profile.step()` in the recorded time
     progress_done: float = math.nan  # as last reported by `profile.progress`
     progress_total: float = math.nan
     progress_per_s: float = math.nan  # in the recorded time
     progress_whole_s: float = math.nan  # from nothing to all, at that speed
+    profiler_cpu_s: float = 0.0  # of `cpu_s`, of the profiler's own threads
 
 
 @dataclass(frozen=True, slots=True)
