@@ -402,7 +402,9 @@ def test_a_problem_of_many_processes_is_one_line() -> None:
         for i in range(6)
     ]
     processes.append(SimpleNamespace(name="learner", pid=9, problems=["a file is cut short"]))
-    session: Any = SimpleNamespace(processes=processes, problems=["its seal is missing"])
+    session: Any = SimpleNamespace(
+        processes=processes, problems=["its seal is missing"], manifest={}
+    )
     assert all_problems(session) == [
         "its seal is missing",
         "worker-0 (pid 10), worker-1 (pid 11), worker-2 (pid 12), worker-3 (pid 13) and 2 more: "

@@ -309,7 +309,7 @@ def _summary(
     is_corrected = any(estimate.corrected for estimate in overhead)
     waiting, waiting_for = together.waits()
     delays = _delays(sums, costs, together)
-    if session.manifest.get("cpus") == 1:
+    if session.mode == "full" and session.manifest.get("cpus") == 1:
         own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
         delays = beside_the_profiler([each.cells for each in sums], delays, own_ns)
     cells: list[Cell] = []
