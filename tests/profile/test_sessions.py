@@ -398,10 +398,12 @@ subprocess.run([sys.executable, "-c", inner], check=True)
 def test_a_problem_of_many_processes_is_one_line() -> None:
     """Workers that are killed with their program have the same one; four are named."""
     processes = [
-        SimpleNamespace(name=f"worker-{i}", pid=10 + i, problems=["it was killed"])
+        SimpleNamespace(name=f"worker-{i}", pid=10 + i, problems=["it was killed"], metadata={})
         for i in range(6)
     ]
-    processes.append(SimpleNamespace(name="learner", pid=9, problems=["a file is cut short"]))
+    processes.append(
+        SimpleNamespace(name="learner", pid=9, problems=["a file is cut short"], metadata={})
+    )
     session: Any = SimpleNamespace(
         processes=processes, problems=["its seal is missing"], manifest={}
     )
