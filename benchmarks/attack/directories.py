@@ -22,6 +22,7 @@ from benchmarks.attack.series import WAIT_LIMIT_S, Verdict
 from benchmarks.attack.sessions import SESSIONS
 from benchmarks.attack.signing import damage_and_seal, damage_and_sign
 
+_LARGEST_CONFIG = 1 << 20
 _NAMES = (
     "checkpoints", "tensorboard", "videos", "progress.csv", "config.json", "history.jsonl",
     "replay", "wandb", "profile", "lock", "best", ".tmp-x", "latest", "metadata.json",
@@ -93,7 +94,7 @@ def hostile(place: Path, outside: Path, rng: random.Random) -> str:
 def _module(place: Path, rng: random.Random) -> str:
     """Name a module where the config names something that Redline knows."""
     config = place / "config.json"
-    if not config.is_file():
+    if not config.is_file() or config.stat().st_size > _LARGEST_CONFIG:  # another made it sparse
         return "nothing"
     old = rng.choice(('"CartPole-v1"', '"serial"', '"auto"', '"ppo"'))
     config.write_text(config.read_text().replace(old, '"never_import_me:Env"'))
