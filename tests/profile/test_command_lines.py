@@ -70,10 +70,10 @@ def test_what_was_written_is_named_without_escapes(
     session: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = session.parent
-    assert main(["report", str(session), "--html", str(folder / "page.html")]) == 0
+    assert main(["report", str(session), "--csv", str(folder / "tables")]) == 0
     assert main(["trace", str(session), "--out", str(folder / "a.json")]) == 0
     said = capsys.readouterr()
-    assert "page.html" in said.err
+    assert "cells.csv" in said.err
     assert "events written to" in said.out
     assert "\x1b" not in said.out + said.err
 
