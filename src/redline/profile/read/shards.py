@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,8 +151,9 @@ class ShardClock:
     """
 
     def __init__(self) -> None:
-        self.first_ns = self.now_ns = 0
-        self._is_anchored = False
+        self.first_ns: int = 0
+        self.now_ns: int = 0
+        self._is_anchored: bool = False
 
     def follow(self, rows: Rows) -> int:
         """How many of the next rows are sound.
@@ -159,9 +161,8 @@ class ShardClock:
         Raises:
             ProfileError: if the C extension was not built.
         """
-        found: tuple[int, int, int, bool] = sweep_extension().pass_rows(
-            *rows, self.now_ns, self._is_anchored
-        )
+        passed: Any = sweep_extension().pass_rows
+        found: tuple[int, int, int, bool] = passed(*rows, self.now_ns, self._is_anchored)
         sound, self.first_ns, self.now_ns, self._is_anchored = found
         return sound
 
