@@ -209,12 +209,19 @@ def summary(counted: list[dict[str, Any]]) -> str:
 
 
 def record(logs: Sequence[Path], to: Path) -> None:
-    """Write the counts as Markdown, and as JSON beside it; notes at the end of the former stay."""
+    """Write the counts as Markdown, and as JSON beside it; notes at the end of the former stay.
+
+    So does what was recorded of kinds that these logs do not have.
+    """
     counted = tally(logs)
+    made, path = {each["kind"] for each in counted}, to.with_suffix(".json")
+    known = json.loads(path.read_text())["attacks"] if path.exists() else []
+    counted += [each for each in known if each["kind"] not in made]
+    counted.sort(key=lambda each: KINDS.index(each["kind"]))
     notes = to.read_text().partition(NOTES)[1:] if to.exists() else ()
     to.write_text(summary(counted) + "".join(notes))
     found = {"machine": describe(), "attacks": counted}
-    to.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def child(kind: str, seed: int, first: int, last: int, log: Path) -> None:

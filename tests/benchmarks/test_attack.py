@@ -110,6 +110,21 @@ def test_series_that_ran_apart_are_counted_together(tmp_path: Path) -> None:
     assert "Notes" not in written
 
 
+def test_kinds_that_were_not_made_again_stay_recorded(tmp_path: Path) -> None:
+    """Of kills there is a newer log, of signals none."""
+    for kind, count in (("kills", 3), ("signals", 4)):
+        note(tmp_path / "old", {"kind": kind, "number": 0, "verdict": "identical", "group": "ppo",
+                                "count": count})  # fmt: skip
+    note(tmp_path / "new", {"kind": "kills", "number": 0, "verdict": "identical", "group": "sac",
+                            "count": 9})  # fmt: skip
+    for log in ("old", "new"):
+        record([tmp_path / log], tmp_path / "attack.md")
+    found = json.loads((tmp_path / "attack.json").read_text())["attacks"]
+    assert [(each["kind"], each["of"], each["count"]) for each in found] == [
+        ("kills", "sac", 9), ("signals", "ppo", 4),
+    ]  # fmt: skip
+
+
 def test_notes_below_the_counts_stay(tmp_path: Path) -> None:
     note(tmp_path / "a", {"kind": "kills", "number": 0, "verdict": "identical", "group": "ppo",
                           "count": 3})  # fmt: skip
