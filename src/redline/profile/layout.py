@@ -50,8 +50,9 @@ VERSION = 1
 SAMPLES_SHARD = "sampled.arrow"
 STACKS = "stacks.jsonl"
 SCHEDULER_SHARD = "scheduler.arrow"
-# Its rows, behind the absolute time of each tick: a thread's index, and ns since the last tick. A
-# thread without rows slept. `TICK_FIRST` has the index of one that is looked at from then on.
+# Its rows, behind the absolute time of each tick: a thread's index, and ns since the last tick, as
+# two rows where one cannot hold them. A thread without rows slept. `TICK_FIRST` has the index of
+# one that is looked at from then on.
 TICK_THREAD, TICK_RAN, TICK_READY, TICK_FIRST = range(1, 5)
 MAX_DEPTH = 2048  # of marks and native calls within one another; RL_MAX_DEPTH of recorder.h
 SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at

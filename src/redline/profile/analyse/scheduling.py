@@ -49,8 +49,7 @@ class Ticks:
 
     def rows(self, begin_ns: int, until_ns: int) -> slice:
         """Of those that begin between two times."""
-        first, last = np.searchsorted(self.begin_ns, [begin_ns, until_ns], side="left")
-        return slice(int(first), int(last))
+        return _that_begin(self.begin_ns, begin_ns, until_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +69,15 @@ class Settled:
 
     def between(self, begin_ns: int, until_ns: int) -> Settled:
         """Those that begin between two times."""
-        first, last = np.searchsorted(self.begin_ns, [begin_ns, until_ns], side="left")
-        at = slice(int(first), int(last))
+        at = _that_begin(self.begin_ns, begin_ns, until_ns)
         return Settled(
             self.begin_ns[at], self.end_ns[at], self.ran_ns[at], self.ready_ns[at], self.idle_ns[at]
         )
+
+
+def _that_begin(times_ns: NDArray[np.int64], begin_ns: int, until_ns: int) -> slice:
+    first, last = np.searchsorted(times_ns, [begin_ns, until_ns], side="left")
+    return slice(int(first), int(last))
 
 
 class Settler:

@@ -512,14 +512,14 @@ def _at(costs: dict[K, tuple[float, float]], deviations: float) -> dict[K, float
 
 def _process_row(sums: _ProcessSums) -> ProcessRow:
     process = sums.process
-    progress = progress_of(process.progress)
+    progress, cpu_s = progress_of(process.progress), _cpu_s(process)
     return ProcessRow(
         name=process.name,
         pid=process.pid,
         parent_pid=process.parent_pid,
         wall_s=sum(sums.cells.time_ns.values()) / 1e9,
-        cpu_s=_cpu_s(process),
-        profiler_cpu_s=min(process.own_cpu_s, _cpu_s(process)),
+        cpu_s=cpu_s,
+        profiler_cpu_s=min(process.own_cpu_s, cpu_s),
         ended=process.end is not None,
         metadata=process.metadata,
         problems=list(process.problems),
