@@ -262,6 +262,7 @@ for number in range(12):
 FORKED_WHILE_SAMPLING_ENDS = """
 import os, signal, sys, threading, time
 from redline import profile
+from redline.profile.record import recorder
 
 sys.setswitchinterval(2e-5)
 mark = profile.operation("a")
@@ -283,11 +284,41 @@ for number in range(12):
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        record(f"{number}-child", 0.02).__exit__(None, None, None)
+        if recorder.current() is None:  # else it had not begun to end, and goes on here
+            record(f"{number}-child", 0.02).__exit__(None, None, None)
         os._exit(0)
     thread.join()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == 0, (number, status)
+"""
+
+
+FORKED_WHILE_A_THREAD_ENDS_IT = """
+import os, sys, threading, time
+from redline import profile
+from redline.profile.record import companions, recorder
+
+began, ended = threading.Event(), threading.Event()
+stop = companions.Companions.stop
+
+def slow(self):
+    began.set()
+    time.sleep(0.3)
+    found = stop(self)
+    ended.set()
+    return found
+
+companions.Companions.stop = slow
+session = profile.session(sys.argv[1] + "/parent", mode="sample")
+session.__enter__()
+thread = threading.Thread(target=session.__exit__, args=(None, None, None))
+thread.start()
+began.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0 if ended.is_set() and recorder.current() is None else 1)
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
@@ -299,8 +330,12 @@ for number in range(12):
             FORKED_WHILE_SAMPLING_ENDS,
             marks=pytest.mark.skipif(sys.platform != "linux", reason="sampling needs Linux"),
         ),
+        pytest.param(
+            FORKED_WHILE_A_THREAD_ENDS_IT,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="sampling needs Linux"),
+        ),
     ],
-    ids=["recording", "sampling"],
+    ids=["recording", "sampling", "waiting"],
 )
 def test_a_process_forked_while_a_session_ends_can_record(program: str, tmp_path: Path) -> None:
     """The thread that ended it, and held the writer's locks, is not in the child."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ MARKS, CALLS = 1, 2
 __all__ = ["Recorder", "current", "join", "session"]
 
 _current: Recorder | None = None
+# Held by whoever begins or ends a recording or a window, and around a fork: another thread may do
+# the one while this one does the other, and a child must never see half of it.
+_turn = threading.RLock()
 
 
 def _extension() -> ModuleType:
@@ -130,8 +134,10 @@ class Recorder:
         Returns:
             `events` and `bytes` written, events `dropped`, and `write_errno` (0 when fine).
         """
-        if self._files is None:
-            return {}
+        with _turn:
+            return self._stop(self._files) if self._files is not None else {}
+
+    def _stop(self, files: ProcessFiles) -> dict[str, int]:
         self._exits.remove()
         self._close_windows()
         own_cpu_ns = 0
@@ -154,7 +160,6 @@ class Recorder:
         self._hooks.remove()
         statistics = self._native.stop()
         self._end_note(statistics, own_cpu_ns + statistics["writer_cpu_ns"])
-        files = self._files
         self._close_files()
         files.seal()
         return statistics
@@ -249,7 +254,7 @@ class Recorder:
 
     def _open_window(self) -> None:
         over = self._early_exit.exit if self._early_exit is not None else _go_on
-        self._window = Window(self.options, self._begin_window, self._end_window, over)
+        self._window = Window(self.options, self._begin_window, self._end_window, over, lock=_turn)
         self._window.open(self._native.set_step_hook)
 
     def _close_windows(self) -> None:
@@ -326,33 +331,41 @@ def current() -> Recorder | None:
 
 def _start(recorder: Recorder) -> None:
     global _current
-    if _current is not None:
-        raise ProfileError(
-            f"this process already records into {_current.directory}. End that session first"
-        )
-    recorder.start()
-    _current = recorder
+    with _turn:
+        if _current is not None:
+            raise ProfileError(
+                f"this process already records into {_current.directory}. End that session first"
+            )
+        recorder.start()
+        _current = recorder
 
 
 def _stop() -> dict[str, int]:
     global _current
-    recorder, _current = _current, None
-    return recorder.stop() if recorder is not None else {}
-
-
-def _after_fork_in_child() -> None:
-    if _current is not None:
-        _current.after_fork()
+    with _turn:
+        recorder, _current = _current, None
+        return recorder.stop() if recorder is not None else {}
 
 
 def _before_fork() -> None:
+    _turn.acquire()
     if _current is not None:
         _current.pause_writer()
 
 
 def _after_fork_in_parent() -> None:
+    try:
+        if _current is not None:
+            _current.resume_writer()
+    finally:
+        _turn.release()
+
+
+def _after_fork_in_child() -> None:
+    global _turn
+    _turn = threading.RLock()  # threads that wait for the old one are not in this process
     if _current is not None:
-        _current.resume_writer()
+        _current.after_fork()
 
 
 os.register_at_fork(

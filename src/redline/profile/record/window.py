@@ -32,6 +32,7 @@ class Window:
         end: ends it.
         over: called once after the last window.
         clock: seconds.
+        lock: held while a window begins or ends.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class Window:
         end: Callable[[], object],
         over: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        lock: threading.RLock | None = None,
     ) -> None:
         self._options, self._begin, self._end, self._over = options, begin, end, over
         self._pid, self._clock = os.getpid(), clock
-        self._changed = threading.Condition()  # a step may end as the time comes
+        self._changed = threading.Condition(lock)  # a step may end as the time comes
         self._steps = 0
         self._first_step = 0  # of the open window
         self._count = 0  # of windows that have begun
