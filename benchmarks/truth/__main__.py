@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "truth"
 TOLERANCE = 0.06
 IDLE = ("waiting", "ready")
+HOW = {False: "in turn", True: "beside a twin"}
 COLUMNS = ("true_s", "raw_s", "corrected_s", "ci_low_s", "ci_high_s")
 
 
@@ -81,7 +82,9 @@ def compare(name: str, truth: dict[str, Any], report: dict[str, Any]) -> list[di
                 "kind": kind,
                 "true_s": sum(unprofiled),
                 **sums,
-                "drift": last_s / first_s - 1,
+                # A twin is as fast at each moment.
+                "drift": 0.0 if truth["shared"] else last_s / first_s - 1,
+                "shared": truth["shared"],
                 "corrected": overhead["corrected"],
             }
         )
@@ -116,11 +119,12 @@ def pooled(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 def measure(
     python: str, name: str, seconds: float, stubs: Path, processes: int, tries: int
 ) -> list[dict[str, Any]]:
-    """Unprofiled and profiled in turn, of equal work, in several processes.
+    """Unprofiled and profiled, of equal work, in several processes.
 
-    A process is as fast as its memory happens to lie, and a time is known only as well as the first
-    and the last half agree. So several are run, one after the other, and more, up to so many tries,
-    while one of them drifts by more than the tolerance; the steadiest count.
+    A process is as fast as its memory happens to lie, and where both are run in turn a time is
+    known only as well as the first and the last half agree. So several are run, one after the
+    other, and more, up to so many tries, while one of them drifts by more than the tolerance; the
+    steadiest count.
     """
     found: list[list[dict[str, Any]]] = []
     while len(found) < processes + tries and not _are_steady(found, processes):
@@ -143,14 +147,15 @@ def drift(rows: list[dict[str, Any]]) -> float:
 def table(rows: list[dict[str, Any]]) -> str:
     """As Markdown."""
     lines = [
-        "| program | part | true s | raw s | corrected s | interval s | error | of each process "
-        "| inside |",
-        "|---" * 9 + "|",
+        "| program | part | measured | true s | raw s | corrected s | interval s | error "
+        "| of each process | inside |",
+        "|---" * 10 + "|",
     ]
     for row in rows:
         each = ", ".join(f"{100 * error:+.1f}" for error in row["errors"])
         lines.append(
-            f"| {row['program']} | {row['part']} | {row['true_s']:.3f} | {row['raw_s']:.3f} | "
+            f"| {row['program']} | {row['part']} | {HOW[row['shared']]} | "
+            f"{row['true_s']:.3f} | {row['raw_s']:.3f} | "
             f"{row['corrected_s']:.3f}{'' if row['corrected'] else ' (as recorded)'} | "
             f"{row['ci_low_s']:.3f} to {row['ci_high_s']:.3f} | {100 * row['error']:+.1f}% | "
             f"{each} | {'yes' if row['inside'] else 'no'} |"

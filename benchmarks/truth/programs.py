@@ -2,10 +2,14 @@
 
     python -m benchmarks.truth.programs NAME SECONDS SESSION
 
-runs a program for so long without a recording, and for as many rounds with one, in turn, and prints
-one JSON object: seconds of each part in each stretch that was not recorded. All in one process,
-whose speed depends on where its code and data happen to lie. A part is busy (its CPU time is known)
-or waits (its duration less its CPU time is, with the time until it has a core again).
+runs a program for so long without a recording, and for as many rounds with one, and prints one JSON
+object: seconds of each part in each stretch that was not recorded. A part is busy (its CPU time is
+known) or waits (its duration less its CPU time is, with the time until it has a core again).
+
+Two things move a program's speed: where its code and data happen to lie, and what else the machine
+does. So a program that only computes, in one thread, is forked, which leaves everything where it
+lies; the twin is not recorded, and both take turns on one core every few milliseconds. Any other
+program runs recorded and not in turn, as one process.
 """
 
 from __future__ import annotations
@@ -456,6 +460,7 @@ LONGER = {
 }
 
 TURNS = 4  # stretches that are recorded
+STRETCHES = 32  # after which a twin waits for the other
 
 _seconds: dict[str, float] = {}
 
@@ -538,8 +543,50 @@ def in_turn(parts: list[Part], rounds: int, session: str) -> tuple[list[dict[str
     return found, 2 * TURNS * each
 
 
+def beside_a_twin(
+    parts: list[Part], rounds: int, session: str
+) -> tuple[list[dict[str, float]], int]:
+    """Profiled here, and not in a fork of this process, at the same time.
+
+    Args:
+        parts: of a program that `can_have_a_twin`.
+        rounds: of each, about.
+        session: a new directory.
+
+    Returns:
+        As `in_turn`.
+    """
+    each = max(rounds // STRETCHES, 1)
+    go, told = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.write(told[1], json.dumps(_twin(parts, each, go[0])).encode())
+        os._exit(0)
+    os.close(told[1])
+    with profile.session(session):
+        for _ in range(STRETCHES):
+            os.write(go[1], b".")
+            taken(parts, each)
+    with os.fdopen(told[0]) as file:
+        return json.load(file), STRETCHES * each
+
+
+def _twin(parts: list[Part], each: int, go: int) -> list[dict[str, float]]:
+    """Stretch by stretch, none before the recorded process begins its own."""
+    found: list[dict[str, float]] = []
+    for _ in range(STRETCHES):
+        os.read(go, 1)
+        found.append(taken(parts, each))
+    return found
+
+
+def can_have_a_twin(parts: list[Part]) -> bool:
+    """Whether a program computes in one thread, and this process has a single core to share."""
+    computes = all(part.kind == BUSY and not part.inside for part in parts)
+    return computes and threading.active_count() == 1 and len(os.sched_getaffinity(0)) == 1
+
+
 def main() -> None:
-    """Unprofiled and profiled in turn."""
+    """Unprofiled and profiled, side by side or in turn."""
     name, seconds, session = sys.argv[1], float(sys.argv[2]), sys.argv[3]
     seconds *= LONGER.get(name, 1)
     parts = PROGRAMS[name]()
@@ -547,9 +594,11 @@ def main() -> None:
     while time.perf_counter() - began < seconds / 2:
         one_round(parts)
         rounds += 2
-    found, rounds = in_turn(parts, rounds, session)
+    measure = beside_a_twin if can_have_a_twin(parts) else in_turn
+    found, rounds = measure(parts, rounds, session)
     kinds = {name: part.kind for part in parts for name in part.inside or (part.name,)}
-    print(json.dumps({"rounds": rounds, "unprofiled": found, "kinds": kinds}))
+    shared = measure is beside_a_twin
+    print(json.dumps({"rounds": rounds, "unprofiled": found, "kinds": kinds, "shared": shared}))
     sys.stdout.flush()
     os._exit(0)  # threads of some programs wait for ever
 

@@ -30,3 +30,22 @@ def read_events(path: Path, names: list[tuple]) -> list[tuple]:
             else:
                 events.append((now, "end" if code & 1 else "begin", by_id[code >> 1]))
     return events
+
+
+def read_off(path: Path, thread: int = 0) -> list[tuple[int, int]]:
+    """(since when, ns) that a thread had no core, of the scheduler's shard."""
+    table = ipc.open_stream(path.read_bytes()).read_all()
+    high = index = begin = 0
+    found = []
+    for low, code in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        if code == HIGH:
+            high = low
+            continue
+        number, high = high << 32 | low, 0
+        if code == 1:
+            index = number
+        elif code == 5:
+            begin = number
+        elif code == 6 and index == thread:
+            found.append((begin, number))
+    return found

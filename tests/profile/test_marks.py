@@ -16,7 +16,7 @@ import pytest
 
 from redline import profile
 from redline.profile import _native, marks
-from tests.profile.shards import read_events
+from tests.profile.shards import read_events, read_off
 
 Recorder = Callable[..., Any]
 
@@ -350,6 +350,37 @@ def test_a_process_forked_while_a_session_ends_can_record(program: str, tmp_path
                 ("begin", "a"),
                 ("end", "a"),
             ]
+
+
+OFF_ITS_CORE = """
+import sys, time
+from redline.profile import _native
+
+_native.start(sys.argv[1], 2**12, 1 << 20, 10**7)
+_native.set_active(1)
+_native.thread_index()
+time.sleep(0.1)
+with _native.operation("sleeps"):
+    time.sleep(0.02)
+with _native.operation("works"):
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+_native.stop()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of its scheduler")
+def test_a_thread_tells_where_it_had_no_core(tmp_path: Path) -> None:
+    """Only marks are observed: the 20 ms of sleep since the begin of their mark are such a place.
+    Of the other mark, 20 ms of work, no more is told than it took beyond them."""
+    subprocess.run([sys.executable, "-c", OFF_ITS_CORE, tmp_path], check=True, timeout=60)
+    shard = tmp_path / "thread-00000.arrow"
+    events = read_events(shard, [(number, None, "") for number in range(64)])
+    first, _, second, end = (event[0] for event in events if event[1] in ("begin", "end"))
+    off = dict(read_off(tmp_path / "scheduler.arrow"))
+    assert 20_000_000 <= off[first] <= second - first
+    assert off.get(second, 0) <= end - second - 20_000_000
 
 
 def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) -> None:

@@ -32,7 +32,7 @@ def row_of(drift: float, corrected_s: float = 1.0, *, corrected: bool = True) ->
     """True is 1 s, the interval reaches 0.02 s to both sides."""
     ends = {"ci_low_s": corrected_s - 0.02, "ci_high_s": corrected_s + 0.02}
     known = {"program": "p", "part": "p", "raw_s": 2.0, "true_s": 1.0, "corrected": corrected}
-    return {**known, **ends, "drift": drift, "corrected_s": corrected_s}
+    return {**known, **ends, "drift": drift, "corrected_s": corrected_s, "shared": False}
 
 
 def test_the_steadiest_of_a_few_tries_count(monkeypatch: pytest.MonkeyPatch) -> None:

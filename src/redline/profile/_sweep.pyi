@@ -31,6 +31,8 @@ def lay(
     ends: NDArray[Any],
     ready: NDArray[Any],
     unseen: NDArray[Any],
+    off_begins: NDArray[Any],
+    off_ns: NDArray[Any],
     how: tuple[int, int, int, int],
     /,
 ) -> bytes: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from redline.profile import layout, levels
 from redline.profile.analyse import scheduling
 from redline.profile.analyse.decoded import FOREVER, Decoded, State
 from redline.profile.analyse.scheduling import (
+    Off,
     Settled,
     Settler,
     Ticks,
@@ -44,7 +46,8 @@ def thread(*points: tuple[int, State | None]) -> Decoded:
 
 def ticks(*rows: tuple[int, int, int, int]) -> Ticks:
     """(begin, end, ran, ready) of each, ms."""
-    return Ticks(*(np.array(column, np.int64) * MS for column in zip(*rows, strict=True)))
+    begin, end, ran, ready = (np.array(each, np.int64) * MS for each in zip(*rows, strict=True))
+    return Ticks(begin, end, ran, ready)
 
 
 def settled(made: Decoded, looks: Ticks) -> Settled:
@@ -53,9 +56,17 @@ def settled(made: Decoded, looks: Ticks) -> Settled:
     return settler.settled()
 
 
-def laid(made: Decoded, *rows: tuple[int, int, int, int]) -> Decoded:
-    """`scheduled` by looks of (begin, end, ran, ready), ms."""
-    return scheduled(made, settled(made, ticks(*rows)), None)
+def laid(
+    made: Decoded, *rows: tuple[int, int, int, int], off: Sequence[tuple[int, int]] = ()
+) -> Decoded:
+    """`scheduled` by looks of (begin, end, ran, ready), and (since, ns) without a core, ms."""
+    looks = replace(ticks(*rows), off=off_of(*off))
+    return scheduled(made, settled(made, looks), None)
+
+
+def off_of(*rows: tuple[int, int]) -> Off:
+    """(since, how long) of each, ms."""
+    return Off(*(np.array(rows, np.int64).reshape(-1, 2) * MS).T.copy())
 
 
 def shown(made: Decoded, end_ms: int) -> list[tuple[float, float, str | None]]:
@@ -88,7 +99,7 @@ def test_idle_times_equal_counting_every_millisecond(seed: int) -> None:
 def plainly_laid(
     made: Decoded, looks: Settled, unseen_ns: np.ndarray, most: int = 8
 ) -> list[tuple[int, int, int]]:
-    """What `csrc/ticks.c` does, tick by tick and in lists."""
+    """What `csrc/ticks.c` does, tick by tick and in lists, where no thread says more."""
     times, numbers = (column.tolist() for column in made.stream)
     pieces: list[tuple[int, int, int]] = []
     rows = zip(looks.begin_ns, looks.end_ns, looks.ready_ns, unseen_ns, strict=True)
@@ -127,6 +138,58 @@ def test_pieces_equal_a_plain_search(seed: int) -> None:
     waits = np.array([state == WAITS for state in made.states])
     found = scheduling._pieces(made.stream, waits, looks, unseen, np.ones(5, np.bool_))
     assert list(map(tuple, found.tolist())) == plainly_laid(made, looks, unseen)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_instant_is_told_twice_and_no_more_than_the_system_says(seed: int) -> None:
+    """With any places of which the thread says that it had no core, and looks of any length."""
+    rng = np.random.default_rng(seed)
+    times = np.cumsum(rng.choice([MS // 4, MS, 3 * MS], 60)).astype(np.int64)
+    points = [(t, (None, RUNS, WAITS)[rng.integers(0, 3)]) for t in range(60)]
+    made = replace(thread(*points), stream=(times, thread(*points).stream[1]))
+    edges = np.sort(rng.choice(int(times[-1]) + 20 * MS, 9, replace=False))
+    ready, unseen = rng.integers(0, 9 * MS, (2, 8))
+    nothing = np.zeros(8, np.int64)
+    begins = np.sort(rng.choice(int(times[-1]), 30, replace=False))
+    off = Off(begins, rng.integers(-MS, 5 * MS, 30))
+    looks = Settled(edges[:-1], edges[1:], nothing, ready, nothing, off)
+    waits = np.array([state is None or state == WAITS for state in made.states])
+    found = scheduling._pieces(made.stream, waits, looks, unseen, np.ones(8, np.bool_))
+    assert (found[1:, 0] >= found[:-1, 1]).all()
+    assert (found[:, 1] > found[:, 0]).all()
+    own = np.searchsorted(edges, found[:, 0], side="right") - 1
+    assert (found[:, 1] <= edges[own + 1]).all()
+    for level, most in ((levels.READY, ready), (levels.WAITING, unseen)):
+        told = np.zeros(8, np.int64)
+        np.add.at(told, own, np.where(found[:, 2] == level, found[:, 1] - found[:, 0], 0))
+        assert (told <= most).all()
+    states = made.stream[1][np.searchsorted(times, found[:, 0], side="right") - 1]
+    assert not waits[states].any()
+
+
+def test_ready_time_lies_where_the_thread_says_that_it_had_no_core() -> None:
+    """Of 40 ms 8 were on the run queue: 3 behind its event at 2 ms, 5 behind that at 30, though the
+    stretch from 10 to 30 is longer."""
+    points = (0, RUNS), (5, WAITS), (10, RUNS), (30, RUNS), (36, WAITS)
+    made = laid(thread(*points), (0, 40, 23, 8), off=[(2, 3), (30, 5)])
+    busy = [each for each in shown(made, 40) if each[2] == "ready"]
+    assert busy == [(2, 5, "ready"), (30, 35, "ready")]
+
+
+def test_what_lies_surely_between_two_looks_is_told_before_what_crosses_one() -> None:
+    """It had no core for 3 ms since 4, and for 6 since 16, which may lie before 20 or behind. Of
+    the 5 on the run queue by 20 those 3 are the first. The 4 that are told by 40 lie behind 20."""
+    points = (0, RUNS), (8, WAITS), (16, RUNS), (30, WAITS)
+    made = laid(thread(*points), (0, 20, 7, 5), (20, 40, 6, 4), off=[(4, 3), (16, 6)])
+    busy = [each for each in shown(made, 40) if each[2] == "ready"]
+    assert busy == [(4, 7, "ready"), (16, 18, "ready"), (20, 24, "ready")]
+
+
+def test_what_no_event_says_is_still_taken_from_the_longest_stretch() -> None:
+    """9 ms on the run queue, of which the thread knows 2."""
+    made = laid(thread((0, RUNS), (6, WAITS), (8, RUNS)), (0, 20, 9, 9), off=[(1, 2)])
+    busy = [each for each in shown(made, 20) if each[2] == "ready"]
+    assert busy == [(1, 3, "ready"), (13, 20, "ready")]
 
 
 def test_ready_time_is_taken_from_the_end_of_the_longest_stretch() -> None:
@@ -198,6 +261,17 @@ def test_a_number_that_does_not_fit_into_a_row_comes_in_two() -> None:
     assert (found.ran_ns.tolist(), found.ready_ns.tolist()) == ([2**32 + 5], [7])
 
 
+def test_a_thread_says_where_it_had_no_core() -> None:
+    """5 ns since 2**32 + 1, and 7 since 9, in any order; not of a thread that nobody looks at."""
+    begin, none = layout.TICK_AT, layout.TICK_OFF
+    rows = [(1, LOOK), (0, FIRST), (0, INDEX), (1, HIGH), (1, begin), (5, none)]
+    rows += [(1, INDEX), (3, begin), (3, none), (0, INDEX), (9, begin), (7, none)]
+    found = read_ticks(process_with(*rows))
+    assert list(found) == [0]
+    assert found[0].off.begin_ns.tolist() == [9, 2**32 + 1]
+    assert found[0].off.off_ns.tolist() == [7, 5]
+
+
 @pytest.mark.parametrize("damage", [(2**32 - 1, HIGH), (2**16, HIGH), (0, HIGH)])
 def test_looks_at_times_that_cannot_be_are_left_out_and_named(damage: tuple[int, int]) -> None:
     """Beyond three days, or before the look before."""
@@ -208,10 +282,16 @@ def test_looks_at_times_that_cannot_be_are_left_out_and_named(damage: tuple[int,
     assert any("scheduler.arrow: damaged after" in problem for problem in process.problems)
 
 
+def told_by(times: list[int], rows: dict[int, tuple[int, int]]) -> Ticks:
+    """Looks at these times, of which some tell {look: (ran, ready)}."""
+    looks, (ran, ready) = np.array(list(rows)), np.array(list(rows.values())).T
+    return _ticks(np.array(times), 0, looks, ran, ready)
+
+
 def test_a_long_wait_for_a_core_fills_all_ticks_that_it_lasted() -> None:
     """Ticks of 10; 2 of work in the first, 3 in the third, which tells of 25 on the run queue: 7
     of them fit into it, 10 into the one before, 8 into the first. Nobody slept."""
-    told = _ticks(np.array([0, 10, 20, 30]), {1: (2, 0), 3: (3, 25)}, 0)
+    told = told_by([0, 10, 20, 30], {1: (2, 0), 3: (3, 25)})
     told = settled(thread((0, RUNS)), told)
     assert told.ready_ns.tolist() == [8, 10, 7]
     assert told.slept_ns.tolist() == [0, 0, 0]
@@ -232,7 +312,7 @@ def test_time_on_the_run_queue_lies_where_there_is_room_for_it(
             if free:
                 wanted[free[-1]] += 1
     rows = {i + 1: (ran[i], told[i]) for i in range(len(looks))}
-    found = settled(thread((0, RUNS)), _ticks(np.concatenate([[0], np.cumsum(length)]), rows, 0))
+    found = settled(thread((0, RUNS)), told_by([0, *np.cumsum(length).tolist()], rows))
     assert found.ready_ns.tolist() == wanted
 
 

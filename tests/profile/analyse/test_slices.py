@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from redline.profile import layout
 from redline.profile.analyse import slices, timeline
-from redline.profile.analyse.scheduling import Ticks
+from redline.profile.analyse.scheduling import Off, Ticks
 from redline.profile.analyse.slices import outline, slices_of
 from redline.profile.analyse.summary import Summary, summarize
 from redline.profile.reader import Process, Session, Shard, Source
@@ -89,7 +89,9 @@ def ticks_of(process: Process, length_ns: int) -> dict[int, Ticks]:
     found: dict[int, Ticks] = {}
     for source in process.sources:
         ran, ready = rng.integers(0, 2 * length_ns, (2, len(edges) - 1))
-        found[source.index] = Ticks(edges[:-1], edges[1:], np.minimum(ran, length_ns), ready)
+        begins = np.sort(rng.integers(0, end_ns + 1, 3 * len(edges)))
+        off = Off(begins, rng.integers(0, length_ns, len(begins)))
+        found[source.index] = Ticks(edges[:-1], edges[1:], np.minimum(ran, length_ns), ready, off)
     return found
 
 

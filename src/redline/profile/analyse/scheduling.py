@@ -8,7 +8,9 @@ follow, at that resolution:
 - A thread that slept, while no event told of a wait, waited: in a call that began while the probe
   was off, for the disk, or in light mode.
 
-The first is taken from the longest stretches between events: what is interrupted for milliseconds
+Where that was a thread says itself, at an event long after the one before: how much of the time in
+between it had no core. What no thread says (a recording of an earlier version, or of a thread with
+few events) is taken from the longest stretches between events: what is interrupted for milliseconds
 takes milliseconds. But no more of it is than work took beyond CPU time: a thread that is woken and
 gets no core is ready while its events still say that it waits. The system tells the time once it is
 over; what does not fit between two looks lies before them, if the thread was at work then. The
@@ -19,7 +21,8 @@ not, any stretch may hold a wait, and only looks between which the thread slept 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +38,23 @@ ASLEEP_SHARE = 0.1  # of a tick, in which a thread that slept throughout may hav
 LARGEST_HIGH = 1 << 16  # of the high bits of a number: three days
 SLEEPY_SHARE = 0.2  # of a tick: who slept no longer ran
 
-__all__ = ["Settled", "Settler", "Settlers", "Ticks", "read_ticks", "scheduled", "sleepy"]
+__all__ = ["Off", "Settled", "Settler", "Settlers", "Ticks", "read_ticks", "scheduled", "sleepy"]
+
+
+class Off(NamedTuple):
+    """Where a thread had no core, or slept, by its own CPU time: between two of its events."""
+
+    begin_ns: NDArray[np.int64]  # [M] of the first of the two, in order
+    off_ns: NDArray[np.int64]  # [M]
+
+    def between(self, begin_ns: int, until_ns: int) -> Off:
+        """Those that begin between two times, and the one before, which may last into them."""
+        at = _that_begin(self.begin_ns, begin_ns, until_ns)
+        rows = slice(max(at.start - 1, 0), at.stop)
+        return Off(self.begin_ns[rows], self.off_ns[rows])
+
+
+NOT_OFF = Off(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,7 @@ class Ticks:
     end_ns: NDArray[np.int64]  # [N]
     ran_ns: NDArray[np.int64]  # [N] CPU time
     ready_ns: NDArray[np.int64]  # [N] on the run queue, as told when it was over
+    off: Off = field(default_factory=lambda: NOT_OFF)
 
     def rows(self, begin_ns: int, until_ns: int) -> slice:
         """Of those that begin between two times."""
@@ -61,6 +81,7 @@ class Settled:
     ran_ns: NDArray[np.int64]  # [N] CPU time
     ready_ns: NDArray[np.int64]  # [N] on the run queue, at work by its events
     idle_ns: NDArray[np.int64]  # [N] in a known wait, or not there
+    off: Off = field(default_factory=lambda: NOT_OFF)
 
     @property
     def slept_ns(self) -> NDArray[np.int64]:
@@ -70,8 +91,14 @@ class Settled:
     def between(self, begin_ns: int, until_ns: int) -> Settled:
         """Those that begin between two times."""
         at = _that_begin(self.begin_ns, begin_ns, until_ns)
+        off = self.off.between(begin_ns, until_ns)
         return Settled(
-            self.begin_ns[at], self.end_ns[at], self.ran_ns[at], self.ready_ns[at], self.idle_ns[at]
+            self.begin_ns[at],
+            self.end_ns[at],
+            self.ran_ns[at],
+            self.ready_ns[at],
+            self.idle_ns[at],
+            off,
         )
 
 
@@ -112,7 +139,9 @@ class Settler:
             fitting[i] = min(told, fits)
             rest = 0 if is_idle else told - fitting[i]
         ready_ns = np.array(fitting, np.int64)
-        return Settled(ticks.begin_ns, ticks.end_ns, ticks.ran_ns, ready_ns, self._idle_ns)
+        return Settled(
+            ticks.begin_ns, ticks.end_ns, ticks.ran_ns, ready_ns, self._idle_ns, ticks.off
+        )
 
 
 class Settlers:
@@ -143,55 +172,99 @@ def read_ticks(process: Process) -> dict[int, Ticks]:
     shard = process.scheduler
     if shard is None or len(shard.codes) == 0:
         return {}
-    times, rows, sound = _rows(shard)
+    numbers, codes, sound = _numbers(shard)
     if sound < len(shard.codes):
         process.note(
             f"{layout.SCHEDULER_SHARD}: damaged after {sound} rows, the rest is lost (a time that "
             "cannot be)"
         )
-    found: dict[int, Ticks] = defaultdict(lambda: _ticks(times[:0], {}, 0))
-    for index, (first, own) in rows.items():
-        found[index] = _ticks(times, own, first)
+    times = numbers[codes == layout.CODE_ANCHOR]
+    found: dict[int, Ticks] = defaultdict(lambda: Ticks(times[:0], times[:0], times[:0], times[:0]))
+    return found | _ticks_of_threads(times, numbers, codes)
+
+
+def _numbers(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
+    """The numbers of the sound rows and their codes, and how many of the shard's rows are sound."""
+    low, codes = shard.deltas.astype(np.int64), shard.codes
+    is_high = codes == layout.CODE_HIGH
+    wrong = np.flatnonzero(is_high & (low >= LARGEST_HIGH))
+    sound = int(wrong[0]) if len(wrong) else len(codes)
+    numbers = low[:sound].copy()
+    numbers[1:] |= np.where(is_high[: sound - 1], low[: sound - 1] << 32, 0)
+    looks = np.flatnonzero(codes[:sound] == layout.CODE_ANCHOR)
+    back = np.flatnonzero(np.diff(numbers[looks]) < 0)
+    sound = int(looks[back[0] + 1]) if len(back) else sound
+    whole = ~is_high[:sound]
+    return numbers[:sound][whole], codes[:sound][whole], sound
+
+
+def _ticks_of_threads(
+    times: NDArray[np.int64], numbers: NDArray[np.int64], codes: NDArray[np.uint16]
+) -> dict[int, Ticks]:
+    """The ticks of each thread that is looked at.
+
+    Args:
+        times: of the looks.
+        numbers: [N] of the rows.
+        codes: [N].
+    """
+    looks = np.cumsum(codes == layout.CODE_ANCHOR) - 1
+    threads = _held(numbers, codes == layout.TICK_THREAD)
+    ran = _held(numbers, codes == layout.TICK_RAN)
+    since = _held(numbers, codes == layout.TICK_AT)
+    begun = np.flatnonzero((codes == layout.TICK_FIRST) & (looks >= 0))
+    first_rows = dict(zip(numbers[begun].tolist(), begun.tolist(), strict=True))
+    ready = _by_thread(codes == layout.TICK_READY, threads)
+    off = _by_thread(codes == layout.TICK_OFF, threads)
+    nothing = np.empty(0, np.int64)
+    found: dict[int, Ticks] = {}
+    for index, row in first_rows.items():
+        told, gone = (rows.get(index, nothing) for rows in (ready, off))
+        told, gone = told[told > row], gone[gone > row]
+        made = _ticks(times, int(looks[row]), looks[told], ran[told], numbers[told])
+        order = gone[np.lexsort((numbers[gone], since[gone]))]
+        found[index] = replace(made, off=Off(since[order], numbers[order]))
     return found
 
 
-def _rows(
-    shard: Shard,
-) -> tuple[NDArray[np.int64], dict[int, tuple[int, dict[int, tuple[int, int]]]], int]:
-    """Times of the ticks, per thread its first tick and {tick: (ran, ready)}, and sound rows."""
-    times: list[int] = []
-    found: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {}
-    high, index, ran = 0, -1, 0
-    rows = zip(shard.deltas.tolist(), shard.codes.tolist(), strict=True)
-    for row, (low, code) in enumerate(rows):
-        if code == layout.CODE_HIGH:
-            if low >= LARGEST_HIGH:
-                return np.array(times, np.int64), found, row
-            high = low
-            continue
-        number, high = high << 32 | low, 0
-        if code == layout.CODE_ANCHOR:
-            if times and number < times[-1]:
-                return np.array(times, np.int64), found, row
-            times.append(number)
-        elif code == layout.TICK_FIRST and times:
-            found[number] = len(times) - 1, {}
-        elif code == layout.TICK_THREAD:
-            index = number
-        elif code == layout.TICK_RAN:
-            ran = number
-        elif code == layout.TICK_READY and index in found:
-            found[index][1][len(times) - 1] = ran, number
-    return np.array(times, np.int64), found, len(shard.codes)
+def _held(numbers: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[N] the last chosen number up to each row; -1 before the first."""
+    last = np.maximum.accumulate(np.where(chosen, np.arange(len(numbers)), -1))
+    return np.where(last >= 0, numbers[last], -1)
 
 
-def _ticks(times: NDArray[np.int64], rows: dict[int, tuple[int, int]], first: int) -> Ticks:
-    """Of one thread, from its first look on."""
+def _by_thread(
+    chosen: NDArray[np.bool_], threads: NDArray[np.int64]
+) -> dict[int, NDArray[np.int64]]:
+    """The chosen rows of each thread, in order."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(threads[rows], kind="stable")]
+    own, first = np.unique(threads[rows], return_index=True)
+    parts = np.split(rows, first[1:])
+    return dict(zip(own.tolist(), parts, strict=True)) if len(rows) else {}
+
+
+def _ticks(
+    times: NDArray[np.int64],
+    first: int,
+    looks: NDArray[np.int64],
+    ran_ns: NDArray[np.int64],
+    ready_ns: NDArray[np.int64],
+) -> Ticks:
+    """Of one thread, from its first look on.
+
+    Args:
+        times: of all looks.
+        first: the look from which on it is looked at.
+        looks: [M] that tell something of it.
+        ran_ns: [M] since the look before.
+        ready_ns: [M].
+    """
     begin, end = times[first:-1], times[first + 1 :]
     ran, ready = np.zeros((2, len(begin)), np.int64)
-    for tick, (ran_ns, ready_ns) in rows.items():
-        if 0 <= tick - first - 1 < len(begin):
-            ran[tick - first - 1], ready[tick - first - 1] = ran_ns, ready_ns
+    at = looks - first - 1
+    within = (at >= 0) & (at < len(begin))
+    ran[at[within]], ready[at[within]] = ran_ns[within], ready_ns[within]
     return Ticks(begin, end, ran, ready)
 
 
@@ -228,8 +301,8 @@ def _pieces(
 ) -> NDArray[np.int64]:
     """[N, 3] begin, end and level of what is taken from the longest stretches, in order of time.
 
-    Of each chosen tick the ready time first, then what was slept, from the ends of at most
-    `csrc/ticks.c`'s MOST stretches at work.
+    Of each chosen tick the ready time first, then what was slept: from where the thread itself says
+    that it had no core, then from the ends of at most `csrc/ticks.c`'s MOST stretches at work.
     """
     from redline.profile import _sweep
 
@@ -242,6 +315,7 @@ def _pieces(
         ticks.end_ns[chosen],
         ticks.ready_ns[chosen],
         unseen_ns[chosen],
+        *ticks.off,
         (SHORTEST_READY_NS, levels.READY, SHORTEST_SLEEP_NS, levels.WAITING),
     )
     pieces = np.frombuffer(made, np.int64).reshape(-1, 3)

@@ -37,6 +37,7 @@ enum {
     RL_CODE_RSS = 12,       /* payload: resident memory, bytes / 1024 */
     RL_CODE_PROCESS_CPU = 13, /* payload: CPU time of the process, us */
     RL_CODE_BEAT = 14,      /* timed: the writer is alive */
+    RL_CODE_OFF = 15,       /* in memory only, two in turn: since when, and ns without a core */
     RL_FIRST_ID = 8,
     RL_MAX_ID = 32767,
 };
@@ -96,6 +97,9 @@ typedef struct RlThread {
     uint32_t depth;
     uint32_t open;       /* entries whose end has space reserved in the ring */
     uint32_t callbacks;  /* since the last RL_CODE_CALLBACKS */
+    int64_t event_ns;    /* of the last event */
+    int64_t clocked_ns;  /* when its CPU time was read */
+    int64_t clocked_cpu_ns;
     uint16_t op;
     uint8_t level;
     uint8_t sealed;      /* inside a region whose inner levels are not told apart */
@@ -113,6 +117,7 @@ typedef struct RlThread {
     uint64_t reported_drops;
     int64_t ran_ns;   /* CPU time at the writer's last look */
     int64_t ready_ns; /* and time on the run queue; both -1 before the first look */
+    int64_t off_at;   /* the first of two RL_CODE_OFF; -1 before it */
     RlEntry stack[RL_MAX_DEPTH];
 } RlThread;
 

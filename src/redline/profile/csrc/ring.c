@@ -25,6 +25,14 @@ static _Atomic int64_t used_bytes = 0;
 static uint32_t next_index = 0;
 
 enum { MIN_PART_BYTES = 1 << 13 };
+/* After so long without an event a thread's CPU time is read, for who may have taken its core; and
+ * every so often, so that what is too short to be told does not add up. */
+enum { OFF_GAP_NS = 250000, OFF_EVERY_NS = 2000000, OFF_LEAST_NS = 200000 };
+#ifdef __linux__
+enum { LOOKS_AT_SCHEDULER = 1 };
+#else
+enum { LOOKS_AT_SCHEDULER = 0 };
+#endif
 
 /* Read at every event: the model that costs one load, also in a shared library. */
 #define FAST_TLS static __thread __attribute__((tls_model("initial-exec")))
@@ -118,6 +126,14 @@ static pid_t own_tid(void) {
 #endif
 }
 
+/* CPU time of the calling thread. */
+static int64_t own_cpu_ns(void) {
+    struct timespec ts;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts) == 0
+               ? (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec
+               : 0;
+}
+
 static RlThread *new_thread(void) {
     int listed;
     RlThread *t = take_struct(&listed);
@@ -135,7 +151,9 @@ static RlThread *new_thread(void) {
     t->session = rl_session;
     t->owner = pthread_self();
     t->tid = own_tid();
-    t->ran_ns = t->ready_ns = -1;
+    t->ran_ns = t->ready_ns = t->off_at = -1;
+    t->event_ns = t->clocked_ns = rl_now();
+    t->clocked_cpu_ns = own_cpu_ns();
     t->tail_seen = 0;
     t->depth = t->open = t->callbacks = 0;
     t->op = 0;
@@ -280,6 +298,26 @@ int rl_is_full(RlThread *t) {
     return 1;
 }
 
+/* At an event: how long the thread had no core since the one before, if that is long ago. The
+ * writer's looks say how much that was in all; this says where. */
+static void note_off(RlThread *t, int64_t now_ns) {
+    const int64_t began_ns = t->event_ns, gap_ns = now_ns - began_ns;
+    const int64_t since_ns = now_ns - t->clocked_ns;
+    t->event_ns = now_ns;
+    if ((gap_ns < OFF_GAP_NS && since_ns < OFF_EVERY_NS) || fake_ns >= 0 || !LOOKS_AT_SCHEDULER) {
+        return;
+    }
+    const int64_t cpu_ns = own_cpu_ns();
+    const int64_t off_ns = since_ns - (cpu_ns - t->clocked_cpu_ns);
+    t->clocked_ns = now_ns;
+    t->clocked_cpu_ns = cpu_ns;
+    if (gap_ns >= OFF_GAP_NS && off_ns >= OFF_LEAST_NS && t->level != RL_WAITING &&
+        has_room(t, t->open + RL_RESERVE + 2)) {
+        put(t, rl_rel(began_ns), RL_CODE_OFF);
+        put(t, (uint64_t)(off_ns < gap_ns ? off_ns : gap_ns), RL_CODE_OFF);
+    }
+}
+
 /* A begin is only recorded when there is also room for its end and for every end
  * already owed, so that a full ring loses whole pairs and never half of one. */
 void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t kind,
@@ -288,6 +326,7 @@ void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t ki
         fold(t, id, kind, key);
         return;
     }
+    note_off(t, now_ns);
     RlEntry *e = &t->stack[t->depth++];
     e->key = key;
     e->id = id;
@@ -314,6 +353,7 @@ void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t ki
 }
 
 static void end_event(RlThread *t, int64_t now_ns, const RlEntry *e) {
+    note_off(t, now_ns);
     if (e->recorded) {
         put(t, rl_rel(now_ns), (uint16_t)((e->id << 1) | 1));
         t->open--;

@@ -52,7 +52,7 @@ static RlThread scheduler; /* likewise: what the system's scheduler did with eac
 
 /* Rows of the scheduler's shard, held back so that a batch's header is worth its length. */
 enum { SCHEDULER_ROWS = 1 << 12, ROWS_PER_TICK = 2, ROWS_PER_THREAD = 5 };
-enum { TICK_THREAD = 1, TICK_RAN = 2, TICK_READY = 3, TICK_FIRST = 4 };
+enum { TICK_THREAD = 1, TICK_RAN = 2, TICK_READY = 3, TICK_FIRST = 4, TICK_AT = 5, TICK_OFF = 6 };
 static struct {
     uint32_t number[SCHEDULER_ROWS];
     uint16_t code[SCHEDULER_ROWS];
@@ -178,6 +178,44 @@ static void add_word(RlThread *t, uint64_t word) {
     batch->last_ns = number;
 }
 
+static void tick_row(uint32_t number, uint16_t code) {
+    ticks.number[ticks.rows] = number;
+    ticks.code[ticks.rows++] = code;
+}
+
+/* Between two windows of a recording more than the 4 s of a row may have passed. */
+static void tick_number(int64_t ns, uint16_t code) {
+    ns = ns > 0 ? ns : 0;
+    if (ns >> 32 > 0) {
+        tick_row((uint32_t)(ns >> 32), RL_CODE_HIGH);
+    }
+    tick_row((uint32_t)ns, code);
+}
+
+static void write_ticks(void) {
+    for (size_t i = 0; i < ticks.rows; i++) {
+        row(ticks.number[i], ticks.code[i]);
+    }
+    ticks.rows = 0;
+    write_batch(&scheduler);
+}
+
+/* The second of two is a row of the scheduler's shard. */
+static void add_off(RlThread *t, int64_t number) {
+    if (t->off_at < 0) {
+        t->off_at = number;
+        return;
+    }
+    if (ticks.rows + ROWS_PER_THREAD > SCHEDULER_ROWS) {
+        write_batch(t);
+        write_ticks();
+    }
+    tick_row(t->index, TICK_THREAD);
+    tick_number(t->off_at, TICK_AT);
+    tick_number(number, TICK_OFF);
+    t->off_at = -1;
+}
+
 static void drain(RlThread *t) {
     if (atomic_load(&t->drained)) {
         return;
@@ -188,7 +226,12 @@ static void drain(RlThread *t) {
     while (tail != head) {
         const uint64_t stop = head - tail > 4096 ? tail + 4096 : head;
         for (; tail != stop; tail++) {
-            add_word(t, t->words[tail & (t->capacity - 1)]);
+            const uint64_t word = t->words[tail & (t->capacity - 1)];
+            if ((word & 0xffff) == RL_CODE_OFF) {
+                add_off(t, (int64_t)(word >> 16));
+            } else {
+                add_word(t, word);
+            }
         }
         atomic_store_explicit(&t->tail, tail, memory_order_release);
     }
@@ -262,28 +305,6 @@ static int64_t ready_ns_of(pid_t tid) {
 static int64_t ran_ns_of(pid_t tid) { return (void)tid, -1; }
 static int64_t ready_ns_of(pid_t tid) { return (void)tid, -1; }
 #endif
-
-static void tick_row(uint32_t number, uint16_t code) {
-    ticks.number[ticks.rows] = number;
-    ticks.code[ticks.rows++] = code;
-}
-
-/* Between two windows of a recording more than the 4 s of a row may have passed. */
-static void tick_number(int64_t ns, uint16_t code) {
-    ns = ns > 0 ? ns : 0;
-    if (ns >> 32 > 0) {
-        tick_row((uint32_t)(ns >> 32), RL_CODE_HIGH);
-    }
-    tick_row((uint32_t)ns, code);
-}
-
-static void write_ticks(void) {
-    for (size_t i = 0; i < ticks.rows; i++) {
-        row(ticks.number[i], ticks.code[i]);
-    }
-    ticks.rows = 0;
-    write_batch(&scheduler);
-}
 
 /* One look at a thread; the first has nothing to compare with, and says from when it is looked at. */
 static void look_at_thread(RlThread *t) {
