@@ -312,6 +312,8 @@ def _become(request: dict[str, Any], rights: list[int]) -> None:
     os.chdir(request["directory"])
     os.sched_setaffinity(0, request["cpus"])
     while os.getppid() != request["parent"]:  # until the process between is gone
+        if not os.path.exists(f"/proc/{request['parent']}"):  # who asked was killed meanwhile
+            return
         time.sleep(0.0005)
     random.seed()
     importlib.import_module("numpy").random.seed()
