@@ -366,6 +366,11 @@ with _native.operation("works"):
     until = time.thread_time() + 0.02
     while time.thread_time() < until:
         pass
+_native.set_active(0)
+time.sleep(0.03)
+_native.set_active(1)
+with _native.operation("of another window"):
+    pass
 _native.stop()
 """
 
@@ -377,8 +382,10 @@ def test_a_thread_tells_where_it_had_no_core(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", OFF_ITS_CORE, tmp_path], check=True, timeout=60)
     shard = tmp_path / "thread-00000.arrow"
     events = read_events(shard, [(number, None, "") for number in range(64)])
-    first, _, second, end = (event[0] for event in events if event[1] in ("begin", "end"))
+    times = [event[0] for event in events if event[1] in ("begin", "end")]
+    first, _, second, end, _, _ = times
     off = dict(read_off(tmp_path / "scheduler.arrow"))
+    assert end not in off  # the time between two windows is nobody's
     assert 20_000_000 <= off[first] <= second - first
     assert off.get(second, 0) <= end - second - 20_000_000
 

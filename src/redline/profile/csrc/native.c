@@ -134,6 +134,7 @@ static PyObject *set_active(PyObject *module, PyObject *arg) {
             rl_instant(t, now, RL_CODE_WINDOW_OFF);
         }
     } else if (!rl_active && wanted) {
+        rl_windows++;
         RlThread *t = rl_thread();
         if (t != NULL) {
             rl_instant(t, now, RL_CODE_WINDOW_ON);

@@ -100,6 +100,7 @@ typedef struct RlThread {
     int64_t event_ns;    /* of the last event */
     int64_t clocked_ns;  /* when its CPU time was read */
     int64_t clocked_cpu_ns;
+    uint32_t windows;    /* when that was */
     uint16_t op;
     uint8_t level;
     uint8_t sealed;      /* inside a region whose inner levels are not told apart */
@@ -122,6 +123,7 @@ typedef struct RlThread {
 } RlThread;
 
 extern int rl_active;             /* read under the GIL */
+extern uint32_t rl_windows;       /* that have begun */
 extern int64_t rl_next_block_ns;  /* when the calibrator wants to be called */
 extern PyObject *rl_block_hook;
 extern uint16_t rl_block_anchor;  /* at the ends of which mark; 0: of any */

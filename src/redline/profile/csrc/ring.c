@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 int rl_active = 0;
+uint32_t rl_windows = 0;
 int64_t rl_next_block_ns = INT64_MAX;
 PyObject *rl_block_hook = NULL;
 uint16_t rl_block_anchor = 0;
@@ -154,6 +155,7 @@ static RlThread *new_thread(void) {
     t->ran_ns = t->ready_ns = t->off_at = -1;
     t->event_ns = t->clocked_ns = rl_now();
     t->clocked_cpu_ns = own_cpu_ns();
+    t->windows = rl_windows;
     t->tail_seen = 0;
     t->depth = t->open = t->callbacks = 0;
     t->op = 0;
@@ -307,11 +309,16 @@ static void note_off(RlThread *t, int64_t now_ns) {
     if ((gap_ns < OFF_GAP_NS && since_ns < OFF_EVERY_NS) || fake_ns >= 0 || !LOOKS_AT_SCHEDULER) {
         return;
     }
+    if (t != tls_thread) {
+        return; /* another thread closes what is open in this one */
+    }
     const int64_t cpu_ns = own_cpu_ns();
     const int64_t off_ns = since_ns - (cpu_ns - t->clocked_cpu_ns);
+    const int goes_on = t->windows == rl_windows; /* between two windows nothing is told */
+    t->windows = rl_windows;
     t->clocked_ns = now_ns;
     t->clocked_cpu_ns = cpu_ns;
-    if (gap_ns >= OFF_GAP_NS && off_ns >= OFF_LEAST_NS && t->level != RL_WAITING &&
+    if (goes_on && gap_ns >= OFF_GAP_NS && off_ns >= OFF_LEAST_NS && t->level != RL_WAITING &&
         has_room(t, t->open + RL_RESERVE + 2)) {
         put(t, rl_rel(began_ns), RL_CODE_OFF);
         put(t, (uint64_t)(off_ns < gap_ns ? off_ns : gap_ns), RL_CODE_OFF);
