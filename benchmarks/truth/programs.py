@@ -558,7 +558,10 @@ def beside_a_twin(
     """
     each = max(rounds // STRETCHES, 1)
     go, told = os.pipe(), os.pipe()
-    if os.fork() == 0:
+    twin = os.fork()
+    if twin == 0:
+        os.close(go[1])
+        os.close(told[0])
         os.write(told[1], json.dumps(_twin(parts, each, go[0])).encode())
         os._exit(0)
     os.close(told[1])
@@ -567,14 +570,17 @@ def beside_a_twin(
             os.write(go[1], b".")
             taken(parts, each)
     with os.fdopen(told[0]) as file:
-        return json.load(file), STRETCHES * each
+        found = json.load(file)
+    os.waitpid(twin, 0)
+    return found, STRETCHES * each
 
 
 def _twin(parts: list[Part], each: int, go: int) -> list[dict[str, float]]:
     """Stretch by stretch, none before the recorded process begins its own."""
     found: list[dict[str, float]] = []
     for _ in range(STRETCHES):
-        os.read(go, 1)
+        if not os.read(go, 1):
+            os._exit(1)  # the other one has failed
         found.append(taken(parts, each))
     return found
 

@@ -322,6 +322,44 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
+INTERRUPTED_AT_A_FORK = """
+import os, signal, sys, threading
+from redline import profile
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+os.register_at_fork(before=lambda: signal.raise_signal(signal.SIGALRM))
+session = profile.session(sys.argv[1] + "/parent", mode="light")
+session.__enter__()
+for _ in range(50):
+    signal.setitimer(signal.ITIMER_REAL, 0.0005)
+    try:
+        child = os.fork()
+    except KeyboardInterrupt:
+        continue
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os._exit(0)
+    try:
+        os.waitpid(child, 0)
+    except KeyboardInterrupt:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+thread = threading.Thread(target=session.__exit__, args=(None, None, None))
+thread.start()
+thread.join(30)
+os._exit(thread.is_alive())
+"""
+
+
+def test_a_signal_that_raises_at_a_fork_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """Python prints what a hook of a fork raises, and goes on; the session ends nevertheless."""
+    command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED_AT_A_FORK, tmp_path]
+    subprocess.run(command, check=True, timeout=100, stderr=subprocess.DEVNULL)
+
+
 @pytest.mark.parametrize(
     "program",
     [

@@ -52,8 +52,9 @@ STACKS = "stacks.jsonl"
 SCHEDULER_SHARD = "scheduler.arrow"
 # Its rows, behind the absolute time of each tick: a thread's index, and ns since the last tick, as
 # two rows where one cannot hold them. A thread without rows slept. `TICK_FIRST` has the index of
-# one that is looked at from then on. `TICK_AT` and `TICK_OFF`, behind a thread's index: from one of
-# its events on, ns since the process's base, it had no core for so many ns before the next.
+# one that is looked at from then on. `TICK_AT` and `TICK_OFF`, behind a thread's index, are a pair:
+# the time of an event of its, ns since the process's base, and for how many ns of the time to the
+# next one it had no core, or slept.
 TICK_THREAD, TICK_RAN, TICK_READY, TICK_FIRST, TICK_AT, TICK_OFF = range(1, 7)
 MAX_DEPTH = 2048  # of marks and native calls within one another; RL_MAX_DEPTH of recorder.h
 SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at

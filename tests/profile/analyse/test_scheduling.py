@@ -185,6 +185,17 @@ def test_what_lies_surely_between_two_looks_is_told_before_what_crosses_one() ->
     assert busy == [(4, 7, "ready"), (16, 18, "ready"), (20, 24, "ready")]
 
 
+def test_times_too_short_to_be_told_from_the_clocks_errors_are_not() -> None:
+    """2 ms on the run queue, and 0.003 ms in which it neither ran nor was ready: no wait."""
+    looks = replace(ticks((0, 20, 18, 2)), ran_ns=np.array([18 * MS - 3000]), off=off_of((4, 3)))
+    made = thread((0, RUNS))
+    assert [each for each in shown(scheduled(made, settled(made, looks), None), 20)] == [
+        (0, 4, "python"),
+        (4, 6, "ready"),
+        (6, 20, "python"),
+    ]
+
+
 def test_what_no_event_says_is_still_taken_from_the_longest_stretch() -> None:
     """9 ms on the run queue, of which the thread knows 2."""
     made = laid(thread((0, RUNS), (6, WAITS), (8, RUNS)), (0, 20, 9, 9), off=[(1, 2)])
@@ -259,6 +270,12 @@ def test_a_number_that_does_not_fit_into_a_row_comes_in_two() -> None:
     found = read_ticks(process_with(*rows, (1, HIGH), (5, RAN), (7, READY)))[0]
     assert found.end_ns.tolist() == [3 * 2**32]
     assert (found.ran_ns.tolist(), found.ready_ns.tolist()) == ([2**32 + 5], [7])
+
+
+def test_damage_from_the_first_row_on_leaves_nothing() -> None:
+    process = process_with((2**16, HIGH), (1, LOOK), (0, FIRST), (0, INDEX), (5, RAN), (7, READY))
+    assert read_ticks(process) == {}
+    assert any("damaged after 0 rows" in problem for problem in process.problems)
 
 
 def test_a_thread_says_where_it_had_no_core() -> None:

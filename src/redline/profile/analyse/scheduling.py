@@ -9,13 +9,15 @@ follow, at that resolution:
   was off, for the disk, or in light mode.
 
 Where that was a thread says itself, at an event long after the one before: how much of the time in
-between it had no core. What no thread says (a recording of an earlier version, or of a thread with
-few events) is taken from the longest stretches between events: what is interrupted for milliseconds
-takes milliseconds. But no more of it is than work took beyond CPU time: a thread that is woken and
-gets no core is ready while its events still say that it waits. The system tells the time once it is
-over; what does not fit between two looks lies before them, if the thread was at work then. The
-second is taken from the longest stretches, too, while native calls are observed. While they are
-not, any stretch may hold a wait, and only looks between which the thread slept throughout say so.
+between it had no core, or slept. What no thread says (an earlier version's, or one of few events)
+is taken from the longest stretches between events: what is interrupted for milliseconds takes
+milliseconds.
+
+Of the first, no more is told than work took beyond CPU time: a thread that is woken and gets no
+core is ready while its events still say that it waits. The system tells the time once it is over;
+what does not fit between two looks lies before them, if the thread was at work then. The second is
+told like that only while native calls are observed. While they are not, any stretch may hold a
+wait, and only looks between which the thread slept throughout say so.
 """
 
 from __future__ import annotations
@@ -190,7 +192,8 @@ def _numbers(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
     wrong = np.flatnonzero(is_high & (low >= LARGEST_HIGH))
     sound = int(wrong[0]) if len(wrong) else len(codes)
     numbers = low[:sound].copy()
-    numbers[1:] |= np.where(is_high[: sound - 1], low[: sound - 1] << 32, 0)
+    high = np.where(is_high[:sound], numbers << 32, 0)
+    numbers[1:] |= high[:-1]
     looks = np.flatnonzero(codes[:sound] == layout.CODE_ANCHOR)
     back = np.flatnonzero(np.diff(numbers[looks]) < 0)
     sound = int(looks[back[0] + 1]) if len(back) else sound
@@ -210,8 +213,8 @@ def _ticks_of_threads(
     """
     looks = np.cumsum(codes == layout.CODE_ANCHOR) - 1
     threads = _held(numbers, codes == layout.TICK_THREAD)
-    ran = _held(numbers, codes == layout.TICK_RAN)
-    since = _held(numbers, codes == layout.TICK_AT)
+    ran = np.maximum(_held(numbers, codes == layout.TICK_RAN), 0)
+    since = np.maximum(_held(numbers, codes == layout.TICK_AT), 0)
     begun = np.flatnonzero((codes == layout.TICK_FIRST) & (looks >= 0))
     first_rows = dict(zip(numbers[begun].tolist(), begun.tolist(), strict=True))
     ready = _by_thread(codes == layout.TICK_READY, threads)

@@ -37,7 +37,7 @@ enum {
     RL_CODE_RSS = 12,       /* payload: resident memory, bytes / 1024 */
     RL_CODE_PROCESS_CPU = 13, /* payload: CPU time of the process, us */
     RL_CODE_BEAT = 14,      /* timed: the writer is alive */
-    RL_CODE_OFF = 15,       /* in memory only, two in turn: since when, and ns without a core */
+    RL_CODE_OFF = 15,       /* in memory only, two in turn: since when, and ns without a core, or asleep */
     RL_FIRST_ID = 8,
     RL_MAX_ID = 32767,
 };
@@ -100,6 +100,7 @@ typedef struct RlThread {
     int64_t event_ns;    /* of the last event */
     int64_t clocked_ns;  /* when its CPU time was read */
     int64_t clocked_cpu_ns;
+    int64_t waited_ns;   /* since then, by its events */
     uint32_t windows;    /* when that was */
     uint16_t op;
     uint8_t level;

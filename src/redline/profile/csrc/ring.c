@@ -156,6 +156,7 @@ static RlThread *new_thread(void) {
     t->event_ns = t->clocked_ns = rl_now();
     t->clocked_cpu_ns = own_cpu_ns();
     t->windows = rl_windows;
+    t->waited_ns = 0;
     t->tail_seen = 0;
     t->depth = t->open = t->callbacks = 0;
     t->op = 0;
@@ -300,12 +301,15 @@ int rl_is_full(RlThread *t) {
     return 1;
 }
 
-/* At an event: how long the thread had no core since the one before, if that is long ago. The
- * writer's looks say how much that was in all; this says where. */
+/* At an event: how long the thread had no core, or slept unnoticed, since the one before, if that is
+ * long ago. The writer's looks say how much that was in all; this says where. */
 static void note_off(RlThread *t, int64_t now_ns) {
     const int64_t began_ns = t->event_ns, gap_ns = now_ns - began_ns;
     const int64_t since_ns = now_ns - t->clocked_ns;
     t->event_ns = now_ns;
+    if (t->level == RL_WAITING) {
+        t->waited_ns += gap_ns;
+    }
     if ((gap_ns < OFF_GAP_NS && since_ns < OFF_EVERY_NS) || fake_ns >= 0 || !LOOKS_AT_SCHEDULER) {
         return;
     }
@@ -313,11 +317,12 @@ static void note_off(RlThread *t, int64_t now_ns) {
         return; /* another thread closes what is open in this one */
     }
     const int64_t cpu_ns = own_cpu_ns();
-    const int64_t off_ns = since_ns - (cpu_ns - t->clocked_cpu_ns);
+    const int64_t off_ns = since_ns - t->waited_ns - (cpu_ns - t->clocked_cpu_ns);
     const int goes_on = t->windows == rl_windows; /* between two windows nothing is told */
     t->windows = rl_windows;
     t->clocked_ns = now_ns;
     t->clocked_cpu_ns = cpu_ns;
+    t->waited_ns = 0;
     if (goes_on && gap_ns >= OFF_GAP_NS && off_ns >= OFF_LEAST_NS && t->level != RL_WAITING &&
         has_room(t, t->open + RL_RESERVE + 2)) {
         put(t, rl_rel(began_ns), RL_CODE_OFF);

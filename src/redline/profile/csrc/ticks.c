@@ -217,10 +217,14 @@ static PyObject *lay(PyObject *module, PyObject *const *args, Py_ssize_t nargs) 
                 const int number =
                     stretches_of(c, begins[i], ends[i], shortest_ready, off, offs, kept);
                 qsort(off, (size_t)offs, sizeof off[0], is_surer);
-                int64_t left = give(off, offs, ready_ns[i], ready, out, &made);
-                made += take(kept, number, left, shortest_ready, ready, out + 3 * made);
-                left = give(off, offs, unseen_ns[i], waiting, out, &made);
-                made += take(kept, number, left, shortest_sleep, waiting, out + 3 * made);
+                if (ready_ns[i] >= shortest_ready) {
+                    const int64_t left = give(off, offs, ready_ns[i], ready, out, &made);
+                    made += take(kept, number, left, shortest_ready, ready, out + 3 * made);
+                }
+                if (unseen_ns[i] >= shortest_sleep) {
+                    const int64_t left = give(off, offs, unseen_ns[i], waiting, out, &made);
+                    made += take(kept, number, left, shortest_sleep, waiting, out + 3 * made);
+                }
             }
             _PyBytes_Resize(&result, made * 24);
         }

@@ -36,7 +36,7 @@ __all__ = ["Recorder", "current", "join", "session"]
 
 _current: Recorder | None = None
 # Held by whoever begins or ends a recording or a window, and around a fork: another thread may do
-# the one while this one does the other, and a child must never see half of it.
+# the one while this one does the other, and a child of it would have half of it for ever.
 _turn = threading.RLock()
 
 
@@ -348,31 +348,30 @@ def _stop() -> dict[str, int]:
 
 
 def _before_fork() -> None:
-    _turn.acquire()
     if _current is not None:
         _current.pause_writer()
 
 
 def _after_fork_in_parent() -> None:
-    try:
-        if _current is not None:
-            _current.resume_writer()
-    finally:
-        _turn.release()
+    if _current is not None:
+        _current.resume_writer()
 
 
 def _after_fork_in_child() -> None:
-    global _turn
-    _turn = threading.RLock()  # threads that wait for the old one are not in this process
     if _current is not None:
         _current.after_fork()
 
 
+# The lock is taken before all of this and given back after it. Not by functions of Python: where a
+# signal's handler raises as one begins it does nothing, and nobody would give the lock back.
+# In a child, threads that wait for it are not there.
+os.register_at_fork(after_in_child=getattr(_turn, "_at_fork_reinit"))  # noqa: B009
 os.register_at_fork(
     before=_before_fork,
     after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,
 )
+os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release)
 
 
 def join(directory: Path, options: Options) -> None:
@@ -426,8 +425,8 @@ def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
     lock = create_session(path, mode=settings.mode, command=list(sys.argv), watch=settings.watch)
     before = dict(os.environ)
     recorder = Recorder(path, settings)
-    from redline.profile.record.machine import HelperProcess
-
+    with _turn:  # a child forked meanwhile could never import it
+        from redline.profile.record.machine import HelperProcess
     machine = HelperProcess(path)
     try:
         _start(recorder)
