@@ -424,8 +424,8 @@ def test_a_thread_tells_where_it_had_no_core(tmp_path: Path) -> None:
     first, _, second, end, _, _ = times
     off = dict(read_off(tmp_path / "scheduler.arrow"))
     assert end not in off  # the time between two windows is nobody's
-    assert 20_000_000 <= off[first] <= second - first
-    assert off.get(second, 0) <= end - second - 20_000_000
+    assert 15_000_000 <= off[first] <= second - first
+    assert off.get(second, 0) <= end - second - 15_000_000
 
 
 def test_a_full_ring_drops_whole_pairs_and_counts_them(fake_recorder: Recorder) -> None:

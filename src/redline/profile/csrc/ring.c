@@ -29,11 +29,6 @@ enum { MIN_PART_BYTES = 1 << 13 };
 /* After so long without an event a thread's CPU time is read, for who may have taken its core; and
  * every so often, so that what is too short to be told does not add up. */
 enum { OFF_GAP_NS = 250000, OFF_EVERY_NS = 2000000, OFF_LEAST_NS = 200000 };
-#ifdef __linux__
-enum { LOOKS_AT_SCHEDULER = 1 };
-#else
-enum { LOOKS_AT_SCHEDULER = 0 };
-#endif
 
 /* Read at every event: the model that costs one load, also in a shared library. */
 #define FAST_TLS static __thread __attribute__((tls_model("initial-exec")))
@@ -246,7 +241,7 @@ static inline void count_drop(RlThread *t, uint64_t events) {
 
 void rl_instant(RlThread *t, int64_t now_ns, uint16_t code) {
     if (has_room(t, t->open + 1)) {
-        put(t, rl_rel(now_ns), code);
+        put(t, rl_rel(now_ns < t->event_ns ? t->event_ns : now_ns), code);
     } else {
         count_drop(t, 1);
     }
@@ -302,22 +297,32 @@ int rl_is_full(RlThread *t) {
 }
 
 /* At an event: how long the thread had no core, or slept unnoticed, since the one before, if that is
- * long ago. The writer's looks say how much that was in all; this says where. */
-static void note_off(RlThread *t, int64_t now_ns) {
-    const int64_t began_ns = t->event_ns, gap_ns = now_ns - began_ns;
-    const int64_t since_ns = now_ns - t->clocked_ns;
+ * long ago. The writer's looks say how much that was in all; this says where.
+ *
+ * Nothing is asked where the system tells the writer nothing.
+ *
+ * The system likes to give the core away as this call of it ends. That time is not what begins: so
+ * the begin of something is told after it (the returned time), the end of something before. */
+static int64_t note_off(RlThread *t, int64_t now_ns, int begins) {
+    const int64_t began_ns = t->event_ns;
+    now_ns = now_ns < began_ns ? began_ns : now_ns; /* the clock may have been read before */
+    const int is_due = now_ns - began_ns >= OFF_GAP_NS || now_ns - t->clocked_ns >= OFF_EVERY_NS;
+    /* Another thread may close what is open in this one. */
+    const int is_read = is_due && t == tls_thread && fake_ns < 0 && t->ready_ns >= 0;
+    const int64_t cpu_ns = is_read ? own_cpu_ns() : 0;
+    if (is_read && begins) {
+        now_ns = rl_now();
+    }
+    const int64_t gap_ns = now_ns - began_ns;
     t->event_ns = now_ns;
     if (t->level == RL_WAITING) {
         t->waited_ns += gap_ns;
     }
-    if ((gap_ns < OFF_GAP_NS && since_ns < OFF_EVERY_NS) || fake_ns >= 0 || !LOOKS_AT_SCHEDULER) {
-        return;
+    if (!is_read) {
+        return now_ns;
     }
-    if (t != tls_thread) {
-        return; /* another thread closes what is open in this one */
-    }
-    const int64_t cpu_ns = own_cpu_ns();
-    const int64_t off_ns = since_ns - t->waited_ns - (cpu_ns - t->clocked_cpu_ns);
+    const int64_t spent_ns = t->waited_ns + cpu_ns - t->clocked_cpu_ns;
+    const int64_t off_ns = now_ns - t->clocked_ns - spent_ns;
     const int goes_on = t->windows == rl_windows; /* between two windows nothing is told */
     t->windows = rl_windows;
     t->clocked_ns = now_ns;
@@ -328,6 +333,7 @@ static void note_off(RlThread *t, int64_t now_ns) {
         put(t, rl_rel(began_ns), RL_CODE_OFF);
         put(t, (uint64_t)(off_ns < gap_ns ? off_ns : gap_ns), RL_CODE_OFF);
     }
+    return now_ns;
 }
 
 /* A begin is only recorded when there is also room for its end and for every end
@@ -338,7 +344,7 @@ void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t ki
         fold(t, id, kind, key);
         return;
     }
-    note_off(t, now_ns);
+    now_ns = note_off(t, now_ns, 1);
     RlEntry *e = &t->stack[t->depth++];
     e->key = key;
     e->id = id;
@@ -365,7 +371,7 @@ void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t ki
 }
 
 static void end_event(RlThread *t, int64_t now_ns, const RlEntry *e) {
-    note_off(t, now_ns);
+    now_ns = note_off(t, now_ns, 0);
     if (e->recorded) {
         put(t, rl_rel(now_ns), (uint16_t)((e->id << 1) | 1));
         t->open--;
