@@ -1,8 +1,9 @@
 """Programs that know where their own time went, compared with what the profile says.
 
-Each stretch of a program tells how long it took by its own clock, the time in which it had no core
-too: what is missing of that in its cell is `ready` in the same operation. Only what hits between a
-stretch and its probe can differ otherwise: then a program may run again.
+Each stretch of a program tells how long it took by its own clock, so that a busy machine lengthens
+both alike. Only what hits between a stretch and its probe can differ: then a program may run again.
+Where a program has more processes than cores, its operations are `ready` for some time, and no cell
+is known better than that.
 """
 
 from __future__ import annotations
@@ -50,8 +51,7 @@ wait(0)
 
 
 def close(measured_ns: int, true_ns: int, ready_ns: int = 0) -> bool:
-    most = max(0.02 * true_ns, 1_000_000)
-    return measured_ns - most <= true_ns <= measured_ns + ready_ns + most
+    return abs(measured_ns - true_ns) <= max(0.02 * true_ns, 1_000_000) + ready_ns
 
 
 def by_operation_and_level(cells: dict[Any, int]) -> dict[str, int]:
