@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.truth.programs import PROGRAMS, WAITS
+from benchmarks.truth.clocks import WAITS
+from benchmarks.truth.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "truth"
@@ -37,7 +38,7 @@ def build_stub(python: str, directory: Path) -> None:
 
 def run(python: str, name: str, seconds: float, stubs: Path, session: Path) -> dict[str, Any]:
     """One run; what it says of its own parts."""
-    command = [python, "-m", "benchmarks.truth.programs", name, str(seconds), str(session)]
+    command = [python, "-m", "benchmarks.truth.recorded", name, str(seconds), str(session)]
     path = os.pathsep.join([str(stubs), str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         command,
@@ -222,7 +223,7 @@ def measure_version(python: str, options: argparse.Namespace) -> None:
             path.write_text(json.dumps(content, indent=1) + "\n")
     words = (
         f"# Programs of known time on Python {version}\n\n```bash\n"
-        f"python -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
+        f"taskset -c 0 python -m benchmarks.truth --seconds {options.seconds:g}\n```\n\n"
         f"Each row is the mean of {options.processes} processes, the steadiest of up to "
         f"{options.processes + options.tries}; so are the ends of its interval.\n\n"
     )
