@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from redline import cli
 from redline.cli import main
 from redline.command_line.train import parse_train_arguments
 
@@ -167,3 +170,28 @@ def test_a_mistake_with_an_escape_sequence_shows_none(capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert "Invalid choice" in said
+
+
+def test_a_stop_is_told_before_a_further_signal_can_end_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SIGHUP ended it without a word where SIGTERM came while its reason was being written."""
+    handlers: list[Any] = []
+
+    class Seen(io.StringIO):
+        def write(self, text: str) -> int:
+            handlers.append(signal.getsignal(signal.SIGTERM))
+            return super().write(text)
+
+    def stopped(_words: list[str]) -> int:
+        raise KeyboardInterrupt("SIGHUP")
+
+    said = Seen()
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(cli, "_command", lambda _name: stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    assert before is signal.SIG_DFL
+    assert main(["train"]) == 128 + signal.SIGHUP
+    assert said.getvalue().startswith("stopped by SIGHUP")
+    assert signal.SIG_DFL not in handlers
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -74,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"redline {__version__}\n")
         return 0
     try:
-        with _signals_raise():
-            return _command(arguments[0])(arguments[1:]) or 0
+        return _run(arguments)
     except RedlineError as error:
         sys.stderr.write(printable(f"{type(error).__name__}: {error}\n"))
         bad_input = (ConfigError, DeviceError, CheckpointError, ImportError, OSError)
@@ -99,12 +98,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = exit_message("code that redline called", error, place)
         sys.stderr.write(printable(f"RedlineError: {said}\n"))
         return 1
-    except KeyboardInterrupt as error:
-        # A run that trains saves on its first signal (`StopSignal`), so this one came before or
-        # after that, or was the second.
-        name = error.args[0] if error.args and error.args[0] in _STOPPING else "SIGINT"
-        sys.stderr.write(f"stopped by {name}; what was not saved before is not saved now\n")
-        return 128 + signal.Signals[name]
+    except KeyboardInterrupt as error:  # a further one, while that was told
+        return _stopped_by(error)
+
+
+def _run(arguments: list[str]) -> int:
+    with _signals_raise():
+        try:
+            return _command(arguments[0])(arguments[1:]) or 0
+        except KeyboardInterrupt as error:  # told before a further signal can end the process
+            return _stopped_by(error)
+
+
+def _stopped_by(error: KeyboardInterrupt) -> int:
+    """Say so; the exit code.
+
+    A run that trains saves on its first signal (`StopSignal`), so this one came before or after
+    that, or was the second.
+    """
+    name = error.args[0] if error.args and error.args[0] in _STOPPING else "SIGINT"
+    sys.stderr.write(f"stopped by {name}; what was not saved before is not saved now\n")
+    return 128 + signal.Signals[name]
 
 
 def run_and_exit() -> NoReturn:
