@@ -6,6 +6,7 @@ Consumers tick 100, generators 1 to 10, so that each sum says whose time it is.
 from __future__ import annotations
 
 import contextlib
+import dis
 import gc
 import sys
 import threading
@@ -314,6 +315,95 @@ def test_what_happens_while_nothing_records_is_forgotten(recorder: FakeRecorder)
         assert list(made) == []
         recorder.tick(100)
     assert sums(recorder) == {"load": 1, "around": 102, "": 1000}
+
+
+def test_a_mark_that_a_function_begins_for_its_generator(recorder: FakeRecorder) -> None:
+    """The generator holds it, whoever entered it."""
+
+    def begin(stack: contextlib.ExitStack) -> None:
+        stack.enter_context(profile.operation("load"))
+
+    def helped() -> Iterator[int]:
+        with contextlib.ExitStack() as stack:
+            begin(stack)
+            recorder.tick(1)
+            yield 0
+            recorder.tick(2)
+
+    for _ in helped():
+        recorder.tick(100)
+    assert sums(recorder) == {"load": 3, "": 100}
+
+
+def test_a_generator_that_went_on_before_anybody_watched(
+    fake_recorder: Callable[..., FakeRecorder],
+) -> None:
+    if not TELLS:
+        pytest.skip("Python 3.11 does not tell what suspends")
+    recorder: FakeRecorder
+
+    def early() -> Iterator[int]:
+        yield 0
+        with profile.operation("load"):
+            recorder.tick(1)
+            yield 1
+            recorder.tick(2)
+
+    made = early()
+    next(made)
+    generators = Generators()
+    assert generators.attach() == ""
+    try:
+        recorder = fake_recorder()
+        for _ in made:
+            recorder.tick(100)
+        assert sums(recorder) == {"load": 3, "": 100}
+    finally:
+        generators.detach()
+
+
+def test_a_coroutine_in_a_generator_is_not_taken_for_it(recorder: FakeRecorder) -> None:
+    """What it marks is balanced before the generator yields."""
+
+    async def work() -> int:
+        with profile.operation("work"):
+            recorder.tick(1)
+        return 3
+
+    def driving() -> Iterator[int]:
+        for _ in range(2):
+            with contextlib.suppress(StopIteration):
+                work().send(None)
+            yield 0
+
+    for _ in driving():
+        recorder.tick(100)
+    assert sums(recorder) == {"work": 2, "": 200}
+
+
+def instructions(function: Callable[..., object]) -> list[str]:
+    """As the interpreter has rewritten them for itself."""
+    return [each.opname for each in dis.get_instructions(function, adaptive=True)]
+
+
+def test_other_code_keeps_its_fast_instructions(recorder: FakeRecorder) -> None:
+    """Python 3.12 takes them from whatever is told of, for good."""
+
+    def loop(n: int = 200) -> int:
+        total = i = 0
+        while i < n:
+            total += i & 3
+            i += 1
+        return total
+
+    for _ in range(20):
+        loop()
+    before = instructions(loop)
+    for _ in numbers(recorder, "load", 1):
+        with profile.operation("use"):
+            loop()
+    loop()
+    assert instructions(loop) == before
 
 
 def test_generators_are_as_they_were_afterwards() -> None:

@@ -4,12 +4,17 @@
  * and begin again as it goes on, in whatever thread that is. What `contextlib.contextmanager` made
  * is left alone: there a mark is meant to cover the block.
  *
- * Callbacks of sys.monitoring tell, from Python 3.12 on; see record/generators.py.
+ * Where a mark begins it is looked whether a generator runs. From its first mark on callbacks of
+ * sys.monitoring tell of it and its like, from Python 3.12 on; see record/generators.py.
  */
 #include "recorder.h"
 
 #if PY_VERSION_HEX >= 0x030c0000
 
+#include <stddef.h>
+
+int rl_watches_generators = 0;
+static PyObject *first_mark = NULL; /* told the code of a generator that begins a mark */
 static PyObject *held = NULL;     /* {address of a suspended generator: (session, ids)} */
 static PyObject *covering = NULL; /* tuple of code objects: what they resume covers their block */
 
@@ -101,11 +106,8 @@ static Running *running_here(void) {
 }
 
 /* The generator whose frame the callback is called for, and that frame; or NULL. */
-static PyObject *generator_of(PyFrameObject **frame, int from_python) {
+static PyObject *generator_of(PyFrameObject **frame) {
     *frame = PyThreadState_GetFrame(PyThreadState_Get());
-    if (from_python && *frame != NULL) { /* the callback has a frame of its own */
-        Py_SETREF(*frame, PyFrame_GetBack(*frame));
-    }
     PyObject *generator = *frame ? PyFrame_GetGenerator(*frame) : NULL;
     if (generator == NULL) {
         Py_CLEAR(*frame);
@@ -142,22 +144,67 @@ static int leave(PyObject *generator, Resumed *found) {
     return 0;
 }
 
-static PyObject *entered(int is_new) {
-    PyFrameObject *frame;
-    PyObject *generator = generator_of(&frame, is_new);
-    if (generator != NULL) {
-        enter(generator, !is_new);
-        Py_DECREF(generator);
-        Py_DECREF(frame);
+/* Whether it runs here, as far as this session knows. */
+static int is_running(PyObject *generator) {
+    const Running *running = running_here();
+    for (uint32_t i = running ? running->count : 0; i-- > 0;) {
+        if (running->each[i].generator == generator) {
+            return running->each[i].session == rl_session;
+        }
     }
-    Py_RETURN_NONE;
+    return 0;
 }
 
-/* generator_starts(): for the frame that the calling function is called from. */
-static PyObject *generator_starts(PyObject *module, PyObject *unused) {
-    (void)module;
-    (void)unused;
-    return entered(1);
+#if PY_VERSION_HEX < 0x030e0000
+/* The innermost generator that runs here, or NULL: also if that is a coroutine. What a generator
+ * handles is a part of it, and the innermost of these is the thread's. */
+static PyObject *innermost(void) {
+    const PyThreadState *state = PyThreadState_Get();
+    if (state->exc_info == &state->exc_state) {
+        return NULL;
+    }
+    char *at = (char *)state->exc_info - offsetof(PyGenObject, gi_exc_state);
+    return PyGen_CheckExact((PyObject *)at) ? Py_NewRef((PyObject *)at) : NULL;
+}
+#else
+/* The same, by the frames from here on outwards. */
+static PyObject *innermost(void) {
+    const PyThreadState *state = PyThreadState_Get();
+    if (state->exc_info == &state->exc_state) {
+        return NULL;
+    }
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    PyObject *found = NULL;
+    while (frame != NULL && found == NULL) {
+        found = PyFrame_GetGenerator(frame);
+        Py_SETREF(frame, PyFrame_GetBack(frame));
+    }
+    Py_XDECREF(frame);
+    if (found != NULL && !PyGen_CheckExact(found)) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+#endif
+
+/* A mark begins: its generator is told of from here on. */
+void rl_mark_in_generator(void) {
+    PyObject *generator = innermost();
+    if (generator == NULL) {
+        return;
+    }
+    if (!is_running(generator)) {
+        PyCodeObject *code = PyGen_GetCode((PyGenObject *)generator);
+        PyObject *done = PyObject_CallOneArg(first_mark, (PyObject *)code);
+        if (done == NULL) {
+            rl_hook_failed(first_mark);
+        } else {
+            enter(generator, 0);
+        }
+        Py_XDECREF(done);
+        Py_DECREF(code);
+    }
+    Py_DECREF(generator);
 }
 
 /* PY_RESUME and PY_THROW: (code, offset, ...) */
@@ -167,7 +214,14 @@ static PyObject *on_resume(PyObject *module, PyObject *const *args, Py_ssize_t n
     if (!(((PyCodeObject *)args[0])->co_flags & CO_GENERATOR)) {
         Py_RETURN_NONE;
     }
-    return entered(0);
+    PyFrameObject *frame;
+    PyObject *generator = generator_of(&frame);
+    if (generator != NULL) {
+        enter(generator, 1);
+        Py_DECREF(generator);
+        Py_DECREF(frame);
+    }
+    Py_RETURN_NONE;
 }
 
 /* PY_YIELD: (code, offset, value) */
@@ -176,7 +230,7 @@ static PyObject *on_yield(PyObject *module, PyObject *const *args, Py_ssize_t na
     (void)args;
     (void)nargs;
     PyFrameObject *frame;
-    PyObject *generator = generator_of(&frame, 0);
+    PyObject *generator = generator_of(&frame);
     Resumed r;
     if (generator == NULL) {
         Py_RETURN_NONE;
@@ -203,7 +257,7 @@ static PyObject *on_generator_end(PyObject *module, PyObject *const *args, Py_ss
     if (!(((PyCodeObject *)args[0])->co_flags & CO_GENERATOR)) {
         Py_RETURN_NONE;
     }
-    PyObject *generator = generator_of(&frame, 0);
+    PyObject *generator = generator_of(&frame);
     if (generator != NULL) {
         leave(generator, &r);
         Py_DECREF(generator);
@@ -212,27 +266,31 @@ static PyObject *on_generator_end(PyObject *module, PyObject *const *args, Py_ss
     Py_RETURN_NONE;
 }
 
-static PyObject *hook_generators(PyObject *module, PyObject *codes) {
+static PyObject *hook_generators(PyObject *module, PyObject *args) {
     (void)module;
-    if (set_covering(codes) < 0) {
+    PyObject *codes, *told;
+    if (!PyArg_ParseTuple(args, "OO:hook_generators", &codes, &told) || set_covering(codes) < 0) {
         return NULL;
     }
+    Py_XSETREF(first_mark, Py_NewRef(told));
+    rl_watches_generators = 1;
     Py_RETURN_NONE;
 }
 
 static PyObject *unhook_generators(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
+    rl_watches_generators = 0;
     PyDict_Clear(held);
     Py_RETURN_NONE;
 }
 
 #define MONITOR(name) (PyCFunction)(void (*)(void))name, METH_FASTCALL
 PyMethodDef rl_generator_methods[] = {
-    {"hook_generators", hook_generators, METH_O,
-     "hook_generators(codes): a generator that one of these resumes keeps its marks."},
+    {"hook_generators", hook_generators, METH_VARARGS,
+     "hook_generators(codes, first_mark): first_mark(code) is called as a generator begins a mark "
+     "and is not known to run; one that a frame of these codes resumes keeps its marks."},
     {"unhook_generators", unhook_generators, METH_NOARGS, "Forget what generators hold."},
-    {"generator_starts", generator_starts, METH_NOARGS, "Called as a generator starts."},
     {"on_resume", MONITOR(on_resume), "sys.monitoring PY_RESUME and PY_THROW."},
     {"on_yield", MONITOR(on_yield), "sys.monitoring PY_YIELD."},
     {"on_generator_end", MONITOR(on_generator_end), "sys.monitoring PY_RETURN and PY_UNWIND."},

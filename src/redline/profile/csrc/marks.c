@@ -108,6 +108,11 @@ static void end(uint16_t id, uint8_t kind) {
 static PyObject *mark_enter(PyObject *self, PyObject *unused) {
     (void)unused;
     if (rl_active & RL_ACTIVE_MARKS) {
+#if PY_VERSION_HEX >= 0x030c0000
+        if (rl_watches_generators) {
+            rl_mark_in_generator();
+        }
+#endif
         begin(((MarkObject *)self)->id, ((MarkObject *)self)->kind);
     }
     Py_RETURN_NONE;

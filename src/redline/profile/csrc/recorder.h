@@ -181,6 +181,10 @@ static inline void rl_tally_end(const RlThread *t, uint16_t id) {
 uint32_t rl_open_marks(const RlThread *t);
 PyObject *rl_end_marks(RlThread *t, uint32_t above);
 int rl_begin_marks(PyObject *ids);
+#if PY_VERSION_HEX >= 0x030c0000
+extern int rl_watches_generators;
+void rl_mark_in_generator(void);
+#endif
 
 /* Names. */
 int rl_intern(PyObject *kind, PyObject *name, int level, PyObject *module, int sealed);
