@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import json
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 from redline.algos import presets
 from redline.algos.ppo import PPOConfig
 from redline.algos.registry import BUILT_IN, declaration
-from redline.errors import ConfigError, UnknownNameError
+from redline.errors import ConfigError, RedlineError, UnknownNameError
 from redline.train.presets import family, preset_config
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
@@ -95,6 +97,18 @@ def test_a_config_file_is_checked_field_by_field() -> None:
         RunConfig.from_json({"format_version": 99})
     with pytest.raises(UnknownNameError, match="Did you mean 'ppo'"):
         RunConfig.from_json({"format_version": 1, "algorithm": "ppoo"})
+
+
+@pytest.mark.parametrize("odd", [[], {}, [[]], {"a": []}, "x", -1, 2**70, 1.5, True, None])
+def test_no_kind_of_value_in_a_config_file_goes_unchecked(odd: Any) -> None:
+    """Each setting by itself: what may not stand there is refused as a setting."""
+    plain = preset_config("dqn", "CartPole-v1", "auto").to_json()
+    for part in ("run", "policy", "algo"):
+        for name in plain[part]:
+            data = copy.deepcopy(plain)
+            data[part][name] = odd
+            with contextlib.suppress(RedlineError):
+                RunConfig.from_json(data)
 
 
 @pytest.mark.parametrize("algorithm", sorted(BUILT_IN))

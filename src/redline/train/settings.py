@@ -479,8 +479,9 @@ def _of_today(run: Any) -> Any:
     if not isinstance(run, Mapping):
         return run
     run = dict(run)
-    if run.get("accelerate") in _OLD_ENGINES:
-        run["accelerate"] = _OLD_ENGINES[run["accelerate"]]
+    engine = run.get("accelerate")
+    if isinstance(engine, str):  # what else stands there is refused with the other values
+        run["accelerate"] = _OLD_ENGINES.get(engine, engine)
     run.setdefault("cpu_acting", True)  # it was no option
     run.setdefault("check_env", "off")  # likewise
     if "keep_freed_memory" in run:
