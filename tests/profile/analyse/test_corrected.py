@@ -8,7 +8,14 @@ import pytest
 
 from redline.profile import levels
 from redline.profile.analyse.cells import Cells, Hidden
-from redline.profile.analyse.corrected import beside_the_profiler, correct, passed_on
+from redline.profile.analyse.corrected import (
+    beside_the_profiler,
+    correct,
+    joined,
+    lasting,
+    passed_on,
+)
+from redline.profile.analyse.correction import Prior, prior_of
 from redline.profile.analyse.processes import Waits, WaitsFor
 
 LEARNER, FIRST, SECOND = 1, 2, 3
@@ -114,9 +121,28 @@ def test_the_profilers_threads_are_taken_out_where_all_share_a_core() -> None:
     python = ("", "learning", "python", False)
     whole = {**seen, python: 800}
     found = Cells(whole, seen, [Hidden(400, {python: 400})])
-    (delays,) = beside_the_profiler([found], [{("", "learning", "ready"): (10.0, 3.0)}], 20.0)
+    (own,) = beside_the_profiler([found], 20.0)
+    delays = joined({("", "learning", "ready"): (10.0, 3.0)}, own)
     assert delays["", "learning", "ready"] == pytest.approx((12.0, math.hypot(3.0, 1.0)))
     taken = correct(found, {}, {key: mean for key, (mean, _) in delays.items()})
     assert taken[python] == pytest.approx(784.0)
     assert taken["", "learning", "ready", False] == pytest.approx(88.0)
     assert taken["", "learning", "waiting", False] == 100.0
+
+
+def test_what_lasts_is_taken_out_of_python_in_blocks_without_the_probe_too() -> None:
+    """4% +- 1% of 500 ns, 100 of them not observed: 20 ns go, and none of native time."""
+    python, backend = ("", "learning", "python", False), ("", "learning", "backend", False)
+    seen = {python: 400, backend: 200}
+    found = Cells({**seen, python: 500}, seen, [Hidden(100, {python: 1})])
+    delays = lasting(found, Prior(70.0, 50.0, 0.03, 0.03, 0.04, 0.01))
+    assert delays == {("", "learning", "python"): (pytest.approx(20.0), pytest.approx(5.0))}
+    taken = correct(found, {}, {key: mean for key, (mean, _) in delays.items()})
+    assert taken == {python: pytest.approx(480.0), backend: 200.0}
+
+
+@pytest.mark.parametrize(
+    ("python", "lasts"), [("3.11.7", False), ("3.12.1", True), ("3.13.0", False), ("x", False)]
+)
+def test_only_python_3_12_keeps_what_observing_cost(python: str, lasts: bool) -> None:
+    assert (prior_of([python]).lasting > 0) == lasts

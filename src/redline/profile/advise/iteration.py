@@ -94,7 +94,7 @@ class Iteration:
     updates: Updates | None = None  # None: nothing counts them
     waiting: Waiting | None = None
     hot_lines: dict[str, HotLine] = field(default_factory=dict)  # by operation
-    # The same if the probe cost as much, and as little, as it may have: see `_BOUNDS`.
+    # The same if the probe cost as much, and as little, as it may have: see `_bounds`.
     extremes: tuple[Iteration, ...] = ()
 
     def part(self, name: str) -> Part:
@@ -165,7 +165,8 @@ class IterationReader:
         """
         counts, rows = self._steady.env_steps, self._bins.rows()
         pid = self._outline.process.pid
-        middle, *extremes = (_corrected(rows, self._summary, pid, of) for of in _BOUNDS)
+        bounds = _bounds(self._summary)
+        middle, *extremes = (_corrected(rows, self._summary, pid, of) for of in bounds)
         nothing = np.zeros(len(counts))
         ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
         made = self._without_times(_per_step(ready, counts).us)
@@ -177,13 +178,13 @@ class IterationReader:
                 made, parts=parts, total=_total(table, counts), optimizer_us=optimizer_us
             )
 
-        likely = with_times(middle, _BOUNDS[0])
+        likely = with_times(middle, bounds[0])
         if not likely.total.us > 0:  # of a damaged session, or one that was ready throughout
             raise ProfileError(
                 f"{self._session.directory} holds env steps, but no time that they took. Record "
                 "the program again"
             )
-        others = zip(extremes, _BOUNDS[1:], strict=True)
+        others = zip(extremes, bounds[1:], strict=True)
         return replace(
             likely,
             extremes=tuple(with_times(table, of) for table, of in others),
@@ -233,8 +234,11 @@ Bound = Callable[[Cell], float]  # seconds of a cell, if the probe cost a certai
 
 
 def _likely_s(cell: Cell) -> float:
-    """As corrected; where the session was not, the middle of what it may have been."""
-    if cell.corrected_s != cell.raw_s or not cell.ci_low_s >= 0.0:
+    return cell.corrected_s
+
+
+def _middle_s(cell: Cell) -> float:
+    if not cell.ci_low_s >= 0.0:
         return cell.corrected_s
     return (cell.ci_low_s + cell.ci_high_s) / 2
 
@@ -247,7 +251,10 @@ def _most_s(cell: Cell) -> float:
     return cell.ci_high_s if cell.ci_high_s >= 0.0 else cell.corrected_s
 
 
-_BOUNDS: tuple[Bound, ...] = (_likely_s, _least_s, _most_s)
+def _bounds(summary: Summary) -> tuple[Bound, ...]:
+    """As corrected, at least, at most; where the session was not corrected the middle of these."""
+    is_corrected = any(each.corrected for each in summary.overhead) or not summary.overhead
+    return _likely_s if is_corrected else _middle_s, _least_s, _most_s
 
 
 def _doubts(summary: Summary) -> list[str]:
@@ -363,7 +370,7 @@ def parts_between(
     """
     bins = StretchBins(found, edges)
     follow([found], lambda _, timeline: bins.add(timeline))
-    table = _corrected(bins.rows(), summary, found.process.pid, _likely_s)
+    table = _corrected(bins.rows(), summary, found.process.pid, _bounds(summary)[0])
     return _parts(table, counts), _total(table, counts)
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from redline.profile import levels
 from redline.profile.analyse.cells import Cells, Key
+from redline.profile.analyse.correction import Prior
 from redline.profile.analyse.processes import Waits, WaitsFor
 
 Operation: TypeAlias = tuple[str, str]  # phase and operation
@@ -25,7 +26,16 @@ MOST_OF_TIME = 0.95
 # from no correction to twice the likely one.
 UNSURE = 0.5
 
-__all__ = ["Costs", "Delays", "Operation", "beside_the_profiler", "correct", "passed_on"]
+__all__ = [
+    "Costs",
+    "Delays",
+    "Operation",
+    "beside_the_profiler",
+    "correct",
+    "joined",
+    "lasting",
+    "passed_on",
+]
 
 
 def correct(
@@ -127,9 +137,7 @@ def passed_on(
     return [_by_phase(pid, cells, name, longer) for pid, cells in processes]
 
 
-def beside_the_profiler(
-    processes: list[Cells], delays: list[Delays], own_ns: float
-) -> list[Delays]:
+def beside_the_profiler(processes: list[Cells], own_ns: float) -> list[Delays]:
     """What the profiler's own threads added where all share one core.
 
     A program of a single core stands still while they run. Which of its work that was is not told,
@@ -138,21 +146,37 @@ def beside_the_profiler(
 
     Args:
         processes: the cells of each.
-        delays: what others' costs made longer, see `passed_on`.
         own_ns: CPU time of the profiler's threads in all of them.
     """
     # Of several processes on a core each stands still while the threads of any of them run.
     longest = max((sum(cells.time_ns.values()) for cells in processes), default=0)
     share = min(own_ns / longest, MOST_OF_TIME) if longest else 0.0
-    found: list[Delays] = []
-    for cells, known in zip(processes, delays, strict=True):
-        made = dict(known)
-        for (phase, operation, level, _), ns in cells.time_ns.items():
-            if level != WAITING:
-                mean, error = made.get((phase, operation, level), (0.0, 0.0))
-                own = share * ns
-                made[phase, operation, level] = mean + own, math.hypot(error, UNSURE * own)
-        found.append(made)
+    working = [level for level in levels.LEVELS if level != WAITING]
+    return [_shares_of(cells, working, share, UNSURE * share) for cells in processes]
+
+
+def lasting(cells: Cells, prior: Prior) -> Delays:
+    """What a process's Python lost for good, the calibration blocks included."""
+    return _shares_of(cells, [PYTHON], prior.lasting, prior.lasting_error)
+
+
+def joined(*delays: Delays) -> Delays:
+    """All of them at once, as of causes that do not know of each other."""
+    found: Delays = {}
+    for each in delays:
+        for key, (mean, error) in each.items():
+            before = found.get(key, (0.0, 0.0))
+            found[key] = before[0] + mean, math.hypot(before[1], error)
+    return found
+
+
+def _shares_of(cells: Cells, chosen: list[str], share: float, error: float) -> Delays:
+    """So much of each cell of these levels."""
+    found: Delays = {}
+    for (phase, operation, level, _), ns in cells.time_ns.items():
+        if level in chosen and share > 0:
+            before = found.get((phase, operation, level), (0.0, 0.0))
+            found[phase, operation, level] = before[0] + share * ns, before[1] + error * ns
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,11 +20,14 @@ from redline.profile.analyse.corrected import (
     Delays,
     beside_the_profiler,
     correct,
+    joined,
+    lasting,
     passed_on,
 )
 from redline.profile.analyse.correction import (
     WIDE,
     Estimate,
+    Prior,
     ProbeCost,
     estimate_probe_cost,
     prior_of,
@@ -308,13 +311,13 @@ def _summary(
     overhead, costs = _overhead(session, sums)
     is_corrected = any(estimate.corrected for estimate in overhead)
     waiting, waiting_for = together.waits()
-    delays = _delays(sums, costs, together)
-    if session.mode == "full" and session.manifest.get("cpus") == 1:
-        own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
-        delays = beside_the_profiler([each.cells for each in sums], delays, own_ns)
+    delays, known = _delays(sums, costs, together), _known(session, sums)
+    lost = [lasting(each.cells, _prior_of(each.process)) for each in sums]
+    lost_s = sum(ns for each in lost for ns, _ in each.values()) / 1e9
+    overhead = [replace(estimate, lasting_s=lost_s) for estimate in overhead]
     cells: list[Cell] = []
-    for each, cost, delay in zip(sums, costs, delays, strict=True):
-        cells += _cell_rows(each.process, each.cells, cost, delay, is_corrected)
+    for each, cost, delay, sure in zip(sums, costs, delays, known, strict=True):
+        cells += _cell_rows(each.process, each.cells, cost, (delay, sure), is_corrected)
     functions = [row for each in sums for row in _function_rows(each)]
     seen = [(each.process, each.stacks) for each in sums if each.stacks is not None]
     gpu = [each for each in sums if each.windows]
@@ -396,7 +399,7 @@ def _overhead(session: Session, sums: list[_ProcessSums]) -> tuple[list[Estimate
             callbacks, marked = charge.get(operation, (0, operation[1]))
             before = whole[marked]
             whole[marked] = before[0] + callbacks, before[1] + python_ns.get(operation, 0)
-    versions = [str(process.start.get("python", "3.11")) for process in session.processes]
+    versions = [_python_of(process) for process in session.processes]
     estimate, cost = estimate_probe_cost(cycles, dict(whole), busy_ns, prior_of(versions))
     pairs = zip(charged, interpreted, strict=True)
     return [estimate], [_costs(charge, python_ns, cost) for charge, python_ns in pairs]
@@ -474,24 +477,59 @@ def _states_at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _cell_rows(
-    process: Process, cells: Cells, costs: Costs, delays: Delays, is_corrected: bool
+    process: Process,
+    cells: Cells,
+    costs: Costs,
+    delays: tuple[Delays, Delays],
+    is_corrected: bool,
 ) -> list[Cell]:
     """With the interval of each cell: what is left at either end of the cost's own.
 
     Where the session is not corrected the interval still says what the probe may have cost.
+
+    Args:
+        process: that spent the time.
+        cells: as recorded.
+        costs: of the probe.
+        delays: what others' costs made longer, and what is known whatever the probe cost.
+        is_corrected: whether the probe's cost is to be taken out.
     """
+    known = delays[1]
+    both = joined(*delays)
     low, middle, high = (
-        correct(cells, _at(costs, deviations), _at(delays, deviations))
+        correct(cells, _at(costs, deviations), _at(both, deviations))
         for deviations in (WIDE, 0.0, -WIDE)
     )
+    if not is_corrected:
+        middle = correct(cells, {}, _at(known, 0.0))
     rows: list[Cell] = []
     for key, ns in sorted(cells.time_ns.items(), key=lambda item: -item[1]):
-        shown = middle[key] if is_corrected else float(ns)
+        shown = middle[key]
         # A cell may gain from a cost elsewhere, by which the calibration blocks are split.
         ends = low[key], shown, high[key]
         bounds = min(ends) / 1e9, max(ends) / 1e9
         rows.append(Cell(process.name, process.pid, *key, ns / 1e9, shown / 1e9, *bounds))
     return rows
+
+
+def _known(session: Session, sums: list[_ProcessSums]) -> list[Delays]:
+    """What full mode cost each process beside the probe's calls, which no block can tell."""
+    if session.mode != "full":
+        return [{} for _ in sums]
+    cells = [each.cells for each in sums]
+    found = [lasting(each.cells, _prior_of(each.process)) for each in sums]
+    if session.manifest.get("cpus") == 1:
+        own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
+        found = list(map(joined, found, beside_the_profiler(cells, own_ns)))
+    return found
+
+
+def _python_of(process: Process) -> str:
+    return str(process.start.get("python", "3.11"))
+
+
+def _prior_of(process: Process) -> Prior:
+    return prior_of([_python_of(process)])
 
 
 def _delays(sums: list[_ProcessSums], costs: list[Costs], together: WaitSums) -> list[Delays]:

@@ -4,11 +4,11 @@ It ends as the generator yields, and begins again as it goes on, in whatever thr
 time counts as one entry of the operation. A generator that `contextlib.contextmanager` made is left
 alone: its marks are meant to cover the block. So are asynchronous generators.
 
-Where a mark begins it is looked whether a generator runs. From then on `sys.monitoring` tells, under
-a tool id of its own, when generators of that code suspend and go on, and of no other code: Python
-3.12 drops its superinstructions from every function that it is to tell of, for good, which slows a
-loop of local variables by some 5%. Python 3.11 has no such events. There a mark covers what the
-consumer does meanwhile: to replace how all generators are resumed would slow each of them by a
+Where a mark begins it is looked whether a generator runs. From then on `sys.monitoring` tells,
+under a tool id of its own, when generators of that code suspend and go on, and of no other code:
+Python 3.12 drops its superinstructions from every function that it is to tell of, for good, which
+slows a loop of local variables by some 5%. Python 3.11 has no such events. There a mark covers what
+the consumer does meanwhile: to replace how all generators are resumed would slow each of them by a
 fifth, with and without the probe, so that no calibration could tell.
 """
 

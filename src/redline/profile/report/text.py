@@ -295,6 +295,11 @@ def _overhead(summary: Summary) -> list[str]:
             )
         else:
             lines.append(f"{head}, not corrected for: {estimate.reason}")
+        if estimate.lasting_s > 0:
+            lines.append(
+                f"{estimate.lasting_s:.3f} s of Python taken out of the times above: Python 3.12 "
+                "runs code that was once observed a little slower for good"
+            )
     if summary.too_deep_events:
         lines.append(
             f"{summary.too_deep_events} events were dropped: they were nested deeper than "
