@@ -395,10 +395,12 @@ def recordings(rng: random.Random, place: Path) -> int:
     from redline.profile.record.recorder import Recorder
     from redline.profile.report.text import render_text
 
+    mode = rng.choice(MODES)
     options = Options(
-        mode=rng.choice(MODES), sample_hz=rng.choice((0.0, 100.0, 5000.0)), gpu_window_s=0.0,
+        mode=mode, sample_hz=rng.choice((0.0, 100.0, 5000.0)), gpu_window_s=0.0,
         memory_mb=rng.choice((0.01, 1.0)), for_steps=rng.choice((0, 0, 3)),
-        delay_steps=rng.choice((0, 0, 2)), lines=rng.random() < 0.7, calibrate=rng.random() < 0.5,
+        delay_steps=rng.choice((0, 0, 2)), calibrate=rng.random() < 0.5,
+        lines=rng.random() < 0.7 or mode == "light",  # which has none to leave out
     )  # fmt: skip
     lock = create_session(place, mode=options.mode, command=["fuzzed"])
     recorder = Recorder(place, options)

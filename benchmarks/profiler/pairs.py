@@ -7,6 +7,11 @@ run: what was recorded of the program minus what the report takes out. A recordi
 inside of the interpreter, so the unprofiled run is clocked there, too. Wall time is the first
 process's, CPU time that of all of them: a process whose parent ends before it (as those of a fork
 server do) becomes this one's child, so that its time is known, too.
+
+Some machines' speed changes by a third from one run to the next, and five pairs do not even that
+out. So both runs of a pair can share one core (`--at-once`): the scheduler lets them take turns
+every few milliseconds, and whatever slows the one slows the other. Their times are then those in
+which they had the core, or waited for anything else.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -29,19 +35,28 @@ from benchmarks.third_party import command, environment
 from redline.profile.analyse.summary import summarize
 from redline.profile.reader import open_session
 
+IDLE = ("waiting", "ready")
 KINDS = (("wall_s", "wall"), ("cpu_s", "CPU"))
 MEAN, WORST = 0.03, 0.06  # targets of the bias' size
+PROFILER = [sys.executable, "-m", "redline.profile", "profile", "--out", "session", "--"]
 PR_SET_CHILD_SUBREAPER = 36  # of <linux/prctl.h>
 
 # Clocks a program from its first line to its exit handlers, as a recording does.
 CLOCK = """
 import atexit, json, os, resource, time
-path, began = os.environ.pop("SPAN_TO", None), (time.monotonic(), time.process_time())
+def ready_s():
+    try:
+        return int(open("/proc/self/schedstat").read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+path = os.environ.pop("SPAN_TO", None)
+began = time.monotonic(), time.process_time(), ready_s()
 def end():
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     children_s = used.ru_utime + used.ru_stime
-    span = time.monotonic() - began[0], time.process_time() - began[1] + children_s
-    json.dump(dict(zip(("inside_wall_s", "inside_cpu_s"), span)), open(path, "w"))
+    now = time.monotonic(), time.process_time() + children_s, ready_s()
+    names = "inside_wall_s", "inside_cpu_s", "inside_ready_s"
+    json.dump({name: b - a for name, a, b in zip(names, began, now)}, open(path, "w"))
 if path:
     atexit.register(end)
 """
@@ -124,16 +139,21 @@ def taken_out(directory: Path) -> dict[str, Any]:
     summary = summarize(session)
     first = summary.processes[0].pid
     costs = [(cell.pid, cell.level, cell.raw_s - cell.corrected_s) for cell in summary.cells]
+    ready = [c for c in summary.cells if c.pid == first and c.level == "ready"]
     (overhead,) = summary.overhead
-    # On one core the cells are without the time of the profiler's threads already.
+    # On one core the cells are without the time of the profiler's threads already, each in
+    # proportion: what of it was laid on waits is left.
     own_s = sum(process.profiler_cpu_s for process in summary.processes)
-    threads_s = 0.0 if session.manifest["cpus"] == 1 else own_s
+    idle_s = sum(cell.raw_s for cell in summary.cells if cell.level in IDLE)
+    all_s = sum(cell.raw_s for cell in summary.cells)
+    threads_s = own_s * (idle_s / all_s if session.manifest["cpus"] == 1 else 1.0)
     return {
         "recorded_wall_s": summary.processes[0].wall_s,
         "recorded_cpu_s": sum(process.cpu_s for process in summary.processes),
+        "recorded_ready_s": sum(cell.raw_s for cell in ready),
         "taken_wall_s": sum(cost for pid, _, cost in costs if pid == first),
-        "taken_cpu_s": threads_s
-        + sum(cost for _, level, cost in costs if level not in ("waiting", "ready")),
+        "taken_ready_s": sum(cell.raw_s - cell.corrected_s for cell in ready),
+        "taken_cpu_s": threads_s + sum(cost for _, level, cost in costs if level not in IDLE),
         "corrected": overhead.corrected,
         "reason": overhead.reason,
         "cost_low_s": overhead.cost_low_s,
@@ -148,9 +168,8 @@ def one_pair(words: list[str], number: int, cleanrl: Path | None) -> Pair:
     found: Pair = {}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        profiler = [sys.executable, "-m", "redline.profile", "profile", "--out", "session", "--"]
         for mode in ("unprofiled", "full") if number % 2 == 0 else ("full", "unprofiled"):
-            prefix = profiler if mode == "full" else []
+            prefix = PROFILER if mode == "full" else []
             place = directory / mode
             place.mkdir()
             clocked = mode == "unprofiled"
@@ -159,16 +178,71 @@ def one_pair(words: list[str], number: int, cleanrl: Path | None) -> Pair:
     return found
 
 
+def pair_at_once(words: list[str], number: int, cleanrl: Path | None) -> Pair:
+    """Both at the same time on this process's core, which they share.
+
+    Raises:
+        SystemExit: if they have several cores, or one of them fails.
+    """
+    if len(os.sched_getaffinity(0)) > 1:
+        raise SystemExit("--at-once needs a single core: begin with `taskset -c 0`")
+    found: Pair = {"at_once": True}
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        begun: dict[str, subprocess.Popen[str]] = {}
+        for mode in ("unprofiled", "full") if number % 2 == 0 else ("full", "unprofiled"):
+            place = directory / mode
+            place.mkdir()
+            begun[mode] = _begin(mode, words, place, cleanrl)
+        errors: dict[str, str] = {}
+        readers = [
+            threading.Thread(target=lambda m=m, p=p: errors.update({m: p.communicate()[1]}))
+            for m, p in begun.items()
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        for mode, process in begun.items():
+            if process.returncode:
+                raise SystemExit(f"{mode} ended with {process.returncode}:\n{errors[mode][-2000:]}")
+        found["unprofiled"] = json.loads((directory / "unprofiled" / "span.json").read_text())
+        found["full"] = taken_out(directory / "full" / "session")
+    return found
+
+
+def _begin(mode: str, words: list[str], place: Path, cleanrl: Path | None) -> subprocess.Popen[str]:
+    env = environment(cleanrl)
+    if mode == "full":
+        words = [*PROFILER, *words]
+    else:
+        (place / "sitecustomize.py").write_text(CLOCK)
+        env["PYTHONPATH"] = os.pathsep.join([str(place), env["PYTHONPATH"]])
+        env["SPAN_TO"] = str(place / "span.json")
+    return subprocess.Popen(
+        words, cwd=place, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
 def cost(pair: Pair, kind: str) -> float:
-    """Of recording, relative to the unprofiled run."""
-    return pair["full"][kind] / pair["unprofiled"][kind] - 1
+    """Of recording, relative to the unprofiled run; at once, of what was recorded."""
+    full, plain = pair["full"], pair["unprofiled"]
+    if not pair.get("at_once"):
+        return full[kind] / plain[kind] - 1
+    idle = "ready_s" if kind == "wall_s" else ""
+    spent = full[f"recorded_{kind}"] - full.get(f"recorded_{idle}", 0.0)
+    return spent / (plain[f"inside_{kind}"] - plain.get(f"inside_{idle}", 0.0)) - 1
 
 
 def bias(pair: Pair, kind: str) -> float:
     """Of the report's corrected total, relative to the unprofiled run."""
-    full = pair["full"]
+    full, plain = pair["full"], pair["unprofiled"]
     corrected = full[f"recorded_{kind}"] - full[f"taken_{kind}"]
-    return corrected / pair["unprofiled"][f"inside_{kind}"] - 1
+    true = plain[f"inside_{kind}"]
+    if pair.get("at_once") and kind == "wall_s":
+        corrected -= full["recorded_ready_s"] - full["taken_ready_s"]
+        true -= plain["inside_ready_s"]
+    return corrected / true - 1
 
 
 def pairs_table(programs: dict[str, list[Pair]]) -> str:
@@ -177,7 +251,8 @@ def pairs_table(programs: dict[str, list[Pair]]) -> str:
     lines = [f"{head} bias, CPU | corrected |", "|---" * 9 + "|"]
     found: dict[str, list[float]] = {kind: [] for kind, _ in KINDS}
     for name, pairs in programs.items():
-        plain = statistics.median(pair["unprofiled"]["wall_s"] for pair in pairs)
+        plain = statistics.median(pair["unprofiled"]["inside_wall_s"] for pair in pairs)
+        at_once = ", shared" if pairs[0].get("at_once") else ""
         cells = [_spread([cost(pair, kind) for pair in pairs]) for kind, _ in KINDS]
         for kind, sizes in found.items():
             biases = [bias(pair, kind) for pair in pairs]
@@ -186,7 +261,7 @@ def pairs_table(programs: dict[str, list[Pair]]) -> str:
         corrected = sum(pair["full"]["corrected"] for pair in pairs)
         middle = " | ".join(cells)
         lines.append(
-            f"| {name} | {pairs[0]['cores']} | {len(pairs)} | {plain:.2f} | {middle} | "
+            f"| {name} | {pairs[0]['cores']}{at_once} | {len(pairs)} | {plain:.2f} | {middle} | "
             f"{corrected} of {len(pairs)} |"
         )
     lines.append("")
@@ -221,7 +296,8 @@ def measure_pairs(options: argparse.Namespace) -> None:
             with tempfile.TemporaryDirectory() as directory:
                 run(words, Path(directory), cleanrl)
         while len(pairs) < options.pairs:
-            pairs.append(one_pair(words, len(pairs), cleanrl) | {"cores": facts["cores"]})
+            measure = pair_at_once if options.at_once else one_pair
+            pairs.append(measure(words, len(pairs), cleanrl) | {"cores": facts["cores"]})
             shown = [f"{cost(pairs[-1], k):+.1%}, bias {bias(pairs[-1], k):+.1%}" for k, _ in KINDS]
             print(f"{name}, pair {len(pairs)}: wall {shown[0]}; CPU {shown[1]}", flush=True)
             path.write_text(json.dumps(known, indent=1) + "\n")

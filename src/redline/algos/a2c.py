@@ -29,6 +29,7 @@ from redline.algos.algorithm import (
     clip_gradients,
     explained_variance,
     normalized,
+    saved_count,
 )
 from redline.algos.config import (
     OnlyIf,
@@ -237,4 +238,4 @@ class A2C(OnPolicyAlgorithm):
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["optimizer_steps"]
+        self.updates = saved_count(state, "optimizer_steps")

@@ -39,7 +39,8 @@ from torch import Tensor
 
 from redline.data import Rollout, masked_mean_std
 from redline.data.ranks import are_several, sum_over_ranks
-from redline.errors import ConfigError
+from redline.errors import ConfigError, CorruptCheckpointError
+from redline.plain_text import shown
 from redline.policies import make_policy
 from redline.policies.policy import Policy
 
@@ -299,6 +300,22 @@ def metrics_of(algorithm: Any, found: Any) -> dict[str, Any]:
                 f"Return a tensor [] or a number for each metric."
             )
     return dict(metrics)
+
+
+def saved_count(state: Mapping[str, Any], name: str) -> int:
+    """A count of steps or updates from a saved state, which may be a stranger's.
+
+    Raises:
+        CorruptCheckpointError: if it is no count.
+    """
+    found: Any = state[name]
+    if isinstance(found, int) and 0 <= found < 2**63:
+        return int(found)
+    raise CorruptCheckpointError(
+        f"the checkpoint's state.algorithm.{name} is {shown(found)}, and should be a whole number "
+        "from 0 on. It was changed since it was saved; use an earlier checkpoint, or the run it "
+        "was copied from."
+    )
 
 
 def normalized(advantage: Tensor, valid: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.algos import presets as named
-from redline.algos.algorithm import OnPolicyAlgorithm, clip_gradients
+from redline.algos.algorithm import OnPolicyAlgorithm, clip_gradients, saved_count
 from redline.algos.config import require_not_negative, require_positive
 from redline.algos.critics import network_settings
 from redline.algos.optimizers import Adam
@@ -226,7 +226,7 @@ class BC(OnPolicyAlgorithm):
         """Go on from what `state_dict` gave."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
+        self.updates = saved_count(state, "updates")
 
 
 def _flat(leaf: Tensor) -> Tensor:

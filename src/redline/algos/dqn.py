@@ -36,7 +36,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from redline.algos import presets as named
-from redline.algos.algorithm import OffPolicyAlgorithm, clip_gradients
+from redline.algos.algorithm import OffPolicyAlgorithm, clip_gradients, saved_count
 from redline.algos.config import OnlyIf, OnlyWith, require_finite, require_positive
 from redline.algos.distributional import (
     categorical_divergence,
@@ -463,7 +463,7 @@ class DQN(OffPolicyAlgorithm):
         self.optimizer.load_state_dict(state["optimizer"])
         set_torch_state(self.generator, state["generator"])
         self._highest_priority.copy_(state["highest_priority"])
-        self.updates = int(state["optimizer_steps"])
+        self.updates = saved_count(state, "optimizer_steps")
 
 
 def _make_head(config: DQNConfig, features: int, num_actions: int) -> QHead:

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from redline.algos.algorithm import OffPolicyAlgorithm
+from redline.algos.algorithm import OffPolicyAlgorithm, saved_count
 from redline.algos.critics import Critic, frozen_copy, make_critic, network_settings
 from redline.algos.optimizers import Adam
 from redline.errors import SpaceError
@@ -193,4 +193,4 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             name: value.to(self.device) for name, value in state["actor_metrics"].items()
         }
         set_torch_state(self.generator, state["generator"])
-        self.updates = state["updates"]
+        self.updates = saved_count(state, "updates")

@@ -38,6 +38,7 @@ from redline.algos.algorithm import (
     clip_gradients,
     explained_variance,
     normalized,
+    saved_count,
 )
 from redline.algos.config import (
     OnlyIf,
@@ -406,4 +407,4 @@ class PPO(OnPolicyAlgorithm):
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         set_torch_state(self.generator, state["generator"])
-        self.steps_taken.fill_(state["optimizer_steps"])
+        self.steps_taken.fill_(saved_count(state, "optimizer_steps"))

@@ -46,7 +46,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from redline.algos import presets as named
-from redline.algos.algorithm import OffPolicyAlgorithm, clip_gradients
+from redline.algos.algorithm import OffPolicyAlgorithm, clip_gradients, saved_count
 from redline.algos.config import (
     OnlyIf,
     OnlyWith,
@@ -493,7 +493,7 @@ class R2D1(OffPolicyAlgorithm):
         self.target_policy.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._highest_priority.copy_(state["highest_priority"])
-        self.updates = int(state["optimizer_steps"])
+        self.updates = saved_count(state, "optimizer_steps")
 
 
 def _at(states: State, row: int) -> State:
