@@ -2,6 +2,7 @@
 
 Imports lie before the first calibration block, so nothing in a session measures their cost. It is
 computed from the two terms that are usual for the Python that runs, and here is how well that fits.
+Both of a pair share one core at the same time, so that what slows the one slows the other.
 """
 
 from __future__ import annotations
@@ -9,44 +10,35 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.profiler.pairs import run
+from benchmarks.profiler.pairs import pair_at_once
 from redline.profile.analyse.correction import prior_of
-from redline.profile.analyse.summary import summarize
 
 MODULES = (
     "numpy",
     "torch, gymnasium",
     "torch, gymnasium, torch._dynamo",
-    "torch, gymnasium, stable_baselines3",
+    "torch, gymnasium, tyro, torch.utils.tensorboard",
+    "torch, envpool, torch.utils.tensorboard",
     "asyncio, email.message, http.client, hypothesis, pytest, sqlite3, unittest, xml.dom.minidom",
 )
 
 __all__ = ["measure_imports"]
 
 
-def one_pair(words: list[str]) -> dict[str, float]:
+def one_pair(words: list[str], number: int) -> dict[str, float]:
     """CPU seconds without a recording, what one adds, and what the terms say it does."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        profiler = [sys.executable, "-m", "redline.profile", "profile", "--out", "session", "--"]
-        for place in ("plain", "full"):
-            (directory / place).mkdir()
-        plain = run(words, directory / "plain", None, clocked=True)
-        run([*profiler, *words], directory / "full", None)
-        summary = summarize(directory / "full" / "session")
-    (overhead,) = summary.overhead
+    found = pair_at_once(words, number, None)
+    plain_s, full = found["unprofiled"]["inside_cpu_s"], found["full"]
     prior = prior_of([sys.version.split()[0]])
-    interpreted = sum(cell.raw_s for cell in summary.cells if cell.level == "python")
     return {
-        "plain_s": plain["inside_cpu_s"],
-        "added_s": summary.processes[0].cpu_s - plain["inside_cpu_s"],
-        "callbacks": overhead.count,
-        "computed_s": prior.callback_ns * overhead.count / 1e9 + prior.slowdown * interpreted,
+        "plain_s": plain_s,
+        "added_s": full["recorded_cpu_s"] - full["profiler_s"] - plain_s,
+        "callbacks": full["callbacks"],
+        "computed_s": prior.imports
+        * (prior.callback_ns * full["callbacks"] / 1e9 + prior.slowdown * full["interpreted_s"]),
     }
 
 
@@ -59,7 +51,7 @@ def measure_imports(options: argparse.Namespace) -> None:
     ]
     for modules in MODULES:
         words = [sys.executable, "-c", f"import {modules}"]
-        pairs = [one_pair(words) for _ in range(options.pairs)]
+        pairs = [one_pair(words, number) for number in range(options.pairs)]
         middle = {key: statistics.median(pair[key] for pair in pairs) for key in pairs[0]}
         ratios = sorted(pair["added_s"] / pair["computed_s"] for pair in pairs)
         lines.append(
@@ -74,6 +66,6 @@ def measure_imports(options: argparse.Namespace) -> None:
     table = "\n".join(lines)
     (options.out / f"imports-{short}.md").write_text(
         f"# Full mode and imports on Python {facts['python']}\n\n"
-        "```bash\npython -m benchmarks.profiler imports\n```\n\n"
+        "```bash\ntaskset -c 0 python -m benchmarks.profiler imports\n```\n\n"
         f"Medians (lowest to highest).\n\n{table}\n\n| machine | |\n|---|---|\n{rows}\n"
     )

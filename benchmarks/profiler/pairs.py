@@ -63,7 +63,7 @@ if path:
 
 Pair = dict[str, Any]  # {"unprofiled" and "full": {"wall_s", "cpu_s"}, and of "full" what it says}
 
-__all__ = ["bias", "cost", "measure_pairs", "pairs_table"]
+__all__ = ["bias", "cost", "measure_pairs", "pair_at_once", "pairs_table"]
 
 
 def run(
@@ -159,6 +159,8 @@ def taken_out(directory: Path) -> dict[str, Any]:
         "cost_low_s": overhead.cost_low_s,
         "cost_high_s": overhead.cost_high_s,
         "callbacks": overhead.count,
+        "interpreted_s": sum(cell.raw_s for cell in summary.cells if cell.level == "python"),
+        "profiler_s": own_s,
         "dropped_events": summary.dropped_events,
     }
 

@@ -55,10 +55,10 @@ MOSTLY = 0.5  # of an operation's time, from which on it mostly waits
 SOME = 0.05  # and from which on its waits count
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
-# Importing is unlike what a program does later, and no block holds it. Its cost is the usual one:
-# see `python -m benchmarks.profiler imports`.
+# Importing is unlike what a program does later, and no block holds it. Its cost is a share of the
+# usual one, see `Prior.imports`.
 IMPORTS = "imports"
-UNUSUAL_IMPORTS = 0.1
+UNUSUAL_IMPORTS = 0.17
 
 __all__ = [
     "Estimate",
@@ -80,9 +80,12 @@ class Prior:
     slowdown_error: float
     # Of interpreted time, whether the probe rests or not. Python 3.12 parts its joint instructions
     # in whatever was ever observed: `python3.12 -m benchmarks.profiler.lasting` has what that costs
-    # in code of many kinds, and a loop that calls nothing loses some 5%.
+    # in code of many kinds. Small loops lose more than these, 5 to 7%: the error covers them.
     lasting: float = 0.0
     lasting_error: float = 0.0
+    # What imports cost of what the two terms say: much of their time is the importer's own, in C.
+    # See `python -m benchmarks.profiler imports`.
+    imports: float = 1.0
 
 
 def prior_of(pythons: Iterable[str]) -> Prior:
@@ -94,9 +97,9 @@ def prior_of(pythons: Iterable[str]) -> Prior:
     found = (re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", python) for python in pythons)
     versions = [10_000 * int(each[1]) + int(each[2]) if each else 0 for each in found]
     if min(versions, default=0) < 30_012:
-        return Prior(80.0, 50.0, 0.25, 0.1)
+        return Prior(80.0, 50.0, 0.25, 0.1, imports=0.82)
     if min(versions) < 30_013:
-        return Prior(70.0, 50.0, 0.03, 0.03, 0.014, 0.02)
+        return Prior(70.0, 50.0, 0.03, 0.03, 0.014, 0.025)
     return Prior(70.0, 50.0, 0.03, 0.03)
 
 
@@ -141,7 +144,7 @@ class ProbeCost:
         usual = _usual(self.prior, callbacks, python_ns)
         place = self.operations.get(operation)
         if place is None and operation == IMPORTS:
-            return usual, UNUSUAL_IMPORTS * usual
+            return self.prior.imports * usual, UNUSUAL_IMPORTS * usual
         weights = np.zeros(len(self.mean))
         weights[:2] = callbacks, python_ns
         if place is not None:
