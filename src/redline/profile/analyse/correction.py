@@ -83,7 +83,7 @@ class Prior:
     # in code of many kinds. Small loops lose more than these, 5 to 7%: the error covers them.
     lasting: float = 0.0
     lasting_error: float = 0.0
-    # What imports cost of what the two terms say: much of their time is the importer's own, in C.
+    # What imports cost of what the two terms say: part of their time is the importer's own, in C.
     # See `python -m benchmarks.profiler imports`.
     imports: float = 1.0
 
@@ -97,7 +97,7 @@ def prior_of(pythons: Iterable[str]) -> Prior:
     found = (re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", python) for python in pythons)
     versions = [10_000 * int(each[1]) + int(each[2]) if each else 0 for each in found]
     if min(versions, default=0) < 30_012:
-        return Prior(80.0, 50.0, 0.25, 0.1, imports=0.82)
+        return Prior(80.0, 50.0, 0.25, 0.1, imports=0.9)
     if min(versions) < 30_013:
         return Prior(70.0, 50.0, 0.03, 0.03, 0.014, 0.025)
     return Prior(70.0, 50.0, 0.03, 0.03)
