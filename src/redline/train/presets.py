@@ -2,7 +2,7 @@
 
 `--preset NAME` starts from one of the algorithm's own sets; options given beside it win.
 `--preset auto` looks the environment up in `FAMILIES`; `--preset default` takes the plain
-defaults. The sets stand with the algorithms (`algos/presets.py`, or a class's `presets`).
+defaults. The sets stand with the algorithms (`algos/presets/`, or a class's `presets`).
 """
 
 from __future__ import annotations
