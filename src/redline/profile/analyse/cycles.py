@@ -147,18 +147,29 @@ class _Stretches:
         self._ends = self._ended(thread.rows[1], ends)
         pauses = np.flatnonzero(thread.rows[1] == layout.CODE_WINDOW_OFF)
         self._is_paused = np.bincount(self._of_rows(pauses), minlength=len(bounds_ns) - 1) > 0
-        self._is_there = (self._ns != 0) | (self._reports != 0) | (self._ends != 0)
+        self._told = self._by_stretch()
 
     def add_to(self, block: _Open, k: int) -> None:
         """Add the stretch of this number to a block."""
         block.is_paused |= bool(self._is_paused[k])
-        for number in np.flatnonzero(self._is_there[k]).tolist():
+        for number, ends, ns, python_ns, callbacks, waiting_ns in self._told.get(k, ()):
             part = block.parts[self._names[number]]
-            part.ns += int(self._ns[k, number])
-            part.python_ns += int(self._python_ns[k, number])
-            part.waiting_ns += int(self._waiting_ns[k, number])
-            part.callbacks += int(self._callbacks[k, number])
-            part.ends += int(self._ends[k, number])
+            part.ends += ends
+            part.ns += ns
+            part.python_ns += python_ns
+            part.callbacks += callbacks
+            part.waiting_ns += waiting_ns
+
+    def _by_stretch(self) -> dict[int, list[tuple[int, ...]]]:
+        """{stretch: (operation, ends, ns, python_ns, callbacks, waiting_ns)} of what is there."""
+        is_there = (self._ns != 0) | (self._reports != 0) | (self._ends != 0)
+        place = stretches, numbers = np.nonzero(is_there)
+        tables = self._ends, self._ns, self._python_ns, self._callbacks, self._waiting_ns
+        columns = [numbers.tolist(), *(table[place].tolist() for table in tables)]
+        found: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        for k, row in zip(stretches.tolist(), zip(*columns, strict=True), strict=True):
+            found[k].append(row)
+        return found
 
     def _zeros(self) -> NDArray[np.int64]:
         """[K, names]."""
