@@ -84,6 +84,7 @@ typedef struct RlThread {
     _Atomic uint64_t head;
     _Atomic uint64_t tail;
     _Atomic int64_t exited_ns; /* when the thread ended, 0 while it lives */
+    _Atomic int closing;       /* another thread ends what it has open: its ring must stay */
     _Atomic int drained;       /* ended and fully written: may be reused */
     uint64_t *words;
     uint64_t capacity;

@@ -143,6 +143,7 @@ static RlThread *new_thread(void) {
     atomic_store(&t->tail, 0);
     atomic_store(&t->dropped, 0);
     atomic_store(&t->exited_ns, 0);
+    atomic_store(&t->closing, 0);
     t->index = next_index++;
     t->session = rl_session;
     t->owner = pthread_self();
@@ -468,11 +469,23 @@ static void close_entries(RlThread *t, int64_t now_ns, int calls_only) {
     recompute(t);
 }
 
+/* Whether a thread lives. Until it is let go of again its ring stays, even if it ends meanwhile: the
+ * writer either sees this, or has seen that it ended, and then so does this. */
+static int hold_thread(RlThread *t) {
+    atomic_store(&t->closing, 1);
+    if (atomic_load(&t->exited_ns) == 0) {
+        return 1;
+    }
+    atomic_store(&t->closing, 0);
+    return 0;
+}
+
 /* Close what every thread has open at the native boundary (the probe goes off). */
 void rl_close_calls(int64_t now_ns) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
-        if (!atomic_load(&t->exited_ns)) {
+        if (hold_thread(t)) {
             close_entries(t, now_ns, 1);
+            atomic_store(&t->closing, 0);
         }
     }
 }
@@ -480,9 +493,10 @@ void rl_close_calls(int64_t now_ns) {
 /* Close everything every thread has open (the window ends). */
 void rl_close_all(int64_t now_ns) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
-        if (!atomic_load(&t->exited_ns)) {
+        if (hold_thread(t)) {
             rl_report_callbacks(t);
             close_entries(t, now_ns, 0);
+            atomic_store(&t->closing, 0);
         }
     }
 }

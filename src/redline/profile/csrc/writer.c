@@ -220,7 +220,11 @@ static void drain(RlThread *t) {
     if (atomic_load(&t->drained)) {
         return;
     }
-    const int64_t exited_ns = atomic_load(&t->exited_ns);
+    /* In this order: see `hold_thread`. */
+    int64_t exited_ns = atomic_load(&t->exited_ns);
+    if (exited_ns != 0 && atomic_load(&t->closing)) {
+        exited_ns = 0; /* later */
+    }
     const uint64_t head = atomic_load_explicit(&t->head, memory_order_acquire);
     uint64_t tail = atomic_load_explicit(&t->tail, memory_order_relaxed);
     while (tail != head) {
