@@ -247,3 +247,21 @@ def test_networks_of_very_many_layers_are_refused(algorithm: str, settings: dict
         ConfigError, match=f"{name} asks for [0-9,]* layers, and there may be 1,000"
     ):
         preset_config(declaration(algorithm), "CartPole-v1", "auto").replace(**settings)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "most"),
+    [("dqn", "replay_ratio", 10_000 * 64), ("ppo", "num_epochs", 10_000)],
+)
+def test_an_update_that_would_never_end_is_refused(
+    algorithm: str, setting: str, most: int
+) -> None:
+    """A run with such a config.json computed for ever, and no signal ended it."""
+    plain = preset_config(algorithm, "CartPole-v1", "default")
+    if setting == "replay_ratio":
+        plain = plain.replace(batch_size=64)
+    plain.replace(**{setting: most})
+    with pytest.raises(ConfigError, match=setting):
+        plain.replace(**{setting: 2**62})
+    with pytest.raises(ConfigError, match=setting):
+        plain.replace(**{setting: most + 1})

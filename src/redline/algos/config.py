@@ -51,6 +51,8 @@ One that the user changes where it has none is refused. Classes derived from it 
 
 
 MOST_LAYERS = 1_000
+MOST_UPDATES_PER_STEP = 10_000
+MOST_EPOCHS = 10_000
 
 
 def require_positive(**values: float) -> None:
@@ -187,6 +189,13 @@ class OffPolicyConfig:
         )
         if self.replay_frame_stack is not None:
             require_positive(replay_frame_stack=self.replay_frame_stack)
+        most = MOST_UPDATES_PER_STEP * max(self.samples_per_update, 1)
+        if self.replay_ratio > most:
+            raise ConfigError(
+                f"replay_ratio={self.replay_ratio:g} means more than {MOST_UPDATES_PER_STEP:,} "
+                f"updates for each env_step, which would never end. Give at most {most:,}: 1 "
+                f"update for each is replay_ratio={self.samples_per_update:g}."
+            )
         if self.n_step * self.num_envs >= self.replay_size:
             raise ConfigError(
                 f"n_step={self.n_step} rewards never fit into replay_size={self.replay_size} "

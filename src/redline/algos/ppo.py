@@ -41,8 +41,10 @@ from redline.algos.algorithm import (
     saved_count,
 )
 from redline.algos.config import (
+    MOST_EPOCHS,
     OnlyIf,
     OnlyWith,
+    require_at_most,
     require_fraction,
     require_noise_color,
     require_not_negative,
@@ -123,6 +125,7 @@ class PPOConfig:
             learning_rate=self.learning_rate,
             adam_eps=self.adam_eps,
         )
+        require_at_most(num_epochs=(self.num_epochs, MOST_EPOCHS))
         require_fraction(gamma=self.gamma, gae_lambda=self.gae_lambda)
         require_not_negative(
             value_coef=self.value_coef,

@@ -172,7 +172,7 @@ def test_times_that_were_not_corrected_are_called_raw() -> None:
     object.__setattr__(estimate, "cost_high_s", 1.5)
     text = render_text(summary([cell(7, "learning", "python", 2.0)], overhead=[estimate]))
     head = text.partition("operation  ")[0]
-    assert "times are raw: they may hold up to 1.500 s of the native boundary probe" in head
+    assert "times hold what the native boundary probe cost: up to 1.500 s" in head
     assert "largest operation: learning of p7 (pid 7), 2.000 s of work" in head
     assert text.splitlines()[-1] == "next: redline report dir --html FILE"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from redline.profile import levels
 from redline.profile.analyse.cells import Cells, Hidden
 from redline.profile.analyse.corrected import (
+    Shares,
     beside_the_profiler,
     correct,
     joined,
@@ -121,24 +120,37 @@ def test_the_profilers_threads_are_taken_out_where_all_share_a_core() -> None:
     python = ("", "learning", "python", False)
     whole = {**seen, python: 800}
     found = Cells(whole, seen, [Hidden(400, {python: 400})])
-    (own,) = beside_the_profiler([found], 20.0)
-    delays = joined({("", "learning", "ready"): (10.0, 3.0)}, own)
-    assert delays["", "learning", "ready"] == pytest.approx((12.0, math.hypot(3.0, 1.0)))
-    taken = correct(found, {}, {key: mean for key, (mean, _) in delays.items()})
+    (shares,) = beside_the_profiler([found], 20.0)
+    levels_of = {level: share for (_, _, level), share in shares.items()}
+    assert levels_of == {"python": (0.02, 0.01), "ready": (0.02, 0.01)}
+    taken = correct(found, {}, {("", "learning", "ready"): 10.0}, means(shares))
     assert taken[python] == pytest.approx(784.0)
-    assert taken["", "learning", "ready", False] == pytest.approx(88.0)
+    assert taken["", "learning", "ready", False] == pytest.approx(88.2)
     assert taken["", "learning", "waiting", False] == 100.0
 
 
+def means(shares: Shares) -> dict[tuple[str, str, str], float]:
+    return {key: mean for key, (mean, _) in shares.items()}
+
+
 def test_what_lasts_is_taken_out_of_python_in_blocks_without_the_probe_too() -> None:
-    """4% +- 1% of 500 ns, 100 of them not observed: 20 ns go, and none of native time."""
+    """4% of 500 ns of Python go, though 450 of them lie in blocks; none of 500 ns in C, though
+    these lie in the same blocks."""
     python, backend = ("", "learning", "python", False), ("", "learning", "backend", False)
-    seen = {python: 400, backend: 200}
-    found = Cells({**seen, python: 500}, seen, [Hidden(100, {python: 1})])
-    delays = lasting(found, Prior(70.0, 50.0, 0.03, 0.03, 0.04, 0.01))
-    assert delays == {("", "learning", "python"): (pytest.approx(20.0), pytest.approx(5.0))}
-    taken = correct(found, {}, {key: mean for key, (mean, _) in delays.items()})
-    assert taken == {python: pytest.approx(480.0), backend: 200.0}
+    seen = {python: 50, backend: 50}
+    found = Cells({python: 500, backend: 500}, seen, [Hidden(900, {python: 1, backend: 1})])
+    shares = lasting(found, Prior(70.0, 50.0, 0.03, 0.03, 0.04, 0.01))
+    assert shares == {("", "learning", "python"): (0.04, 0.01)}
+    for costs in ({}, {("", "learning"): 1e-6}):
+        taken = correct(found, costs, {}, means(shares))
+        assert taken == {python: pytest.approx(480.0), backend: pytest.approx(500.0)}
+
+
+def test_two_shares_of_one_cell_add_up_and_their_errors_do_not() -> None:
+    key = ("", "learning", "python")
+    assert joined({key: (0.1, 0.03)}, {key: (0.2, 0.04)}) == {
+        key: (pytest.approx(0.3), pytest.approx(0.05))
+    }
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import dis
 import gc
 import sys
 import threading
+import types
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -335,6 +336,95 @@ def test_a_mark_that_a_function_begins_for_its_generator(recorder: FakeRecorder)
     assert sums(recorder) == {"load": 3, "": 100}
 
 
+@contextlib.contextmanager
+def block(name: str) -> Iterator[None]:
+    with profile.operation(name):
+        yield
+
+
+def test_a_mark_of_a_context_manager_belongs_to_the_generator_around(
+    recorder: FakeRecorder,
+) -> None:
+    """The manager's own generator covers its block, which is a generator's: that one holds it."""
+
+    def around() -> Iterator[int]:
+        with block("block"):
+            recorder.tick(1)
+            with profile.operation("in"), block("deep"):
+                recorder.tick(10)
+                yield 0
+            recorder.tick(2)
+            yield 1
+            recorder.tick(4)
+
+    for _ in around():
+        recorder.tick(100)
+    assert sums(recorder) == {"block": 7, "deep": 10, "": 200}
+
+
+def test_a_new_generator_takes_over_nothing(recorder: FakeRecorder) -> None:
+    """At the address of one that is gone while it held a mark, and of the same code."""
+
+    def once(marks: bool) -> Iterator[int]:
+        with profile.operation("load") if marks else contextlib.nullcontext():
+            yield 0
+            recorder.tick(1)
+            yield 1
+
+    for _ in range(3):
+        made = once(True)
+        next(made)
+        del made
+        gc.collect()
+        for _ in once(False):
+            recorder.tick(100)
+    assert sums(recorder) == {"": 603}
+
+
+def test_two_sessions_within_one_generator(fake_recorder: Callable[..., FakeRecorder]) -> None:
+    """What a session saw of it counts for no other."""
+    if not TELLS:
+        pytest.skip("Python 3.11 does not tell what suspends")
+    recorder: FakeRecorder
+
+    def work() -> Iterator[int]:
+        for _ in range(2):
+            with profile.operation("load"):
+                recorder.tick(1)
+                yield 0
+
+    made = work()
+    for _ in range(2):
+        generators = Generators()
+        assert generators.attach() == ""
+        recorder = fake_recorder()
+        with profile.operation("around"):
+            next(made)
+            recorder.tick(100)
+        assert sums(recorder) == {"load": 1, "around": 100}
+        generators.detach()
+
+
+def test_who_has_the_id_next_is_told_of_nothing(recorder: FakeRecorder) -> None:
+    del recorder
+    generators = Generators()
+    assert generators.attach() == ""  # the other id: the fixture's has the first
+    list(once_marked())
+    code = once_marked.__code__
+    assert MONITORING.get_local_events(TOOL_IDS[1], code) != 0
+    generators.detach()
+    MONITORING.use_tool_id(TOOL_IDS[1], "another")
+    try:
+        assert MONITORING.get_local_events(TOOL_IDS[1], code) == 0
+    finally:
+        MONITORING.free_tool_id(TOOL_IDS[1])
+
+
+def once_marked() -> Iterator[int]:
+    with profile.operation("load"):
+        yield 0
+
+
 def test_a_generator_that_went_on_before_anybody_watched(
     fake_recorder: Callable[..., FakeRecorder],
 ) -> None:
@@ -362,23 +452,24 @@ def test_a_generator_that_went_on_before_anybody_watched(
         generators.detach()
 
 
-def test_a_coroutine_in_a_generator_is_not_taken_for_it(recorder: FakeRecorder) -> None:
-    """What it marks is balanced before the generator yields."""
+def test_a_coroutine_is_not_taken_for_a_generator(recorder: FakeRecorder) -> None:
+    """Its marks are the event loop's to hold: `record.tasks` knows who suspends it."""
 
-    async def work() -> int:
+    @types.coroutine
+    def suspend() -> Iterator[int]:
+        yield 0
+
+    async def work() -> None:
         with profile.operation("work"):
             recorder.tick(1)
-        return 3
+            await suspend()
 
-    def driving() -> Iterator[int]:
-        for _ in range(2):
-            with contextlib.suppress(StopIteration):
-                work().send(None)
-            yield 0
-
-    for _ in driving():
-        recorder.tick(100)
-    assert sums(recorder) == {"work": 2, "": 200}
+    made = work()
+    made.send(None)
+    recorder.tick(100)
+    with pytest.raises(StopIteration):
+        made.send(None)
+    assert sums(recorder) == {"work": 101}
 
 
 def instructions(function: Callable[..., object]) -> list[str]:

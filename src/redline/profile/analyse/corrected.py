@@ -16,6 +16,7 @@ Costs: TypeAlias = dict[Operation, tuple[float, float]]  # ns, standard deviatio
 
 Delayed: TypeAlias = tuple[str, str, str]  # phase, operation and level
 Delays: TypeAlias = dict[Delayed, tuple[float, float]]  # ns, standard deviation
+Shares: TypeAlias = dict[Delayed, tuple[float, float]]  # of 1, standard deviation
 
 PYTHON = levels.LEVELS[levels.PYTHON]
 WAITING = levels.LEVELS[levels.WAITING]
@@ -30,6 +31,7 @@ __all__ = [
     "Costs",
     "Delays",
     "Operation",
+    "Shares",
     "beside_the_profiler",
     "correct",
     "joined",
@@ -39,24 +41,37 @@ __all__ = [
 
 
 def correct(
-    cells: Cells, costs: dict[Operation, float], delays: dict[Delayed, float] | None = None
+    cells: Cells,
+    costs: dict[Operation, float],
+    delays: dict[Delayed, float] | None = None,
+    shares: dict[Delayed, float] | None = None,
 ) -> dict[Key, float]:
     """Take the probe's cost out of the cells, ns.
 
     It falls on the code that makes calls: on `python` of the same phase and operation first, on
     that operation's other levels once nothing is left of it. Calibration blocks hold no such cost,
-    so they are split like what is left of the observed time near by.
+    so they are split like what is left of the observed time near by. What costs a share of all
+    time, that of these blocks included, is taken out last.
 
     Args:
         cells: as recorded.
         costs: {(phase, operation): ns}.
-        delays: {(phase, operation, level): ns} of what others made longer, see `passed_on` and
-            `beside_the_profiler`.
+        delays: {(phase, operation, level): ns} of what others made longer, see `passed_on`.
+        shares: {(phase, operation, level): share, of 1}, see `lasting` and `beside_the_profiler`.
     """
-    delays = delays or {}
+    delays, shares = delays or {}, shares or {}
     if not any(costs.values()) and not any(delays.values()):
-        return {key: float(ns) for key, ns in cells.time_ns.items()}
-    corrected = {key: float(ns) for key, ns in cells.observed_ns.items()}
+        corrected = {key: float(ns) for key, ns in cells.time_ns.items()}
+    else:
+        corrected = {key: float(ns) for key, ns in cells.observed_ns.items()}
+        _take_all(corrected, costs, delays)
+        _add_hidden(corrected, cells)
+    return {key: ns * (1.0 - shares.get(key[:3], 0.0)) for key, ns in corrected.items()}
+
+
+def _take_all(
+    corrected: dict[Key, float], costs: dict[Operation, float], delays: dict[Delayed, float]
+) -> None:
     by_operation: dict[Operation, list[Key]] = defaultdict(list)
     for key in corrected:
         by_operation[key[0], key[1]].append(key)
@@ -68,8 +83,6 @@ def correct(
     for (*operation, level), cost in delays.items():
         keys = by_operation[operation[0], operation[1]]
         _take(corrected, [key for key in keys if key[2] == level], cost)
-    _add_hidden(corrected, cells)
-    return corrected
 
 
 def _take(corrected: dict[Key, float], keys: list[Key], cost: float) -> float:
@@ -137,7 +150,7 @@ def passed_on(
     return [_by_phase(pid, cells, name, longer) for pid, cells in processes]
 
 
-def beside_the_profiler(processes: list[Cells], own_ns: float) -> list[Delays]:
+def beside_the_profiler(processes: list[Cells], own_ns: float) -> list[Shares]:
     """What the profiler's own threads added where all share one core.
 
     A program of a single core stands still while they run. Which of its work that was is not told,
@@ -155,29 +168,25 @@ def beside_the_profiler(processes: list[Cells], own_ns: float) -> list[Delays]:
     return [_shares_of(cells, working, share, UNSURE * share) for cells in processes]
 
 
-def lasting(cells: Cells, prior: Prior) -> Delays:
+def lasting(cells: Cells, prior: Prior) -> Shares:
     """What a process's Python lost for good, the calibration blocks included."""
     return _shares_of(cells, [PYTHON], prior.lasting, prior.lasting_error)
 
 
-def joined(*delays: Delays) -> Delays:
+def joined(*shares: Shares) -> Shares:
     """All of them at once, as of causes that do not know of each other."""
-    found: Delays = {}
-    for each in delays:
+    found: Shares = {}
+    for each in shares:
         for key, (mean, error) in each.items():
             before = found.get(key, (0.0, 0.0))
-            found[key] = before[0] + mean, math.hypot(before[1], error)
+            found[key] = min(before[0] + mean, MOST_OF_TIME), math.hypot(before[1], error)
     return found
 
 
-def _shares_of(cells: Cells, chosen: list[str], share: float, error: float) -> Delays:
-    """So much of each cell of these levels."""
-    found: Delays = {}
-    for (phase, operation, level, _), ns in cells.time_ns.items():
-        if level in chosen and share > 0:
-            before = found.get((phase, operation, level), (0.0, 0.0))
-            found[phase, operation, level] = before[0] + share * ns, before[1] + error * ns
-    return found
+def _shares_of(cells: Cells, chosen: list[str], share: float, error: float) -> Shares:
+    """The same of each cell of these levels."""
+    keys = (key[:3] for key in cells.time_ns if key[2] in chosen)
+    return {key: (share, error) for key in keys} if share > 0 else {}
 
 
 def _rates(cells: Cells, costs: Costs) -> dict[str, float]:

@@ -121,7 +121,10 @@ class Estimate:
     cost_s: float = math.nan  # of the whole session
     cost_low_s: float = math.nan
     cost_high_s: float = math.nan
-    lasting_s: float = 0.0  # lost to what lasts, see `Prior.lasting`; always taken out
+    # What is taken out in any case: of what lasts, see `Prior.lasting`; of the profiler's threads,
+    # where the program shares its only core with them.
+    lasting_s: float = 0.0
+    threads_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

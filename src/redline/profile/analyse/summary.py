@@ -18,6 +18,7 @@ from redline.profile.analyse.cells import Cells, CellSums, operation_name
 from redline.profile.analyse.corrected import (
     Costs,
     Delays,
+    Shares,
     beside_the_profiler,
     correct,
     joined,
@@ -312,12 +313,10 @@ def _summary(
     is_corrected = any(estimate.corrected for estimate in overhead)
     waiting, waiting_for = together.waits()
     delays, known = _delays(sums, costs, together), _known(session, sums)
-    lost = [lasting(each.cells, _prior_of(each.process)) for each in sums]
-    lost_s = sum(ns for each in lost for ns, _ in each.values()) / 1e9
-    overhead = [replace(estimate, lasting_s=lost_s) for estimate in overhead]
+    overhead = [replace(estimate, **_known_s(session, sums)) for estimate in overhead]
     cells: list[Cell] = []
     for each, cost, delay, sure in zip(sums, costs, delays, known, strict=True):
-        cells += _cell_rows(each.process, each.cells, cost, (delay, sure), is_corrected)
+        cells += _cell_rows(each.process, each.cells, cost, delay, sure, is_corrected)
     functions = [row for each in sums for row in _function_rows(each)]
     seen = [(each.process, each.stacks) for each in sums if each.stacks is not None]
     gpu = [each for each in sums if each.windows]
@@ -480,7 +479,8 @@ def _cell_rows(
     process: Process,
     cells: Cells,
     costs: Costs,
-    delays: tuple[Delays, Delays],
+    delays: Delays,
+    known: Shares,
     is_corrected: bool,
 ) -> list[Cell]:
     """With the interval of each cell: what is left at either end of the cost's own.
@@ -491,37 +491,54 @@ def _cell_rows(
         process: that spent the time.
         cells: as recorded.
         costs: of the probe.
-        delays: what others' costs made longer, and what is known whatever the probe cost.
+        delays: what others' costs made longer.
+        known: what full mode cost beside that, and is taken out in any case.
         is_corrected: whether the probe's cost is to be taken out.
     """
-    known = delays[1]
-    both = joined(*delays)
     low, middle, high = (
-        correct(cells, _at(costs, deviations), _at(both, deviations))
+        correct(cells, *(_at(each, deviations) for each in (costs, delays, known)))
         for deviations in (WIDE, 0.0, -WIDE)
     )
     if not is_corrected:
-        middle = correct(cells, {}, _at(known, 0.0))
+        middle = correct(cells, {}, {}, _at(known, 0.0))
     rows: list[Cell] = []
     for key, ns in sorted(cells.time_ns.items(), key=lambda item: -item[1]):
         shown = middle[key]
         # A cell may gain from a cost elsewhere, by which the calibration blocks are split.
         ends = low[key], shown, high[key]
-        bounds = min(ends) / 1e9, max(ends) / 1e9
+        bounds = max(min(ends), 0.0) / 1e9, max(ends) / 1e9
         rows.append(Cell(process.name, process.pid, *key, ns / 1e9, shown / 1e9, *bounds))
     return rows
 
 
-def _known(session: Session, sums: list[_ProcessSums]) -> list[Delays]:
+def _known(session: Session, sums: list[_ProcessSums]) -> list[Shares]:
     """What full mode cost each process beside the probe's calls, which no block can tell."""
     if session.mode != "full":
         return [{} for _ in sums]
-    cells = [each.cells for each in sums]
     found = [lasting(each.cells, _prior_of(each.process)) for each in sums]
-    if session.manifest.get("cpus") == 1:
-        own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
-        found = list(map(joined, found, beside_the_profiler(cells, own_ns)))
-    return found
+    return list(map(joined, found, _beside(session, sums)))
+
+
+def _beside(session: Session, sums: list[_ProcessSums]) -> list[Shares]:
+    if session.manifest.get("cpus") != 1:
+        return [{} for _ in sums]
+    own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
+    return beside_the_profiler([each.cells for each in sums], own_ns)
+
+
+def _known_s(session: Session, sums: list[_ProcessSums]) -> dict[str, float]:
+    """The two of them, in seconds of all processes."""
+    lost = [lasting(each.cells, _prior_of(each.process)) for each in sums]
+    found = {"lasting_s": lost, "threads_s": _beside(session, sums)}
+    return {
+        name: sum(
+            ns * shares.get(key[:3], (0.0, 0.0))[0]
+            for each, shares in zip(sums, table, strict=True)
+            for key, ns in each.cells.time_ns.items()
+        )
+        / 1e9
+        for name, table in found.items()
+    }
 
 
 def _python_of(process: Process) -> str:

@@ -15,7 +15,8 @@
 
 int rl_watches_generators = 0;
 static PyObject *first_mark = NULL; /* told the code of a generator that begins a mark */
-static PyObject *held = NULL;     /* {address of a suspended generator: (session, ids)} */
+static PyObject *watched = NULL;    /* {address of a code object that is told of: itself} */
+static PyObject *held = NULL;       /* {address of a suspended generator: (session, ids)} */
 static PyObject *covering = NULL; /* tuple of code objects: what they resume covers their block */
 
 /* The generator goes on: it holds nothing any more, and what it held begins again. */
@@ -187,24 +188,77 @@ static PyObject *innermost(void) {
 }
 #endif
 
-/* A mark begins: its generator is told of from here on. */
-void rl_mark_in_generator(void) {
-    PyObject *generator = innermost();
+/* Have Python told of a code object; 0 if that fails. */
+static int watch(PyCodeObject *code) {
+    PyObject *key = PyLong_FromVoidPtr(code);
+    int done = key != NULL && PyDict_GetItemWithError(watched, key) != NULL;
+    if (key != NULL && !done && !PyErr_Occurred()) {
+        PyObject *told = PyObject_CallOneArg(first_mark, (PyObject *)code);
+        done = told != NULL && PyDict_SetItem(watched, key, (PyObject *)code) == 0;
+        Py_XDECREF(told);
+    }
+    if (PyErr_Occurred()) {
+        rl_hook_failed(first_mark);
+    }
+    Py_XDECREF(key);
+    return done;
+}
+
+/* Watch the innermost generator from this frame on outwards. Where `contextlib` resumed it, what
+ * it marks is held by the one outside, if there is one: that first. */
+static void watch_from(PyFrameObject *frame) {
+    PyObject *generator = NULL;
+    Py_INCREF(frame);
+    while (frame != NULL && (generator = PyFrame_GetGenerator(frame)) == NULL) {
+        Py_SETREF(frame, PyFrame_GetBack(frame));
+    }
     if (generator == NULL) {
         return;
     }
-    if (!is_running(generator)) {
+    if (PyGen_CheckExact(generator) && !is_running(generator)) {
+        PyFrameObject *resumer = PyFrame_GetBack(frame);
+        if (is_covering(resumer)) {
+            watch_from(resumer);
+        }
+        Py_XDECREF(resumer);
         PyCodeObject *code = PyGen_GetCode((PyGenObject *)generator);
-        PyObject *done = PyObject_CallOneArg(first_mark, (PyObject *)code);
-        if (done == NULL) {
-            rl_hook_failed(first_mark);
-        } else {
+        if (watch(code)) {
             enter(generator, 0);
         }
-        Py_XDECREF(done);
         Py_DECREF(code);
     }
     Py_DECREF(generator);
+    Py_DECREF(frame);
+}
+
+/* A mark begins: its generator is told of from here on. */
+void rl_mark_in_generator(void) {
+    PyObject *generator = innermost();
+    if (generator != NULL && !is_running(generator)) {
+        PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+        if (frame != NULL) {
+            watch_from(frame);
+            Py_DECREF(frame);
+        }
+    }
+    Py_XDECREF(generator);
+}
+
+/* PY_START: (code, offset). What another held at this address is forgotten: Python 3.13 ends some
+ * without a word. */
+static PyObject *on_start(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    (void)nargs;
+    PyFrameObject *frame;
+    if (((PyCodeObject *)args[0])->co_flags & CO_GENERATOR) {
+        PyObject *generator = generator_of(&frame);
+        if (generator != NULL) {
+            enter(generator, 0);
+            Py_DECREF(generator);
+            Py_DECREF(frame);
+        }
+    }
+    Py_RETURN_NONE;
 }
 
 /* PY_RESUME and PY_THROW: (code, offset, ...) */
@@ -273,6 +327,7 @@ static PyObject *hook_generators(PyObject *module, PyObject *args) {
         return NULL;
     }
     Py_XSETREF(first_mark, Py_NewRef(told));
+    PyDict_Clear(watched);
     rl_watches_generators = 1;
     Py_RETURN_NONE;
 }
@@ -282,6 +337,7 @@ static PyObject *unhook_generators(PyObject *module, PyObject *unused) {
     (void)unused;
     rl_watches_generators = 0;
     PyDict_Clear(held);
+    PyDict_Clear(watched);
     Py_RETURN_NONE;
 }
 
@@ -291,6 +347,7 @@ PyMethodDef rl_generator_methods[] = {
      "hook_generators(codes, first_mark): first_mark(code) is called as a generator begins a mark "
      "and is not known to run; one that a frame of these codes resumes keeps its marks."},
     {"unhook_generators", unhook_generators, METH_NOARGS, "Forget what generators hold."},
+    {"on_start", MONITOR(on_start), "sys.monitoring PY_START."},
     {"on_resume", MONITOR(on_resume), "sys.monitoring PY_RESUME and PY_THROW."},
     {"on_yield", MONITOR(on_yield), "sys.monitoring PY_YIELD."},
     {"on_generator_end", MONITOR(on_generator_end), "sys.monitoring PY_RETURN and PY_UNWIND."},
@@ -303,7 +360,11 @@ int rl_generators_ready(PyObject *module) {
         return -1;
     }
     held = PyDict_New();
-    return held == NULL ? -1 : PyModule_AddFunctions(module, rl_generator_methods);
+    watched = PyDict_New();
+    if (held == NULL || watched == NULL) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, rl_generator_methods);
 }
 
 #else

@@ -33,6 +33,7 @@ class Generators:
     def __init__(self) -> None:
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool: int | None = None
+        self._watched: list[CodeType] = []
 
     def attach(self) -> str:
         """From here on; returns why not, "" if nothing is in the way."""
@@ -53,14 +54,16 @@ class Generators:
 
     def detach(self) -> None:
         """Leave generators as they were."""
-        if self._tool is None:
+        tool, self._tool = self._tool, None
+        if tool is None:
             return
-        for event in self._callbacks():
-            self._monitoring.register_callback(self._tool, event, None)
-        self._monitoring.set_events(self._tool, 0)
-        self._monitoring.free_tool_id(self._tool)
-        self._tool = None
         _native.unhook_generators()
+        for event in self._callbacks():
+            self._monitoring.register_callback(tool, event, None)
+        self._monitoring.set_events(tool, 0)
+        while self._watched:  # who has the id next is not to be told of them
+            self._monitoring.set_local_events(tool, self._watched.pop(), 0)
+        self._monitoring.free_tool_id(tool)
 
     def _watch(self, tool: int) -> None:
         self._monitoring.use_tool_id(tool, TOOL_NAME)
@@ -70,6 +73,7 @@ class Generators:
     def _callbacks(self) -> dict[int, Any]:
         events = self._monitoring.events
         return {
+            events.PY_START: _native.on_start,
             events.PY_RESUME: _native.on_resume,
             events.PY_THROW: _native.on_resume,
             events.PY_YIELD: _native.on_yield,
@@ -78,14 +82,17 @@ class Generators:
         }
 
     def _begins(self, code: CodeType) -> None:
-        """A generator of this code begins a mark, its first since it went on."""
-        if self._tool is None:
-            return
-        events = self._monitoring.events
+        """A generator of this code begins a mark, the first of any."""
+        tool, events = self._tool, self._monitoring.events
         # These two are rare, and there is no telling of them for one code alone.
         everywhere = events.PY_THROW | events.PY_UNWIND
-        if self._monitoring.get_events(self._tool) != everywhere:
-            self._monitoring.set_events(self._tool, everywhere)
-        wanted = events.PY_RESUME | events.PY_YIELD | events.PY_RETURN
-        if self._monitoring.get_local_events(self._tool, code) != wanted:
-            self._monitoring.set_local_events(self._tool, code, wanted)
+        wanted = events.PY_START | events.PY_RESUME | events.PY_YIELD | events.PY_RETURN
+        try:
+            if tool is not None:
+                self._watched.append(code)
+                self._monitoring.set_local_events(tool, code, wanted)
+                if self._monitoring.get_events(tool) != everywhere:
+                    self._monitoring.set_events(tool, everywhere)
+        except ValueError:
+            if self._tool is not None:
+                raise  # else another thread has just given the id back

@@ -75,7 +75,7 @@ def _largest(summary: Summary) -> list[str]:
 def _trust(summary: Summary) -> list[str]:
     """What the times below hold of the probe's own."""
     return [
-        f"times are raw: they may hold up to {each.cost_high_s:.3f} s of the {each.probe} probe"
+        f"times hold what the {each.probe} probe cost: up to {each.cost_high_s:.3f} s"
         for each in summary.overhead
         if not each.corrected and each.cost_high_s > 0  # also where it is nan
     ]
@@ -299,6 +299,11 @@ def _overhead(summary: Summary) -> list[str]:
             lines.append(
                 f"{estimate.lasting_s:.3f} s of Python taken out of the times above: Python 3.12 "
                 "runs code that was once observed a little slower for good"
+            )
+        if estimate.threads_s > 0:
+            lines.append(
+                f"{estimate.threads_s:.3f} s taken out of the times above: the profiler's own "
+                "threads, which share the program's only core"
             )
     if summary.too_deep_events:
         lines.append(
