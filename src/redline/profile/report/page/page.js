@@ -499,6 +499,11 @@
       number(one.unit_ns), number(one.ci_low_ns), number(one.ci_high_ns),
       one.corrected ? time((one.count * one.unit_ns) / 1e9) : cellText("–", "none"),
       cellText(one.corrected ? "taken out of the corrected times" : "not corrected for: " + one.reason, "text"))));
+    const known = [["lasting_s", "Python 3.12 runs code once observed slower for good"],
+      ["threads_s", "the profiler's threads, on the program's only core"]];
+    byId("overhead").append(...summary.overhead.flatMap((one) => known.filter(([name]) => one[name] > 0).map(([name, why]) =>
+      make("tr", {}, cellText(why), ...Array.from({ length: 4 }, () => cellText("–", "none")), time(one[name]),
+        cellText("taken out of the corrected times", "text")))));
     byId("overhead-caption").textContent = summary.overhead.length
       ? "Estimated in the run itself, from blocks with the probe on and off. Within a time range the cost is taken as even over each cell."
       : "This mode has no probe to correct for: corrected and raw times are the same.";
