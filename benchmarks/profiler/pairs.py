@@ -286,10 +286,13 @@ def measure_pairs(options: argparse.Namespace) -> None:
     facts = describe()
     path = options.out / f"pairs-{'.'.join(facts['python'].split('.')[:2])}.json"
     known: dict[str, Any] = {"machine": facts, "scale": options.scale, "programs": {}}
+    known["at_once"] = options.at_once
     if path.exists() and not options.fresh:
         known = json.loads(path.read_text())
         if known["scale"] != options.scale:
             raise SystemExit(f"{path} has scale {known['scale']}. Give --fresh, or another --out")
+        if known.get("at_once", False) != options.at_once:
+            raise SystemExit(f"{path} has pairs of the other kind. Give --fresh, or another --out")
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.only:
         words = command(name, cleanrl, options.scale)

@@ -32,6 +32,6 @@ def test_a_count_that_is_none_is_refused_and_named(name: str) -> None:
     saved = algorithm.state_dict()
     (count,) = (each for each in COUNTS if each in saved)
     algorithm.load_state_dict(copy.deepcopy(saved))
-    for odd in ("x", -1, 2.5, None, [1], 2**70):
+    for odd in ("x", -1, 2.5, None, [1], 2**70, True):
         with pytest.raises(CorruptCheckpointError, match=rf"state\.algorithm\.{count} is"):
             algorithm.load_state_dict(copy.deepcopy(saved) | {count: odd})

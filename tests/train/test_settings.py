@@ -253,9 +253,7 @@ def test_networks_of_very_many_layers_are_refused(algorithm: str, settings: dict
     ("algorithm", "setting", "most"),
     [("dqn", "replay_ratio", 10_000 * 64), ("ppo", "num_epochs", 10_000)],
 )
-def test_an_update_that_would_never_end_is_refused(
-    algorithm: str, setting: str, most: int
-) -> None:
+def test_an_update_that_would_never_end_is_refused(algorithm: str, setting: str, most: int) -> None:
     """A run with such a config.json computed for ever, and no signal ended it."""
     plain = preset_config(algorithm, "CartPole-v1", "default")
     if setting == "replay_ratio":

@@ -309,8 +309,8 @@ def saved_count(state: Mapping[str, Any], name: str) -> int:
         CorruptCheckpointError: if it is no count.
     """
     found: Any = state[name]
-    if isinstance(found, int) and 0 <= found < 2**63:
-        return int(found)
+    if type(found) is int and 0 <= found < 2**63:
+        return found
     raise CorruptCheckpointError(
         f"the checkpoint's state.algorithm.{name} is {shown(found)}, and should be a whole number "
         "from 0 on. It was changed since it was saved; use an earlier checkpoint, or the run it "
