@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,8 +245,8 @@ def _parsed_alone(line: str) -> Any:
 
 
 def _is_sample(row: Any) -> bool:
-    # Of every row: an hour has some 360,000. What json reads is a list or none, not a kind of list.
-    return type(row) is list and len(row) == 4 and row[0] == "at"  # pyright: ignore[reportUnknownArgumentType]
+    # Of every row: an hour has some 360,000. What json reads is a list, not a kind of one.
+    return type(row) is list and bool(len(cast(list[Any], row)) == 4 and row[0] == "at")
 
 
 def _take_samples(rows: list[Any], nodes: int, seen: array[int]) -> bool:

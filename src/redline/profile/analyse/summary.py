@@ -496,7 +496,7 @@ def _cell_rows(
         is_corrected: whether the probe's cost is to be taken out.
     """
     low, middle, high = (
-        correct(cells, *(_at(each, deviations) for each in (costs, delays, known)))
+        correct(cells, _at(costs, deviations), _at(delays, deviations), _at(known, deviations))
         for deviations in (WIDE, 0.0, -WIDE)
     )
     if not is_corrected:
