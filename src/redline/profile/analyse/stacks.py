@@ -246,7 +246,10 @@ def _parsed_alone(line: str) -> Any:
 
 def _is_sample(row: Any) -> bool:
     # Of every row: an hour has some 360,000. What json reads is a list, not a kind of one.
-    return type(row) is list and bool(len(cast(list[Any], row)) == 4 and row[0] == "at")
+    if type(row) is not list:
+        return False
+    values = cast(list[Any], row)
+    return len(values) == 4 and values[0] == "at"
 
 
 def _take_samples(rows: list[Any], nodes: int, seen: array[int]) -> bool:
