@@ -15,7 +15,7 @@ the usual. All are estimated at once as a Gaussian: a and g from priors measured
 (`python -m benchmarks.truth`), d_k around 0, and x_k with the jackknife's error over the cycles. So
 one operation alone is corrected by what its own blocks say, an operation without blocks by the
 others' terms, and each correction has an interval. Where the interval of the whole is wide it is
-reported, and nothing is corrected.
+reported, and this cost is left in.
 
 What lasts of having observed code slows the blocks without the probe, too, so no session tells of
 it: see `Prior.lasting`.

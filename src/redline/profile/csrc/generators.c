@@ -244,16 +244,12 @@ void rl_mark_in_generator(void) {
     Py_XDECREF(generator);
 }
 
-/* PY_START: (code, offset). What another held at this address is forgotten: Python 3.13 ends some
- * without a word. */
-static PyObject *on_start(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    (void)nargs;
+static PyObject *entered(PyObject *code, int again) {
     PyFrameObject *frame;
-    if (((PyCodeObject *)args[0])->co_flags & CO_GENERATOR) {
+    if (((PyCodeObject *)code)->co_flags & CO_GENERATOR) {
         PyObject *generator = generator_of(&frame);
         if (generator != NULL) {
-            enter(generator, 0);
+            enter(generator, again);
             Py_DECREF(generator);
             Py_DECREF(frame);
         }
@@ -261,21 +257,19 @@ static PyObject *on_start(PyObject *module, PyObject *const *args, Py_ssize_t na
     Py_RETURN_NONE;
 }
 
+/* PY_START: (code, offset). What another held at this address is forgotten: Python 3.13 ends some
+ * without a word. */
+static PyObject *on_start(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    (void)nargs;
+    return entered(args[0], 0);
+}
+
 /* PY_RESUME and PY_THROW: (code, offset, ...) */
 static PyObject *on_resume(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
     (void)nargs;
-    if (!(((PyCodeObject *)args[0])->co_flags & CO_GENERATOR)) {
-        Py_RETURN_NONE;
-    }
-    PyFrameObject *frame;
-    PyObject *generator = generator_of(&frame);
-    if (generator != NULL) {
-        enter(generator, 1);
-        Py_DECREF(generator);
-        Py_DECREF(frame);
-    }
-    Py_RETURN_NONE;
+    return entered(args[0], 1);
 }
 
 /* PY_YIELD: (code, offset, value) */
