@@ -128,7 +128,9 @@ def test_a_block_that_begins_before_a_long_wait_is_ended_by_another_thread(profi
     times: dict[str, float] = defaultdict(float)
     for cell in summary.cells:
         times[cell.operation] += cell.raw_s
-    assert times["learning"] == pytest.approx(1.0, abs=0.3)
+    # The block lasts 0.25 s, and on a busy machine until the other thread has a core again. Without
+    # that thread it would last all of this second.
+    assert times["learning"] == pytest.approx(1.0, abs=0.5)
 
 
 def test_a_block_in_which_the_program_ends_its_days_waiting(profiled: Any) -> None:
