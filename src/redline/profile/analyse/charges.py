@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from redline.profile import layout
 from redline.profile.analyse.cells import operation_name
-from redline.profile.analyse.decoded import Stream
+from redline.profile.analyse.decoded import Stream, states_at
 from redline.profile.analyse.timeline import Timeline
 
 # (phase, operation): callbacks, marked operation
@@ -56,5 +56,4 @@ class ChargeSums:
 
 
 def _states_at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    at = np.searchsorted(stream[0], times, side="right")
-    return np.concatenate([[0], stream[1]])[at].astype(np.int64)
+    return states_at(stream, times).astype(np.int64)

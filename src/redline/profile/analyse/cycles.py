@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import sweep_streams
-from redline.profile.analyse.decoded import FOREVER, Decoded
+from redline.profile.analyse.decoded import FOREVER, Decoded, states_at
 from redline.profile.reader import Process
 
 NOT_MARKED = 0  # no operation's id
@@ -196,8 +196,7 @@ class _Stretches:
         """Callbacks of the probe in each operation, and how often their number was reported."""
         chosen = thread.special_codes == layout.CODE_CALLBACKS
         at_ns, values = thread.special_times[chosen], thread.special_values[chosen]
-        times, numbers = thread.stream
-        states = np.concatenate([[0], numbers])[np.searchsorted(times, at_ns, side="right")]
+        states = states_at(thread.stream, at_ns)
         stretch = np.searchsorted(self._bounds_ns, at_ns, side="right") - 1
         known = (stretch >= 0) & (stretch < len(self._bounds_ns) - 1)
         place = stretch[known], self._of_state[states[known]]

@@ -16,7 +16,17 @@ Stream = tuple[NDArray[np.int64], NDArray[np.uint32]]
 FOREVER = (1 << 63) - 1
 NO_ROWS: Rows = np.empty(0, np.uint32), np.empty(0, np.uint16)
 
-__all__ = ["FOREVER", "Cursor", "Decoded", "RowClock", "State", "Stream", "decode", "row_times"]
+__all__ = [
+    "FOREVER",
+    "Cursor",
+    "Decoded",
+    "RowClock",
+    "State",
+    "Stream",
+    "decode",
+    "row_times",
+    "states_at",
+]
 
 
 class State(NamedTuple):
@@ -79,6 +89,23 @@ class Decoded:
     def times_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ns since the process's base of some rows; payloads have the time of the row before."""
         return self.clock.times_ns[chosen]
+
+
+def states_at(stream: Stream, times: NDArray[np.int64], before: int = 0) -> NDArray[np.uint32]:
+    """[N] the states that hold at some times.
+
+    Args:
+        stream: of M states.
+        times: [N] ns, on the stream's clock.
+        before: what holds ahead of its first time.
+    """
+    at = np.searchsorted(stream[0], times, side="right")
+    if len(stream[1]) == 0:
+        return np.full(len(at), before, np.uint32)
+    # The stream itself is not copied: it may be long, and the times few.
+    found = stream[1][np.maximum(at, 1) - 1]
+    found[at == 0] = before
+    return found
 
 
 def row_times(rows: Rows, since_ns: int = 0) -> NDArray[np.int64]:

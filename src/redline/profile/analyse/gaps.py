@@ -22,8 +22,10 @@ modules with gradients on are treated so, as seen in full mode; and none of a pr
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,12 +128,14 @@ class Gaps:
         self, kinds: NDArray[np.int8], begin_ns: int
     ) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.int8]]:
         """[N] kinds of the operation before each state, of the next, and of what decides."""
-        earlier = [e.last for e in self.edges if e.begin_ns < begin_ns and e.last]
-        later = [e for e in self.edges if e.begin_ns > begin_ns]
+        begin = attrgetter("begin_ns")
+        earlier = self.edges[: bisect_left(self.edges, begin_ns, key=begin)]
+        later = self.edges[bisect_right(self.edges, begin_ns, key=begin) :]
+        last = next((e.last for e in reversed(earlier) if e.last), NOTHING)
         first = next((e.first for e in later if e.first), NOTHING)
         decider = next((e.decides for e in later if e.decides), NOTHING)
         return (
-            _before(kinds, earlier[-1] if earlier else NOTHING),
+            _before(kinds, last),
             _after(kinds, kinds > PASS, first),
             _after(kinds, kinds >= STEP, decider),
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from redline.profile import levels
 from redline.profile.analyse.cells import held_together, operation_name, sweep_streams
-from redline.profile.analyse.decoded import FOREVER, Stream
+from redline.profile.analyse.decoded import FOREVER, Stream, states_at
 from redline.profile.analyse.slices import Outline
 from redline.profile.analyse.timeline import Timeline
 from redline.profile.reader import Process
@@ -218,8 +218,8 @@ def _activity(timeline: Timeline, numbers: dict[tuple[int, str], int]) -> Stream
     # Recorded up to its end; after that it is absent whatever its last state was.
     edges = np.sort(np.concatenate([window[0], lead[0], [begin_ns, end_ns]]), kind="stable")
     edges = edges[(edges >= begin_ns) & (edges <= end_ns)]
-    states = _held(lead, edges, table[0])
-    states[(_held(window, edges, 0) == 0) | (edges >= timeline.end_ns)] = 0
+    states = states_at(lead, edges, table[0])
+    states[(states_at(window, edges) == 0) | (edges >= timeline.end_ns)] = 0
     last = np.append(edges[1:] != edges[:-1], True)
     if end_ns < timeline.end_ns:
         last &= edges < end_ns  # where the next slice begins
@@ -231,11 +231,6 @@ def _changes(times: NDArray[np.int64], states: NDArray[np.uint32], before: int) 
     """The stream without the points at which nothing changes."""
     changed = np.concatenate([[before], states[:-1]]) != states if len(states) else slice(0)
     return times[changed], states[changed]
-
-
-def _held(stream: Stream, times: NDArray[np.int64], before: int) -> NDArray[np.uint32]:
-    at = np.searchsorted(stream[0], times, side="right")
-    return np.concatenate([np.array([before], np.uint32), stream[1]])[at]
 
 
 def _busy_count(found: list[_Activity], begin: int, end: int) -> Stream:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import sweep_streams
+from redline.profile.analyse.decoded import states_at
 from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.summary import ShareRow, Summary, all_problems, summarize
-from redline.profile.analyse.timeline import OTHER, Stream, Timeline
+from redline.profile.analyse.timeline import OTHER, Timeline
 from redline.profile.reader import Process, Session, Shard, read_shard
 
 LONGEST_GAP = 5  # a sample stands for at most so many times the median interval around it
@@ -184,12 +185,12 @@ class _ShareSums:
         first, last = np.searchsorted(samples.times_ns, edges, side="left").tolist()
         rows = slice(first, None if timeline.is_last else last)
         times, weights = samples.times_ns[rows], samples.weights_ns[rows]
-        inside = (_state_at(timeline.window, times) == 1) & (weights > 0)
-        observed = inside & (_state_at(timeline.blind, times) == 0)
+        inside = (states_at(timeline.window, times) == 1) & (weights > 0)
+        observed = inside & (states_at(timeline.blind, times) == 0)
         names, seen = list(levels.LEVELS), samples.levels[rows].astype(np.int64)
         self.by_level.add(names, seen[inside], weights[inside])
         self.beside_probe.add(names, seen[observed], weights[observed])
-        leads = _state_at(timeline.lead, times[inside]).astype(np.int64)
+        leads = states_at(timeline.lead, times[inside]).astype(np.int64)
         self.by_operation.add(marked, leads, weights[inside])
 
 
@@ -266,11 +267,6 @@ def _rows(
         for name in sorted({*measured, *sampled}, key=lambda n: (-sampled.get(n, 0.0), n))
         if measured.get(name, 0.0) == measured.get(name, 0.0) or name in sampled
     ]
-
-
-def _state_at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
-    at = np.searchsorted(stream[0], times, side="right")
-    return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at]
 
 
 def _marked_names(timeline: Timeline) -> list[str]:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,8 @@ from redline.profile.analyse.timeline import Follower, Timeline, assemble, end_o
 from redline.profile.reader import PIECE_ROWS, Process, ShardClock
 
 SLICE_ROWS = 1 << 18  # of all processes together: some 150 bytes each while they are analysed
+
+T = TypeVar("T")
 
 __all__ = ["SLICE_ROWS", "Outline", "Step", "follow", "outline", "slices_of"]
 
@@ -80,6 +84,22 @@ def outline(processes: list[Process], slice_rows: int = SLICE_ROWS) -> list[Outl
 
 def slices_of(outlines: list[Outline]) -> Iterator[Step]:
     """The slices of all processes, in order of time."""
+    return _made_ahead(_steps(outlines))
+
+
+def _made_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made by a thread of its own while the one before is used.
+
+    What takes the time lets another thread go on meanwhile: C code, numpy, reading.
+    """
+    with ThreadPoolExecutor(1, "slices") as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
+
+
+def _steps(outlines: list[Outline]) -> Iterator[Step]:
     walks = [_walk(each) for each in outlines]
     ahead = [next(walk, None) for walk in walks]
     while any(timeline is not None for timeline in ahead):
@@ -166,8 +186,8 @@ def _outline(
     seekers: dict[int, GapSeeker] = defaultdict(lambda: GapSeeker(process))
     switches: list[Stream] = []
     last_ns = 0
-    for begin, until in pairwise(own):
-        part = follower.advance(begin, until)
+    parts = (follower.advance(*edges) for edges in pairwise(own))
+    for (begin, until), part in zip(pairwise(own), _made_ahead(parts), strict=True):
         switches.append(part.switched)
         for thread in part.threads:
             seekers[thread.index].add(thread, begin)

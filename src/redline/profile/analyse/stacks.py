@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from redline.profile import layout
 from redline.profile.analyse.cells import operation_name
+from redline.profile.analyse.decoded import states_at
 from redline.profile.analyse.timeline import OTHER, Timeline
 from redline.profile.reader import LARGEST, Process, printable, regular_size
 
@@ -103,12 +104,11 @@ class Stacks:
             edges = [timeline.begin_ns, timeline.until_ns]
             first, last = np.searchsorted(self.times_ns, edges, side="left").tolist()
             last = len(self.times_ns) if timeline.is_last else last
-            at = np.searchsorted(thread.stream[0], self.times_ns[first:last], side="right")
             into = [
                 self._place(OTHER if state is None else operation_name(timeline, state))
                 for state in thread.states
             ]
-            numbers = np.concatenate([[0], thread.stream[1]])[at]
+            numbers = states_at(thread.stream, self.times_ns[first:last])
             self.places[first:last] = np.array(into, np.uint16)[numbers]
 
     def _place(self, name: str) -> int:

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.blocked import Wait, blocked, silent_waits, still_waiting
-from redline.profile.analyse.decoded import FOREVER, Cursor, Decoded, State, Stream, decode
+from redline.profile.analyse.decoded import (
+    FOREVER,
+    Cursor,
+    Decoded,
+    State,
+    Stream,
+    decode,
+    states_at,
+)
 from redline.profile.analyse.gaps import Gaps, gaps_of
 from redline.profile.analyse.scheduling import (
     Settled,
@@ -276,13 +284,7 @@ def _leading(threads: list[Decoded], doubts: list[Stream]) -> tuple[list[State],
 def _both(a: Stream, b: Stream) -> Stream:
     """1 where both are."""
     times = np.union1d(a[0], b[0])
-    return times, _at(a, times) & _at(b, times)
-
-
-def _at(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The states that hold at some times."""
-    held = np.concatenate([np.zeros(1, np.uint32), stream[1]])
-    return held[np.searchsorted(stream[0], times, side="right")]
+    return times, states_at(a, times) & states_at(b, times)
 
 
 def _is_doubtful(state: State | None) -> bool:
@@ -302,7 +304,7 @@ def _doubted(
     is_new = times[np.minimum(at, len(times) - 1)] != extra
     extra, at = extra[is_new], at[is_new]
     edges, own = np.insert(times, at, extra), np.insert(numbers, at, numbers[at - 1])
-    return edges, np.where(_at(doubt, edges) == 1, unsure[own], sure[own])
+    return edges, np.where(states_at(doubt, edges) == 1, unsure[own], sure[own])
 
 
 def _last(stream: Stream) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
+from redline.profile.analyse.decoded import states_at
 from redline.profile.analyse.timeline import OTHER, Decoded, Stream, Timeline
 from redline.profile.reader import Process
 
@@ -110,7 +111,10 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     first = thread.before is None or thread.before.level == levels.PYTHON
     numbers = thread.stream[1]
     in_python = is_python[numbers]
-    into = numbers[np.append(first, in_python)[:-1] & ~in_python]
+    crosses = ~in_python
+    crosses[1:] &= in_python[:-1]
+    crosses[:1] &= first
+    into = numbers[np.flatnonzero(crosses)]
     counts: dict[tuple[int, int], int] = defaultdict(int)
     for number, count in enumerate(np.bincount(into, minlength=1).tolist()):
         state = thread.states[number]
@@ -129,8 +133,7 @@ def _entries(timeline: Timeline, thread: Decoded, is_begin: NDArray[np.bool_]) -
 
 
 def _is_on(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    at = np.searchsorted(stream[0], times, side="right")
-    return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at] == 1
+    return states_at(stream, times) == 1
 
 
 def times_of_begins(timeline: Timeline, is_begin: NDArray[np.bool_]) -> NDArray[np.int64]:

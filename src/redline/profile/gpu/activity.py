@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from redline.profile import levels
 from redline.profile.analyse.cells import level_with_api, operation_name, sweep_streams
+from redline.profile.analyse.decoded import states_at
 from redline.profile.analyse.overlap import overlap
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline
 from redline.profile.gpu.records import (
@@ -131,7 +132,8 @@ def api_stream(windows: list[GpuWindow], base_ns: int) -> Stream:
     in_call = _as_stream(np.concatenate([empty, *calls]), base_ns)
     in_wait = _as_stream(np.concatenate([empty, *waits]), base_ns)
     times = np.union1d(in_call[0], in_wait[0])
-    return times, np.maximum(_held(in_call, times), 2 * _held(in_wait, times)).astype(np.uint32)
+    states = np.maximum(states_at(in_call, times), 2 * states_at(in_wait, times))
+    return times, states.astype(np.uint32)
 
 
 def device_busy(process: Process, windows: list[GpuWindow]) -> list[DeviceBusy]:
@@ -207,7 +209,7 @@ class GpuSums:
         at = np.where(launch_ns >= 0, launch_ns, window.begin_ns) - base_ns
         mine = (at < timeline.until_ns) & ((at >= timeline.begin_ns) | (timeline.begin_ns <= 0))
         names: list[str] = [operation_name(timeline, state) for state in timeline.states]
-        states = _held(timeline.lead, launch_ns[mine] - base_ns)
+        states = states_at(timeline.lead, launch_ns[mine] - base_ns)
         operations: list[str] = [
             names[state] if time >= 0 else BEFORE
             for state, time in zip(states.tolist(), launch_ns[mine].tolist(), strict=True)
@@ -285,8 +287,3 @@ def concurrent_with(timeline: Timeline, windows: list[GpuWindow]) -> list[Concur
     sums = GpuSums(timeline.process, windows)
     sums.add(timeline)
     return sums.concurrent_with()
-
-
-def _held(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.uint32]:
-    at = np.searchsorted(stream[0], times, side="right")
-    return np.concatenate([np.zeros(1, np.uint32), stream[1]])[at]

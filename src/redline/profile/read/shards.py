@@ -19,6 +19,7 @@ from redline.profile.read.extension import sweep_extension
 from redline.profile.read.framing import framed_batches, library_batches, pyarrow
 
 PIECE_ROWS = 1 << 15  # of a shard, read at once
+TAIL_ROWS = 64
 
 __all__ = ["PIECE_ROWS", "Rows", "Shard", "ShardClock", "Source", "read_rows", "read_shard"]
 
@@ -130,8 +131,13 @@ def _joined(parts: list[Rows]) -> Rows:
 
 def _last_timed(codes: NDArray[np.uint16]) -> int:
     """Where the last timed row begins, with its absolute time if it has one."""
-    timed = np.flatnonzero((codes < layout.CODE_ANCHOR) | (codes >= layout.CODE_BEAT))
-    at = int(timed[-1]) if len(timed) else 0
+    at = 0
+    for begin in (max(len(codes) - TAIL_ROWS, 0), 0):  # it is near the end, mostly
+        tail = codes[begin:]
+        timed = np.flatnonzero((tail < layout.CODE_ANCHOR) | (tail >= layout.CODE_BEAT))
+        if len(timed):
+            at = begin + int(timed[-1])
+            break
     if at > 0 and codes[at - 1] == layout.CODE_ANCHOR:
         at -= 1
     if at > 0 and codes[at - 1] == layout.CODE_HIGH:
