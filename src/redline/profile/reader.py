@@ -134,6 +134,12 @@ class Process:
         return kinds, name_levels
 
     @cached_property
+    def operation_codes(self) -> NDArray[np.bool_]:
+        """[2 * MAX_IDS] whether a code begins or ends an operation, marked or inferred."""
+        kinds = layout.KINDS["operation"], layout.KINDS["inferred"]
+        return np.repeat(np.isin(self.name_tables[0], kinds), 2)
+
+    @cached_property
     def monitor(self) -> Shard | None:
         """Heartbeats, memory and CPU time, if it lived to write any."""
         path = self.directory / "monitor.arrow"

@@ -50,12 +50,10 @@ def test_one_reading_equals_one_for_each_part(
     """Whole, and in slices of some rows: calls and marks then last from one into the next."""
     summary = summarize(session)
     data = page_data(open_session(session), summary)
-    plain = Source.pieces
-    monkeypatch.setattr(
-        Source, "pieces", lambda self, piece_rows=rows // 2: plain(self, piece_rows)
-    )
+    plain = Source.timed_pieces
+    monkeypatch.setattr(Source, "timed_pieces", lambda self, piece_rows: plain(self, rows // 2))
     monkeypatch.setattr(slices, "PIECE_ROWS", rows // 2)
-    monkeypatch.setattr(slices.outline, "__defaults__", (rows,))
+    monkeypatch.setattr(slices.outline, "__defaults__", (rows, None))
     reading = read_session(open_session(session))
     page, step = render_page(reading)
     assert step is not None

@@ -98,10 +98,10 @@ def ticks_of(process: Process, length_ns: int) -> dict[int, Ticks]:
 def summary_of(processes: list[Process], monkeypatch: Any, piece: int, each: int) -> Summary:
     """With slices of about `each` rows."""
     with monkeypatch.context() as patch:
-        plain = Source.pieces
-        patch.setattr(Source, "pieces", lambda self, piece_rows=piece: plain(self, piece_rows))
+        plain = Source.timed_pieces
+        patch.setattr(Source, "timed_pieces", lambda self, piece_rows: plain(self, piece))
         patch.setattr(slices, "PIECE_ROWS", piece)
-        patch.setattr(slices.outline, "__defaults__", (each,))
+        patch.setattr(slices.outline, "__defaults__", (each, None))
         return summarize(Session(Path("nowhere"), {"mode": "full"}, processes))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,14 @@ from redline.profile.advise.counted import (
     hot_lines,
     who_waits,
 )
-from redline.profile.advise.steady import SIMULATION, Entries, Steady, find_steady
+from redline.profile.advise.steady import (
+    SIMULATION,
+    Entries,
+    Steady,
+    find_learner,
+    find_steady,
+    learners,
+)
 from redline.profile.analyse.cells import Key
 from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, read_stacks
@@ -118,24 +126,75 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     """
     if not isinstance(session, Session):
         session = open_session(session)
-    outlines = outline(session.processes)
     entries = Entries(session.processes)
+    outlines = outline(session.processes, beside=entries.add)
     stacks = [read_stacks(process) for process in session.processes]
-    summary = summarize(session, outlines, entries.add, stacks=stacks)
-    steady = find_steady(session, summary, entries.found())
-    place = steady.place
-    reader = IterationReader(session, summary, outlines[place], steady, stacks[place])
-    follow([outlines[place]], lambda _, timeline: reader.add(place, timeline))
-    return reader.result()
+    reader = IterationReader(session, outlines, entries.found())
+    summary = summarize(session, outlines, reader.add, stacks=stacks)
+    return reader.result(summary, stacks)
 
 
 class IterationReader:
     """Reads an iteration, slice by slice.
 
+    Who learns is known once the session was summed. So this follows each process that may be the
+    one, in the same walk.
+
     Args:
         session: that was recorded.
-        summary: of it.
-        found: outline of the process that learns.
+        outlines: of its processes.
+        entries: likewise, see `Entries`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        outlines: list[Outline],
+        entries: list[dict[str, NDArray[np.int64]]],
+    ) -> None:
+        self._session, self._outlines, self._entries = session, outlines, entries
+        self._followed: dict[int, tuple[Steady, StretchBins]] = {}
+        for place in learners(entries):
+            # Too few env steps matter if this is the process that learns, and are told then.
+            with suppress(ProfileError):
+                self._followed[place] = self._begin(place)
+
+    def _begin(self, place: int) -> tuple[Steady, StretchBins]:
+        steady = find_steady(self._session, place, self._entries)
+        return steady, StretchBins(self._outlines[place], steady.edges_ns)
+
+    def add(self, place: int, timeline: Timeline) -> None:
+        """The next slice of the process at this place."""
+        if place in self._followed:
+            self._followed[place][1].add(timeline)
+
+    def result(self, summary: Summary, stacks: list[Stacks | None]) -> Iteration:
+        """After the last slice.
+
+        Args:
+            summary: of the session.
+            stacks: samples of its processes, with what each was in; None where there are none.
+
+        Raises:
+            ProfileError: if the session holds too few env steps, or no time that they took.
+        """
+        place = find_learner(self._session, summary, self._entries)
+        if place not in self._followed:  # its entries did not tell: it is walked through alone
+            steady, bins = self._begin(place)
+            follow([self._outlines[place]], lambda _, timeline: bins.add(timeline))
+            self._followed[place] = steady, bins
+        steady, bins = self._followed[place]
+        found = _Learner(self._session, summary, self._outlines[place], steady, stacks[place])
+        return found.iteration(bins.rows())
+
+
+class _Learner:
+    """The process that learns.
+
+    Args:
+        session: it belongs to.
+        summary: of that.
+        found: outline of the process.
         steady: its steady state.
         stacks: its samples, with what each was in; None: there are none.
     """
@@ -149,21 +208,18 @@ class IterationReader:
         stacks: Stacks | None,
     ) -> None:
         self._session, self._summary, self._outline, self._steady = session, summary, found, steady
-        self._bins = StretchBins(found, steady.edges_ns)
         self._stacks = stacks
 
-    def add(self, place: int, timeline: Timeline) -> None:
-        """The next slice of the process at this place; of others nothing is needed."""
-        if place == self._steady.place:
-            self._bins.add(timeline)
+    def iteration(self, rows: dict[Key, NDArray[np.float64]]) -> Iteration:
+        """What an env step costs.
 
-    def result(self) -> Iteration:
-        """After the last slice.
+        Args:
+            rows: [STRETCHES] ns of each cell, as recorded.
 
         Raises:
             ProfileError: if the session holds no time in its steady state.
         """
-        counts, rows = self._steady.env_steps, self._bins.rows()
+        counts = self._steady.env_steps
         pid = self._outline.process.pid
         bounds = _bounds(self._summary)
         middle, *extremes = (_corrected(rows, self._summary, pid, of) for of in bounds)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from redline.errors import ProfileError
 from redline.profile.advise.counted import UPDATES
 from redline.profile.analyse.summary import Summary
-from redline.profile.analyse.timeline import Timeline
+from redline.profile.analyse.timeline import Slice
 from redline.profile.analyse.transitions import begins_of, times_of_begins
 from redline.profile.reader import Process, Session
 
@@ -30,7 +30,9 @@ __all__ = [
     "STRETCHES",
     "Entries",
     "Steady",
+    "find_learner",
     "find_steady",
+    "learners",
     "once_compiled",
 ]
 
@@ -49,10 +51,10 @@ class Entries:
             [[np.empty(0, np.int64)] for _ in self._names] for _ in processes
         ]
 
-    def add(self, place: int, timeline: Timeline) -> None:
+    def add(self, place: int, part: Slice) -> None:
         """The next slice of the process at this place."""
         for begins, times in zip(self._begins[place], self._found[place], strict=True):
-            times.append(times_of_begins(timeline, begins))
+            times.append(times_of_begins(part.threads, begins))
 
     def found(self) -> list[dict[str, NDArray[np.int64]]]:
         """Per process and operation the times, in order, ns since the process's base."""
@@ -75,10 +77,20 @@ class Steady:
     steps: list[NDArray[np.int64]]  # per process when it stepped an env
 
 
-def find_steady(
+def learners(entries: list[dict[str, NDArray[np.int64]]]) -> list[int]:
+    """Places of the processes one of which is the one that learns, as far as entries tell.
+
+    Args:
+        entries: per process, see `Entries`.
+    """
+    learn = [i for i, own in enumerate(entries) if any(len(own[name]) for name in LEARNING)]
+    return learn or [i for i, own in enumerate(entries) if len(own[SIMULATION])]
+
+
+def find_learner(
     session: Session, summary: Summary, entries: list[dict[str, NDArray[np.int64]]]
-) -> Steady:
-    """Find the process that learns, and its steady state.
+) -> int:
+    """The place of the process that spends most on learning, else of the one that steps most.
 
     Args:
         session: that was recorded.
@@ -86,7 +98,7 @@ def find_steady(
         entries: per process, see `Entries`.
 
     Raises:
-        ProfileError: if no env step was recorded, or too few.
+        ProfileError: if no env step was recorded.
     """
     steps = [each[SIMULATION] for each in entries]
     if not any(map(len, steps)):
@@ -95,13 +107,35 @@ def find_steady(
             'is per env step. Write `with profile.operation("simulation"):` around each step of '
             "yours and record again"
         )
-    place = _learner(summary, session.processes, steps)
+
+    def rank(i: int) -> tuple[float, int]:
+        pid = session.processes[i].pid
+        cells = [c for c in summary.cells if c.pid == pid and c.operation in LEARNING]
+        return sum(c.corrected_s for c in cells), len(steps[i])
+
+    return max(range(len(steps)), key=rank)
+
+
+def find_steady(
+    session: Session, place: int, entries: list[dict[str, NDArray[np.int64]]]
+) -> Steady:
+    """Find the steady state of a process.
+
+    Args:
+        session: that was recorded.
+        place: of the process in it.
+        entries: per process, see `Entries`.
+
+    Raises:
+        ProfileError: if too few env steps were recorded.
+    """
+    steps = [each[SIMULATION] for each in entries]
     process = session.processes[place]
     own = steps[place]
     workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
-    num_envs = _num_envs(summary, process, steps_itself=len(own) > 0, workers=len(workers))
+    num_envs = _num_envs(process, steps_itself=len(own) > 0, workers=len(workers))
     each = max(
-        (_num_envs(summary, session.processes[i], steps_itself=True, workers=1) for i in workers),
+        (_num_envs(session.processes[i], steps_itself=True, workers=1) for i in workers),
         default=1,
     )
     by_mark = num_envs
@@ -119,24 +153,11 @@ def find_steady(
     return Steady(place, workers, num_envs, each, edges, counts, entries[place], steps)
 
 
-def _learner(summary: Summary, processes: list[Process], steps: list[NDArray[np.int64]]) -> int:
-    """The process that spends most on learning, else the one that steps most."""
-
-    def rank(i: int) -> tuple[float, int]:
-        pid = processes[i].pid
-        cells = [c for c in summary.cells if c.pid == pid and c.operation in LEARNING]
-        return sum(c.corrected_s for c in cells), len(steps[i])
-
-    return max(range(len(processes)), key=rank)
-
-
-def _num_envs(summary: Summary, process: Process, *, steps_itself: bool, workers: int) -> int:
+def _num_envs(process: Process, *, steps_itself: bool, workers: int) -> int:
     """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
-    for row in summary.processes:
-        if row.pid == process.pid:
-            said = row.metadata.get("num_envs")
-            if type(said) is int and said > 0:
-                return said
+    said = process.metadata.get("num_envs")
+    if type(said) is int and said > 0:
+        return said
     return max(workers, 1) if steps_itself else 1
 
 

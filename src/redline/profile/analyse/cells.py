@@ -127,12 +127,18 @@ def compute_cells(
 
 
 class CellSums:
-    """The cells of a process, slice by slice."""
+    """The cells of a process, slice by slice.
+
+    Attributes:
+        seen_ns: by cell, what was observed.
+        blind_ns: by (stretch, mark, cell), what a calibration block hides.
+        shares: what the observed time of each mark consists of.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[Key, int] = defaultdict(int)
-        self._blind: dict[tuple[int, Mark, Key], int] = defaultdict(int)
-        self._shares = BlindShares()
+        self.seen_ns: dict[Key, int] = defaultdict(int)
+        self.blind_ns: dict[tuple[int, Mark, Key], int] = defaultdict(int)
+        self.shares = BlindShares()
 
     def add(
         self, timeline: Timeline, gpu_busy: Stream | None = None, gpu_api: Stream | None = None
@@ -141,17 +147,17 @@ class CellSums:
         found = observed(timeline, stretches(timeline), gpu_busy, gpu_api)
         for stretch, (key, mark, unseen, ns) in found:
             if unseen:
-                self._blind[stretch, mark, key] += ns
+                self.blind_ns[stretch, mark, key] += ns
             else:
-                self._seen[key] += ns
-                self._shares.add(stretch, mark, key, ns)
+                self.seen_ns[key] += ns
+                self.shares.add(stretch, mark, key, ns)
 
     def result(self) -> Cells:
         """After the last slice."""
-        seen = dict(self._seen)
+        seen = dict(self.seen_ns)
         hidden = [
-            Hidden(ns, self._shares.of(stretch, mark) or {unattributed(key): 1})
-            for (stretch, mark, key), ns in sorted(self._blind.items())
+            Hidden(ns, self.shares.of(stretch, mark) or {unattributed(key): 1})
+            for (stretch, mark, key), ns in sorted(self.blind_ns.items())
         ]
         for each in hidden:
             parts = split_exactly(each.ns, list(each.nearby_ns.values()))
@@ -159,7 +165,7 @@ class CellSums:
                 seen[key] = seen.get(key, 0) + part
         return Cells(
             {key: ns for key, ns in sorted(seen.items()) if ns},
-            dict(sorted(self._seen.items())),
+            dict(sorted(self.seen_ns.items())),
             hidden,
         )
 

@@ -144,7 +144,7 @@ class _Stretches:
         self._of_state = np.array([self._numbers[name] for name in of_state], np.int64)
         self._ns, self._python_ns, self._waiting_ns = self._held(thread)
         self._callbacks, self._reports = self._called(thread)
-        self._ends = self._ended(thread.rows[1], ends)
+        self._ends = self._ended(thread, ends)
         pauses = np.flatnonzero(thread.rows[1] == layout.CODE_WINDOW_OFF)
         self._is_paused = np.bincount(self._of_rows(pauses), minlength=len(bounds_ns) - 1) > 0
         self._told = self._by_stretch()
@@ -205,14 +205,14 @@ class _Stretches:
         np.add.at(found[1], place, 1)
         return found
 
-    def _ended(self, codes: NDArray[np.uint16], ends: dict[int, str]) -> NDArray[np.int64]:
+    def _ended(self, thread: Decoded, ends: dict[int, str]) -> NDArray[np.int64]:
         """How often each operation's mark ended."""
         name_of = np.full(2 * layout.MAX_IDS, -1, np.int64)
         for number, name in ends.items():
             name_of[2 * number + 1] = self._numbers[name]
-        rows = np.flatnonzero((name_of >= 0)[codes])
+        rows = thread.turns_of(name_of >= 0)
         found = self._zeros()
-        np.add.at(found, (self._of_rows(rows), name_of[codes[rows]]), 1)
+        np.add.at(found, (self._of_rows(rows), name_of[thread.rows[1][rows]]), 1)
         return found
 
 

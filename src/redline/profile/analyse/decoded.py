@@ -74,6 +74,8 @@ class Decoded:
     counts: NDArray[np.int64]  # [largest id + 1] begins of each name
     last_ns: int
     clock: RowClock = field(default_factory=lambda: RowClock(NO_ROWS))  # of its rows
+    turns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """[T] of its rows those at which an operation begins or ends: few, as calls are most."""
     before: State | None = None  # what the thread did just before a slice; None: it was not there
 
     def last_state(self) -> State | None:
@@ -85,6 +87,14 @@ class Decoded:
     def rows(self) -> Rows:
         """As recorded."""
         return self.clock.rows
+
+    def turns_of(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """[N] rows with some codes, which begin or end operations.
+
+        Args:
+            chosen: [2 * MAX_IDS] whether each code is one of them.
+        """
+        return self.turns[chosen[self.rows[1][self.turns]]]
 
     def times_of(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ns since the process's base of some rows; payloads have the time of the row before."""
@@ -179,6 +189,7 @@ class Cursor:
             counts=np.frombuffer(raw["counts"], np.int64),
             last_ns=raw["last_ns"],
             clock=RowClock((deltas[:done], codes[:done]), since_ns),
+            turns=np.flatnonzero(self._process.operation_codes[codes[:done]]),
             before=before,
         )
         self._state = found.last_state()

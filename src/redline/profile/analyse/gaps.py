@@ -98,12 +98,9 @@ class Gaps:
         # Of the states few differ in kind from the one before: native calls come and go in between.
         runs = np.flatnonzero(np.append(True, every[1:] != every[:-1]))
         named = self._names_of(every[runs], begin_ns)
-        lengths = np.diff(runs, append=len(own))
-        names = np.repeat(named, lengths)
-        if self.first_ns > times[0]:
-            before = (every == GAP) & (names > 0) & (times < self.first_ns)
-            names[before] = _ids(self.process)[STARTUP]
-        return _renamed(thread, names)
+        begins = (every[runs] == GAP) & (named > 0) & (times[runs] < self.first_ns)
+        named[begins] = _ids(self.process)[STARTUP]
+        return _renamed(thread, runs, named)
 
     def _names_of(self, kinds: NDArray[np.int8], begin_ns: int) -> NDArray[np.uint32]:
         """[N] id of the new name of each run of states of one kind, 0: as it is."""
@@ -155,19 +152,19 @@ def _after(kinds: NDArray[np.int8], tells: NDArray[np.bool_], later: int) -> NDA
     return np.repeat(np.concatenate([kinds[places], np.array([later], np.int8)]), lasting)
 
 
-def _renamed(thread: Decoded, names: NDArray[np.uint32]) -> Decoded:
+def _renamed(thread: Decoded, runs: NDArray[np.int64], named: NDArray[np.uint32]) -> Decoded:
     """The thread with other operations in some places, and states that hold them.
 
     Args:
         thread: to rename in.
-        names: [N] id of each place's new name, 0: as it is.
+        runs: [R] where in its stream a run begins, of which all states get the same name.
+        named: [R] id of each run's name, 0: as it is.
     """
     times, own = thread.stream
     states: list[State | None] = list(thread.states)
-    used = np.flatnonzero(np.bincount(names))
-    place_of = np.zeros(int(used[-1]) + 1, np.uint32)
-    place_of[used] = np.arange(len(used))
-    keys = own * np.uint32(len(used)) + place_of[names]
+    used, place_of = np.unique(named, return_inverse=True)
+    lengths = np.diff(runs, append=len(own))
+    keys = own * np.uint32(len(used)) + np.repeat(place_of.astype(np.uint32), lengths)
     occurs = np.zeros(len(states) * len(used), bool)
     occurs[keys] = True
     shown = np.arange(len(occurs), dtype=np.uint32) // np.uint32(len(used))

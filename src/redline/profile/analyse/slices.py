@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -29,8 +30,8 @@ from redline.profile.analyse.blocked import SilenceSeeker, Wait
 from redline.profile.analyse.decoded import FOREVER, State, Stream
 from redline.profile.analyse.gaps import Gaps, GapSeeker
 from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
-from redline.profile.analyse.timeline import Follower, Timeline, assemble, end_of
-from redline.profile.reader import PIECE_ROWS, Process, ShardClock
+from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble, end_of
+from redline.profile.reader import PIECE_ROWS, Process
 
 SLICE_ROWS = 1 << 18  # of all processes together: some 150 bytes each while they are analysed
 
@@ -68,18 +69,26 @@ class Step:
     until_ns: int
 
 
-def outline(processes: list[Process], slice_rows: int = SLICE_ROWS) -> list[Outline]:
+def outline(
+    processes: list[Process],
+    slice_rows: int = SLICE_ROWS,
+    beside: Callable[[int, Slice], None] | None = None,
+) -> list[Outline]:
     """Look through the shards of all processes of a session.
 
     Args:
         processes: of the session.
         slice_rows: of all processes together, in a slice.
+        beside: takes the place of a process and what its events say, one slice after the other,
+            with waits and gaps as they were recorded.
     """
-    found = [_begins(process) for process in processes]
-    edges = _edges(processes, found, slice_rows)
-    return [
-        _outline(process, begins, edges) for process, begins in zip(processes, found, strict=True)
-    ]
+    begins = [_begins(process) for process in processes]
+    edges = _edges(processes, begins, slice_rows)
+    found: list[Outline] = []
+    for place, (process, own) in enumerate(zip(processes, begins, strict=True)):
+        take = partial(beside, place) if beside is not None else None
+        found.append(_outline(process, own, edges, take))
+    return found
 
 
 def slices_of(outlines: list[Outline]) -> Iterator[Step]:
@@ -156,10 +165,7 @@ def _begins(process: Process) -> list[NDArray[np.int64]]:
     """Per shard when each of its pieces begins, ns since the process's base."""
     found: list[NDArray[np.int64]] = []
     for source in process.sources:
-        clock, begins = ShardClock(), list[int]()
-        for rows in source.pieces():
-            clock.follow(rows)
-            begins.append(clock.first_ns)
+        begins = [first_ns for first_ns, _ in source.timed_pieces(PIECE_ROWS)]
         if source.problem is not None:
             process.note(f"{source.path.name}: {source.problem}")
         found.append(np.array(begins, np.int64))
@@ -176,7 +182,10 @@ def _edges(
 
 
 def _outline(
-    process: Process, begins: list[NDArray[np.int64]], edges_ns: NDArray[np.int64]
+    process: Process,
+    begins: list[NDArray[np.int64]],
+    edges_ns: NDArray[np.int64],
+    beside: Callable[[Slice], None] | None,
 ) -> Outline:
     ticks = timelines.read_ticks(process)
     settlers = Settlers(ticks)
@@ -195,6 +204,8 @@ def _outline(
         settlers.add(part.threads, begin, until)
         if not ticks:
             silences.add(part.threads)
+        if beside is not None:
+            beside(part)
     blind = (
         np.concatenate([times for times, _ in switches]),
         np.concatenate([states for _, states in switches]),

@@ -125,10 +125,9 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
 
 def _entries(timeline: Timeline, thread: Decoded, is_begin: NDArray[np.bool_]) -> dict[int, int]:
     """{operation: how often it began while the boundary was observed}."""
-    codes = thread.rows[1]
-    rows = np.flatnonzero(is_begin[codes])
+    rows = thread.turns_of(is_begin)
     rows = rows[~_is_on(timeline.blind, thread.times_of(rows))]
-    counts = np.bincount(codes[rows] >> 1, minlength=1).tolist()
+    counts = np.bincount(thread.rows[1][rows] >> 1, minlength=1).tolist()
     return {number: count for number, count in enumerate(counts) if count}
 
 
@@ -136,9 +135,9 @@ def _is_on(stream: Stream, times: NDArray[np.int64]) -> NDArray[np.bool_]:
     return states_at(stream, times) == 1
 
 
-def times_of_begins(timeline: Timeline, is_begin: NDArray[np.bool_]) -> NDArray[np.int64]:
+def times_of_begins(threads: list[Decoded], is_begin: NDArray[np.bool_]) -> NDArray[np.int64]:
     """[N] when these codes came, in order, ns since the process's base; see `begins_of`."""
     found = [np.empty(0, np.int64)]
-    for thread in timeline.threads:
-        found.append(thread.times_of(np.flatnonzero(is_begin[thread.rows[1]])))
+    for thread in threads:
+        found.append(thread.times_of(thread.turns_of(is_begin)))
     return np.sort(np.concatenate(found))

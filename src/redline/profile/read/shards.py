@@ -69,12 +69,16 @@ class Source:
         Args:
             piece_rows: in each, about.
         """
+        return (rows for _, rows in self.timed_pieces(piece_rows))
+
+    def timed_pieces(self, piece_rows: int) -> Iterator[tuple[int, Rows]]:
+        """As `pieces`, each with the time of its first row, ns since the process's base."""
         clock, rows = ShardClock(), 0
         for deltas, codes in _regrouped(self.batches(), piece_rows):
             good = clock.follow((deltas, codes))
             rows += good
             if good:
-                yield deltas[:good], codes[:good]
+                yield clock.first_ns, (deltas[:good], codes[:good])
             if good < len(codes):
                 self.problem = f"damaged after {rows} rows, the rest is lost (time runs backwards)"
                 return

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from redline.profile import layout
 from redline.profile.analyse.cells import (
     BlindShares,
+    Cells,
     CellSums,
     Key,
     Mark,
@@ -68,7 +69,6 @@ class CellBins:
             lambda: defaultdict(self._zeros)
         )
         self._shares = BlindShares()
-        self._cells = CellSums()
 
     def _zeros(self) -> NDArray[np.int64]:
         return np.zeros(len(self._edges_ns) - 1, np.int64)
@@ -90,7 +90,6 @@ class CellBins:
             else:
                 self._seen[key][at] += ns
                 self._shares.add(stretch, mark, key, ns)
-        self._cells.add(timeline, gpu_busy, gpu_api)
 
     def result(self) -> dict[Key, NDArray[np.int64]]:
         """After the last slice."""
@@ -110,9 +109,19 @@ class CellBins:
                     seen[unattributed(key)] += row
         # The cells were split in smaller parts, rounded each: the few ns that differ go to one bin.
         at = int(unseen_ns.argmax())
-        for key, ns in self._cells.result().time_ns.items():
+        for key, ns in self._whole().time_ns.items():
             seen[key][at] += ns - int(seen[key].sum())
         return dict(sorted(seen.items()))
+
+    def _whole(self) -> Cells:
+        """The cells of all bins together, as `CellSums` splits them."""
+        sums = CellSums()
+        sums.seen_ns.update({key: int(row.sum()) for key, row in self._seen.items()})
+        for (stretch, mark), keys in self._blind.items():
+            for key, row in keys.items():
+                sums.blind_ns[stretch, mark, key] += int(row.sum())
+        sums.shares = self._shares
+        return sums.result()
 
 
 def spread(rows: list[int], columns: list[int]) -> list[list[int]]:
