@@ -21,7 +21,7 @@ from benchmarks.machine import describe
 
 RESULTS = Path(__file__).parents[1] / "results" / "profiler" / "hour"
 COMMANDS = {
-    "report": ["report", "{session}", "--format", "json"],
+    "report": ["report", "{session}"],
     "report --html": ["report", "{session}", "--html", "{out}/page.html"],
     "advise": ["advise", "{session}"],
 }

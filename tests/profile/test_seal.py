@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from redline.errors import SessionError
+from redline.profile import seal as profile_seal
 from redline.profile.analyse.summary import summarize
 from redline.profile.reader import open_session
 from redline.profile.record.files import create_session
@@ -160,7 +161,10 @@ def test_entries_that_make_no_sense_are_named(entry: Any, session: Path) -> None
     assert all("is not sealed" in each for each in rest)  # the files that are there
 
 
-def test_the_report_names_it(session: Path) -> None:
+@pytest.mark.parametrize("large", [0, 2**26])
+def test_the_report_names_it(session: Path, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a thread of its own looks, as large sessions have it."""
+    monkeypatch.setattr(profile_seal, "_LARGE", large)
     path = session / "samples.jsonl"
     path.write_text(path.read_text().replace("1", "2", 1))
     assert any("samples.jsonl" in each for each in summarize(open_session(session)).problems)

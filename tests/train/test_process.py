@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from redline import kept_memory
 from redline.algos.ppo import PPOConfig
-from redline.train import process
-from redline.train.process import keep_freed_memory
+from redline.kept_memory import keep_freed_memory
 from redline.train.settings import RunConfig, RunSettings
 
 CHOICES_OF_THE_USER = (
@@ -157,7 +157,7 @@ def test_profiled_programs_are_left_as_they_are(tmp_path: Path) -> None:
 FAULTS = """
 import resource, sys
 import numpy as np
-from redline.train.process import keep_freed_memory
+from redline.kept_memory import keep_freed_memory
 
 kept = sys.argv[1] == "keep" and keep_freed_memory()
 
@@ -218,7 +218,7 @@ def test_a_threshold_that_is_refused_changes_nothing(monkeypatch: pytest.MonkeyP
 
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(process, "_c_library", Refusing)
+    monkeypatch.setattr(kept_memory, "_c_library", Refusing)
     assert not keep_freed_memory()
     assert asked == [-3]
 

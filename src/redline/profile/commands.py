@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redline.errors import ConfigError, ProfileError, RedlineError, UnknownNameError
+from redline.kept_memory import keep_freed_memory
 from redline.plain_text import printable
 from redline.profile.arguments import add_options, options_of
 
@@ -106,6 +107,7 @@ def report_main(argv: Sequence[str]) -> int:
         raise ConfigError("--bias is drawn by --figures. Give --figures DIR as well")
     if arguments.figure_format and not arguments.figures:
         raise ConfigError("--figure-format is that of --figures. Give --figures DIR as well")
+    keep_freed_memory()  # the next slice of the session is as large as the last
     from redline.profile.advise.reading import read_session
     from redline.profile.reader import open_session
 
@@ -324,6 +326,7 @@ def diff_main(argv: Sequence[str]) -> int:
     parser.add_argument("before", metavar="DIR_A", help="session directory")
     parser.add_argument("after", metavar="DIR_B", help="session directory to compare with it")
     arguments = parser.parse_args(list(argv))
+    keep_freed_memory()
     from redline.profile.advise.per_step import inferred_operations, read_per_step
     from redline.profile.analyse.summary import summarize
     from redline.profile.reader import open_session
@@ -374,6 +377,7 @@ def advise_main(argv: Sequence[str]) -> int:
                 f"--{option} is of --check, which runs two commands. Leave it out, or give --check "
                 '"COMMAND A" "COMMAND B" instead of a session'
             )
+    keep_freed_memory()
     from redline.profile.advise.iteration import read_iteration
     from redline.profile.advise.rates import measure_rates
     from redline.profile.advise.remedies import advise

@@ -43,7 +43,7 @@ from redline.profile.read.shards import (
     read_rows,
     read_shard,
 )
-from redline.profile.seal import broken_seals
+from redline.profile.seal import SealCheck
 
 SHARD_FILE = re.compile(r"thread-\d+\.arrow")
 PID_STEP = 1 << 22  # more than the largest process id that Linux gives
@@ -191,8 +191,18 @@ class Session:
     directory: Path
     manifest: dict[str, Any]
     processes: list[Process]
-    problems: list[str] = field(default_factory=list)  # of no process that can be named
-    seal_problems: list[str] = field(default_factory=list)  # of these, what was changed since
+    own_problems: list[str] = field(default_factory=list)  # of no process that can be named
+    seal: SealCheck | None = None
+
+    @property
+    def seal_problems(self) -> list[str]:
+        """What was changed since the recording ended."""
+        return [] if self.seal is None else self.seal.problems()
+
+    @property
+    def problems(self) -> list[str]:
+        """All that is wrong and of no process that can be named."""
+        return self.own_problems + self.seal_problems
 
     @property
     def mode(self) -> str:
@@ -297,5 +307,4 @@ def open_session(directory: str | Path) -> Session:
     _tell_apart(processes)
     problems = [f"{name}: nothing says what it is" for name, p in found.items() if p is None]
     problems += [f"{printable(name)}: a link, which is not followed" for name in links]
-    changed = broken_seals(path, manifest)
-    return Session(path, manifest, processes, problems + changed, changed)
+    return Session(path, manifest, processes, problems, SealCheck(path, manifest))

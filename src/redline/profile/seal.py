@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import stat
+import threading
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +32,7 @@ _PROCESSES = "processes"
 _READ_BESIDE = (Path(layout.MACHINE_SAMPLES),)
 _LARGEST = 2**35  # bytes of a file that are read for its hash
 _PIECE = 2**20  # bytes read at once
+_LARGE = 2**26  # bytes of a session that are read beside whatever else is done
 _PATIENCE_S = 10.0  # a process that ends waits no longer for others that seal their files
 
 
@@ -124,6 +126,35 @@ def broken_seals(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
     sealed = cast("Mapping[str, Any]", files)
     found = (_broken(directory, str(name), entry) for name, entry in sealed.items())
     return [problem for problem in found if problem] + _unknown(directory, sealed)
+
+
+class SealCheck:
+    """What is not as it was sealed, found beside the reading where the session is large.
+
+    Args:
+        directory: of the session.
+        manifest: what session.json holds.
+    """
+
+    def __init__(self, directory: Path, manifest: Mapping[str, Any]) -> None:
+        self._directory, self._manifest = directory, manifest
+        self._problems: list[str] = []
+        files = (directory / _PROCESSES).rglob("*")
+        self._thread: threading.Thread | None = None
+        if sum(_size(path) or 0 for path in files) < _LARGE:
+            self._look()
+        else:
+            self._thread = threading.Thread(target=self._look, name="seal", daemon=True)
+            self._thread.start()
+
+    def _look(self) -> None:
+        self._problems += broken_seals(self._directory, self._manifest)
+
+    def problems(self) -> list[str]:
+        """One sentence for each file; see `broken_seals`."""
+        if self._thread is not None:
+            self._thread.join()
+        return self._problems
 
 
 def _broken(directory: Path, name: str, entry: Any) -> str | None:

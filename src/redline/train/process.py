@@ -7,7 +7,7 @@ lists them with what they gain.
 | measure | function |
 |---|---|
 | OpenMP's idle threads sleep after 0.2 ms | `before_torch_loads` |
-| glibc keeps freed memory | `keep_freed_memory` |
+| glibc keeps freed memory | `kept_memory.keep_freed_memory` |
 | numpy's matrix library works with one thread | `give_numpy_one_thread` |
 
 How many threads torch gets is no measure of this kind but a setting; see `threads.py`.
@@ -15,25 +15,17 @@ How many threads torch gets is no measure of this kind but a setting; see `threa
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
+from redline.kept_memory import keep_freed_memory
 from redline.plain_files import read_json
 from redline.train.settings import RunSettings
 
 _SPIN_COUNT = "GOMP_SPINCOUNT"
 _SPINS = "10000"  # 0.2 ms on an AMD EPYC: longer than most gaps between two operations of an update
 _NUMPY_THREADS = "OPENBLAS_NUM_THREADS"
-
-# Constants of mallopt(3).
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_NEVER = -1
-# The largest threshold that glibc reaches by itself, and that its older releases accept. Larger
-# blocks, such as those of a replay, are mapped one by one in any case.
-_LARGEST_MMAP_THRESHOLD = 32 * 2**20
 
 
 def before_torch_loads(resume: Path | str | None = None) -> bool:
@@ -77,44 +69,6 @@ def tune_process(settings: RunSettings) -> None:
     if settings.tune_process:
         keep_freed_memory()
         give_numpy_one_thread()
-
-
-def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees, for what it allocates next.
-
-    glibc returns large blocks to the system and maps new ones for the next update, whose pages
-    are then zeroed again at first use. Minibatches and activations of images are such blocks. In
-    exchange the process holds its peak memory until it ends, and some more where blocks of
-    different sizes leave gaps.
-
-    Returns:
-        Whether it does so now. False, and nothing is changed, with another C library than glibc,
-        or if the environment holds settings of the user's (`MALLOC_TRIM_THRESHOLD_`,
-        `MALLOC_MMAP_THRESHOLD_`, `glibc.malloc...` in `GLIBC_TUNABLES`).
-    """
-    chosen = any(n in os.environ for n in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"))
-    if chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or not _is_glibc():
-        return False
-    library = _c_library()
-    # In this order: setting either threshold ends glibc's own adaptation of the other, so a
-    # refused first one must leave the second alone.
-    return bool(
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
-        and library.mallopt(_TRIM_THRESHOLD, _NEVER)
-    )
-
-
-@cache
-def _c_library() -> ctypes.CDLL:
-    # Kept: each one made is a cycle of Python objects.
-    return ctypes.CDLL(None)
-
-
-def _is_glibc() -> bool:
-    try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, ValueError, OSError):  # this system does not know the question
-        return False
 
 
 def give_numpy_one_thread() -> bool:

@@ -68,6 +68,14 @@ def test_one_reading_equals_one_for_each_part(
     assert shown == json.loads(json.dumps(data))
 
 
+def test_a_learner_that_its_entries_did_not_tell_is_walked_through_alone(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = json.dumps(asdict(read_iteration(session)))
+    monkeypatch.setattr(iteration, "learners", lambda entries: [])
+    assert json.dumps(asdict(read_iteration(session))) == known
+
+
 def test_env_steps_without_time_are_no_iteration(
     session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,7 +280,7 @@ def test_redline_has_the_options_that_are_advised() -> None:
 
 @pytest.mark.parametrize("cpus", ["x", -2, 1.5, [4]])
 def test_a_number_of_cores_that_is_none_is_refused(cpus: Any) -> None:
-    session = Session(Path("there"), {"mode": "full", "cpus": cpus}, [], [], [])
+    session = Session(Path("there"), {"mode": "full", "cpus": cpus}, [])
     with pytest.raises(SessionError, match=r"session\.json says cpus="):
         _cpus_of(session)
-    assert _cpus_of(Session(Path("there"), {"mode": "full"}, [], [], [])) == 1
+    assert _cpus_of(Session(Path("there"), {"mode": "full"}, [])) == 1

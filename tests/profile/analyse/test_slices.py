@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,21 @@ def test_slices_are_as_small_as_asked_for() -> None:
     assert [end for _, end in edges[:-1]] == [begin for begin, _ in edges[1:]]
     assert max(len(t.threads[0].rows[1]) for s in steps for t in s.timelines) <= 3 << 15
     assert sum(len(t.threads[0].rows[1]) for s in steps for t in s.timelines) == 100_001
+
+
+def test_what_is_made_ahead_comes_in_order_and_ends_with_its_error() -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(1, 4)
+        raise ValueError("no more")
+
+    seen: list[int] = []
+    with pytest.raises(ValueError, match="no more"):
+        seen.extend(slices._made_ahead(numbers()))
+    assert seen == [1, 2, 3]
+    begun = slices._made_ahead(numbers())
+    assert next(begun) == 1
+    begun.close()  # ends its thread
+    assert not [each for each in threading.enumerate() if each.name.startswith("slices")]
 
 
 def test_pieces_begin_with_timed_rows_and_lose_none() -> None:

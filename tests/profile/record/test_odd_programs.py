@@ -365,6 +365,7 @@ for _ in range(200):
     calls = {r.function: r for r in summary.functions if ".ALEInterface." in r.function}
     of_ale = {name.rpartition(".")[2]: row.calls for name, row in calls.items()}
     assert of_ale == {"act": 200, "reset_game": 1}
-    inside = seconds(summary, operation="simulation", level="simulator")
+    # Both are wall time: on a busy machine, what the calls had no core for is a level apart.
+    inside = sum(seconds(summary, operation="simulation", level=x) for x in ("simulator", "ready"))
     # A reset takes a third of the acts' time, and any other share where it is interrupted.
     assert inside == pytest.approx(sum(row.total_s for row in calls.values()), rel=0.5)

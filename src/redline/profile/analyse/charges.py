@@ -34,10 +34,11 @@ class ChargeSums:
             phases = _states_at(timeline.phase, times)
             leads = _states_at(timeline.lead, times)
             keys = (own << 40) | (leads << 16) | phases
-            every, which = np.unique(keys, return_inverse=True)
-            totals = np.zeros(len(every), np.int64)
-            np.add.at(totals, which, values)
-            found: list[int] = every.tolist()
+            order = np.argsort(keys, kind="stable")
+            keys = keys[order]
+            begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+            found: list[int] = keys[begins].tolist()
+            totals = np.add.reduceat(values[order], begins) if len(begins) else begins
             for key, total in zip(found, totals.tolist(), strict=True):
                 state = thread.states[key >> 40]
                 lead = timeline.states[key >> 16 & 0xFFFFFF]
