@@ -7,6 +7,7 @@ there are none, into equal stretches), so that each stretch is whole iterations.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,19 +48,22 @@ class Entries:
     def __init__(self, processes: list[Process]) -> None:
         self._names = list(dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES)))
         self._begins = [[begins_of(process, name) for name in self._names] for process in processes]
-        self._found: list[list[list[NDArray[np.int64]]]] = [
-            [[np.empty(0, np.int64)] for _ in self._names] for _ in processes
-        ]
+        # An hour has ten million env steps: these grow in place, and are not copied in the end.
+        self._found = [[array("q") for _ in self._names] for _ in processes]
 
     def add(self, place: int, part: Slice) -> None:
         """The next slice of the process at this place."""
         for begins, times in zip(self._begins[place], self._found[place], strict=True):
-            times.append(times_of_begins(part.threads, begins))
+            times.frombytes(times_of_begins(part.threads, begins).tobytes())
 
     def found(self) -> list[dict[str, NDArray[np.int64]]]:
         """Per process and operation the times, in order, ns since the process's base."""
         return [
-            dict(zip(self._names, map(np.concatenate, each), strict=True)) for each in self._found
+            {
+                name: np.frombuffer(times, np.int64)
+                for name, times in zip(self._names, each, strict=True)
+            }
+            for each in self._found
         ]
 
 
@@ -178,7 +182,7 @@ def once_compiled(
 def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """[N + 1] edges of stretches, from the first update on, or the first step, to the last step."""
     begin, end = int(steps[0]), int(steps[-1]) + 1
-    if len(learned) and int(learned.min()) < end and len(steps[steps > learned.min()]) > STRETCHES:
+    if len(learned) and int(learned.min()) < end and (steps > learned.min()).sum() > STRETCHES:
         begin = int(learned.min())
     # Whole iterations: where learning comes in bursts, it begins and ends with a burst.
     bursts = np.sort(learned[(learned >= begin) & (learned < end)])

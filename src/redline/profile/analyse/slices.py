@@ -33,7 +33,7 @@ from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
 from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble, end_of
 from redline.profile.reader import PIECE_ROWS, Process
 
-SLICE_ROWS = 1 << 19  # of all processes together: some 150 bytes each while they are analysed
+SLICE_ROWS = 3 << 17  # of all processes together: some 150 bytes each while they are analysed
 
 T = TypeVar("T")
 
