@@ -110,15 +110,22 @@ def _made_ahead(items: Iterator[T]) -> Iterator[T]:
 
 def _steps(outlines: list[Outline]) -> Iterator[Step]:
     walks = [_walk(each) for each in outlines]
-    ahead = [next(walk, None) for walk in walks]
-    while any(timeline is not None for timeline in ahead):
-        until_ns = min(_until(each) for each in ahead if each is not None)
-        due = [i for i, each in enumerate(ahead) if each is not None and _begins_by(each, until_ns)]
-        told = [each for i in due if (each := ahead[i]) is not None]
+    # When slices begin is known before they are read: none is held for longer than needed.
+    edges = [_edges_of(each) for each in outlines]
+    place = [0] * len(outlines)
+    while ahead := [i for i, own in enumerate(edges) if place[i] + 1 < len(own)]:
+        until_ns = min(edges[i][place[i] + 1] for i in ahead)
+        due = [i for i in ahead if edges[i][place[i]] < until_ns]
+        told = [next(walks[i]) for i in due]
         for i in due:
-            ahead[i] = next(walks[i], None)
-        left = [_start(each) for each in ahead if each is not None]
+            place[i] += 1
+        left = [edges[i][place[i]] for i in ahead if place[i] + 1 < len(edges[i])]
         yield Step(due, told, min([FOREVER, *left]))
+
+
+def _edges_of(found: Outline) -> list[int]:
+    """When the slices of a process begin, CLOCK_MONOTONIC, and FOREVER."""
+    return [ns if ns == FOREVER else ns + found.process.base_ns for ns in found.edges_ns]
 
 
 def follow(outlines: list[Outline], *each: Callable[[int, Timeline], None]) -> None:
@@ -132,20 +139,6 @@ def follow(outlines: list[Outline], *each: Callable[[int, Timeline], None]) -> N
         for place, timeline in zip(step.places, step.timelines, strict=True):
             for take in each:
                 take(place, timeline)
-
-
-def _start(timeline: Timeline) -> int:
-    return timeline.begin_ns + timeline.process.base_ns
-
-
-def _until(timeline: Timeline) -> int:
-    if timeline.until_ns == FOREVER:
-        return FOREVER
-    return timeline.until_ns + timeline.process.base_ns
-
-
-def _begins_by(timeline: Timeline, until_ns: int) -> bool:
-    return _start(timeline) < until_ns
 
 
 def _walk(found: Outline) -> Iterator[Timeline]:
