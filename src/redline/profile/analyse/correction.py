@@ -28,6 +28,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,9 @@ T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20
 # Importing is unlike what a program does later, and no block holds it. Its cost is a share of the
 # usual one, see `Prior.imports`.
 IMPORTS = "imports"
-UNUSUAL_IMPORTS = 0.17
+UNUSUAL_IMPORTS = 0.2
+# What a call of a builtin function took on the machine of the terms below; see `record.pace`.
+USUAL_CALL_NS = 50.0
 
 __all__ = [
     "Estimate",
@@ -88,16 +91,34 @@ class Prior:
     imports: float = 1.0
 
 
-def prior_of(pythons: Iterable[str]) -> Prior:
+def prior_of(pythons: Iterable[str], call_ns: Iterable[Any] = ()) -> Prior:
     """For the earliest of some Python versions, as `python -m benchmarks.truth` found them.
 
     A damaged session may hold any text as a version. It counts as the earliest, whose terms are
     the widest.
+
+    Args:
+        pythons: versions.
+        call_ns: what a call of a builtin function took each process, see `record.pace`. A callback
+            is faster where that is; what is no such time is left out.
     """
+    prior = _usual_prior(pythons)
+    known = [float(ns) for ns in call_ns if type(ns) in (int, float) and 1.0 <= ns <= 1000.0]
+    if not known:
+        return prior
+    pace = float(np.median(known)) / USUAL_CALL_NS
+    return replace(
+        prior,
+        callback_ns=pace * prior.callback_ns,
+        callback_error_ns=pace * prior.callback_error_ns,
+    )
+
+
+def _usual_prior(pythons: Iterable[str]) -> Prior:
     found = (re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", python) for python in pythons)
     versions = [10_000 * int(each[1]) + int(each[2]) if each else 0 for each in found]
     if min(versions, default=0) < 30_012:
-        return Prior(80.0, 50.0, 0.25, 0.1, imports=0.9)
+        return Prior(80.0, 50.0, 0.25, 0.1, imports=0.72)
     if min(versions) < 30_013:
         return Prior(70.0, 50.0, 0.03, 0.03, 0.014, 0.025)
     return Prior(70.0, 50.0, 0.03, 0.03)

@@ -397,7 +397,8 @@ def _overhead(session: Session, sums: list[_ProcessSums]) -> tuple[list[Estimate
             before = whole[marked]
             whole[marked] = before[0] + callbacks, before[1] + python_ns.get(operation, 0)
     versions = [_python_of(process) for process in session.processes]
-    estimate, cost = estimate_probe_cost(cycles, dict(whole), busy_ns, prior_of(versions))
+    prior = prior_of(versions, [process.start.get("call_ns") for process in session.processes])
+    estimate, cost = estimate_probe_cost(cycles, dict(whole), busy_ns, prior)
     pairs = zip(charged, interpreted, strict=True)
     return [estimate], [_costs(charge, python_ns, cost) for charge, python_ns in pairs]
 

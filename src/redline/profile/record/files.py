@@ -17,6 +17,7 @@ from typing import IO, Any, TypeGuard, cast
 
 from redline.errors import SessionError
 from redline.profile import layout
+from redline.profile.record.pace import call_ns
 from redline.profile.seal import UNSEALED, seal, seal_process
 from redline.usable_cores import usable_cpus
 
@@ -153,6 +154,7 @@ class ProcessFiles:
             python=platform.python_version(),
             mode=mode,
             cpu_s=time.process_time(),  # before it was recorded
+            **({"call_ns": call_ns()} if mode == "full" else {}),
         )
 
     def note(self, event: str, **values: Any) -> None:
