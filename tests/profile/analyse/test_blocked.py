@@ -116,7 +116,7 @@ def work(name, seconds):
 from redline.profile import _native
 while _native.get_active() != 1:
     work("simulation", 0.001)
-thread = threading.Thread(target=work, args=("learning", 1.0))
+thread = threading.Thread(target=work, args=("learning", 2.0))
 thread.start()
 thread.join()
 """
@@ -129,8 +129,8 @@ def test_a_block_that_begins_before_a_long_wait_is_ended_by_another_thread(profi
     for cell in summary.cells:
         times[cell.operation] += cell.raw_s
     # The block lasts 0.25 s, and on a busy machine until the other thread has a core again. Without
-    # that thread it would last all of this second.
-    assert times["learning"] == pytest.approx(1.0, abs=0.5)
+    # that thread it would last all of these 2 s, and none of them would be seen.
+    assert 0.5 < times["learning"] < 2.5
 
 
 def test_a_block_in_which_the_program_ends_its_days_waiting(profiled: Any) -> None:
