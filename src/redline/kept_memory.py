@@ -20,8 +20,8 @@ def keep_freed_memory() -> bool:
     """Let this process keep the memory that it frees, for what it allocates next.
 
     glibc returns large blocks to the system and maps new ones for the next update, whose pages
-    are then zeroed again at first use. Minibatches and activations of images are such blocks. In
-    exchange the process holds its peak memory until it ends, and some more where blocks of
+    are then zeroed again at first use. Minibatches and activations of images are such blocks, and
+    the slices of a profile session that is read. In exchange the process holds its peak memory until it ends, and some more where blocks of
     different sizes leave gaps.
 
     Returns:

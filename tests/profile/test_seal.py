@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,30 @@ def test_the_report_names_it(session: Path, large: int, monkeypatch: pytest.Monk
     path = session / "samples.jsonl"
     path.write_text(path.read_text().replace("1", "2", 1))
     assert any("samples.jsonl" in each for each in summarize(open_session(session)).problems)
+
+
+def test_what_a_thread_cannot_see_is_looked_at_when_asked(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session can be sent to another process, and read in a forked child; errors are not lost."""
+    monkeypatch.setattr(profile_seal, "_LARGE", 0)
+    (session / "samples.jsonl").write_text("changed")
+    opened = open_session(session)
+    opened.look_at_seal()
+    (said,) = pickle.loads(pickle.dumps(opened)).seal_problems
+    assert "samples.jsonl" in said
+    assert opened.seal is not None
+    monkeypatch.setattr(opened.seal, "_pid", -1)  # as in a child, which has no such thread
+    assert opened.seal_problems == [said]
+
+    def fail(*_: Any) -> list[str]:
+        raise OSError("it is gone")
+
+    other = open_session(session)
+    monkeypatch.setattr(profile_seal, "broken_seals", fail)
+    other.look_at_seal()
+    with pytest.raises(OSError, match="it is gone"):
+        other.problems  # noqa: B018
 
 
 def test_a_recording_seals_when_it_ends(tmp_path: Path) -> None:

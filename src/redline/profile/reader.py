@@ -194,6 +194,11 @@ class Session:
     own_problems: list[str] = field(default_factory=list)  # of no process that can be named
     seal: SealCheck | None = None
 
+    def look_at_seal(self) -> None:
+        """Let a thread look whether anything was changed, if there is much to read for it."""
+        if self.seal is not None:
+            self.seal.begin()
+
     @property
     def seal_problems(self) -> list[str]:
         """What was changed since the recording ended."""

@@ -15,8 +15,8 @@ import hashlib
 import json
 import os
 import stat
-import threading
 from collections.abc import Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,7 +129,7 @@ def broken_seals(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 class SealCheck:
-    """What is not as it was sealed, found beside the reading where the session is large.
+    """What is not as it was sealed, found once it is asked for, or before by a thread of its own.
 
     Args:
         directory: of the session.
@@ -138,23 +138,36 @@ class SealCheck:
 
     def __init__(self, directory: Path, manifest: Mapping[str, Any]) -> None:
         self._directory, self._manifest = directory, manifest
-        self._problems: list[str] = []
-        files = (directory / _PROCESSES).rglob("*")
-        self._thread: threading.Thread | None = None
-        if sum(_size(path) or 0 for path in files) < _LARGE:
-            self._look()
-        else:
-            self._thread = threading.Thread(target=self._look, name="seal", daemon=True)
-            self._thread.start()
+        self._found: list[str] | None = None
+        self._coming: Future[list[str]] | None = None
+        self._pid = os.getpid()
 
-    def _look(self) -> None:
-        self._problems += broken_seals(self._directory, self._manifest)
+    def begin(self) -> None:
+        """Look beside whatever else is done, where the session is large."""
+        files = (self._directory / _PROCESSES).rglob("*")
+        if (
+            self._found is None
+            and self._coming is None
+            and sum(_size(path) or 0 for path in files) >= _LARGE
+        ):
+            pool = ThreadPoolExecutor(1, "seal")
+            with contextlib.suppress(RuntimeError):  # no thread can begin: it is done when asked
+                self._coming = pool.submit(broken_seals, self._directory, self._manifest)
+            pool.shutdown(wait=False)
 
     def problems(self) -> list[str]:
         """One sentence for each file; see `broken_seals`."""
-        if self._thread is not None:
-            self._thread.join()
-        return self._problems
+        if self._found is None:
+            # The thread is not there in a child that was forked meanwhile.
+            if self._coming is not None and self._pid == os.getpid():
+                self._found = self._coming.result()
+            else:
+                self._found = broken_seals(self._directory, self._manifest)
+            self._coming = None
+        return list(self._found)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_coming": None}
 
 
 def _broken(directory: Path, name: str, entry: Any) -> str | None:

@@ -76,6 +76,25 @@ def test_a_learner_that_its_entries_did_not_tell_is_walked_through_alone(
     assert json.dumps(asdict(read_iteration(session))) == known
 
 
+def test_a_program_that_learns_and_steps_nothing_has_a_report(profiled: Any) -> None:
+    """Its environment was not recognized, or it has none: advice says so, reports do without."""
+    profiled.run(
+        """
+from redline import profile
+for _ in range(50):
+    with profile.operation("learning"):
+        sum(range(1000))
+"""
+    )
+    reading = read_session(open_session(profiled.session))
+    page, step = render_page(reading)
+    assert step is None
+    assert "learning" in page
+    assert "learning" in render_text(reading.summary, find_iteration(reading))
+    with pytest.raises(ProfileError, match="holds no env step"):
+        read_iteration(profiled.session)
+
+
 def test_env_steps_without_time_are_no_iteration(
     session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

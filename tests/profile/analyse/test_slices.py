@@ -152,6 +152,16 @@ def test_what_is_made_ahead_comes_in_order_and_ends_with_its_error() -> None:
     assert not [each for each in threading.enumerate() if each.name.startswith("slices")]
 
 
+def test_without_a_thread_the_same_is_made_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the interpreter's end, or at a limit of the system, none can begin."""
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(slices.ThreadPoolExecutor, "submit", refuse)
+    assert list(slices._made_ahead(iter([1, 2, 3]))) == [1, 2, 3]
+
+
 def test_pieces_begin_with_timed_rows_and_lose_none() -> None:
     shard = shard_of(0, [(1, layout.CODE_PROBE_ON, 7)] * 50)
     pieces = list(Source(shard).pieces(4))

@@ -48,6 +48,7 @@ def read_session(session: Session, sampled: Session | None = None) -> Reading:
         ProfileError: if the C extension was not built.
         ConfigError: if `sampled` has nothing to do with it.
     """
+    session.look_at_seal()
     entries = Entries(session.processes)
     outlines = outline(session.processes, beside=entries.add)
     reader = IterationReader(session, outlines, entries.found())

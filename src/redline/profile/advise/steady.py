@@ -22,6 +22,8 @@ from redline.profile.reader import Process, Session
 
 STRETCHES = 20  # at most, or exactly where learning comes in no bursts
 MIN_BURSTS = 4
+MOST_ENVS = 1 << 30  # that a program says it steps at once; more is damage
+SAMPLE = 1 << 20  # pauses, of which the usual one is found
 LEARNING = ("backpropagation", "learning")
 SIMULATION, COMPILE = "simulation", "compile"
 
@@ -106,11 +108,7 @@ def find_learner(
     """
     steps = [each[SIMULATION] for each in entries]
     if not any(map(len, steps)):
-        raise ProfileError(
-            f"{session.directory} holds no env step, as no environment was recognized, and advice "
-            'is per env step. Write `with profile.operation("simulation"):` around each step of '
-            "yours and record again"
-        )
+        raise _no_step(session)
 
     def rank(i: int) -> tuple[float, int]:
         pid = session.processes[i].pid
@@ -118,6 +116,14 @@ def find_learner(
         return sum(c.corrected_s for c in cells), len(steps[i])
 
     return max(range(len(steps)), key=rank)
+
+
+def _no_step(session: Session) -> ProfileError:
+    return ProfileError(
+        f"{session.directory} holds no env step, as no environment was recognized, and advice is "
+        'per env step. Write `with profile.operation("simulation"):` around each step of yours and '
+        "record again"
+    )
 
 
 def find_steady(
@@ -131,7 +137,7 @@ def find_steady(
         entries: per process, see `Entries`.
 
     Raises:
-        ProfileError: if too few env steps were recorded.
+        ProfileError: if no env step was recorded that it makes or learns from, or too few.
     """
     steps = [each[SIMULATION] for each in entries]
     process = session.processes[place]
@@ -143,11 +149,13 @@ def find_steady(
         default=1,
     )
     by_mark = num_envs
+    if len(own) == 0 and not workers:
+        raise _no_step(session)
     if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
         told = [(steps[i], session.processes[i].base_ns - process.base_ns) for i in workers]
         own = np.sort(np.concatenate([times + later_ns for times, later_ns in told]))
         by_mark, num_envs = each, each * len(workers)
-    learned = np.concatenate([entries[place][name] for name in LEARNING])
+    learned = _in_order([entries[place][name] for name in LEARNING])
     edges = _steady(once_compiled(learned, entries[place][COMPILE], own), own)
     counts = np.histogram(own, edges)[0] * by_mark
     if counts.sum() < STRETCHES:
@@ -160,9 +168,19 @@ def find_steady(
 def _num_envs(process: Process, *, steps_itself: bool, workers: int) -> int:
     """Envs stepped at once: as the program's vector env said, else one, or one for each worker."""
     said = process.metadata.get("num_envs")
-    if type(said) is int and said > 0:
+    if type(said) is int and 0 < said < MOST_ENVS:
         return said
     return max(workers, 1) if steps_itself else 1
+
+
+def _in_order(times: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """One column of several, each in order; of one that is not empty nothing is copied."""
+    some = [each for each in times if len(each)]
+    if len(some) == 1:
+        return some[0]
+    found = np.concatenate([np.empty(0, np.int64), *some])
+    found.sort()
+    return found
 
 
 def once_compiled(
@@ -171,23 +189,34 @@ def once_compiled(
     """When it learned after the compiler was last at work, if half of the env steps come then.
 
     A program that compiles to its end is in no steady state, and is taken as it is.
+
+    Args:
+        learned: [L] ns, in order.
+        compiled: [C] ns.
+        steps: [S] ns, in order.
     """
     if len(compiled) == 0:
         return learned
-    after = learned[learned > compiled.max()]
-    enough = len(after) > 0 and 2 * int((steps > after.min()).sum()) >= len(steps)
+    after = learned[np.searchsorted(learned, compiled.max(), side="right") :]
+    enough = len(after) > 0 and 2 * _after(steps, int(after[0])) >= len(steps)
     return after if enough else learned
+
+
+def _after(times: NDArray[np.int64], time_ns: int) -> int:
+    """How many of some times, in order, come after one."""
+    return len(times) - int(np.searchsorted(times, time_ns, side="right"))
 
 
 def _steady(learned: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """[N + 1] edges of stretches, from the first update on, or the first step, to the last step."""
     begin, end = int(steps[0]), int(steps[-1]) + 1
-    if len(learned) and int(learned.min()) < end and (steps > learned.min()).sum() > STRETCHES:
-        begin = int(learned.min())
+    if len(learned) and learned[0] < end and _after(steps, int(learned[0])) > STRETCHES:
+        begin = int(learned[0])
     # Whole iterations: where learning comes in bursts, it begins and ends with a burst.
-    bursts = np.sort(learned[(learned >= begin) & (learned < end)])
+    bursts = learned[slice(*np.searchsorted(learned, [begin, end]))]
     pause = np.diff(bursts)
-    if len(pause) and pause.max() > 20 * np.median(pause):
+    # An hour has millions of them, and is to be read in little memory.
+    if len(pause) and pause.max() > 20 * np.median(pause[:: -(-len(pause) // SAMPLE)]):
         first = bursts[1:][pause > 0.5 * pause.max()]
         if len(first) > MIN_BURSTS:
             return first[:: -(-len(first) // STRETCHES)]

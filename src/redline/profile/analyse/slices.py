@@ -2,9 +2,9 @@
 
 The shards are read three times, and never held whole:
 
-1. when each piece of them begins, which says where to cut (`_Index`);
+1. when each piece of them begins, which says where to cut;
 2. what must be known before a slice can be told: how the gaps at its end are named, where no
-   event tells of a wait, where calibration blocks lie (`_Outline`);
+   event tells of a wait, where calibration blocks lie (`Outline`);
 3. the slices themselves, those of all processes side by side (`slices_of`).
 
 What is summed over slices equals what the whole says, to the nanosecond. A process's slices end at
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -33,7 +33,8 @@ from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
 from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble, end_of
 from redline.profile.reader import PIECE_ROWS, Process
 
-SLICE_ROWS = 3 << 17  # of all processes together: some 150 bytes each while they are analysed
+SLICE_ROWS = 3 << 17  # of all processes together, each some 150 bytes; two slices are held at once
+MANY = 16  # processes, from which on slices are smaller: each process takes memory of its own
 
 T = TypeVar("T")
 
@@ -83,6 +84,8 @@ def outline(
             with waits and gaps as they were recorded.
     """
     begins = [_begins(process) for process in processes]
+    if len(processes) > MANY:
+        slice_rows //= 3
     edges = _edges(processes, begins, slice_rows)
     found: list[Outline] = []
     for place, (process, own) in enumerate(zip(processes, begins, strict=True)):
@@ -102,10 +105,21 @@ def _made_ahead(items: Iterator[T]) -> Iterator[T]:
     What takes the time lets another thread go on meanwhile: C code, numpy, reading.
     """
     with ThreadPoolExecutor(1, "slices") as thread:
-        coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, items, None)
+
+        def begin() -> Future[T | None] | None:
+            try:
+                return thread.submit(next, items, None)
+            except RuntimeError:  # no thread can begin: at a limit, or at the interpreter's end
+                return None
+
+        coming = begin()
+        while coming is not None:
+            item = coming.result()
+            if item is None:
+                return
+            coming = begin()
             yield item
+        yield from items
 
 
 def _steps(outlines: list[Outline]) -> Iterator[Step]:

@@ -231,6 +231,7 @@ def summarize(
     """
     if not isinstance(session, Session):
         session = open_session(session)
+    session.look_at_seal()
     outlines = outlines or outline(session.processes)
     if stacks is None:
         stacks = [read_stacks(process) for process in session.processes]
