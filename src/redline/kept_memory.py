@@ -21,8 +21,8 @@ def keep_freed_memory() -> bool:
 
     glibc returns large blocks to the system and maps new ones for the next update, whose pages
     are then zeroed again at first use. Minibatches and activations of images are such blocks, and
-    the slices of a profile session that is read. In exchange the process holds its peak memory until it ends, and some more where blocks of
-    different sizes leave gaps.
+    the slices of a profile session that is read. In exchange the process holds its peak memory
+    until it ends, and some more where blocks of different sizes leave gaps.
 
     Returns:
         Whether it does so now. False, and nothing is changed, with another C library than glibc,

@@ -144,12 +144,10 @@ class SealCheck:
 
     def begin(self) -> None:
         """Look beside whatever else is done, where the session is large."""
+        if self._found is not None or self._coming is not None:
+            return
         files = (self._directory / _PROCESSES).rglob("*")
-        if (
-            self._found is None
-            and self._coming is None
-            and sum(_size(path) or 0 for path in files) >= _LARGE
-        ):
+        if sum(_size(path) or 0 for path in files) >= _LARGE:
             pool = ThreadPoolExecutor(1, "seal")
             with contextlib.suppress(RuntimeError):  # no thread can begin: it is done when asked
                 self._coming = pool.submit(broken_seals, self._directory, self._manifest)

@@ -99,8 +99,8 @@ def prior_of(pythons: Iterable[str], call_ns: Iterable[Any] = ()) -> Prior:
 
     Args:
         pythons: versions.
-        call_ns: what a call of a builtin function took in each process, see `record.pace`. A callback
-            is faster where that is; what is no such time is left out.
+        call_ns: what a call of a builtin function took in each process, see `record.pace`. Where
+            that is less, so is what a callback takes; what is no such time is left out.
     """
     prior = _usual_prior(pythons)
     known = [float(ns) for ns in call_ns if type(ns) in (int, float) and 5.0 <= ns <= 300.0]
