@@ -43,7 +43,7 @@ def session(profiled: Any) -> Path:
     return profiled.session
 
 
-@pytest.mark.parametrize("rows", [20, slices.SLICE_ROWS])
+@pytest.mark.parametrize("rows", [20, pytest.param(slices.SLICE_ROWS, id="usual")])
 def test_one_reading_equals_one_for_each_part(
     session: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
