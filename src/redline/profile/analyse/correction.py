@@ -12,10 +12,10 @@ is what the probe added to it (t: time in it, on the run queue aside). That cost
 n_k callbacks of a ns each, and a share g of the interpreted time p_k: Python 3.11 runs bytecode
 slower while a profile function is set, calls or not. d_k is how far this operation's code is from
 the usual. All are estimated at once as a Gaussian: a and g from priors measured once
-(`python -m benchmarks.truth`), d_k around 0, and x_k with the jackknife's error over the cycles. So
-one operation alone is corrected by what its own blocks say, an operation without blocks by the
-others' terms, and each correction has an interval. Where the interval of the whole is wide it is
-reported, and this cost is left in.
+(`python -m benchmarks.truth`), that of a in proportion to the machine's pace, d_k around 0, and x_k
+with the jackknife's error over the cycles. So one operation alone is corrected by what its own
+blocks say, an operation without blocks by the others' terms, and each correction has an interval.
+Where the interval of the whole is wide it is reported, and this cost is left in.
 
 What lasts of having observed code slows the blocks without the probe, too, so no session tells of
 it: see `Prior.lasting`.

@@ -34,7 +34,7 @@ from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble
 from redline.profile.reader import PIECE_ROWS, Process
 
 SLICE_ROWS = 3 << 17  # of all processes together, each some 150 bytes; two slices are held at once
-MANY = 16  # processes, from which on slices are smaller: each process takes memory of its own
+MANY = 16  # processes: of more, slices are smaller, as each process takes memory of its own
 
 T = TypeVar("T")
 
