@@ -454,3 +454,108 @@ def test_metrics_that_are_none_are_named(returned: Any, said: str) -> None:
     learner.update = lambda _: returned
     with pytest.raises(ConfigError, match=f"A2C.update .*{said}"):
         checked(batch("a2c", make("a2c"), 0))
+
+
+class Amplifying(A2C):
+    """Its update makes much of the last digits, in some updates, as PPO's does now and then."""
+
+    amplifies = 1
+
+    def update(self, rollout: Any) -> Any:
+        metrics = super().update(rollout)
+        self.number = getattr(self, "number", 0) + 1
+        if self.number <= self.amplifies:
+            with torch.no_grad():
+                weight = self.policy.value_head.weight
+                weight.add_(0.1 * torch.sin(1e7 * weight.double()).float())
+        return metrics
+
+
+class AlwaysAmplifying(Amplifying):
+    amplifies = 100
+
+
+def rounded_otherwise(learner: Any) -> Any:
+    """The same update, with other last digits."""
+
+    def update(data: Any) -> Any:
+        with torch.no_grad():
+            learner.policy.value_head.weight.mul_(1.0 + 1.5e-7)
+        return learner.update(data)
+
+    return update
+
+
+def checks(learner: Any, engine: Engine, updates: int) -> tuple[CheckedUpdate, list[str], int]:
+    """The check, what it said, and how often the written update ran beside the engine's."""
+    said: list[str] = []
+    checked = CheckedUpdate(learner, engine, said.append)
+    compared = 0
+    for seed in range(updates):
+        data = batch("a2c", learner, seed)
+        left = set(checked._left)
+        checked(data)
+        compared += seed in left
+    return checked, said, compared
+
+
+def test_an_update_that_makes_much_of_rounding_says_nothing_of_the_engine() -> None:
+    """PPO on HalfCheetah lost its kernels after 205,000 env_steps: seed 1, by 61 times."""
+    learner = make("a2c", Amplifying)
+    engine = Engine("other", "", rounded_otherwise(learner), checked_at=(0,))
+    checked, said, compared = checks(learner, engine, 4)
+    assert said == []
+    assert checked.agrees
+    assert compared == 2  # the first said nothing, so the second was looked at
+    assert learner.number == 4
+
+
+def test_the_engines_result_stands_where_rounding_decides() -> None:
+    """To the bit: a run that was killed and goes on compares other updates."""
+    results = []
+    for checked_at in ((0,), ()):
+        learner = make("a2c", Amplifying)
+        engine = Engine("other", "", rounded_otherwise(learner), checked_at=checked_at)
+        checks(learner, engine, 3)
+        results.append(learner.state_dict())
+    assert not differing(*results)
+
+
+def test_a_fault_beside_an_update_that_makes_much_of_rounding_is_found_next() -> None:
+    learner = make("a2c", Amplifying)
+    plant = with_gradient(torch.neg, lambda a2c: a2c.policy.policy_head.bias)
+    faulty = plant(learner)
+    checked, said, _ = checks(learner, Engine("faulty", "", faulty, checked_at=(0,)), 3)
+    assert len(said) == 1
+    assert "policy.policy_head.bias" in said[0]
+    assert checked.agrees is False
+
+
+def test_an_update_that_can_never_be_compared_runs_as_it_is_written() -> None:
+    learner, eager = make("a2c", AlwaysAmplifying), make("a2c", AlwaysAmplifying)
+    engine = Engine("other", "", rounded_otherwise(learner), checked_at=(0,))
+    checked, said, compared = checks(learner, engine, 15)
+    assert compared == 10
+    assert "cannot be compared with the update as it is written" in said[0]
+    assert "in 10 updates rounding alone changed policy.value_head.weight" in said[0]
+    assert "smaller learning rate" in said[0]
+    eager.load_state_dict(learner.state_dict())
+    eager.number = learner.number
+    data = batch("a2c", learner, 99)
+    assert not differing(eager.update(data), checked(data))
+
+
+def test_what_is_not_put_back_is_no_rounding() -> None:
+    """An update that differs from itself without a shift: the check falls back, as before."""
+
+    numbers = iter(range(1, 100))  # no check puts it back
+
+    class Counting(A2C):
+        def update(self, rollout: Any) -> Any:
+            with torch.no_grad():
+                self.policy.value_head.weight.add_(0.1 * next(numbers))
+            return super().update(rollout)
+
+    learner = make("a2c", Counting)
+    _, said, _ = checks(learner, Engine("same", "", learner.update, checked_at=(0,)), 1)
+    assert "otherwise than the update as it is written" in said[0]

@@ -11,32 +11,27 @@ of every other kind: where the actor or a target network has its turn only once 
 (`INTERVALS`), the first update would show nothing of it. A check that takes more than a second is
 made once.
 
-| compared | the engine's may differ by |
-|---|---|
-| a tensor of the state | 1% of how far the eager update moved it, and 1e-6 of its size (L2 norms) |
-| a metric | 1%, and 1e-5 |
-| numbers and generators of the state, global generators | nothing |
-| whole numbers and words that the algorithm holds beside its state | nothing |
-
-Optimizer memory is part of the state, and that is where most faults show: Adam's first step has
-the size of the learning rate whatever the gradient's, but its moments are the gradient's.
+`engines/differences.py` says what is compared and what is allowed; whole numbers and words that the
+algorithm holds beside its state, and the global generators, must be equal. Where they differ by
+more, and the written update differs from itself by as much as soon as it begins a few units in the
+last place beside (`engines/rounding.py`), nothing was learned about the engine: its result stands,
+and the next update is compared in place of this one.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
 from torch.nn import Module
 
 from redline.algos.algorithm import metrics_of
 from redline.algos.optimizers import Optimizer
+from redline.engines.differences import Difference, compare
 from redline.engines.engine import Engine, Update, inner_of
+from redline.engines.rounding import is_rounding
 from redline.engines.snapshot import (
     Snapshot,
     generator_states,
@@ -47,25 +42,12 @@ from redline.engines.snapshot import (
 from redline.engines.summed import SummedUpdates
 from redline.errors import CaptureError
 
-TOLERANCE = 0.01
-_ROUNDING = 1e-6  # some units in the last place of float32
-_METRIC_ROUNDING = 1e-5
 _LONG_S = 1.0
+_IN_A_ROW = 10  # comparisons that said nothing
 CANNOT_CAPTURE = "cannot capture"
+CANNOT_COMPARE = "cannot be compared"
 INTERVALS = ("actor_update_interval", "policy_delay", "target_update_interval")
 """Settings that give a part of the update its turn once in so many updates."""
-
-
-class Difference(NamedTuple):
-    """Where two updates differ the most.
-
-    Attributes:
-        name: entry of the algorithm's state, or metric.
-        times: by how many times of what is allowed; infinite for what must be equal.
-    """
-
-    name: str
-    times: float
 
 
 class CheckedUpdate:
@@ -79,7 +61,7 @@ class CheckedUpdate:
 
     Attributes:
         engine: runs the update.
-        agrees: None before the first comparison, then whether the two agreed.
+        agrees: None before the first comparison that said anything, then whether the two agreed.
     """
 
     def __init__(self, algorithm: Any, engine: Engine, report: Callable[[str], None]) -> None:
@@ -89,6 +71,8 @@ class CheckedUpdate:
         self._counter = inner_of(algorithm)
         self._turns = _turns(self._counter) if engine.checked_at else {}
         self.agrees: bool | None = None
+        self._due: dict[str, int] = {}  # turns that the update which is compared shows
+        self._undecided = 0
 
     def __call__(self, batch: Any) -> Mapping[str, Any]:
         """Improve the algorithm from one batch."""
@@ -101,10 +85,11 @@ class CheckedUpdate:
         call, self._calls = self._calls, self._calls + 1
         made = getattr(self._counter, "updates", call)
         count = batch if isinstance(batch, int) else 1
-        due = [n for n, every in self._turns.items() if (made + count) // every > made // every]
-        for name in due:
+        turns = self._turns.items()
+        self._due = {n: every for n, every in turns if (made + count) // every > made // every}
+        for name in self._due:
             del self._turns[name]
-        is_new = call in self._left or bool(due)
+        is_new = call in self._left or bool(self._due)
         self._left.discard(call)
         return is_new
 
@@ -131,12 +116,37 @@ class CheckedUpdate:
         if (name := _other_count(algorithm, eager)) is not None:
             worst = Difference(f"the attribute {name}", float("inf"))
         if worst.times <= 1.0:
-            self.agrees = True
+            self.agrees, self._undecided = True, 0
             return metrics
-        by = f"by {worst.times:.3g} times what rounding explains" if worst.times < 1e30 else ""
+        ended = snapshot(algorithm)
         name = parameter_name(algorithm, worst.name)
+        if is_rounding(algorithm, batch, before, eager, eager_metrics, worst):
+            restore(algorithm, ended)
+            return self._undecided_by(name, eager, eager_metrics, metrics)
+        by = f"by {worst.times:.3g} times what rounding explains" if worst.times < 1e30 else ""
         problem = f"changed {name} otherwise than the update as it is written {by}".rstrip()
         return self._fall_back(eager, eager_metrics, problem)
+
+    def _undecided_by(
+        self, name: str, eager: Snapshot, eager_metrics: Mapping[str, Any], metrics: dict[str, Any]
+    ) -> Mapping[str, Any]:
+        """Look at the next update, and the next of its kind, in place of this one.
+
+        The engine's result stands, as it does where a killed run that goes on compares other
+        updates: both end with the same bits.
+        """
+        self._undecided += 1
+        if self._undecided < _IN_A_ROW:
+            self._left.add(self._calls)
+            self._turns |= self._due
+        elif self.agrees is None:
+            return self._fall_back(
+                eager,
+                eager_metrics,
+                f"{CANNOT_COMPARE} with the update as it is written: in {_IN_A_ROW} updates "
+                f"rounding alone changed {name} by more than is allowed",
+            )
+        return metrics
 
     def _fall_back(
         self, eager: Snapshot, metrics: Mapping[str, Any], problem: str
@@ -154,6 +164,8 @@ class CheckedUpdate:
 def _advice(problem: str) -> str:
     if problem.startswith(CANNOT_CAPTURE):
         return "docs/gpu.md says what a captured update may not do."
+    if problem.startswith(CANNOT_COMPARE):
+        return "A smaller learning rate or fewer epochs make the update depend less on it."
     return "Please report this with the run's config.json."
 
 
@@ -176,38 +188,6 @@ def _turns(algorithm: Any) -> dict[str, int]:
     return {name: getattr(config, name) for name in INTERVALS if getattr(config, name, 1) > 1}
 
 
-def compare(
-    before: Mapping[str, Any],
-    eager: Mapping[str, Any],
-    engine: Mapping[str, Any],
-    eager_metrics: Mapping[str, Any],
-    engine_metrics: Mapping[str, Any],
-) -> Difference:
-    """The greatest difference of two updates, in units of what is allowed.
-
-    Args:
-        before: the algorithm's state that both began with.
-        eager: its state after the written update.
-        engine: its state after the engine's.
-        eager_metrics: what the written update returned.
-        engine_metrics: what the engine's returned.
-    """
-    worst = Difference("nothing", 0.0)
-    start, found = dict(_leaves(before)), dict(_leaves(engine))
-    expected = dict(_leaves(eager))
-    if expected.keys() != found.keys():
-        return Difference(min(expected.keys() ^ found.keys()), float("inf"))
-    for name, value in expected.items():
-        worst = max(worst, _state_difference(name, start.get(name), value, found[name]), key=_times)
-    if eager_metrics.keys() != engine_metrics.keys():
-        missing = min(eager_metrics.keys() ^ engine_metrics.keys())
-        return Difference(f"the metric {missing}", float("inf"))
-    for name, value in eager_metrics.items():
-        times = _metric_difference(value, engine_metrics[name])
-        worst = max(worst, Difference(f"the metric {name}", times), key=_times)
-    return worst
-
-
 def parameter_name(algorithm: Any, entry: str) -> str:
     """What to call an entry of the state: optimizers number their parameters, people name them."""
     part, _, rest = entry.partition(".")
@@ -221,51 +201,3 @@ def parameter_name(algorithm: Any, entry: str) -> str:
                     if own is parameter:
                         return f"{name}.{inside} ({what} of its {part})"
     return entry
-
-
-def _times(difference: Difference) -> float:
-    return difference.times
-
-
-def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping):
-        for name, part in tree.items():
-            yield from _leaves(part, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, tree
-
-
-def _state_difference(name: str, before: Any, eager: Any, engine: Any) -> Difference:
-    if isinstance(eager, np.ndarray):
-        before, eager, engine = (torch.as_tensor(each) for each in (before, eager, engine))
-    if not isinstance(eager, Tensor):
-        return Difference(name, 0.0 if eager == engine else float("inf"))
-    if eager.shape != engine.shape:
-        return Difference(name, float("inf"))
-    if not eager.is_floating_point():
-        return Difference(name, 0.0 if torch.equal(eager, engine) else float("inf"))
-    eager, engine = eager.double(), engine.double()
-    moved = eager - before.double() if isinstance(before, Tensor) else eager
-    return Difference(name, _ratio(engine - eager, moved, eager, eager, engine))
-
-
-def _ratio(error: Tensor, moved: Tensor, size: Tensor, eager: Tensor, engine: Tensor) -> float:
-    """Norm of an error over what is allowed; two results that are equally no numbers agree."""
-    strange = ~torch.isfinite(eager)
-    if not torch.equal(strange, ~torch.isfinite(engine)):
-        return float("inf")
-    norms = [part.masked_fill(strange, 0.0).norm().item() for part in (error, moved, size)]
-    allowed = TOLERANCE * norms[1] + _ROUNDING * norms[2]
-    return 0.0 if norms[0] == 0.0 else norms[0] / max(allowed, 1e-30)
-
-
-def _metric_difference(eager: Any, engine: Any) -> float:
-    eager, engine = torch.as_tensor(eager).double().cpu(), torch.as_tensor(engine).double().cpu()
-    if eager.shape != engine.shape:
-        return float("inf")
-    strange = ~torch.isfinite(eager)
-    if not torch.equal(strange, ~torch.isfinite(engine)):
-        return float("inf")
-    error = (engine - eager).masked_fill(strange, 0.0).norm().item()
-    size = eager.masked_fill(strange, 0.0).norm().item()
-    return error / (TOLERANCE * size + _METRIC_ROUNDING * max(eager.numel(), 1) ** 0.5)
