@@ -25,8 +25,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +41,57 @@ MEAN, WORST = 0.03, 0.06  # targets of the bias' size
 PROFILER = [sys.executable, "-m", "redline.profile", "profile", "--out", "session", "--"]
 PR_SET_CHILD_SUBREAPER = 36  # of <linux/prctl.h>
 
-# Clocks a program from its first line to its exit handlers, as a recording does.
+# Clocks a program from its first line to its exit handlers, as a recording does. What no recording
+# holds is written down to be left out: the CPU time of processes that are not Python's, such as a
+# compiler, and what the interpreters of its children take before and after these.
 CLOCK = """
-import atexit, json, os, resource, time
-def ready_s():
-    try:
-        return int(open("/proc/self/schedstat").read().split()[1]) / 1e9
-    except OSError:
-        return 0.0
-path = os.environ.pop("SPAN_TO", None)
-began = time.monotonic(), time.process_time(), ready_s()
-def end():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    children_s = used.ru_utime + used.ru_stime
-    now = time.monotonic(), time.process_time() + children_s, ready_s()
-    names = "inside_wall_s", "inside_cpu_s", "inside_ready_s"
-    json.dump({name: b - a for name, a, b in zip(names, began, now)}, open(path, "w"))
+import os, time
+path, is_first = os.environ.get("SPAN_TO"), "SPAN_OF" not in os.environ
 if path:
+    os.environ["SPAN_OF"] = str(os.getpid())
+    import atexit, json, resource
+    def note(word, what):
+        with open(f"{path}.{word}", "a") as file:
+            file.write(f"{what!r}\\n")
+    def inside_s(pid, took_s):
+        try:
+            lines = open(f"{path}.pythons").read().splitlines()
+        except OSError:
+            return 0.0
+        known = dict(eval(line) for line in lines)
+        inside_s = known.get(pid, 0.0)
+        return took_s if inside_s is None else inside_s
+    def children_s():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+    wait = os.waitpid
+    def waitpid(pid, options):
+        before = children_s()
+        found = wait(pid, options)
+        if found[0] > 0:
+            took_s = children_s() - before
+            note("left_out", took_s - inside_s(found[0], took_s))
+        return found
+    os.waitpid = waitpid
+    os.register_at_fork(after_in_child=lambda: note("pythons", (os.getpid(), None)))
+    if not is_first:
+        note("pythons", (os.getpid(), None))
+        before_s = time.process_time()
+        def ended():
+            note("pythons", (os.getpid(), time.process_time() - before_s + children_s()))
+        atexit.register(ended)
+if path and is_first:
+    def ready_s():
+        try:
+            return int(open("/proc/self/schedstat").read().split()[1]) / 1e9
+        except OSError:
+            return 0.0
+    began = time.monotonic(), time.process_time(), ready_s()
+    def end():
+        now = time.monotonic(), time.process_time(), ready_s()
+        names = "inside_wall_s", "inside_first_cpu_s", "inside_ready_s"
+        found = {name: b - a for name, a, b in zip(names, began, now)}
+        json.dump({**found, "inside_children_cpu_s": children_s()}, open(path, "w"))
     atexit.register(end)
 """
 
@@ -93,7 +127,10 @@ def run(
     _wait_for_orphans(own_children)
     after = _cpu_s()
     if clocked:
-        inside["inside_cpu_s"] += after - waited_for
+        left_out = Path(f"{span}.left_out")
+        seconds = map(float, left_out.read_text().split()) if left_out.exists() else ()
+        inside["inside_children_cpu_s"] += after - waited_for - sum(seconds)
+        inside["inside_cpu_s"] = inside["inside_first_cpu_s"] + inside["inside_children_cpu_s"]
     return {"wall_s": wall_s, "cpu_s": after - before, **inside}
 
 
@@ -191,39 +228,38 @@ def pair_at_once(words: list[str], number: int, cleanrl: Path | None) -> Pair:
     found: Pair = {"at_once": True}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        begun: dict[str, subprocess.Popen[str]] = {}
-        for mode in ("unprofiled", "full") if number % 2 == 0 else ("full", "unprofiled"):
-            place = directory / mode
-            place.mkdir()
-            begun[mode] = _begin(mode, words, place, cleanrl)
-        errors: dict[str, str] = {}
-        readers = [
-            threading.Thread(target=lambda m=m, p=p: errors.update({m: p.communicate()[1]}))
-            for m, p in begun.items()
-        ]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        for mode, process in begun.items():
-            if process.returncode:
-                raise SystemExit(f"{mode} ended with {process.returncode}:\n{errors[mode][-2000:]}")
-        found["unprofiled"] = json.loads((directory / "unprofiled" / "span.json").read_text())
-        found["full"] = taken_out(directory / "full" / "session")
+        modes = ("unprofiled", "full") if number % 2 == 0 else ("full", "unprofiled")
+        begun = {mode: _begin(mode, words, directory, cleanrl) for mode in modes}
+        for mode, pid in begun.items():
+            if os.waitpid(pid, 0)[1]:
+                raise SystemExit(f"{mode}: see above")
+            found[mode] = json.loads((directory / f"{mode}.json").read_text())
+        found["full"] |= taken_out(directory / "full" / "session")
     return found
 
 
-def _begin(mode: str, words: list[str], place: Path, cleanrl: Path | None) -> subprocess.Popen[str]:
-    env = environment(cleanrl)
-    if mode == "full":
-        words = [*PROFILER, *words]
-    else:
-        (place / "sitecustomize.py").write_text(CLOCK)
-        env["PYTHONPATH"] = os.pathsep.join([str(place), env["PYTHONPATH"]])
-        env["SPAN_TO"] = str(place / "span.json")
-    return subprocess.Popen(
-        words, cwd=place, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+def _begin(mode: str, words: list[str], directory: Path, cleanrl: Path | None) -> int:
+    """One of both runs, in a process of its own: the children that are left to it are this run's.
+
+    Returns:
+        The process' id; its result is the file MODE.json of the directory.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        place = directory / mode
+        place.mkdir()
+        clocked = mode == "unprofiled"
+        prefix = [] if clocked else PROFILER
+        found = run([*prefix, *words], place, cleanrl, clocked=clocked)
+        (directory / f"{mode}.json").write_text(json.dumps(found))
+        status = 0
+    except BaseException:  # noqa: BLE001 - said here, where it is known; nobody else would
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def cost(pair: Pair, kind: str) -> float:

@@ -446,5 +446,9 @@ LONGER = {
     "spawn": 2,
     "queue": 2,
     "socket": 2,
-    "threads": 2,
+    "lock": 3,
+    "with lock": 3,
+    "pipe": 3,
+    "flock": 3,
+    "threads": 4,
 }
