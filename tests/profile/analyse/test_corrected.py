@@ -120,13 +120,32 @@ def test_the_profilers_threads_are_taken_out_where_all_share_a_core() -> None:
     python = ("", "learning", "python", False)
     whole = {**seen, python: 800}
     found = Cells(whole, seen, [Hidden(400, {python: 400})])
-    (shares,) = beside_the_profiler([found], 20.0)
+    (shares,) = beside_the_profiler([found], [20.0], {})
     levels_of = {level: share for (_, _, level), share in shares.items()}
     assert levels_of == {"python": (0.02, 0.01), "ready": (0.02, 0.01)}
     taken = correct(found, {}, {("", "learning", "ready"): 10.0}, means(shares))
     assert taken[python] == pytest.approx(784.0)
     assert taken["", "learning", "ready", False] == pytest.approx(88.2)
     assert taken["", "learning", "waiting", False] == 100.0
+
+
+def test_the_threads_of_a_child_cost_its_parent_only_work_beside_it() -> None:
+    """The parent works 400 of its 1,000 ns, the child is there for 200, its threads take 50.
+
+    While it waits for the child they cost it nothing. Beside the child it works for 40 ns, of which
+    a quarter goes, so 10 of 400. Its own threads take 1% of its time.
+    """
+    work, wait = ("", "learning", "python", False), ("", "learning", "waiting", False)
+    parent = Cells({work: 400, wait: 600}, {}, [])
+    child = Cells({work: 100, wait: 100}, {}, [])
+    own = [10.0, 50.0]
+    alone, of_child = beside_the_profiler([parent, child], own, {})
+    assert means(alone) == {("", "learning", "python"): pytest.approx(0.01)}
+    assert means(of_child) == {("", "learning", "python"): pytest.approx(0.25)}
+    beside = {(0, 1): 40, (1, 0): 100}
+    both, of_child = beside_the_profiler([parent, child], own, beside)
+    assert means(both) == {("", "learning", "python"): pytest.approx(0.01 + 10 / 400)}
+    assert means(of_child) == {("", "learning", "python"): pytest.approx(0.25 + 0.01)}
 
 
 def means(shares: Shares) -> dict[tuple[str, str, str], float]:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.profile import layout, levels
-from redline.profile.analyse.processes import busy_together, waits
+from redline.profile.analyse.decoded import FOREVER
+from redline.profile.analyse.processes import WaitSums, busy_together, session_span, waits
 from redline.profile.analyse.timeline import Timeline, build_timeline
 from redline.profile.analyse.transitions import transitions
 from tests.profile.streams import (
@@ -89,6 +90,18 @@ def test_waits_by_hand() -> None:
     }
 
 
+def beside(timelines: list[Timeline]) -> dict[tuple[int, int], int]:
+    sums = WaitSums([each.process for each in timelines], *session_span(timelines))
+    sums.add(list(range(len(timelines))), timelines, FOREVER)
+    return sums.beside()
+
+
+def test_work_while_another_is_there_by_hand() -> None:
+    """The worker is there 30..90; of that the learner works 70..90. The worker works 30..50 and
+    60..90, the learner there all the time."""
+    assert beside(two_processes()) == {(0, 1): 20, (1, 0): 20 + 30}
+
+
 def test_no_process_is_no_time() -> None:
     assert busy_together([]) == {}
     assert waits([]) == ([], [])
@@ -130,6 +143,11 @@ def test_the_tables_equal_counting_every_nanosecond(drawn: Any) -> None:
                 a == "waiting" and b == "busy" for a, b in zip(mine, theirs, strict=True)
             )
             assert both == (0 if each is other else expected)
+    together = beside(timelines)
+    for i, mine in enumerate(states):
+        for j, theirs in enumerate(states):
+            expected = sum(a == "busy" and b != "absent" for a, b in zip(mine, theirs, strict=True))
+            assert together.get((i, j), 0) == (0 if i == j else expected)
 
 
 def waiting_or_busy(made: Timeline, now: int) -> str:

@@ -150,22 +150,36 @@ def passed_on(
     return [_by_phase(pid, cells, name, longer) for pid, cells in processes]
 
 
-def beside_the_profiler(processes: list[Cells], own_ns: float) -> list[Shares]:
+def beside_the_profiler(
+    processes: list[Cells], own_ns: list[float], beside_ns: dict[tuple[int, int], int]
+) -> list[Shares]:
     """What the profiler's own threads added where all share one core.
 
     A program of a single core stands still while they run. Which of its work that was is not told,
     as it takes them less than a millisecond at a time: so all of it in proportion. While the
-    program waits, they cost it nothing.
+    program waits, they cost it nothing: those of a child that its parent waits for are the child's.
 
     Args:
-        processes: the cells of each.
-        own_ns: CPU time of the profiler's threads in all of them.
+        processes: P cells, of each.
+        own_ns: [P] CPU time of the profiler's threads in each; they take it evenly while it is
+            recorded.
+        beside_ns: {(P, P): ns} for which one worked while the other was recorded, see
+            `WaitSums.beside`.
     """
-    # Of several processes on a core each stands still while the threads of any of them run.
-    longest = max((sum(cells.time_ns.values()) for cells in processes), default=0)
-    share = min(own_ns / longest, MOST_OF_TIME) if longest else 0.0
+    spans = [sum(cells.time_ns.values()) for cells in processes]
+    rates = [own / span if span else 0.0 for own, span in zip(own_ns, spans, strict=True)]
     working = [level for level in levels.LEVELS if level != WAITING]
-    return [_shares_of(cells, working, share, UNSURE * share) for cells in processes]
+    found: list[Shares] = []
+    for place, cells in enumerate(processes):
+        work = sum(ns for key, ns in cells.time_ns.items() if key[2] != WAITING)
+        share = rates[place] + sum(
+            rate * beside_ns.get((place, other), 0) / work
+            for other, rate in enumerate(rates)
+            if work and other != place
+        )
+        share = min(share, MOST_OF_TIME)
+        found.append(_shares_of(cells, working, share, UNSURE * share))
+    return found
 
 
 def lasting(cells: Cells, prior: Prior) -> Shares:

@@ -121,6 +121,7 @@ class WaitSums:
             lambda: np.zeros(2, np.int64)
         )
         self._pairs: dict[tuple[int, int, str, int, str], int] = defaultdict(int)
+        self._beside: dict[tuple[int, int], int] = defaultdict(int)
 
     def add(self, places: list[int], timelines: list[Timeline], until_ns: int) -> None:
         """The next slices of some processes, after which all are known up to a time."""
@@ -157,12 +158,21 @@ class WaitSums:
         sizes = [len(rows), len(others)]
         for (i, j), ns in held_together([waiter.stream, worker.stream], sizes, begin, end):
             activity, operation = rows[i]
+            if activity in (BUSY, READY) and others[j][0] != ABSENT:
+                self._beside[place, other] += ns
             if activity in (WAITING, READY) and others[j][0] == BUSY:
                 self._pairs[activity, place, operation, other, others[j][1]] += ns
 
     def busy_together(self) -> dict[int, int]:
         """{k: ns during which exactly k processes worked}."""
         return {k: ns for k, ns in enumerate(self._busy.tolist()) if ns}
+
+    def beside(self) -> dict[tuple[int, int], int]:
+        """{(place, place): ns} for which a process worked, or could have, while another was there.
+
+        A process is there from its first recorded event to its last.
+        """
+        return dict(self._beside)
 
     def waits(self, activity: int = WAITING) -> tuple[list[Waits], list[WaitsFor]]:
         """See `waits`.

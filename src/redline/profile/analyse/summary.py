@@ -311,8 +311,9 @@ def _summary(
     overhead, costs = _overhead(session, sums)
     is_corrected = any(estimate.corrected for estimate in overhead)
     waiting, waiting_for = together.waits()
-    delays, known = _delays(sums, costs, together), _known(session, sums)
-    overhead = [replace(estimate, **_known_s(session, sums)) for estimate in overhead]
+    beside = _beside(session, sums, together)
+    delays, known = _delays(sums, costs, together), _known(session, sums, beside)
+    overhead = [replace(estimate, **_known_s(sums, beside)) for estimate in overhead]
     cells: list[Cell] = []
     for each, cost, delay, sure in zip(sums, costs, delays, known, strict=True):
         cells += _cell_rows(each.process, each.cells, cost, delay, sure, is_corrected)
@@ -470,25 +471,25 @@ def _cell_rows(
     return rows
 
 
-def _known(session: Session, sums: list[_ProcessSums]) -> list[Shares]:
+def _known(session: Session, sums: list[_ProcessSums], beside: list[Shares]) -> list[Shares]:
     """What full mode cost each process beside the probe's calls, which no block can tell."""
     if session.mode != "full":
         return [{} for _ in sums]
     found = [lasting(each.cells, _prior_of(each.process)) for each in sums]
-    return list(map(joined, found, _beside(session, sums)))
+    return list(map(joined, found, beside))
 
 
-def _beside(session: Session, sums: list[_ProcessSums]) -> list[Shares]:
+def _beside(session: Session, sums: list[_ProcessSums], together: WaitSums) -> list[Shares]:
     if session.manifest.get("cpus") != 1:
         return [{} for _ in sums]
-    own_ns = sum(each.process.own_cpu_s for each in sums) * 1e9
-    return beside_the_profiler([each.cells for each in sums], own_ns)
+    own_ns = [each.process.own_cpu_s * 1e9 for each in sums]
+    return beside_the_profiler([each.cells for each in sums], own_ns, together.beside())
 
 
-def _known_s(session: Session, sums: list[_ProcessSums]) -> dict[str, float]:
+def _known_s(sums: list[_ProcessSums], beside: list[Shares]) -> dict[str, float]:
     """The two of them, in seconds of all processes."""
     lost = [lasting(each.cells, _prior_of(each.process)) for each in sums]
-    found = {"lasting_s": lost, "threads_s": _beside(session, sums)}
+    found = {"lasting_s": lost, "threads_s": beside}
     return {
         name: sum(
             ns * shares.get(key[:3], (0.0, 0.0))[0]
