@@ -31,6 +31,7 @@ from redline.profile.arguments import add_options, options_of
 
 if TYPE_CHECKING:
     from redline.profile.advise.reading import Reading
+    from redline.profile.reader import Session
 
 PAIRS = 5  # of runs that `redline advise --check` makes
 
@@ -112,7 +113,10 @@ def report_main(argv: Sequence[str]) -> int:
     from redline.profile.reader import open_session
 
     sampled = open_session(arguments.sampled) if arguments.sampled else None
-    readings = [read_session(open_session(directory), sampled) for directory in sessions]
+    opened = [open_session(directory) for directory in sessions]
+    if arguments.html:
+        _measure_first(opened[0])
+    readings = [read_session(session, sampled) for session in opened]
     try:
         written = _write_reports(arguments, readings)
     except OSError as error:
@@ -122,6 +126,16 @@ def report_main(argv: Sequence[str]) -> int:
     if arguments.format or not written:
         _print_reports(arguments.format or "text", readings)
     return 0
+
+
+def _measure_first(session: Session) -> None:
+    """What the advice will ask of this machine, before the session's tables take memory."""
+    from redline.profile.advise.iteration import torch_threads_of
+    from redline.profile.advise.rates import measure_rates
+
+    threads = torch_threads_of(session)
+    if threads:
+        measure_rates(threads)
 
 
 def _report_parser() -> argparse.ArgumentParser:
@@ -382,8 +396,11 @@ def advise_main(argv: Sequence[str]) -> int:
     from redline.profile.advise.rates import measure_rates
     from redline.profile.advise.remedies import advise
     from redline.profile.advise.report import advice_to_json, render_advice
+    from redline.profile.reader import open_session
 
-    iteration = read_iteration(arguments.directory)
+    session = open_session(arguments.directory)
+    _measure_first(session)
+    iteration = read_iteration(session)
     found = advise(iteration, measure_rates(iteration.torch_threads))
     if arguments.format == "json":
         sys.stdout.write(json.dumps(advice_to_json(iteration, found)) + "\n")

@@ -49,7 +49,15 @@ MOST_THREADS = 4096
 WORK_OF_WORKERS = (SIMULATION, "inference", "collection")
 BACKWARD = "torch._C._EngineBase.run_backward"
 
-__all__ = ["Iteration", "IterationReader", "Part", "Time", "parts_between", "read_iteration"]
+__all__ = [
+    "Iteration",
+    "IterationReader",
+    "Part",
+    "Time",
+    "parts_between",
+    "read_iteration",
+    "torch_threads_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +361,11 @@ _READY = levels.LEVELS[levels.READY]
 def _threads_of(process: Process) -> int:
     said = process.metadata.get("torch_threads")
     return said if type(said) is int and 0 < said < MOST_THREADS else 0
+
+
+def torch_threads_of(session: Session) -> int:
+    """Of torch in the first process that told it; 0: none did. No event is read for this."""
+    return next(filter(None, map(_threads_of, session.processes)), 0)
 
 
 def _optimizers_of(process: Process) -> tuple[str, ...]:

@@ -5,17 +5,28 @@ that what else the machine does meets both alike; work on one thread is timed by
 clock, which stands still while others run. A rate is a range over several sizes of network and two
 rounds, and all together take a second or two. They are measured on as many threads as the session's
 program used. On another machine than the session's they say little: `advise` then says so.
+
+Torch takes some 300 MB. So where it is not loaded yet, a process of its own measures:
+`python -m redline.profile.advise.rates THREADS` prints the rates as JSON.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
+import redline
+from redline.errors import ProfileError
 from redline.usable_cores import usable_cpus
 
 WIDTHS = (64, 256)
@@ -58,9 +69,25 @@ class Rates:
 def measure_rates(threads: int = 0) -> Rates | None:
     """Measure; None where torch is not installed. Leaves torch as it was.
 
+    A process asks its machine once for each number of threads.
+
     Args:
         threads: of torch in the program that is advised; 0: torch's default.
+
+    Raises:
+        ProfileError: if the process that measures fails.
     """
+    return _measure_once(threads, usable_cpus())
+
+
+@cache
+def _measure_once(threads: int, cpus: int) -> Rates | None:
+    if "torch" in sys.modules:
+        return _measure_here(threads, cpus)
+    return _measure_apart(threads)
+
+
+def _measure_here(threads: int, cpus: int) -> Rates | None:
     try:
         torch: Any = import_module("torch")
     except ImportError:
@@ -68,10 +95,30 @@ def measure_rates(threads: int = 0) -> Rates | None:
     before = int(torch.get_num_threads())
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.set_num_threads(min(threads, usable_cpus()) or before)
+            torch.set_num_threads(min(threads, cpus) or before)
             return _measure(torch)
     finally:
         torch.set_num_threads(before)
+
+
+def _measure_apart(threads: int) -> Rates | None:
+    places = [str(Path(redline.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    # -P: what lies in the directory that the user is in is not imported.
+    words = [sys.executable, "-P", "-m", "redline.profile.advise.rates", str(threads)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise ProfileError(
+            f"cannot measure this machine's rates: {reason}. `{' '.join(words)}` says more"
+        )
+    return _from_json(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _from_json(found: dict[str, Any] | None) -> Rates | None:
+    if found is None:
+        return None
+    return Rates(**{k: Range(**v) if isinstance(v, dict) else v for k, v in found.items()})
 
 
 def _measure(torch: Any) -> Rates:
@@ -190,3 +237,8 @@ def _ipc_us() -> Range:
         here.send(None)
         child.join()
     return Range(once, 2.0 * once)
+
+
+if __name__ == "__main__":
+    measured = _measure_here(int(sys.argv[1]), usable_cpus())
+    sys.stdout.write(json.dumps(measured and asdict(measured)) + "\n")

@@ -1,0 +1,81 @@
+"""What this machine is asked for the advice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from redline.errors import ProfileError
+from redline.profile.advise import rates
+from redline.profile.advise.iteration import torch_threads_of
+from tests.profile.streams import process
+
+# Says how much the command took, and whether it loaded torch itself.
+COMMAND = """
+import sys
+from redline.profile.commands import COMMANDS
+status = COMMANDS[sys.argv[1]](sys.argv[2:])
+sys.exit(status or ("torch" in sys.modules and "torch was loaded"))
+"""
+
+PROGRAM = """
+import mujoco, torch
+from redline import profile
+for i in range(40):
+    with profile.operation("simulation"):
+        mujoco.spin(500_000)
+    with profile.operation("learning"):
+        torch.spin(500_000)
+"""
+
+
+def test_a_process_of_its_own_measures_the_same_rates() -> None:
+    """On one thread nothing is gained by using one; a batch of 8 costs more than one of 1 but not
+    8 times as much; twice the batch at least as much."""
+    found = rates._measure_apart(1)
+    assert found is not None
+    assert found.threads == 1
+    assert found.one_thread == rates.Range(1.0, 1.0)
+    assert 0.5 < found.batched_inference.low < found.batched_inference.high < 8.0
+    assert 0.0 < found.fused_step.low <= found.fused_step.high
+    assert 0.0 < found.ipc_us.low < found.ipc_us.high
+
+
+def test_what_lies_beside_the_user_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the directory')\n")
+    monkeypatch.chdir(tmp_path)
+    assert rates._measure_apart(1) is not None
+
+
+def test_a_process_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with pytest.raises(ProfileError, match=r"cannot measure this machine's rates: .* says more"):
+        rates._measure_apart(1)
+
+
+@pytest.mark.parametrize("command", ["report", "advise"])
+def test_a_report_of_a_long_session_has_no_room_for_torch(
+    command: str, profiled: Any, tmp_path: Path
+) -> None:
+    """Beside the tables of a session, torch would take half of the memory that a report may."""
+    profiled.run(PROGRAM)
+    options = ["--html", str(tmp_path / "page.html")] if command == "report" else []
+    words = [sys.executable, "-c", COMMAND, command, str(profiled.session), *options]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rates_are_measured_on_the_threads_of_who_learns() -> None:
+    """The first process that has an optimizer tells them; a worker has none."""
+    worker, learner, other = (process([]) for _ in range(3))
+    learner.metadata["torch_threads"] = 3
+    other.metadata["torch_threads"] = 1
+    assert torch_threads_of(SimpleNamespace(processes=[worker])) == 0
+    assert torch_threads_of(SimpleNamespace(processes=[worker, learner, other])) == 3
