@@ -157,7 +157,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {row['program']} | {row['part']} | {HOW[row['shared']]} | "
             f"{row['true_s']:.3f} | {row['raw_s']:.3f} | "
-            f"{row['corrected_s']:.3f}{'' if row['corrected'] else ' (as recorded)'} | "
+            f"{row['corrected_s']:.3f}{'' if row['corrected'] else ' (cost left in)'} | "
             f"{row['ci_low_s']:.3f} to {row['ci_high_s']:.3f} | {100 * row['error']:+.1f}% | "
             f"{each} | {'yes' if row['inside'] else 'no'} |"
         )
@@ -167,9 +167,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     near = sum(abs(row["error"]) <= TOLERANCE for row in rows)
     plain = sum(not row["corrected"] for row in rows)
     lines.append(
-        f"\n{inside} of {len(rows)} within {TOLERANCE:.0%} ({near}) or within their interval. The "
-        f"times of {plain} are as they were recorded: what the probe cost was not known well "
-        "enough to take it out (their interval says so). Mean error "
+        f"\n{inside} of {len(rows)} within {TOLERANCE:.0%} ({near}) or within their interval. In "
+        f"{plain} what the probe cost is left in, as it was not known well enough to take it out "
+        "(their interval says so). Some or all of a row's processes are meant. What the profiler's "
+        "own threads took of the shared core is taken out of all. Mean error "
         f"{100 * signed:+.1f}%, mean size {100 * statistics.mean(errors):.1f}%, largest "
         f"{100 * max(errors):.1f}%.\n"
     )

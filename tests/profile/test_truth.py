@@ -60,5 +60,5 @@ def test_a_row_is_the_mean_of_its_processes() -> None:
 def test_the_table_says_what_is_as_it_was_recorded() -> None:
     rows = truth.pooled([[row_of(0.0, 1.01, corrected=False)], [row_of(0.0, 1.03)]])
     text = table(rows)
-    assert "1.020 (as recorded)" in text
+    assert "1.020 (cost left in)" in text
     assert "1 of 1 within 6% (1) or within their interval. The times of 1 are as" in text
