@@ -61,4 +61,6 @@ def test_the_table_says_what_is_as_it_was_recorded() -> None:
     rows = truth.pooled([[row_of(0.0, 1.01, corrected=False)], [row_of(0.0, 1.03)]])
     text = table(rows)
     assert "1.020 (cost left in)" in text
-    assert "1 of 1 within 6% (1) or within their interval. In 1 what the probe cost is left in" in text
+    assert (
+        "1 of 1 within 6% (1) or within their interval. In 1 what the probe cost is left in" in text
+    )

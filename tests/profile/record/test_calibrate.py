@@ -212,3 +212,83 @@ def test_where_events_come_too_fast_the_probe_rests_between_cycles(
         if found[i - 1][1] and not found[i][1] and found[i + 1][1]
     ]
     assert rests
+
+
+def an_import(recorder: Any, modules: int, known: int = 0) -> Callable[[], None]:
+    """Imports so many modules within one, each of 1 ms; one of them is a library that is known."""
+    number = _native.intern("operation", calibrate.IMPORTS)
+
+    def find_and_load(module: int) -> None:
+        if module and module == known:
+            calibrate.observe_import()
+        recorder.tick(MS)
+        if not module:
+            for each in range(1, modules + 1):
+                wrapped(each)
+
+    wrapped = _native.Wrapper(find_and_load, number, operation=True, is_long=True)
+    return lambda: wrapped(0)
+
+
+def test_the_probe_rests_while_modules_are_imported(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked after each module: from 5 ms on it rests for 45, and sees 5. At the end of the
+    import, here after 121 ms, it sees again at once. The first cycle begins no earlier for it."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    switched: list[bool] = []
+    Calibrator(switched.append, RARE).start(recorder.now_ns)
+    an_import(recorder, 120)()
+    program.iterate(0.4)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    found = markers(recorder.events())
+    assert [ns // MS for ns, _, _ in found[:6]] == [5, 50, 55, 100, 105, 121]
+    assert [observed for _, observed, _ in found[:6]] == [False, True] * 3
+    assert switched[:6] == [False, True] * 3
+    assert found[6][0] >= calibrate.FIRST_NS
+
+
+def test_an_import_within_a_block_is_left_to_it(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block lasts until the program goes on, and the cycle goes on after it."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    begun = recorder.now_ns  # the events' times count from here
+    Calibrator(lambda on: None, RARE).start(begun)
+    program.iterate(0.36)  # at 300 ms it looks around; the first block begins at 348
+    began = recorder.now_ns - begun
+    an_import(recorder, 120)()
+    ended = recorder.now_ns - begun
+    program.iterate(0.3)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    found = markers(recorder.events())
+    assert [observed for _, observed, _ in found[:6]] == [True, False, False, True, True, True]
+    assert not [ns for ns, _, _ in found if began < ns < ended]
+
+
+def test_a_library_that_is_known_is_seen_although_the_probe_rests(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is loaded after 10 ms, when the probe rests since 5; from 15 on it rests again."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    Calibrator(lambda on: None, RARE).start(recorder.now_ns)
+    calibrate.observe_import()  # nothing rests yet
+    an_import(recorder, 30, known=10)()
+    _native.set_block_hook(None, 0)
+    calibrate.observe_import()  # nobody calibrates
+    recorder.stop()
+    found = markers(recorder.events())
+    assert [(ns // MS, observed) for ns, observed, _ in found] == [
+        (5, False),
+        (10, True),
+        (15, False),
+        (31, True),
+    ]

@@ -64,6 +64,7 @@ static pthread_mutex_t wake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error;
 static int64_t own_cpu_ns; /* of its thread; read once that has ended */
+static int64_t answers_ns; /* that the main thread took to answer */
 static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is;
 static char buffer[BUFFER];
@@ -248,7 +249,7 @@ static int answer(void *unused) {
     if (!is_open || !atomic_load(&asked)) {
         return 0;
     }
-    const int64_t at = atomic_load(&asked_ns);
+    const int64_t began = now_ns(), at = atomic_load(&asked_ns);
     atomic_store(&asked, 0);
     const int64_t weight = atomic_exchange(&owed_ns, 0);
     /* Frames are made: a collection may run Python code, which must not be asked meanwhile. */
@@ -265,6 +266,7 @@ static int answer(void *unused) {
     while (stack.count > 0) {
         Py_DECREF(stack.codes[--stack.count]);
     }
+    answers_ns += now_ns() - began;
     return 0;
 }
 
@@ -493,7 +495,7 @@ static PyObject *start(PyObject *module, PyObject *args) {
     node_count = code_count = 0;
     sample_count = lost_count = used = 0;
     write_error = 0;
-    own_cpu_ns = 0;
+    own_cpu_ns = answers_ns = 0;
     atomic_store(&asked, 0);
     atomic_store(&owed_ns, 0);
     is_open = 1;
@@ -531,9 +533,10 @@ static PyObject *stop(PyObject *module, PyObject *unused) {
     stop_if_running();
     write_out();
     clear();
-    return Py_BuildValue("{s:K,s:K,s:i,s:i,s:L}", "samples", (unsigned long long)sample_count, "lost",
+    return Py_BuildValue("{s:K,s:K,s:i,s:i,s:L,s:L}", "samples", (unsigned long long)sample_count, "lost",
                          (unsigned long long)lost_count, "nodes", (int)node_count, "write_errno",
-                         write_error, "cpu_ns", (long long)own_cpu_ns);
+                         write_error, "cpu_ns", (long long)own_cpu_ns, "answers_ns",
+                         (long long)answers_ns);
 }
 
 /* What a forked child calls first. */

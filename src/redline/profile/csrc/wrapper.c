@@ -12,13 +12,28 @@ typedef struct {
     uint16_t id;
     uint8_t level;
     uint8_t kind;
+    uint8_t is_long; /* may last for seconds, so that the calibrator is asked within it and at its end */
 } WrapperObject;
+
+/* A call within one of the same operation, which has no mark of its own. */
+static PyObject *call_within(const WrapperObject *w, PyObject *const *args, size_t nargsf,
+                             PyObject *kwnames) {
+    PyObject *result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
+    const int64_t now = rl_active & RL_ACTIVE_MARKS ? rl_now() : 0;
+    if (now >= rl_next_block_ns) {
+        rl_run_block_hook(now);
+    }
+    return result;
+}
 
 static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                                     PyObject *kwnames) {
     WrapperObject *w = (WrapperObject *)self;
     const int needed = w->kind == RL_AUTO ? RL_ACTIVE_MARKS : RL_ACTIVE_CALLS;
     RlThread *t = (rl_active & needed) ? rl_thread() : NULL;
+    if (w->is_long && t != NULL && t->op == w->id) {
+        return call_within(w, args, nargsf, kwnames);
+    }
     /* An env in an env is one operation, timed once; a sealed region has no inside. */
     if (t == NULL || (w->kind == RL_AUTO ? t->op == w->id : t->sealed) || rl_is_full(t)) {
         return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
@@ -37,7 +52,7 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
             rl_report_callbacks(t);
         }
         rl_pop_operation(t, now, w->id, w->kind);
-        if (w->kind == RL_AUTO && now >= rl_next_block_ns) {
+        if (w->kind == RL_AUTO && (now >= rl_next_block_ns || w->is_long)) {
             rl_run_block_hook(now);
         }
     }
@@ -120,11 +135,11 @@ static void wrapper_dealloc(PyObject *self) {
 }
 
 static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"function", "id", "operation", "level", NULL};
+    static char *keywords[] = {"function", "id", "operation", "level", "is_long", NULL};
     PyObject *function;
-    int id, operation = 0, level = RL_PYTHON;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|pi:Wrapper", keywords, &function, &id,
-                                     &operation, &level)) {
+    int id, operation = 0, level = RL_PYTHON, is_long = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|pip:Wrapper", keywords, &function, &id,
+                                     &operation, &level, &is_long)) {
         return NULL;
     }
     if (!PyCallable_Check(function)) {
@@ -140,6 +155,7 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         w->id = (uint16_t)id;
         w->level = (uint8_t)level;
         w->kind = operation ? RL_AUTO : RL_CALL;
+        w->is_long = (uint8_t)(operation && is_long);
     }
     return (PyObject *)w;
 }
@@ -162,7 +178,7 @@ PyTypeObject RlWrapperType = {
     .tp_setattro = wrapper_setattro,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                 Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "Wrapper(function, id, operation=False, level=0).",
+    .tp_doc = "Wrapper(function, id, operation=False, level=0, is_long=False).",
     .tp_traverse = wrapper_traverse,
     .tp_clear = wrapper_clear,
     .tp_methods = wrapper_methods,

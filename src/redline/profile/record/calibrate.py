@@ -8,7 +8,10 @@ instrumented anew and caches warm up. Cycles come in close succession at first, 
 some ten seconds has enough of them, and seldom later; but before Python 3.12 they go on as they
 began. `analyse.correction` reads the markers this leaves.
 
-Between two cycles the probe also rests where more events come than the recording may hold.
+Between two cycles the probe also rests where more events come than the recording may hold, and
+most of the time while modules are imported. An import is made once: no block tells what the probe
+costs there, and on some machines it costs more than a program's own code would. What is seen of
+imports now and then says how the rest of them is split.
 """
 
 from __future__ import annotations
@@ -26,12 +29,25 @@ LONGEST_NS = 120_000_000  # wall time after which a block ends nevertheless
 PATIENCE_NS = 80_000_000  # how long beyond its time a block waits for its mark's end
 SETTLE_NS = 4_000_000  # at least, left out after a switch
 FIRST_NS = 300_000_000  # after the start: imports and warm-up are over, hopefully
+IMPORTS = "imports"  # the operation
+IMPORTS_SEEN_NS = 5_000_000  # of imports, between two rests
+IMPORTS_REST_NS = 45_000_000
 # After this a block without the probe is ended by whichever thread's mark ends next: the
 # calibrated thread is blocked, or computes without marks.
 OVERDUE_NS = LONGEST_NS + PATIENCE_NS + 50_000_000
 MIN_ENDS = 2  # in a block, of the mark that blocks are aligned with
 
-__all__ = ["RARE", "SCHEDULE", "STEADY", "Calibrator", "Limit", "Schedule", "choose_anchor"]
+__all__ = [
+    "IMPORTS",
+    "RARE",
+    "SCHEDULE",
+    "STEADY",
+    "Calibrator",
+    "Limit",
+    "Schedule",
+    "choose_anchor",
+    "observe_import",
+]
 
 
 class Schedule(NamedTuple):
@@ -111,7 +127,10 @@ class Calibrator:
         limit: Limit | None = None,
     ) -> None:
         self._switch, self._schedule, self._limit = switch, schedule, limit
-        self._is_resting = False  # the probe, as events come too fast
+        self._imports = _native.intern("operation", IMPORTS)
+        self._first_ns = self._due_ns = 0
+        self._is_resting = False  # the probe, as events come too fast or modules are imported
+        self._for_import = False  # which of the two
         # A window that begins late is begun by another thread.
         self._thread = threading.main_thread().ident or 0
         self._cycles = 0
@@ -131,15 +150,31 @@ class Calibrator:
 
     def start(self, now_ns: int) -> None:
         """Ask to be called."""
-        _native.set_block_hook(self, now_ns + FIRST_NS)
+        self._first_ns = now_ns + FIRST_NS
+        self._due_ns = now_ns + IMPORTS_SEEN_NS
+        _native.set_block_hook(self, self._due_ns)
 
     def __call__(self, now_ns: int) -> int:
-        """Do the next thing of the script; when to be called again, ns."""
-        if threading.get_ident() != self._thread:
+        """Do what is due; when to be called again, ns. At the end of an import it may be early."""
+        is_own = threading.get_ident() == self._thread
+        is_importing = is_own and _native.open_operation() == self._imports
+        is_over = is_own and self._is_resting and self._for_import and not is_importing
+        if now_ns >= self._due_ns or is_over:
+            self._due_ns = self._next(now_ns, is_own, is_importing)
+        return self._due_ns
+
+    def _next(self, now_ns: int, is_own: bool, is_importing: bool) -> int:
+        """Do the next thing of the script."""
+        if not is_own:
             overdue = self._is_off and now_ns - self._block[0] > OVERDUE_NS
             return now_ns + (self.finish() if overdue else SETTLE_NS)
         if self._is_resting:
-            return now_ns + self.finish()
+            rest_ns = self.finish()
+            return now_ns + (IMPORTS_SEEN_NS if is_importing else rest_ns)
+        if is_importing:
+            return now_ns + self._while_importing(now_ns)
+        if now_ns < self._first_ns:
+            return self._first_ns
         if self._at < 0:
             return now_ns + self._look_around()
         cpu_ns = time.thread_time_ns()
@@ -163,11 +198,31 @@ class Calibrator:
         """Observe nothing for a while if events come too fast; how long, ns."""
         rest_ns = self._limit.rest_ns(now_ns) if self._limit is not None else 0
         if rest_ns:
-            self._switch(False)
-            _native.probe(False, cpu_ns)
-            self._is_off = self._is_resting = True
-            self._block = now_ns + rest_ns, cpu_ns
+            self._stop(now_ns + rest_ns, cpu_ns, for_import=False)
         return rest_ns
+
+    def _stop(self, until_ns: int, cpu_ns: int, *, for_import: bool) -> None:
+        self._switch(False)
+        _native.probe(False, cpu_ns)
+        self._is_off = self._is_resting = True
+        self._for_import = for_import
+        self._block = until_ns, cpu_ns
+
+    def _while_importing(self, now_ns: int) -> int:
+        """Rest, unless a block lasts: that ends where the program goes on; how long, ns."""
+        if self._at >= 0:
+            return SETTLE_NS
+        self._ends = None
+        self._stop(now_ns + IMPORTS_REST_NS, time.thread_time_ns(), for_import=True)
+        return IMPORTS_REST_NS
+
+    def end_rest(self) -> None:
+        """Observe what is imported next, if the probe rests."""
+        rests = self._is_resting and self._for_import
+        if rests and threading.get_ident() == self._thread:
+            self.finish()
+            self._due_ns = _native.now() + IMPORTS_SEEN_NS
+            _native.set_block_hook(self, self._due_ns)
 
     def finish(self) -> int:
         """End the cycle, from any thread; how long to rest, ns."""
@@ -212,6 +267,13 @@ class Calibrator:
             if number < 0:
                 return rest_ns
         return self._schedule.rest_ns
+
+
+def observe_import() -> None:
+    """What is imported next takes long, and is known by name: let the probe see it."""
+    hook = _native.block_hook()
+    if isinstance(hook, Calibrator):
+        hook.end_rest()
 
 
 def _clock_of(thread: int) -> int | None:

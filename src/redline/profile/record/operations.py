@@ -29,6 +29,7 @@ from typing import Any, cast
 
 from redline.errors import ProfileError
 from redline.profile import _native, layout, levels, marks
+from redline.profile.record.calibrate import IMPORTS, observe_import
 from redline.profile.record.imports import PostImport
 from redline.profile.record.own_envs import follow_classes
 from redline.profile.record.tasks import separating
@@ -279,9 +280,9 @@ class Patches:
 
     def _mark_imports(self) -> None:
         """What is imported anew; modules that are there are found without this function."""
-        number = _native.intern("operation", "imports")
+        number = _native.intern("operation", IMPORTS)
         bootstrap: Any = sys.modules["_frozen_importlib"]
-        wrapper = _native.Wrapper(bootstrap._find_and_load, number, operation=True)
+        wrapper = _native.Wrapper(bootstrap._find_and_load, number, operation=True, is_long=True)
         self._replace(bootstrap, "_find_and_load", wrapper)
 
     def _mark_backward(self, autograd: types.ModuleType) -> None:
@@ -363,7 +364,11 @@ class Patches:
             timed |= dict.fromkeys(packages, wrapper)
 
         def create_module(self: Any, spec: importlib.machinery.ModuleSpec) -> Any:
-            return timed.get(spec.name.partition(".")[0], load)(self, spec)
+            found = timed.get(spec.name.partition(".")[0])
+            if found is None:
+                return load(self, spec)
+            observe_import()
+            return found(self, spec)
 
         self._replace(loader, "create_module", create_module)
 

@@ -143,7 +143,7 @@ class Recorder:
         own_cpu_ns = 0
         for name, statistics in self._companions.stop().items():
             self._note(name, **statistics)
-            own_cpu_ns += int(statistics.get("cpu_ns", 0))
+            own_cpu_ns += int(statistics.get("cpu_ns", 0)) + int(statistics.get("answers_ns", 0))
         marks.listen(None)
         self._said.end_window()
         self._end_calibration()
