@@ -58,7 +58,7 @@ def main() -> int:
     pairs = commands.add_parser("pairs", help="the cost and bias of full mode, third programs")
     pairs.add_argument("--cleanrl", type=Path, help="folder of a clone of CleanRL")
     pairs.add_argument("--pairs", type=int, default=5, help="unprofiled and recorded, in turn")
-    pairs.add_argument("--at-once", action="store_true", help="both of a pair share one core")
+    pairs.add_argument("--at-once", action="store_true", help="both of a pair at the same time")
     pairs.add_argument("--scale", type=float, default=1.0, help="times the steps of each program")
     pairs.add_argument("--only", nargs="+", metavar="PROGRAM", choices=NAMES, default=list(NAMES))
     pairs.add_argument("--fresh", action="store_true", help="forget what was recorded before")

@@ -1,7 +1,8 @@
 """What full mode adds to imports, beside what the correction takes them to cost.
 
-Imports lie before the first calibration block, so nothing in a session measures their cost. It is
-computed from the two terms that are usual for the Python that runs, and here is how well that fits.
+Nothing in a session measures what imports cost: they are made once. So the probe rests most of the
+time while they last. What it costs in the rest is computed from the two terms that are usual for
+the Python that runs, and here is how well that fits.
 Both of a pair share one core at the same time, so that what slows the one slows the other.
 """
 
@@ -14,7 +15,6 @@ from typing import Any
 
 from benchmarks.machine import describe
 from benchmarks.profiler.pairs import pair_at_once
-from redline.profile.analyse.correction import prior_of
 
 MODULES = (
     "numpy",
@@ -32,13 +32,11 @@ def one_pair(words: list[str], number: int) -> dict[str, float]:
     """CPU seconds without a recording, what one adds, and what the terms say it does."""
     found = pair_at_once(words, number, None)
     plain_s, full = found["unprofiled"]["inside_cpu_s"], found["full"]
-    prior = prior_of([sys.version.split()[0]])
     return {
         "plain_s": plain_s,
         "added_s": full["recorded_cpu_s"] - full["profiler_s"] - plain_s,
         "callbacks": full["callbacks"],
-        "computed_s": prior.imports
-        * (prior.callback_ns * full["callbacks"] / 1e9 + prior.slowdown * full["interpreted_s"]),
+        "computed_s": full["cost_s"],
     }
 
 
