@@ -107,10 +107,13 @@ FIRST: tuple[Experiment, ...] = tuple(
     for algorithm in algorithms
 )
 _CAVEATS = {
-    ("ppo", "Ant-v5"): "The zoo's Ant-v3 had no contact forces: of its day's MuJoCo they were always "
-    "0. Ant-v5 observes them and has them cost reward. Without the two (`--env-kwargs "
-    "'{\"contact_cost_weight\": 0.0, \"include_cfrc_ext_in_observation\": false}'`, else the same) "
-    "PPO reached SEEDS.",
+    (
+        "ppo",
+        "Ant-v5",
+    ): "The zoo's Ant-v3 had no contact forces: with the MuJoCo of its day they were "
+    "always 0. Ant-v5 observes them and has them cost reward. Without both (`--env-kwargs "
+    """'{"contact_cost_weight": 0.0, "include_cfrc_ext_in_observation": false}'`, and no other """
+    "change) PPO reached SEEDS here.",
 }
 
 

@@ -365,7 +365,8 @@ def _threads_of(process: Process) -> int:
 
 def torch_threads_of(session: Session) -> int:
     """Of torch in the first process that told it; 0: none did. No event is read for this."""
-    return next(filter(None, map(_threads_of, session.processes)), 0)
+    told = [_threads_of(process) for process in session.processes]
+    return next((threads for threads in told if threads), 0)
 
 
 def _optimizers_of(process: Process) -> tuple[str, ...]:

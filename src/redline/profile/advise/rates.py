@@ -118,7 +118,9 @@ def _measure_apart(threads: int) -> Rates | None:
 def _from_json(found: dict[str, Any] | None) -> Rates | None:
     if found is None:
         return None
-    return Rates(**{k: Range(**v) if isinstance(v, dict) else v for k, v in found.items()})
+    threads = int(found.pop("threads"))
+    ranges = {name: Range(each["low"], each["high"]) for name, each in found.items()}
+    return Rates(**ranges, threads=threads)
 
 
 def _measure(torch: Any) -> Rates:
