@@ -106,15 +106,13 @@ FIRST: tuple[Experiment, ...] = tuple(
     for env, family, algorithms, length, others in _TRIED_FIRST
     for algorithm in algorithms
 )
-_CAVEATS = {
-    (
-        "ppo",
-        "Ant-v5",
-    ): "The zoo's Ant-v3 had no contact forces: with the MuJoCo of its day they were "
-    "always 0. Ant-v5 observes them and has them cost reward. Without both (`--env-kwargs "
+_ANT = (
+    "The zoo's Ant-v3 had no contact forces: with the MuJoCo of its day they were always 0. Ant-v5 "
+    "observes them and has them cost reward. Without both (`--env-kwargs "
     """'{"contact_cost_weight": 0.0, "include_cfrc_ext_in_observation": false}'`, and no other """
-    "change) PPO reached SEEDS here.",
-}
+    "change) five seeds reached 3,257, 2,210, 2,234, 2,583 and 1,935 here."
+)
+_CAVEATS = {("ppo", "Ant-v5"): _ANT}
 
 
 def _mujoco(algorithm: str, env: str, seeds: int = SEEDS) -> Experiment:
