@@ -52,7 +52,9 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
             rl_report_callbacks(t);
         }
         rl_pop_operation(t, now, w->id, w->kind);
-        if (w->kind == RL_AUTO && (now >= rl_next_block_ns || w->is_long)) {
+        /* INT64_MAX: nobody is to be asked, or is being asked and imports. */
+        const int at_end = w->is_long && rl_next_block_ns != INT64_MAX;
+        if (w->kind == RL_AUTO && (now >= rl_next_block_ns || at_end)) {
             rl_run_block_hook(now);
         }
     }
