@@ -214,13 +214,11 @@ def test_where_events_come_too_fast_the_probe_rests_between_cycles(
     assert rests
 
 
-def an_import(recorder: Any, modules: int, known: int = 0) -> Callable[[], None]:
-    """Imports so many modules within one, each of 1 ms; one of them is a library that is known."""
+def an_import(recorder: Any, modules: int) -> Callable[[], None]:
+    """Imports so many modules within one, each of 1 ms."""
     number = _native.intern("operation", calibrate.IMPORTS)
 
     def find_and_load(module: int) -> None:
-        if module and module == known:
-            calibrate.observe_import()
         recorder.tick(MS)
         if not module:
             for each in range(1, modules + 1):
@@ -272,23 +270,42 @@ def test_an_import_within_a_block_is_left_to_it(
     assert not [ns for ns, _, _ in found if began < ns < ended]
 
 
-def test_a_library_that_is_known_is_seen_although_the_probe_rests(
+def test_a_program_that_runs_within_an_import_is_calibrated(
     fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is loaded after 10 ms, when the probe rests since 5; from 15 on it rests again."""
+    """A module's body trains: the rest ends with the first mark, and cycles come as ever."""
     recorder = fake_recorder(ring_words=1 << 16)
     program = Program(recorder)
     monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    number = _native.intern("operation", calibrate.IMPORTS)
+
+    def find_and_load(is_program: bool) -> None:
+        recorder.tick(6 * MS)
+        if is_program:
+            wrapped(False)  # at its end, after 12 ms, the probe begins to rest
+            program.iterate(0.7)
+
+    wrapped = _native.Wrapper(find_and_load, number, operation=True, is_long=True)
     Calibrator(lambda on: None, RARE).start(recorder.now_ns)
-    calibrate.observe_import()  # nothing rests yet
-    an_import(recorder, 30, known=10)()
+    wrapped(True)
     _native.set_block_hook(None, 0)
-    calibrate.observe_import()  # nobody calibrates
     recorder.stop()
     found = markers(recorder.events())
-    assert [(ns // MS, observed) for ns, observed, _ in found] == [
-        (5, False),
-        (10, True),
-        (15, False),
-        (31, True),
-    ]
+    assert [observed for _, observed, _ in found[:2]] == [False, True]
+    assert found[0][0] == 12 * MS
+    assert found[1][0] <= (12 + calibrate.IMPORTS_REST_NS // MS + 2) * MS
+    assert [observed for _, observed, _ in found[2:8]] == [True, False, False, True, True, True]
+    assert found[2][0] >= calibrate.FIRST_NS
+
+
+def test_without_a_clock_that_could_end_it_no_rest_begins(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = fake_recorder(ring_words=1 << 16)
+    monkeypatch.delattr(calibrate.time, "pthread_getcpuclockid")
+    switched: list[bool] = []
+    Calibrator(switched.append, RARE).start(recorder.now_ns)
+    an_import(recorder, 120)()
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    assert switched == []

@@ -392,11 +392,10 @@ static PyObject *get_names(PyObject *module, PyObject *unused) {
     return PyList_GetSlice(names, 0, PyList_GET_SIZE(names));
 }
 
-static PyObject *open_operation(PyObject *module, PyObject *unused) {
+static PyObject *asked_within(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    RlThread *t = rl_active ? rl_known_thread() : NULL;
-    return PyLong_FromLong(t != NULL ? t->op : 0);
+    return PyLong_FromLong(rl_asked_within);
 }
 
 /* {id: (time_ns, ends)}, counted from the first time that this thread asks in a session. */
@@ -464,8 +463,8 @@ PyMethodDef rl_mark_methods[] = {
     {"intern", (PyCFunction)(void (*)(void))intern, METH_VARARGS | METH_KEYWORDS,
      "intern(kind, name, level=0, module=None, sealed=False) -> id."},
     {"names", get_names, METH_NOARGS, "All interned (id, kind, name, level, module, sealed)."},
-    {"open_operation", open_operation, METH_NOARGS,
-     "The id of this thread's innermost operation; 0: none."},
+    {"asked_within", asked_within, METH_NOARGS,
+     "The id of the operation within which the block hook is being called; 0: at an end."},
     {"tallies", tallies, METH_NOARGS,
      "tallies() -> {id: (time_ns, ends)} of this thread's operations since it first asked."},
     {"set_name_hook", set_name_hook, METH_O, "Call this with each name interned from now on."},

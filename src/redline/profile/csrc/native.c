@@ -179,12 +179,6 @@ static PyObject *probe(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *block_hook(PyObject *module, PyObject *unused) {
-    (void)module;
-    (void)unused;
-    return Py_NewRef(rl_block_hook != NULL ? rl_block_hook : Py_None);
-}
-
 static PyObject *set_block_hook(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *hook;
@@ -249,7 +243,6 @@ static PyMethodDef methods[] = {
     {"set_active", set_active, METH_O, "Choose what is recorded: bit 1 marks, bit 2 calls."},
     {"get_active", get_active, METH_NOARGS, "What is recorded."},
     {"probe", probe, METH_VARARGS, "probe(on, cpu_ns): a calibration block begins."},
-    {"block_hook", block_hook, METH_NOARGS, "What decides on the next block, or None."},
     {"set_block_hook", set_block_hook, METH_VARARGS,
      "set_block_hook(hook, next_ns): call hook(now_ns) -> next_ns after a mark, from then on."},
     {"set_block_anchor", set_block_anchor, METH_VARARGS,

@@ -128,6 +128,7 @@ extern int rl_active;             /* read under the GIL */
 extern uint32_t rl_windows;       /* that have begun */
 extern int64_t rl_next_block_ns;  /* when the calibrator wants to be called */
 extern PyObject *rl_block_hook;
+extern uint16_t rl_asked_within; /* the operation within which it is being asked; 0: at an end */
 extern uint16_t rl_block_anchor;  /* at the ends of which mark; 0: of any */
 extern int64_t rl_block_patience_ns; /* how late it may be called for that */
 

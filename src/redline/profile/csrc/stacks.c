@@ -81,6 +81,13 @@ static int64_t now_ns(void) {
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+/* CPU time of the calling thread. */
+static int64_t own_ns(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
 /* ------------------------------------------------------------------ the file */
 
 static void write_out(void) {
@@ -249,7 +256,7 @@ static int answer(void *unused) {
     if (!is_open || !atomic_load(&asked)) {
         return 0;
     }
-    const int64_t began = now_ns(), at = atomic_load(&asked_ns);
+    const int64_t began = own_ns(), at = atomic_load(&asked_ns);
     atomic_store(&asked, 0);
     const int64_t weight = atomic_exchange(&owed_ns, 0);
     /* Frames are made: a collection may run Python code, which must not be asked meanwhile. */
@@ -266,7 +273,7 @@ static int answer(void *unused) {
     while (stack.count > 0) {
         Py_DECREF(stack.codes[--stack.count]);
     }
-    answers_ns += now_ns() - began;
+    answers_ns += own_ns() - began;
     return 0;
 }
 

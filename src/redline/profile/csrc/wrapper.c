@@ -15,13 +15,17 @@ typedef struct {
     uint8_t is_long; /* may last for seconds, so that the calibrator is asked within it and at its end */
 } WrapperObject;
 
+uint16_t rl_asked_within;
+
 /* A call within one of the same operation, which has no mark of its own. */
 static PyObject *call_within(const WrapperObject *w, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames) {
     PyObject *result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
     const int64_t now = rl_active & RL_ACTIVE_MARKS ? rl_now() : 0;
     if (now >= rl_next_block_ns) {
+        rl_asked_within = w->id;
         rl_run_block_hook(now);
+        rl_asked_within = 0;
     }
     return result;
 }

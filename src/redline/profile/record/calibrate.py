@@ -46,7 +46,6 @@ __all__ = [
     "Limit",
     "Schedule",
     "choose_anchor",
-    "observe_import",
 ]
 
 
@@ -157,7 +156,7 @@ class Calibrator:
     def __call__(self, now_ns: int) -> int:
         """Do what is due; when to be called again, ns. At the end of an import it may be early."""
         is_own = threading.get_ident() == self._thread
-        is_importing = is_own and _native.open_operation() == self._imports
+        is_importing = is_own and _native.asked_within() == self._imports
         is_over = is_own and self._is_resting and self._for_import and not is_importing
         if now_ns >= self._due_ns or is_over:
             self._due_ns = self._next(now_ns, is_own, is_importing)
@@ -202,27 +201,20 @@ class Calibrator:
         return rest_ns
 
     def _stop(self, until_ns: int, cpu_ns: int, *, for_import: bool) -> None:
-        self._switch(False)
-        _native.probe(False, cpu_ns)
+        # Said first: an interrupt in between is then mended when the rest is over.
         self._is_off = self._is_resting = True
         self._for_import = for_import
         self._block = until_ns, cpu_ns
+        self._switch(False)
+        _native.probe(False, cpu_ns)
 
     def _while_importing(self, now_ns: int) -> int:
-        """Rest, unless a block lasts: that ends where the program goes on; how long, ns."""
-        if self._at >= 0:
+        """Rest, unless a block lasts, or no clock could end it; when to ask again, ns."""
+        if self._at >= 0 or _clock_of(self._thread) is None:
             return SETTLE_NS
         self._ends = None
         self._stop(now_ns + IMPORTS_REST_NS, time.thread_time_ns(), for_import=True)
         return IMPORTS_REST_NS
-
-    def end_rest(self) -> None:
-        """Observe what is imported next, if the probe rests."""
-        rests = self._is_resting and self._for_import
-        if rests and threading.get_ident() == self._thread:
-            self.finish()
-            self._due_ns = _native.now() + IMPORTS_SEEN_NS
-            _native.set_block_hook(self, self._due_ns)
 
     def finish(self) -> int:
         """End the cycle, from any thread; how long to rest, ns."""
@@ -231,9 +223,9 @@ class Calibrator:
             clock = _clock_of(self._thread)
             if clock is None:
                 return SETTLE_NS
-            self._is_off = self._is_resting = False
             _native.probe(True, time.clock_gettime_ns(clock))
             self._switch(True)
+            self._is_off = self._is_resting = False
         return self._rest_ns() if was_resting else self._end_cycle()
 
     def _end_cycle(self) -> int:
@@ -267,13 +259,6 @@ class Calibrator:
             if number < 0:
                 return rest_ns
         return self._schedule.rest_ns
-
-
-def observe_import() -> None:
-    """What is imported next takes long, and is known by name: let the probe see it."""
-    hook = _native.block_hook()
-    if isinstance(hook, Calibrator):
-        hook.end_rest()
 
 
 def _clock_of(thread: int) -> int | None:

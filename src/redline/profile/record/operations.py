@@ -29,7 +29,7 @@ from typing import Any, cast
 
 from redline.errors import ProfileError
 from redline.profile import _native, layout, levels, marks
-from redline.profile.record.calibrate import IMPORTS, observe_import
+from redline.profile.record.calibrate import IMPORTS
 from redline.profile.record.imports import PostImport
 from redline.profile.record.own_envs import follow_classes
 from redline.profile.record.tasks import separating
@@ -364,11 +364,7 @@ class Patches:
             timed |= dict.fromkeys(packages, wrapper)
 
         def create_module(self: Any, spec: importlib.machinery.ModuleSpec) -> Any:
-            found = timed.get(spec.name.partition(".")[0])
-            if found is None:
-                return load(self, spec)
-            observe_import()
-            return found(self, spec)
+            return timed.get(spec.name.partition(".")[0], load)(self, spec)
 
         self._replace(loader, "create_module", create_module)
 
