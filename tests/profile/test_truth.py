@@ -57,7 +57,7 @@ def test_a_row_is_the_mean_of_its_processes() -> None:
     assert row["inside"] is False
 
 
-def test_the_table_says_what_is_as_it_was_recorded() -> None:
+def test_the_table_says_where_the_cost_is_left_in() -> None:
     rows = truth.pooled([[row_of(0.0, 1.01, corrected=False)], [row_of(0.0, 1.03)]])
     text = table(rows)
     assert "1.020 (cost left in)" in text
