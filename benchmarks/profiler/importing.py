@@ -43,6 +43,11 @@ def one_pair(words: list[str], number: int) -> dict[str, float]:
 def measure_imports(options: argparse.Namespace) -> None:
     """All sets of modules, and their table."""
     facts: dict[str, Any] = describe()
+    if facts["cores"] != "1":
+        raise SystemExit(
+            f"{facts['cores']} cores, but what a pair adds is told on one that both share. "
+            "Run this with `taskset -c 0`"
+        )
     lines = [
         "| imported | pairs | CPU s | added s | computed s | added / computed | callbacks |",
         "|---" * 7 + "|",

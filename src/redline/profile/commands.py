@@ -393,15 +393,13 @@ def advise_main(argv: Sequence[str]) -> int:
             )
     keep_freed_memory()
     from redline.profile.advise.iteration import read_iteration
-    from redline.profile.advise.rates import measure_rates
-    from redline.profile.advise.remedies import advise
+    from redline.profile.advise.reading import advise_here
     from redline.profile.advise.report import advice_to_json, render_advice
     from redline.profile.reader import open_session
 
     session = open_session(arguments.directory)
     _measure_first(session)
-    iteration = read_iteration(session)
-    found = advise(iteration, measure_rates(iteration.torch_threads))
+    iteration, found = advise_here(read_iteration(session))
     if arguments.format == "json":
         sys.stdout.write(json.dumps(advice_to_json(iteration, found)) + "\n")
     else:

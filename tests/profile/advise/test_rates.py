@@ -23,6 +23,14 @@ status = COMMANDS[sys.argv[1]](sys.argv[2:])
 sys.exit(status or ("torch" in sys.modules and "torch was loaded"))
 """
 
+WITHOUT_RATES = """
+import sys
+from redline.profile.advise import rates
+from redline.profile.commands import COMMANDS
+rates.MEASURED_BY_S = 0.01
+sys.exit(COMMANDS[sys.argv[1]](sys.argv[2:]))
+"""
+
 PROGRAM = """
 import mujoco, torch
 from redline import profile
@@ -58,6 +66,27 @@ def test_a_process_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     with pytest.raises(ProfileError, match=r"cannot measure this machine's rates: .* says more"):
         rates._measure_apart(1)
+
+
+def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "MEASURED_BY_S", 0.01)
+    with pytest.raises(ProfileError, match=r"cannot measure this machine's rates: .*timed out"):
+        rates._measure_apart(1)
+
+
+@pytest.mark.parametrize("command", ["report", "advise"])
+def test_without_rates_there_is_a_report_that_says_so(
+    command: str, profiled: Any, tmp_path: Path
+) -> None:
+    """A table of a session is worth reading, whatever this machine cannot be asked."""
+    profiled.run(PROGRAM)
+    page = tmp_path / "page.html"
+    options = ["--html", str(page)] if command == "report" else []
+    words = [sys.executable, "-c", WITHOUT_RATES, command, str(profiled.session), *options]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = page.read_text() if command == "report" else done.stdout
+    assert "no remedy is named whose gain is measured here" in said
 
 
 @pytest.mark.parametrize("command", ["report", "advise"])

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from redline.profile import layout
+from redline.profile.analyse.cycles import Cycle, CycleSeeker
 from redline.profile.analyse.summary import summarize
-from tests.profile.streams import INFERENCE, SIMULATION, begin, cells, end
+from redline.profile.analyse.timeline import build_timeline
+from tests.profile.streams import INFERENCE, SIMULATION, begin, cells, end, process
 
 MS = 1_000_000
 Events = list[tuple[int, int]]
@@ -137,3 +139,59 @@ def test_a_block_in_which_the_program_ends_its_days_waiting(profiled: Any) -> No
     profiled.run(PROGRAM.partition("thread = ")[0] + "time.sleep(0.6)\n")
     times = {(c.operation, c.level): c.raw_s for c in summarize(profiled.session).cells}
     assert times["other", "waiting"] == pytest.approx(0.6, abs=0.1)
+
+
+def cycles_of(*threads: Events) -> list[Cycle]:
+    """Of the first thread."""
+    made = process(*threads, end_ns=1000 * MS)
+    timeline = build_timeline(made)
+    seeker = CycleSeeker(made)
+    seeker.add(timeline.threads[0], timeline.begin_ns, timeline.until_ns, timeline.blind)
+    return seeker.found()
+
+
+def test_a_rest_that_another_thread_ends_is_no_calibration_block() -> None:
+    """The first rest lasts from 60 to 400, the second from 460 to 500: between the two the probe
+    was on. The first thread's own markers alone look like a settled block from 460 on."""
+    main = shard_events(
+        (0, WINDOW, None),
+        (0, begin(SIMULATION), None),
+        (10, ON, 10),
+        (50, ON, 50),
+        (60, OFF, 60),
+        (460, OFF, 460),
+        (500, ON, 500),
+        (520, ON, 520),
+        (560, ON, 560),
+    )
+    other = shard_events((400, ON, 400))
+    assert cycles_of(main, other) == []
+
+
+def test_a_block_that_another_thread_ends_is_none() -> None:
+    """From 60 on the thread was blocked; at 400 another one ended the block without the probe."""
+    main = shard_events(
+        (0, WINDOW, None),
+        (10, ON, 10),
+        (50, OFF, 50),
+        (60, OFF, 60),
+        (520, ON, 520),
+        (560, ON, 560),
+    )
+    assert cycles_of(main, shard_events((400, ON, 60))) == []
+
+
+def test_a_cycle_is_found_with_other_threads_beside_it() -> None:
+    main = shard_events(
+        (0, WINDOW, None),
+        (0, begin(SIMULATION), None),
+        (10, ON, 10),
+        (50, OFF, 50),
+        (60, OFF, 60),
+        (100, ON, 100),
+        (110, ON, 110),
+        (150, ON, 150),
+    )
+    found = cycles_of(main, shard_events((300, ON, 300)))
+    assert [(c.before.cpu_ns, c.off.cpu_ns, c.after.cpu_ns) for c in found] == [(40 * MS,) * 3]
+    assert found[0].off.parts["simulation"].ns == 40 * MS

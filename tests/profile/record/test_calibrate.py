@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -309,3 +313,108 @@ def test_without_a_clock_that_could_end_it_no_rest_begins(
     _native.set_block_hook(None, 0)
     recorder.stop()
     assert switched == []
+
+
+def test_a_mark_that_is_named_imports_is_no_import(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the program marks so is observed: nothing would say when such a rest is over."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    switched: list[bool] = []
+    Calibrator(switched.append, RARE).start(recorder.now_ns)
+    with profile.operation(calibrate.IMPORTS):
+        an_import(recorder, 120)()
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    assert switched == []
+
+
+def test_after_an_import_that_fails_the_probe_is_on(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module within one is not there, as an optional one: the rest goes on with the outer one and
+    ends with it. Later imports are no less seen."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    number = _native.intern("operation", calibrate.IMPORTS)
+
+    def find_and_load(name: str) -> None:
+        recorder.tick(6 * MS)
+        if name == "missing":
+            raise ModuleNotFoundError(name)
+        if name == "outer":
+            wrapped("inner")  # it rests from its end on, at 12 ms
+            with pytest.raises(ModuleNotFoundError):
+                wrapped("missing")
+
+    wrapped = _native.Wrapper(find_and_load, number, operation=True, is_long=True)
+    switched: list[tuple[int, bool]] = []
+    began = recorder.now_ns
+    Calibrator(lambda on: switched.append((recorder.now_ns - began, on)), RARE).start(began)
+    wrapped("outer")
+    assert switched == [(12 * MS, False), (18 * MS, True)]
+    with pytest.raises(ModuleNotFoundError):
+        wrapped("missing")
+    assert len(switched) == 2
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+
+
+def test_the_end_of_an_import_is_asked_once_another_thread_has_left_the_hook(
+    fake_recorder: Callable[..., Any],
+) -> None:
+    """Else the probe would rest until a mark ends, which a program without marks never has."""
+    recorder = fake_recorder(ring_words=1 << 16)
+    asked: list[int] = []
+    is_in, may_leave = threading.Event(), threading.Event()
+
+    def hook(now_ns: int) -> int:
+        asked.append(threading.get_ident())
+        if len(asked) == 1:
+            is_in.set()
+            may_leave.wait(10.0)
+        return now_ns + 1_000_000 * MS
+
+    def work() -> None:
+        with profile.operation("step"):
+            recorder.tick(MS)
+
+    _native.set_block_hook(hook, 0)
+    other = threading.Thread(target=work)
+    other.start()
+    assert is_in.wait(10.0)
+    an_import(recorder, 0)()
+    assert len(asked) == 1
+    may_leave.set()
+    other.join()
+    for _ in range(1000):
+        if len(asked) > 1:
+            break
+        time.sleep(0.001)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    assert asked == [other.ident, threading.get_ident()]
+
+
+def test_a_forked_child_forgets_its_parents_hook() -> None:
+    """It would hold all that the parent's recorder holds."""
+    program = """
+import weakref
+from redline.profile import _native
+
+class Hook:
+    def __call__(self, now_ns):
+        return now_ns
+
+hook = Hook()
+_native.set_block_hook(hook, 1)
+seen = weakref.ref(hook)
+del hook
+assert seen() is not None
+_native.abandon()
+assert seen() is None
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from redline.errors import ConfigError, ProfileError
 from redline.profile.advise.iteration import Iteration, read_iteration
-from redline.profile.advise.rates import measure_rates
+from redline.profile.advise.rates import measure_rates, why_not_measured
 from redline.profile.advise.remedies import REMEDIES, Advice, advise
 from redline.profile.analyse.correction import t_quantile
 from redline.profile.record.options import Options
@@ -121,9 +121,10 @@ def check(
         root = Path(directory)
         progress("recording the first command in full, for the prediction")
         iteration = _recorded(before, root / "full", "full")
-        found = {
-            each.remedy: each for each in advise(iteration, measure_rates(iteration.torch_threads))
-        }
+        rates = measure_rates(iteration.torch_threads)
+        if reason := why_not_measured(iteration.torch_threads):
+            progress(reason)
+        found = {each.remedy: each for each in advise(iteration, rates)}
         times: dict[str, list[float]] = {"a": [], "b": []}
         for pair in range(pairs):
             order = ("a", "b") if pair % 2 == 0 else ("b", "a")

@@ -37,7 +37,9 @@ LARGER = 8  # times the batch, for the cost of batched inference
 Work = Callable[[], object]
 Clock = Callable[[], float]
 
-__all__ = ["Range", "Rates", "measure_rates"]
+MEASURED_BY_S = 120.0  # seconds after which the process that measures is given up
+
+__all__ = ["Range", "Rates", "measure_rates", "why_not_measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +69,29 @@ class Rates:
 
 
 def measure_rates(threads: int = 0) -> Rates | None:
-    """Measure; None where torch is not installed. Leaves torch as it was.
+    """Measure; None where that cannot be done, see `why_not_measured`. Leaves torch as it was.
 
     A process asks its machine once for each number of threads.
 
     Args:
         threads: of torch in the program that is advised; 0: torch's default.
-
-    Raises:
-        ProfileError: if the process that measures fails.
     """
-    return _measure_once(threads, usable_cpus())
+    return _measure_once(threads, usable_cpus())[0]
+
+
+def why_not_measured(threads: int = 0) -> str:
+    """Why `measure_rates` has nothing to say, and what that means; empty where it has."""
+    return _measure_once(threads, usable_cpus())[1]
 
 
 @cache
-def _measure_once(threads: int, cpus: int) -> Rates | None:
-    if "torch" in sys.modules:
-        return _measure_here(threads, cpus)
-    return _measure_apart(threads)
+def _measure_once(threads: int, cpus: int) -> tuple[Rates | None, str]:
+    without = "So no remedy is named whose gain is measured here"
+    try:
+        found = _measure_here(threads, cpus) if "torch" in sys.modules else _measure_apart(threads)
+    except ProfileError as error:
+        return None, f"{error}. {without}"
+    return found, "" if found is not None else f"torch is not installed here. {without}"
 
 
 def _measure_here(threads: int, cpus: int) -> Rates | None:
@@ -102,11 +109,21 @@ def _measure_here(threads: int, cpus: int) -> Rates | None:
 
 
 def _measure_apart(threads: int) -> Rates | None:
+    """In a process of its own.
+
+    Raises:
+        ProfileError: if that fails, or takes too long.
+    """
     places = [str(Path(redline.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     # -P: what lies in the directory that the user is in is not imported.
     words = [sys.executable, "-P", "-m", "redline.profile.advise.rates", str(threads)]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            words, env=env, capture_output=True, text=True, check=False, timeout=MEASURED_BY_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProfileError(f"cannot measure this machine's rates: {error}") from error
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise ProfileError(

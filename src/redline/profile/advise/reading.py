@@ -6,13 +6,13 @@ the tables and the time per env step. One more, from what these say, gives the p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redline.errors import ProfileError
 from redline.profile.advise.iteration import Iteration, IterationReader
-from redline.profile.advise.rates import measure_rates
-from redline.profile.advise.remedies import advise
+from redline.profile.advise.rates import measure_rates, why_not_measured
+from redline.profile.advise.remedies import Advice, advise
 from redline.profile.advise.report import advice_to_json
 from redline.profile.advise.steady import Entries
 from redline.profile.analyse.shares import with_shares
@@ -23,7 +23,7 @@ from redline.profile.reader import Session
 from redline.profile.report.html import render_html
 from redline.profile.report.page_data import PageBins
 
-__all__ = ["Reading", "find_iteration", "read_session", "render_page"]
+__all__ = ["Reading", "advise_here", "find_iteration", "read_session", "render_page"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +82,13 @@ def render_page(reading: Reading) -> tuple[str, Iteration | None]:
 def _advice_of(iteration: Iteration | None) -> dict[str, Any] | None:
     if iteration is None:
         return None
-    return advice_to_json(iteration, advise(iteration, measure_rates(iteration.torch_threads)))
+    told, found = advise_here(iteration)
+    return advice_to_json(told, found)
+
+
+def advise_here(iteration: Iteration) -> tuple[Iteration, list[Advice]]:
+    """The advice, by what this machine is asked; the iteration says so where it cannot be."""
+    rates = measure_rates(iteration.torch_threads)
+    if reason := why_not_measured(iteration.torch_threads):
+        iteration = replace(iteration, problems=[*iteration.problems, reason])
+    return iteration, advise(iteration, rates)

@@ -25,6 +25,7 @@ Mark = tuple[str, int, bool]  # phase, marked operation, GPU busy
 MAX_STRETCHES = 32
 MAX_TABLE = 1 << 22  # combinations of states summed at a time
 NEAR_NS = 100_000_000  # observed before the first block and after the last, to split these by
+ONE_NS = 10_000_000  # blocks with less between them, as while modules are imported, are like one
 
 __all__ = [
     "BlindShares",
@@ -208,8 +209,9 @@ def stretches(timeline: Timeline) -> NDArray[np.int64]:
     end_ns = max(timeline.end_ns, 0)
     if len(begins) == 0:
         return np.array([0, end_ns], np.int64)
-    each = -(-len(begins) // MAX_STRETCHES)
-    last = np.arange(each - 1, len(begins) - 1, each)
+    apart = np.flatnonzero(begins[1:] - ends[: len(begins) - 1] >= ONE_NS)  # from the next one
+    each = -(-(len(apart) + 1) // MAX_STRETCHES)
+    last = apart[each - 1 :: each]
     borders = (ends[last] + begins[last + 1]) // 2
     over = ends[-1] if len(ends) == len(begins) else end_ns
     edges = [[0, begins[0] - NEAR_NS], borders, [over + NEAR_NS, end_ns]]

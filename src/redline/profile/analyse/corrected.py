@@ -173,7 +173,7 @@ def beside_the_profiler(
     for place, cells in enumerate(processes):
         work = sum(ns for key, ns in cells.time_ns.items() if key[2] != WAITING)
         share = rates[place] + sum(
-            rate * beside_ns.get((place, other), 0) / work
+            rate * min(beside_ns.get((place, other), 0) / work, 1.0)
             for other, rate in enumerate(rates)
             if work and other != place
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import sweep_streams
-from redline.profile.analyse.decoded import FOREVER, Decoded, states_at
+from redline.profile.analyse.decoded import FOREVER, Decoded, Stream, states_at
 from redline.profile.reader import Process
 
 NOT_MARKED = 0  # no operation's id
@@ -72,28 +72,41 @@ class CycleSeeker:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._observed: list[bool] = []  # of each marker
+        self._observed: list[bool] = []  # from each marker on
+        self._before: list[bool | None] = []  # just before it, any thread's doing; None: unknown
         self._cpu: list[int] = []
         self._blocks: list[_Open] = []  # from each marker on
 
-    def add(self, thread: Decoded, begin_ns: int, until_ns: int) -> None:
-        """The next slice, between two times."""
+    def add(
+        self, thread: Decoded, begin_ns: int, until_ns: int, blind: Stream | None = None
+    ) -> None:
+        """The next slice, between two times.
+
+        Args:
+            thread: a slice of it.
+            begin_ns: of the slice.
+            until_ns: its end.
+            blind: `Timeline.blind`, where another thread may have ended a block of this one.
+        """
         special, codes = thread.special_codes, thread.rows[1]
         is_marker = (special == layout.CODE_PROBE_ON) | (special == layout.CODE_PROBE_OFF)
         times = thread.special_times[is_marker].tolist()
         rows = np.flatnonzero((codes == layout.CODE_PROBE_ON) | (codes == layout.CODE_PROBE_OFF))
         self._cpu += thread.special_values[special == layout.CODE_CPU].tolist()
         stretches = _Stretches(self._process, thread, [begin_ns, *times, until_ns], rows)
+        before = _states_before(times, begin_ns, blind)
         for k, row in enumerate([-1, *rows.tolist()]):
             if row >= 0:
+                own = self._observed[-1] if self._observed else None
+                self._before.append(before.get(times[k - 1], own))
                 self._observed.append(bool(codes[row] == layout.CODE_PROBE_ON))
                 self._blocks.append(_Open())
             if self._blocks and not self._settles(len(self._blocks) - 1):
                 stretches.add_to(self._blocks[-1], k)
 
     def _settles(self, place: int) -> bool:
-        """Whether this follows a switch: its first marker differs in state from the one before."""
-        return place > 0 and self._observed[place] != self._observed[place - 1]
+        """Whether this follows a switch: at its first marker the probe goes on, or off."""
+        return self._before[place] == (not self._observed[place])
 
     def found(self) -> list[Cycle]:
         """After the last slice."""
@@ -110,17 +123,34 @@ class CycleSeeker:
         ]
 
     def _finished(self) -> list[Block | None]:
-        """The blocks between markers; None where the recording paused in between."""
+        """The blocks between markers; None where something came in between.
+
+        That is a pause of the recording, or another thread that ended a rest of the probe.
+        """
         cpu = self._cpu
         if len(cpu) != len(self._observed):
             return []
         return [
             None
-            if block.is_paused
+            if block.is_paused or self._before[i + 1] != self._observed[i]
             else Block(self._observed[i], cpu[i + 1] - cpu[i], dict(block.parts))
             for i, block in enumerate(self._blocks[:-1])
             if not self._settles(i)
         ]
+
+
+def _states_before(times: list[int], begin_ns: int, blind: Stream | None) -> dict[int, bool]:
+    """{time: whether the probe was on just before} of a slice's markers, where that is known."""
+    if blind is None:
+        return {}
+    at = np.searchsorted(blind[0], times, side="left") - 1
+    states = np.concatenate([blind[1] == 0, [True]])  # the last is the first one's, at -1
+    often = Counter(times)  # of several at one time the stream has the last
+    return {
+        time: on
+        for time, on in zip(times, states[at].tolist(), strict=True)
+        if time != begin_ns and often[time] == 1
+    }
 
 
 class _Stretches:

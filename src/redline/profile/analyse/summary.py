@@ -282,7 +282,9 @@ class _ProcessSums:
             self.gpu.add(timeline)
         for thread in timeline.threads:
             if self.is_full:
-                self.cycles[thread.index].add(thread, timeline.begin_ns, timeline.until_ns)
+                self.cycles[thread.index].add(
+                    thread, timeline.begin_ns, timeline.until_ns, timeline.blind
+                )
             self.steps += int((thread.special_codes == layout.CODE_STEP).sum())
             self.calls[: len(thread.counts)] += thread.counts
             self.inclusive_ns[: len(thread.inclusive_ns)] += thread.inclusive_ns
@@ -293,8 +295,8 @@ class _ProcessSums:
         if most > 0:
             self.process.note(
                 f"more than {most:,.0f} events a second: to stay below, native calls were observed "
-                f"{100 * seen:.0f}% of the time; the rest is split like that, and calls in it are "
-                "not counted (see --max-events-per-s)"
+                f"{100 * seen:.0f}% of the time (imports and calibration count, too); the rest is "
+                "split like that, and calls in it are not counted (see --max-events-per-s)"
             )
 
     @cached_property

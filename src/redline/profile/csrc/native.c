@@ -4,7 +4,7 @@
 /* In a forked child: leave the parent's session without writing to it. */
 static void leave(void) {
     rl_active = 0;
-    rl_next_block_ns = INT64_MAX;
+    rl_forget_block_hook();
     rl_writer_abandon();
     rl_session_end();
 }

@@ -149,6 +149,8 @@ void rl_report_callbacks(RlThread *t);
 void rl_close_calls(int64_t now_ns);
 void rl_close_all(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
+void rl_ask_at_end(int64_t now_ns);
+void rl_forget_block_hook(void);
 void rl_hook_failed(PyObject *hook);
 
 /* Counters. */

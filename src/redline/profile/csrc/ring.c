@@ -531,12 +531,16 @@ void rl_hook_failed(PyObject *hook) {
     Py_AddPendingCall(raise_postponed, NULL);
 }
 
+static unsigned long asking;  /* the thread that is in the hook, 0: none */
+static int is_ask_pending;    /* the main thread calls it as soon as it can */
+
 /* Let the calibrator decide on the next block; it returns when to be called again. */
 int rl_run_block_hook(int64_t now_ns) {
     rl_next_block_ns = INT64_MAX; /* not again from within itself */
     if (rl_block_hook == NULL) {
         return 0;
     }
+    asking = PyThread_get_thread_ident();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *result = PyObject_CallFunction(rl_block_hook, "L", (long long)now_ns);
@@ -552,6 +556,36 @@ int rl_run_block_hook(int64_t now_ns) {
         }
         Py_DECREF(result);
     }
+    asking = 0;
     PyErr_Restore(type, value, traceback);
     return 0;
+}
+
+static int ask_late(void *unused) {
+    (void)unused;
+    is_ask_pending = 0;
+    rl_ask_at_end(rl_now());
+    return 0;
+}
+
+/* Where something long ended, which may be what the calibrator rests for. If another thread is in
+ * the hook, it is asked once that one has left it. */
+void rl_ask_at_end(int64_t now_ns) {
+    if (asking == 0) {
+        if (rl_next_block_ns != INT64_MAX) {
+            rl_run_block_hook(now_ns);
+        }
+    } else if (!is_ask_pending && asking != PyThread_get_thread_ident()) {
+        is_ask_pending = Py_AddPendingCall(ask_late, NULL) == 0;
+    }
+}
+
+/* In a forked child: it is the parent's. */
+void rl_forget_block_hook(void) {
+    Py_CLEAR(rl_block_hook);
+    rl_next_block_ns = INT64_MAX;
+    rl_block_anchor = 0;
+    rl_asked_within = 0;
+    asking = 0;
+    is_ask_pending = 0;
 }

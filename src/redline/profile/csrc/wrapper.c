@@ -17,6 +17,9 @@ typedef struct {
 
 uint16_t rl_asked_within;
 
+/* How many long calls this thread is in. A mark that the program gave the same name is none. */
+static _Thread_local uint32_t long_calls;
+
 /* A call within one of the same operation, which has no mark of its own. */
 static PyObject *call_within(const WrapperObject *w, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames) {
@@ -35,7 +38,7 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
     WrapperObject *w = (WrapperObject *)self;
     const int needed = w->kind == RL_AUTO ? RL_ACTIVE_MARKS : RL_ACTIVE_CALLS;
     RlThread *t = (rl_active & needed) ? rl_thread() : NULL;
-    if (w->is_long && t != NULL && t->op == w->id) {
+    if (w->is_long && t != NULL && t->op == w->id && long_calls > 0) {
         return call_within(w, args, nargsf, kwnames);
     }
     /* An env in an env is one operation, timed once; a sealed region has no inside. */
@@ -49,16 +52,18 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
         t->callbacks += 2; /* as the probe would count this call */
     }
     rl_push(t, rl_now(), w->id, w->level, w->kind, self);
+    long_calls += w->is_long;
     PyObject *result = PyObject_Vectorcall(w->function, args, nargsf, kwnames);
+    long_calls -= w->is_long;
     if ((rl_active & needed) && session == rl_session) {
         const int64_t now = rl_now();
         if (w->kind == RL_AUTO) {
             rl_report_callbacks(t);
         }
         rl_pop_operation(t, now, w->id, w->kind);
-        /* INT64_MAX: nobody is to be asked, or is being asked and imports. */
-        const int at_end = w->is_long && rl_next_block_ns != INT64_MAX;
-        if (w->kind == RL_AUTO && (now >= rl_next_block_ns || at_end)) {
+        if (w->is_long) {
+            rl_ask_at_end(now);
+        } else if (w->kind == RL_AUTO && now >= rl_next_block_ns) {
             rl_run_block_hook(now);
         }
     }
