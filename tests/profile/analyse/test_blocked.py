@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from redline.profile import layout
+from redline.profile.analyse import cycles as cycles_module
+from redline.profile.analyse.cells import stretches
 from redline.profile.analyse.cycles import Cycle, CycleSeeker
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import build_timeline
@@ -195,3 +197,35 @@ def test_a_cycle_is_found_with_other_threads_beside_it() -> None:
     found = cycles_of(main, shard_events((300, ON, 300)))
     assert [(c.before.cpu_ns, c.off.cpu_ns, c.after.cpu_ns) for c in found] == [(40 * MS,) * 3]
     assert found[0].off.parts["simulation"].ns == 40 * MS
+
+
+def test_the_rests_of_an_import_take_no_stretches_from_later_blocks() -> None:
+    """40 rests of 45 ms with 5 ms between them are like one block: the 30 blocks after them, 100 ms
+    apart, keep a stretch each, parted halfway between one's end and the next one's begin."""
+    rests = [(1000 + 50 * i, 1045 + 50 * i) for i in range(40)]
+    blocks = [(3100 + 140 * i, 3140 + 140 * i) for i in range(30)]
+    rows = [
+        (at, code, at)
+        for block in rests + blocks
+        for at, code in zip(block, (OFF, ON), strict=True)
+    ]
+    timeline = build_timeline(process(shard_events((0, WINDOW, None), *rows), end_ns=8000 * MS))
+    edges = [ns // MS for ns in stretches(timeline).tolist()]
+    after_rests, halfway = (2995 + 3100) // 2, [3140 + 50 + 140 * i for i in range(29)]
+    assert edges == [0, 900, after_rests, *halfway, 3140 + 140 * 29 + 100, 8000]
+
+
+def test_of_many_cycles_every_second_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for 4: the fifth leaves numbers 0, 2, 4 of them; then come 6 and 8, and 0, 4, 8 stay.
+
+    Number i has a middle block of 10 + i ms.
+    """
+    monkeypatch.setattr(cycles_module, "MAX_CYCLES", 4)
+    rows: list[tuple[int, int, int | None]] = [(0, WINDOW, None)]
+    at = 10
+    for i in range(10):
+        for code, lasts in ((ON, 10), (OFF, 1), (OFF, 10 + i), (ON, 1), (ON, 10), (ON, 20)):
+            rows.append((at, code, at))
+            at += lasts
+    found = cycles_of(shard_events(*rows))
+    assert [cycle.off.cpu_ns // MS for cycle in found] == [10, 14, 18]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from redline.profile.analyse.decoded import FOREVER, Decoded, Stream, states_at
 from redline.profile.reader import Process
 
 NOT_MARKED = 0  # no operation's id
+MAX_CYCLES = 8192  # of a thread that are kept: half an hour's on Python 3.11, hours' on others
 
 __all__ = ["Block", "Cycle", "CycleSeeker", "Part", "find_cycles"]
 
@@ -63,19 +64,33 @@ def find_cycles(process: Process, thread: Decoded) -> list[Cycle]:
 class _Open:
     """A block as far as it was seen."""
 
+    observed: bool
+    before: bool | None  # whether the probe was on just before, by any thread; None: unknown
     parts: defaultdict[str, Part] = field(default_factory=lambda: defaultdict(Part))
     is_paused: bool = False  # the recording was, in between
 
+    @property
+    def settles(self) -> bool:
+        """Whether this follows a switch: at its first marker the probe goes on, or off."""
+        return self.before == (not self.observed)
+
 
 class CycleSeeker:
-    """The calibration cycles of a thread, slice by slice."""
+    """The calibration cycles of a thread, slice by slice.
+
+    A recording of hours has more cycles than say anything new: of more than `MAX_CYCLES` every
+    second one is kept, of twice as many every fourth.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._observed: list[bool] = []  # from each marker on
-        self._before: list[bool | None] = []  # just before it, any thread's doing; None: unknown
-        self._cpu: list[int] = []
-        self._blocks: list[_Open] = []  # from each marker on
+        self._open: deque[_Open] = deque()  # from markers on that were seen
+        self._cpu: deque[int] = deque()  # of these markers, or ahead of them
+        self._last_observed: bool | None = None  # from the last marker on
+        self._ahead = 0  # CPU times without a marker
+        self._blocks: deque[Block | None] = deque(maxlen=3)  # the last ones; None: disturbed
+        self._cycles: list[Cycle] = []
+        self._number, self._stride = 0, 1
 
     def add(
         self, thread: Decoded, begin_ns: int, until_ns: int, blind: Stream | None = None
@@ -92,51 +107,49 @@ class CycleSeeker:
         is_marker = (special == layout.CODE_PROBE_ON) | (special == layout.CODE_PROBE_OFF)
         times = thread.special_times[is_marker].tolist()
         rows = np.flatnonzero((codes == layout.CODE_PROBE_ON) | (codes == layout.CODE_PROBE_OFF))
-        self._cpu += thread.special_values[special == layout.CODE_CPU].tolist()
+        cpu = thread.special_values[special == layout.CODE_CPU].tolist()
+        self._cpu += cpu
+        self._ahead += len(cpu) - len(rows)
         stretches = _Stretches(self._process, thread, [begin_ns, *times, until_ns], rows)
         before = _states_before(times, begin_ns, blind)
         for k, row in enumerate([-1, *rows.tolist()]):
             if row >= 0:
-                own = self._observed[-1] if self._observed else None
-                self._before.append(before.get(times[k - 1], own))
-                self._observed.append(bool(codes[row] == layout.CODE_PROBE_ON))
-                self._blocks.append(_Open())
-            if self._blocks and not self._settles(len(self._blocks) - 1):
-                stretches.add_to(self._blocks[-1], k)
-
-    def _settles(self, place: int) -> bool:
-        """Whether this follows a switch: at its first marker the probe goes on, or off."""
-        return self._before[place] == (not self._observed[place])
+                own = self._last_observed
+                is_on = self._last_observed = bool(codes[row] == layout.CODE_PROBE_ON)
+                self._open.append(_Open(is_on, before.get(times[k - 1], own)))
+            if self._open and not self._open[-1].settles:
+                stretches.add_to(self._open[-1], k)
+        while len(self._open) > 1 and len(self._cpu) > 1:
+            self._close(self._open.popleft(), self._open[0], self._cpu.popleft())
 
     def found(self) -> list[Cycle]:
-        """After the last slice."""
-        blocks = self._finished()
-        return [
-            Cycle(before, off, after)
-            for before, off, after in zip(blocks, blocks[1:], blocks[2:], strict=False)
-            if before is not None
-            and off is not None
-            and after is not None
-            and before.observed
-            and not off.observed
-            and after.observed
-        ]
+        """After the last slice; none where a damaged session has lost CPU times."""
+        return self._cycles if self._ahead == 0 else []
 
-    def _finished(self) -> list[Block | None]:
-        """The blocks between markers; None where something came in between.
+    def _close(self, block: _Open, following: _Open, cpu_ns: int) -> None:
+        """A block ends where the next one begins."""
+        if block.settles:
+            return
+        # Another thread may have ended it before, or the recording have paused.
+        is_whole = not block.is_paused and following.before in (None, block.observed)
+        used_ns = self._cpu[0] - cpu_ns
+        made = Block(block.observed, used_ns, dict(block.parts)) if is_whole else None
+        self._blocks.append(made)
+        self._add_cycle(*self._blocks)
 
-        That is a pause of the recording, or another thread that ended a rest of the probe.
-        """
-        cpu = self._cpu
-        if len(cpu) != len(self._observed):
-            return []
-        return [
-            None
-            if block.is_paused or self._before[i + 1] != self._observed[i]
-            else Block(self._observed[i], cpu[i + 1] - cpu[i], dict(block.parts))
-            for i, block in enumerate(self._blocks[:-1])
-            if not self._settles(i)
-        ]
+    def _add_cycle(
+        self, before: Block | None = None, off: Block | None = None, after: Block | None = None
+    ) -> None:
+        if before is None or off is None or after is None:
+            return
+        if not before.observed or off.observed or not after.observed:
+            return
+        if self._number % self._stride == 0:
+            self._cycles.append(Cycle(before, off, after))
+        self._number += 1
+        if len(self._cycles) > MAX_CYCLES:
+            self._cycles = self._cycles[::2]
+            self._stride *= 2
 
 
 def _states_before(times: list[int], begin_ns: int, blind: Stream | None) -> dict[int, bool]:
