@@ -285,7 +285,7 @@ def bias(pair: Pair, kind: str) -> float:
 
 def _compares(pair: Pair, kind: str) -> bool:
     """Whether a kind of time says anything in it."""
-    return kind == "cpu_s" or not pair.get("at_once") or pair["cores"] == 1
+    return kind == "cpu_s" or not pair.get("at_once") or int(pair["cores"]) == 1
 
 
 def pairs_table(programs: dict[str, list[Pair]]) -> str:

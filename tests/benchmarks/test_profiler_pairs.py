@@ -66,6 +66,21 @@ def test_a_program_counts_by_its_median() -> None:
     assert "Bias, wall: mean 2.5% (target 3%), worst 5.0% (target 6%)." in table
 
 
+@pytest.mark.parametrize(("cores", "compares"), [("1", True), ("2", False)])
+def test_wall_times_of_pairs_at_once_are_compared_on_one_core(cores: str, compares: bool) -> None:
+    """On several the one waits for cores that the other's processes have."""
+    ready = {"recorded_ready_s": 0.0, "taken_ready_s": 0.0, "inside_ready_s": 0.0}
+    pairs = [
+        each
+        | {"at_once": True, "cores": cores}
+        | {side: each[side] | ready for side in ("full", "unprofiled")}
+        for each in PAIRS
+    ]
+    table = pairs_table({"a": pairs})
+    assert ("Bias, wall: mean 5.0%" in table) == compares
+    assert "Bias, CPU" in table
+
+
 def test_every_program_has_a_command(tmp_path: Path) -> None:
     (tmp_path / "cleanrl").mkdir()
     for script, _, _ in CLEANRL.values():
