@@ -71,6 +71,8 @@ def _own_signals() -> Iterator[None]:
 
 def _start_here(ray: Any, num_cpus: int, store_bytes: int) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would look for a network
+    # Ray makes its workers 15 nicer than the learner: beside any other program they hardly run.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         ray.init(
             address="local",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,14 @@ def change(policy: Any, by: float) -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(by)
+
+
+def test_actors_are_run_as_readily_as_the_learner() -> None:
+    """Ray's own niceness for workers, 15, let an import of torch take 30 s beside busy programs."""
+    import ray
+
+    niceness = ray.remote(lambda: os.nice(0)).remote()  # type: ignore[attr-defined]
+    assert ray.get(niceness) == os.nice(0)
 
 
 def test_rollouts_are_those_of_async_and_the_dead_are_replaced_until_all_are_lost() -> None:
