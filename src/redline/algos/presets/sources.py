@@ -16,9 +16,7 @@ _NO_SDE = "without state-dependent exploration"
 _HALF = "the value's loss has half the weight: its square is halved here"
 _PPO_SOURCES = {
     "cartpole": _zoo("CartPole-v1", _HALF),
-    "recurrent": _zoo(
-        "CartPoleNoVel-v1 of ppo_lstm", "a longer run, tanh and one LSTM for actor and critic"
-    ),
+    "recurrent": _OWN,
     "memory": _OWN,
     "mujoco": _cleanrl(
         "ppo_continuous_action",
