@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,57 @@ def test_a_process_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "MEASURED_BY_S", 0.01)
-    with pytest.raises(ProfileError, match=r"cannot measure this machine's rates: .*timed out"):
+    with pytest.raises(ProfileError, match=r"cannot measure this machine's rates: .*than 0.01 s$"):
+        rates._measure_apart(1)
+
+
+def test_what_else_is_printed_there_is_passed_over() -> None:
+    """A `sitecustomize` may print at the end of every process."""
+    said = '{"low": 1.0, "high": 2.0}'
+    names = [f'"{name}": {said}' for name in rates.Rates.__slots__ if name != "threads"]
+    found = rates._read(f'hello\nrates: {{{", ".join(names)}, "threads": 2}}\ngoodbye\n')
+    assert found is not None
+    assert (found.threads, found.ipc_us) == (2, rates.Range(1.0, 2.0))
+    assert rates._read("hello\nrates: null\n") is None
+
+
+@pytest.mark.parametrize("said", ["", "hello\n", "rates: {}\n", "rates: [1]\n", "rates: 3, 4\n"])
+def test_what_is_not_understood_is_told(said: str) -> None:
+    with pytest.raises(ProfileError, match="is not understood"):
+        rates._read(said)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BlockingIOError("no more processes"), "cannot measure .*no more processes"),
+        (ImportError("libcublas.so.12: cannot open"), "cannot measure .*libcublas"),
+        (None, "torch is not installed here"),
+    ],
+)
+def test_why_nothing_was_measured_is_told(
+    error: Exception | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: int) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(rates, "_measure_here", measure)
+    monkeypatch.setattr(rates, "_measure_apart", measure)
+    rates._measure_once.cache_clear()
+    try:
+        assert rates.measure_rates(7) is None
+        assert re.match(reason, rates.why_not_measured(7))
+    finally:
+        rates._measure_once.cache_clear()
+
+
+def test_a_torch_that_cannot_be_loaded_is_not_called_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcublas.so.12: cannot open')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ProfileError, match=r"libcublas\.so\.12: cannot open"):
         rates._measure_apart(1)
 
 

@@ -258,6 +258,8 @@ def test_a_check_says_inside_outside_or_unknown() -> None:
     hidden = Checked("envs", small, [10.0] * 2, [10.0] * 2, 1.0, 0.9, 1.1)
     assert hidden.verdict == "unknown"
     assert "predicted unknown" in render_check(hidden)
+    unasked = Checked("fused", None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0, "no rates")
+    assert "predicted unknown (no rates)" in render_check(unasked)
     assert Checked(None, None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0).verdict == "unknown"
 
 

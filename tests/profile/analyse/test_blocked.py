@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from redline.profile import layout
-from redline.profile.analyse import cycles as cycles_module
 from redline.profile.analyse.cells import stretches
 from redline.profile.analyse.cycles import Cycle, CycleSeeker
 from redline.profile.analyse.summary import summarize
@@ -215,17 +214,18 @@ def test_the_rests_of_an_import_take_no_stretches_from_later_blocks() -> None:
     assert edges == [0, 900, after_rests, *halfway, 3140 + 140 * 29 + 100, 8000]
 
 
-def test_of_many_cycles_every_second_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_cycles_every_second_one_is_kept() -> None:
     """Room for 4: the fifth leaves numbers 0, 2, 4 of them; then come 6 and 8, and 0, 4, 8 stay.
 
     Number i has a middle block of 10 + i ms.
     """
-    monkeypatch.setattr(cycles_module, "MAX_CYCLES", 4)
     rows: list[tuple[int, int, int | None]] = [(0, WINDOW, None)]
     at = 10
     for i in range(10):
         for code, lasts in ((ON, 10), (OFF, 1), (OFF, 10 + i), (ON, 1), (ON, 10), (ON, 20)):
             rows.append((at, code, at))
             at += lasts
-    found = cycles_of(shard_events(*rows))
-    assert [cycle.off.cpu_ns // MS for cycle in found] == [10, 14, 18]
+    timeline = build_timeline(process(shard_events(*rows)))
+    seeker = CycleSeeker(timeline.process, most=4)
+    seeker.add(timeline.threads[0], timeline.begin_ns, timeline.until_ns, timeline.blind)
+    assert [cycle.off.cpu_ns // MS for cycle in seeker.found()] == [10, 14, 18]

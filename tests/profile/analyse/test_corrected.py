@@ -148,6 +148,14 @@ def test_the_threads_of_a_child_cost_its_parent_only_work_beside_it() -> None:
     assert means(of_child) == {("", "learning", "python"): pytest.approx(0.25 + 0.01)}
 
 
+def test_who_worked_longer_beside_another_than_at_all_gives_all_of_its_time_at_most() -> None:
+    """Ends of both are known to some microseconds: 440 ns beside a child that works for 400."""
+    work = ("", "learning", "python", False)
+    parent, child = Cells({work: 400}, {}, []), Cells({work: 400}, {}, [])
+    found, _ = beside_the_profiler([parent, child], [0.0, 40.0], {(0, 1): 440})
+    assert means(found) == {("", "learning", "python"): pytest.approx(0.1)}
+
+
 def means(shares: Shares) -> dict[tuple[str, str, str], float]:
     return {key: mean for key, (mean, _) in shares.items()}
 

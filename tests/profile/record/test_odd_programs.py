@@ -68,6 +68,28 @@ while time.perf_counter() < until:
     assert "nested deeper than 2,048" in render_text(summary)
 
 
+def test_what_a_module_computes_within_its_import_is_seen(profiled: Any) -> None:
+    """The probe rests while modules are imported. No end wakes it here: the writer does, so that of
+    800 ms in the simulator all but a rest's 65 ms and a writer's turn are observed.
+
+    Elsewhere a training run within an import was not seen until its end, and stood there as Python.
+    """
+    for name in "abcd":
+        (profiled.directory / f"part_{name}.py").write_text("for _ in range(200_000): pass\n")
+    (profiled.directory / "training.py").write_text(
+        """
+import part_a, part_b, part_c, part_d
+import mujoco
+for _ in range(80):
+    mujoco.spin(10_000_000)
+"""
+    )
+    profiled.run("import training")
+    summary = summarize(profiled.session)
+    seen = {call.function: call.total_s for call in summary.functions}
+    assert seen["mujoco.spin"] > 0.5
+
+
 def test_900_nested_marks_drop_nothing(profiled: Any) -> None:
     profiled.run(
         """

@@ -41,7 +41,7 @@ PPO: Presets = {
         "learning_rate_schedule": "linear",
         "clip_range_schedule": "linear",
     },
-    # With eight environments and twenty epochs of a whole rollout it is solved sooner, and forgotten
+    # With eight environments and twenty epochs of a whole rollout it is solved sooner, and lost
     # again: 256 rows are few, and once solved their normalized advantages are mostly noise.
     "recurrent": {
         "total_env_steps": 400_000,

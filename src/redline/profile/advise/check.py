@@ -54,6 +54,7 @@ class Checked:
     ratio: float  # after by before
     ratio_low: float  # 95% interval
     ratio_high: float
+    why_unknown: str = ""  # why a prediction may be missing that other machines would make
 
     @property
     def measured_us(self) -> float:
@@ -122,7 +123,8 @@ def check(
         progress("recording the first command in full, for the prediction")
         iteration = _recorded(before, root / "full", "full")
         rates = measure_rates(iteration.torch_threads)
-        if reason := why_not_measured(iteration.torch_threads):
+        reason = why_not_measured(iteration.torch_threads)
+        if reason:
             progress(reason)
         found = {each.remedy: each for each in advise(iteration, rates)}
         times: dict[str, list[float]] = {"a": [], "b": []}
@@ -135,7 +137,7 @@ def check(
                 times[side].append(one.total.us)
     ratio, low, high = _ratio(times["a"], times["b"])
     prediction = found.get(remedy) if remedy is not None else None
-    return Checked(remedy, prediction, times["a"], times["b"], ratio, low, high)
+    return Checked(remedy, prediction, times["a"], times["b"], ratio, low, high, reason)
 
 
 def _recorded(command: str, directory: Path, mode: str) -> Iteration:
@@ -175,8 +177,9 @@ def render_check(checked: Checked) -> str:
     )
     each = checked.prediction
     if each is None:
+        applies_not = f"remedy {checked.remedy} does not apply to the first command"
         reason = (
-            f"remedy {checked.remedy} does not apply to the first command"
+            (checked.why_unknown or applies_not)
             if checked.remedy
             else "the words that differ name no remedy: give --remedy"
         )

@@ -12,6 +12,7 @@ Torch takes some 300 MB. So where it is not loaded yet, a process of its own mea
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -37,6 +38,8 @@ LARGER = 8  # times the batch, for the cost of batched inference
 Work = Callable[[], object]
 Clock = Callable[[], float]
 
+_FAILED = "cannot measure this machine's rates"
+_RATES = "rates: "  # begins the line in which the process that measures says them
 MEASURED_BY_S = 120.0  # seconds after which the process that measures is given up
 
 __all__ = ["Range", "Rates", "measure_rates", "why_not_measured"]
@@ -89,16 +92,25 @@ def _measure_once(threads: int, cpus: int) -> tuple[Rates | None, str]:
     without = "So no remedy is named whose gain is measured here"
     try:
         found = _measure_here(threads, cpus) if "torch" in sys.modules else _measure_apart(threads)
-    except ProfileError as error:
-        return None, f"{error}. {without}"
+    # Whatever goes wrong there, in the system or in torch, is no reason to have no report.
+    except Exception as error:  # noqa: BLE001
+        reason = str(error) if isinstance(error, ProfileError) else f"{_FAILED}: {error!r}"
+        return None, f"{reason}. {without}"
     return found, "" if found is not None else f"torch is not installed here. {without}"
 
 
 def _measure_here(threads: int, cpus: int) -> Rates | None:
+    """In this process; None where torch is not installed.
+
+    Raises:
+        ImportError: if torch is installed and broken.
+    """
     try:
         torch: Any = import_module("torch")
-    except ImportError:
-        return None
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return None
+        raise
     before = int(torch.get_num_threads())
     try:
         with torch.random.fork_rng(devices=[]):
@@ -112,7 +124,7 @@ def _measure_apart(threads: int) -> Rates | None:
     """In a process of its own.
 
     Raises:
-        ProfileError: if that fails, or takes too long.
+        ProfileError: if that fails, takes too long, or says what is not understood.
     """
     places = [str(Path(redline.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
@@ -122,22 +134,30 @@ def _measure_apart(threads: int) -> Rates | None:
         done = subprocess.run(
             words, env=env, capture_output=True, text=True, check=False, timeout=MEASURED_BY_S
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProfileError(f"cannot measure this machine's rates: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ProfileError(f"{_FAILED}: that took longer than {MEASURED_BY_S:g} s") from error
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise ProfileError(
-            f"cannot measure this machine's rates: {reason}. `{' '.join(words)}` says more"
-        )
-    return _from_json(json.loads(done.stdout.splitlines()[-1]))
+        raise ProfileError(f"{_FAILED}: {reason}. `{' '.join(words)}` says more")
+    return _read(done.stdout)
 
 
-def _from_json(found: dict[str, Any] | None) -> Rates | None:
-    if found is None:
-        return None
-    threads = int(found.pop("threads"))
-    ranges = {name: Range(each["low"], each["high"]) for name, each in found.items()}
-    return Rates(**ranges, threads=threads)
+def _read(said: str) -> Rates | None:
+    """What the process said; what else was printed there, as by a `sitecustomize`, is passed over.
+
+    Raises:
+        ProfileError: if nothing of it is understood.
+    """
+    lines = [line for line in said.splitlines() if line.startswith(_RATES)]
+    try:
+        found = json.loads(lines[-1].removeprefix(_RATES))
+        if found is None:
+            return None
+        threads = int(found.pop("threads"))
+        ranges = {name: Range(each["low"], each["high"]) for name, each in found.items()}
+        return Rates(**ranges, threads=threads)
+    except (LookupError, TypeError, ValueError) as error:
+        raise ProfileError(f"{_FAILED}: {said[-200:]!r} is not understood") from error
 
 
 def _measure(torch: Any) -> Rates:
@@ -233,17 +253,20 @@ def _one_thread(torch: Any, networks: list[Any], threads: int) -> Range:
     return Range(min(found), max(found))
 
 
-def _answer(connection: Any) -> None:
-    while (message := connection.recv()) is not None:
-        connection.send(message)
+def _answer(connection: Any, others: Any) -> None:
+    others.close()  # a fork has both ends, and would not see that the other one was killed
+    with contextlib.suppress(EOFError, OSError):
+        while (message := connection.recv()) is not None:
+            connection.send(message)
 
 
 def _ipc_us() -> Range:
     """An observation's way to another process and back."""
     context = get_context("fork")
     here, there = context.Pipe()
-    child = context.Process(target=_answer, args=(there,), daemon=True)
+    child = context.Process(target=_answer, args=(there, here), daemon=True)
     child.start()
+    there.close()
     message = bytes(512)
 
     def ask() -> None:
@@ -260,4 +283,4 @@ def _ipc_us() -> Range:
 
 if __name__ == "__main__":
     measured = _measure_here(int(sys.argv[1]), usable_cpus())
-    sys.stdout.write(json.dumps(measured and asdict(measured)) + "\n")
+    sys.stdout.write(_RATES + json.dumps(measured and asdict(measured)) + "\n")

@@ -14,7 +14,8 @@ from redline.profile.analyse.decoded import FOREVER, Decoded, Stream, states_at
 from redline.profile.reader import Process
 
 NOT_MARKED = 0  # no operation's id
-MAX_CYCLES = 8192  # of a thread that are kept: half an hour's on Python 3.11, hours' on others
+# Of a session that are kept: half an hour's of one process on Python 3.11, hours' on others.
+MAX_CYCLES = 8192
 
 __all__ = ["Block", "Cycle", "CycleSeeker", "Part", "find_cycles"]
 
@@ -78,12 +79,16 @@ class _Open:
 class CycleSeeker:
     """The calibration cycles of a thread, slice by slice.
 
-    A recording of hours has more cycles than say anything new: of more than `MAX_CYCLES` every
-    second one is kept, of twice as many every fourth.
+    A recording of hours has more cycles than say anything new. Of more than `most` every second one
+    is kept, of twice as many every fourth.
+
+    Args:
+        process: the thread's.
+        most: cycles that are kept; between half of them and all are where there were more.
     """
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, process: Process, most: int = MAX_CYCLES) -> None:
+        self._process, self._most = process, most
         self._open: deque[_Open] = deque()  # from markers on that were seen
         self._cpu: deque[int] = deque()  # of these markers, or ahead of them
         self._last_observed: bool | None = None  # from the last marker on
@@ -147,7 +152,7 @@ class CycleSeeker:
         if self._number % self._stride == 0:
             self._cycles.append(Cycle(before, off, after))
         self._number += 1
-        if len(self._cycles) > MAX_CYCLES:
+        if len(self._cycles) > self._most:
             self._cycles = self._cycles[::2]
             self._stride *= 2
 

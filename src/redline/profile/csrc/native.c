@@ -189,6 +189,18 @@ static PyObject *set_block_hook(PyObject *module, PyObject *args) {
     Py_XSETREF(rl_block_hook, hook == Py_None ? NULL : Py_NewRef(hook));
     rl_next_block_ns = hook == Py_None ? INT64_MAX : next_ns;
     rl_block_anchor = 0;
+    rl_wake_block_hook_at(INT64_MAX);
+    Py_RETURN_NONE;
+}
+
+/* When the main thread calls the block hook even if nothing ends; negative: never. */
+static PyObject *wake_block_hook(PyObject *module, PyObject *arg) {
+    (void)module;
+    const long long at_ns = PyLong_AsLongLong(arg);
+    if (at_ns == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    rl_wake_block_hook_at(at_ns < 0 ? INT64_MAX : at_ns);
     Py_RETURN_NONE;
 }
 
@@ -245,6 +257,8 @@ static PyMethodDef methods[] = {
     {"probe", probe, METH_VARARGS, "probe(on, cpu_ns): a calibration block begins."},
     {"set_block_hook", set_block_hook, METH_VARARGS,
      "set_block_hook(hook, next_ns): call hook(now_ns) -> next_ns after a mark, from then on."},
+    {"wake_block_hook", wake_block_hook, METH_O,
+     "wake_block_hook(at_ns): the main thread calls it then, though no mark ends; negative: never."},
     {"set_block_anchor", set_block_anchor, METH_VARARGS,
      "set_block_anchor(id, patience_ns): only where this mark ends, or when it is so late."},
     {"now", now, METH_NOARGS, "CLOCK_MONOTONIC in ns, or the injected clock."},

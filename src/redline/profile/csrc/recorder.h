@@ -150,6 +150,8 @@ void rl_close_calls(int64_t now_ns);
 void rl_close_all(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
 void rl_ask_at_end(int64_t now_ns);
+void rl_wake_block_hook_at(int64_t at_ns);
+void rl_wake_block_hook(void);
 void rl_forget_block_hook(void);
 void rl_hook_failed(PyObject *hook);
 

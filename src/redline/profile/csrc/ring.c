@@ -531,8 +531,14 @@ void rl_hook_failed(PyObject *hook) {
     Py_AddPendingCall(raise_postponed, NULL);
 }
 
-static unsigned long asking;  /* the thread that is in the hook, 0: none */
-static int is_ask_pending;    /* the main thread calls it as soon as it can */
+static unsigned long asking; /* the thread that is in the hook, 0: none */
+static int is_asked_again;   /* something long ended meanwhile, in another thread */
+
+static int ask_late(void *unused) {
+    (void)unused;
+    rl_ask_at_end(rl_now());
+    return 0;
+}
 
 /* Let the calibrator decide on the next block; it returns when to be called again. */
 int rl_run_block_hook(int64_t now_ns) {
@@ -557,26 +563,40 @@ int rl_run_block_hook(int64_t now_ns) {
         Py_DECREF(result);
     }
     asking = 0;
+    if (is_asked_again) {
+        is_asked_again = 0;
+        Py_AddPendingCall(ask_late, NULL);
+    }
     PyErr_Restore(type, value, traceback);
     return 0;
 }
 
-static int ask_late(void *unused) {
-    (void)unused;
-    is_ask_pending = 0;
-    rl_ask_at_end(rl_now());
-    return 0;
-}
-
 /* Where something long ended, which may be what the calibrator rests for. If another thread is in
- * the hook, it is asked once that one has left it. */
+ * the hook, the main thread asks once that one has left it. */
 void rl_ask_at_end(int64_t now_ns) {
     if (asking == 0) {
         if (rl_next_block_ns != INT64_MAX) {
             rl_run_block_hook(now_ns);
         }
-    } else if (!is_ask_pending && asking != PyThread_get_thread_ident()) {
-        is_ask_pending = Py_AddPendingCall(ask_late, NULL) == 0;
+    } else if (asking != PyThread_get_thread_ident()) {
+        is_asked_again = 1;
+    }
+}
+
+/* When the main thread asks though nothing ends: what follows may have neither marks nor ends. */
+static _Atomic int64_t wake_ns = INT64_MAX;
+
+void rl_wake_block_hook_at(int64_t at_ns) { atomic_store(&wake_ns, at_ns); }
+
+/* By the writer, without the GIL. */
+void rl_wake_block_hook(void) {
+    int64_t at_ns = atomic_load(&wake_ns);
+    const int is_real = fake_ns < 0; /* a clock that is set stands still for this thread */
+    if (is_real && rl_now() >= at_ns && atomic_compare_exchange_strong(&wake_ns, &at_ns, INT64_MAX) &&
+        Py_AddPendingCall(ask_late, NULL) != 0) {
+        /* There are too many pending calls. It is asked again, unless the calibrator said so. */
+        int64_t none = INT64_MAX;
+        atomic_compare_exchange_strong(&wake_ns, &none, at_ns);
     }
 }
 
@@ -587,5 +607,6 @@ void rl_forget_block_hook(void) {
     rl_block_anchor = 0;
     rl_asked_within = 0;
     asking = 0;
-    is_ask_pending = 0;
+    is_asked_again = 0;
+    rl_wake_block_hook_at(INT64_MAX);
 }

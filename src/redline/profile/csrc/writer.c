@@ -380,6 +380,7 @@ static void *run(void *unused) {
         const uint64_t wanted = flush_wanted;
         pthread_mutex_unlock(&lock);
         const int64_t now = monotonic();
+        rl_wake_block_hook();
         const int everything = last || now >= next_full || wanted != seen;
         drain_all(everything);
         seen = wanted;

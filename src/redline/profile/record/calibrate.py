@@ -35,6 +35,9 @@ IMPORTS_REST_NS = 45_000_000
 # After this a block without the probe is ended by whichever thread's mark ends next: the
 # calibrated thread is blocked, or computes without marks.
 OVERDUE_NS = LONGEST_NS + PATIENCE_NS + 50_000_000
+# After these the main thread itself ends a rest, or such a block: what it computes has no marks.
+LATE_REST_NS = 20_000_000  # beyond the rest
+MARKLESS_NS = 1_000_000_000
 MIN_ENDS = 2  # in a block, of the mark that blocks are aligned with
 
 __all__ = [
@@ -186,6 +189,7 @@ class Calibrator:
         if changes and observed:
             self._switch(True)
         self._is_off = not observed
+        _native.wake_block_hook(now_ns + MARKLESS_NS if self._is_off else -1)
         self._block = now_ns, cpu_ns
         self._at += 1
         if self._at < len(self._script):
@@ -205,6 +209,7 @@ class Calibrator:
         self._is_off = self._is_resting = True
         self._for_import = for_import
         self._block = until_ns, cpu_ns
+        _native.wake_block_hook(until_ns + LATE_REST_NS)
         self._switch(False)
         _native.probe(False, cpu_ns)
 
@@ -225,6 +230,7 @@ class Calibrator:
                 return SETTLE_NS
             _native.probe(True, time.clock_gettime_ns(clock))
             self._switch(True)
+            _native.wake_block_hook(-1)
             self._is_off = self._is_resting = False
         return self._rest_ns() if was_resting else self._end_cycle()
 
