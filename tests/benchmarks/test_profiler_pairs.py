@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.profiler import importing
 from benchmarks.profiler.pairs import bias, cost, pairs_table, run
 from benchmarks.third_party import CLEANRL, NAMES, command
 
@@ -92,3 +94,10 @@ def test_every_program_has_a_command(tmp_path: Path) -> None:
     assert commands["EnvPool"][-2:] == ["--env-steps", "7680"]
     with pytest.raises(SystemExit, match="Clone"):
         command("CleanRL PPO", None)
+
+
+def test_what_imports_cost_is_measured_on_one_core_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two a pair's runs do not slow each other, and what the one adds is not told."""
+    monkeypatch.setattr(importing, "describe", lambda: {"cores": "2"})
+    with pytest.raises(SystemExit, match=r"2 cores.*taskset"):
+        importing.measure_imports(Namespace(pairs=1))

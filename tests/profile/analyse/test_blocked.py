@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 
 from redline.profile import layout
 from redline.profile.analyse.cells import stretches
-from redline.profile.analyse.cycles import Cycle, CycleSeeker
+from redline.profile.analyse.cycles import Cycle, CycleSeeker, _states_before
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import build_timeline
 from tests.profile.streams import INFERENCE, SIMULATION, begin, cells, end, process
@@ -212,6 +213,17 @@ def test_the_rests_of_an_import_take_no_stretches_from_later_blocks() -> None:
     edges = [ns // MS for ns in stretches(timeline).tolist()]
     after_rests, halfway = (2995 + 3100) // 2, [3140 + 50 + 140 * i for i in range(29)]
     assert edges == [0, 900, after_rests, *halfway, 3140 + 140 * 29 + 100, 8000]
+
+
+def test_the_state_before_a_marker_is_unknown_at_a_slices_begin_and_of_two_at_once() -> None:
+    """Observed until 10, not until 50, and observed again: on just before 10 and before 60.
+
+    Of the two markers at 50 the stream has one. What a slice begins with is told by the one before.
+    """
+    blind = (np.array([10, 50]), np.array([1, 0]))
+    assert _states_before([10, 50, 50, 60], 5, blind) == {10: True, 60: True}
+    assert _states_before([10, 20], 10, blind) == {20: False}
+    assert _states_before([10], 5, None) == {}
 
 
 def test_of_many_cycles_every_second_one_is_kept() -> None:
