@@ -260,6 +260,8 @@ def test_a_check_says_inside_outside_or_unknown() -> None:
     assert "predicted unknown" in render_check(hidden)
     unasked = Checked("fused", None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0, "no rates")
     assert "predicted unknown (no rates)" in render_check(unasked)
+    other = Checked("logging", None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0, "no rates")
+    assert "remedy logging does not apply" in render_check(other)
     assert Checked(None, None, [1.0] * 2, [1.0] * 2, 1.0, 1.0, 1.0).verdict == "unknown"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from redline.profile import layout
 from redline.profile.analyse.cells import stretches
-from redline.profile.analyse.cycles import Cycle, CycleSeeker, _states_before
+from redline.profile.analyse.cycles import Block, Cycle, CycleSeeker, Room, _states_before
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import build_timeline
 from tests.profile.streams import INFERENCE, SIMULATION, begin, cells, end, process
@@ -226,6 +226,20 @@ def test_the_state_before_a_marker_is_unknown_at_a_slices_begin_and_of_two_at_on
     assert _states_before([10], 5, None) == {}
 
 
+def test_threads_share_the_room_for_cycles() -> None:
+    """Five each of two threads in turn, room for 8: the ninth leaves numbers 0, 2, 4, 6 and 8.
+
+    These are all the first's.
+    """
+    room = Room(8)
+    one, other = (CycleSeeker(process([]), room) for _ in range(2))
+    cycles = [Cycle(*(Block(on, i, {}) for on in (True, False, True))) for i in range(10)]
+    for i, cycle in enumerate(cycles):
+        room.add((one, other)[i % 2], cycle)
+    assert [cycle.off.cpu_ns for cycle in one.found()] == [0, 2, 4, 6, 8]
+    assert other.found() == []
+
+
 def test_of_many_cycles_every_second_one_is_kept() -> None:
     """Room for 4: the fifth leaves numbers 0, 2, 4 of them; then come 6 and 8, and 0, 4, 8 stay.
 
@@ -238,6 +252,6 @@ def test_of_many_cycles_every_second_one_is_kept() -> None:
             rows.append((at, code, at))
             at += lasts
     timeline = build_timeline(process(shard_events(*rows)))
-    seeker = CycleSeeker(timeline.process, most=4)
+    seeker = CycleSeeker(timeline.process, Room(4))
     seeker.add(timeline.threads[0], timeline.begin_ns, timeline.until_ns, timeline.blind)
     assert [cycle.off.cpu_ns // MS for cycle in seeker.found()] == [10, 14, 18]

@@ -300,6 +300,37 @@ def test_a_program_that_runs_within_an_import_is_calibrated(
     assert found[2][0] >= calibrate.FIRST_NS
 
 
+def test_only_a_rest_of_an_import_is_woken(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """45 ms long from 12 ms on, and 20 ms late: at 77 ms.
+
+    A block is to hold whole units, and no one would ask again how long the limit rests.
+    """
+    recorder = fake_recorder(ring_words=1 << 16)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    woken: list[int] = []
+    monkeypatch.setattr(_native, "wake_block_hook", woken.append)
+    began = recorder.now_ns
+    limit = Limit(1000.0, lambda: recorder.now_ns - began, lambda: None)
+    Calibrator(lambda on: None, RARE, limit).start(began)
+    number = _native.intern("operation", calibrate.IMPORTS)
+
+    def find_and_load(is_outer: bool) -> None:
+        recorder.tick(6 * MS)
+        if is_outer:
+            wrapped(False)
+            recorder.tick(6 * MS)
+
+    wrapped = _native.Wrapper(find_and_load, number, operation=True, is_long=True)
+    wrapped(True)
+    program.iterate(3.0)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    assert [at - began for at in woken if at >= 0] == [77 * MS]
+
+
 def test_without_a_clock_that_could_end_it_no_rest_begins(
     fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

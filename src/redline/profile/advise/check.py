@@ -18,7 +18,7 @@ from pathlib import Path
 from redline.errors import ConfigError, ProfileError
 from redline.profile.advise.iteration import Iteration, read_iteration
 from redline.profile.advise.rates import measure_rates, why_not_measured
-from redline.profile.advise.remedies import REMEDIES, Advice, advise
+from redline.profile.advise.remedies import NEED_RATES, REMEDIES, Advice, advise
 from redline.profile.analyse.correction import t_quantile
 from redline.profile.record.options import Options
 
@@ -179,7 +179,7 @@ def render_check(checked: Checked) -> str:
     if each is None:
         applies_not = f"remedy {checked.remedy} does not apply to the first command"
         reason = (
-            (checked.why_unknown or applies_not)
+            (checked.why_unknown if checked.remedy in NEED_RATES else "") or applies_not
             if checked.remedy
             else "the words that differ name no remedy: give --remedy"
         )

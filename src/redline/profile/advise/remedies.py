@@ -27,7 +27,7 @@ ENVS = 8
 # gains at most where workers took its core: measured with SB3's PPO on Acrobot, 4 workers, 2 cores.
 WARM, CROWDED = 0.6, 0.2
 
-__all__ = ["REMEDIES", "Advice", "Change", "advise"]
+__all__ = ["NEED_RATES", "REMEDIES", "Advice", "Change", "advise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +393,8 @@ def _pinning(it: Iteration, rates: Rates | None) -> Change | None:
 
 
 Remedy = Callable[[Iteration, Rates | None], Change | None]
+NEED_RATES = frozenset({"workers", "fused", "foreach", "threads", "batches"})
+"""Remedies whose gain is computed from what this machine is asked."""
 REMEDIES: dict[str, tuple[str, Remedy]] = {
     "envs": (f"{ENVS} envs per process: inference in batches", _more_envs),
     "workers": ("env workers: simulate in several processes", _workers),

@@ -17,7 +17,7 @@ NOT_MARKED = 0  # no operation's id
 # Of a session that are kept: half an hour's of one process on Python 3.11, hours' on others.
 MAX_CYCLES = 8192
 
-__all__ = ["Block", "Cycle", "CycleSeeker", "Part", "find_cycles"]
+__all__ = ["Block", "Cycle", "CycleSeeker", "Part", "Room", "find_cycles"]
 
 
 @dataclass(slots=True)
@@ -76,26 +76,47 @@ class _Open:
         return self.before == (not self.observed)
 
 
+class Room:
+    """For the cycles of a session, of all its threads.
+
+    A recording of hours has more of them than say anything new. Of more than `most` every second
+    one is kept, of twice as many every fourth.
+    """
+
+    def __init__(self, most: int = MAX_CYCLES) -> None:
+        self._most = most
+        self._kept: list[tuple[CycleSeeker, Cycle]] = []
+        self._number, self._stride = 0, 1
+
+    def add(self, seeker: CycleSeeker, cycle: Cycle) -> None:
+        """One more, which that seeker has found."""
+        if self._number % self._stride == 0:
+            self._kept.append((seeker, cycle))
+        self._number += 1
+        if len(self._kept) > self._most:
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def of(self, seeker: CycleSeeker) -> list[Cycle]:
+        """Those that it has found."""
+        return [cycle for found, cycle in self._kept if found is seeker]
+
+
 class CycleSeeker:
     """The calibration cycles of a thread, slice by slice.
 
-    A recording of hours has more cycles than say anything new. Of more than `most` every second one
-    is kept, of twice as many every fourth.
-
     Args:
         process: the thread's.
-        most: cycles that are kept; between half of them and all are where there were more.
+        room: for them; without it of its own.
     """
 
-    def __init__(self, process: Process, most: int = MAX_CYCLES) -> None:
-        self._process, self._most = process, most
+    def __init__(self, process: Process, room: Room | None = None) -> None:
+        self._process, self._room = process, room or Room()
         self._open: deque[_Open] = deque()  # from markers on that were seen
         self._cpu: deque[int] = deque()  # of these markers, or ahead of them
         self._last_observed: bool | None = None  # from the last marker on
         self._ahead = 0  # CPU times without a marker
         self._blocks: deque[Block | None] = deque(maxlen=3)  # the last ones; None: disturbed
-        self._cycles: list[Cycle] = []
-        self._number, self._stride = 0, 1
 
     def add(
         self, thread: Decoded, begin_ns: int, until_ns: int, blind: Stream | None = None
@@ -129,7 +150,7 @@ class CycleSeeker:
 
     def found(self) -> list[Cycle]:
         """After the last slice; none where a damaged session has lost CPU times."""
-        return self._cycles if self._ahead == 0 else []
+        return self._room.of(self) if self._ahead == 0 else []
 
     def _close(self, block: _Open, following: _Open, cpu_ns: int) -> None:
         """A block ends where the next one begins."""
@@ -149,12 +170,7 @@ class CycleSeeker:
             return
         if not before.observed or off.observed or not after.observed:
             return
-        if self._number % self._stride == 0:
-            self._cycles.append(Cycle(before, off, after))
-        self._number += 1
-        if len(self._cycles) > self._most:
-            self._cycles = self._cycles[::2]
-            self._stride *= 2
+        self._room.add(self, Cycle(before, off, after))
 
 
 def _states_before(times: list[int], begin_ns: int, blind: Stream | None) -> dict[int, bool]:

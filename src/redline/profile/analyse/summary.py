@@ -33,7 +33,7 @@ from redline.profile.analyse.correction import (
     estimate_probe_cost,
     prior_of,
 )
-from redline.profile.analyse.cycles import MAX_CYCLES, Cycle, CycleSeeker
+from redline.profile.analyse.cycles import Cycle, CycleSeeker, Room
 from redline.profile.analyse.processes import READY, Waits, WaitsFor, WaitSums, session_span
 from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.slices import Outline, outline, slices_of
@@ -64,7 +64,6 @@ from redline.profile.marks import OTHER
 from redline.profile.reader import Process, Session, open_session, printable
 
 MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
-LEAST_CYCLES = 8  # calibration cycles that are kept of each of very many processes
 NAMED_PROCESSES = 4  # of those with the same problem
 
 __all__ = [
@@ -236,8 +235,8 @@ def summarize(
     outlines = outlines or outline(session.processes)
     if stacks is None:
         stacks = [read_stacks(process) for process in session.processes]
-    most = max(MAX_CYCLES // max(len(outlines), 1), LEAST_CYCLES)
-    sums = [_ProcessSums(*each, most) for each in zip(outlines, stacks, strict=True)]
+    room = Room()
+    sums = [_ProcessSums(*each, room) for each in zip(outlines, stacks, strict=True)]
     begin, end = session_span(outlines)
     together = WaitSums(session.processes, begin, end)
     for step in slices_of(outlines):
@@ -252,7 +251,7 @@ def summarize(
 class _ProcessSums:
     """All tables of one process, slice by slice."""
 
-    def __init__(self, found: Outline, stacks: Stacks | None, most: int) -> None:
+    def __init__(self, found: Outline, stacks: Stacks | None, room: Room) -> None:
         process = self.process = found.process
         self.windows = _gpu_windows(process)
         base_ns = process.base_ns
@@ -264,7 +263,7 @@ class _ProcessSums:
         self.gpu = GpuSums(process, self.windows)
         self.cell_sums = CellSums()
         self.charges = ChargeSums()
-        self.cycles: dict[int, CycleSeeker] = defaultdict(lambda: CycleSeeker(process, most))
+        self.cycles: dict[int, CycleSeeker] = defaultdict(lambda: CycleSeeker(process, room))
         self.threads = ThreadSums(process)
         self.transitions = TransitionSums(process)
         self.stacks = stacks

@@ -534,6 +534,10 @@ void rl_hook_failed(PyObject *hook) {
 static unsigned long asking; /* the thread that is in the hook, 0: none */
 static int is_asked_again;   /* something long ended meanwhile, in another thread */
 
+/* When the main thread asks though nothing ends, as it computes without marks; INT64_MAX: never. */
+static _Atomic int64_t wake_ns = INT64_MAX;
+static _Atomic int is_wake_pending;
+
 static int ask_late(void *unused) {
     (void)unused;
     rl_ask_at_end(rl_now());
@@ -564,8 +568,8 @@ int rl_run_block_hook(int64_t now_ns) {
     }
     asking = 0;
     if (is_asked_again) {
-        is_asked_again = 0;
-        Py_AddPendingCall(ask_late, NULL);
+        /* Where too many calls are pending, whoever comes next tries again. */
+        is_asked_again = Py_AddPendingCall(ask_late, NULL) != 0;
     }
     PyErr_Restore(type, value, traceback);
     return 0;
@@ -583,20 +587,24 @@ void rl_ask_at_end(int64_t now_ns) {
     }
 }
 
-/* When the main thread asks though nothing ends: what follows may have neither marks nor ends. */
-static _Atomic int64_t wake_ns = INT64_MAX;
-
 void rl_wake_block_hook_at(int64_t at_ns) { atomic_store(&wake_ns, at_ns); }
 
-/* By the writer, without the GIL. */
+static int ask_woken(void *unused) {
+    (void)unused;
+    atomic_store(&is_wake_pending, 0);
+    const int64_t now = rl_now();
+    if (now >= atomic_load(&wake_ns)) { /* else it has been asked since */
+        rl_ask_at_end(now);
+    }
+    return 0;
+}
+
+/* By the writer, without the GIL, at each of its turns until the calibrator takes the time back. */
 void rl_wake_block_hook(void) {
-    int64_t at_ns = atomic_load(&wake_ns);
-    const int is_real = fake_ns < 0; /* a clock that is set stands still for this thread */
-    if (is_real && rl_now() >= at_ns && atomic_compare_exchange_strong(&wake_ns, &at_ns, INT64_MAX) &&
-        Py_AddPendingCall(ask_late, NULL) != 0) {
-        /* There are too many pending calls. It is asked again, unless the calibrator said so. */
-        int64_t none = INT64_MAX;
-        atomic_compare_exchange_strong(&wake_ns, &none, at_ns);
+    const int is_real = fake_ns < 0; /* a clock that is set stands still for the writer */
+    if (is_real && rl_now() >= atomic_load(&wake_ns) && !atomic_exchange(&is_wake_pending, 1) &&
+        Py_AddPendingCall(ask_woken, NULL) != 0) {
+        atomic_store(&is_wake_pending, 0); /* too many are */
     }
 }
 
@@ -609,4 +617,5 @@ void rl_forget_block_hook(void) {
     asking = 0;
     is_asked_again = 0;
     rl_wake_block_hook_at(INT64_MAX);
+    atomic_store(&is_wake_pending, 0);
 }

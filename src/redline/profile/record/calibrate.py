@@ -35,9 +35,10 @@ IMPORTS_REST_NS = 45_000_000
 # After this a block without the probe is ended by whichever thread's mark ends next: the
 # calibrated thread is blocked, or computes without marks.
 OVERDUE_NS = LONGEST_NS + PATIENCE_NS + 50_000_000
-# After these the main thread itself ends a rest, or such a block: what it computes has no marks.
-LATE_REST_NS = 20_000_000  # beyond the rest
-MARKLESS_NS = 1_000_000_000
+# So much later the main thread itself ends a rest that no end of an import or mark has ended: what
+# the module computes has none. Blocks and rests of the limit wait for a mark: the ones to hold
+# whole units of work, the others as nobody would ask for the next.
+IMPORTS_LATE_NS = 20_000_000
 MIN_ENDS = 2  # in a block, of the mark that blocks are aligned with
 
 __all__ = [
@@ -189,7 +190,6 @@ class Calibrator:
         if changes and observed:
             self._switch(True)
         self._is_off = not observed
-        _native.wake_block_hook(now_ns + MARKLESS_NS if self._is_off else -1)
         self._block = now_ns, cpu_ns
         self._at += 1
         if self._at < len(self._script):
@@ -209,7 +209,8 @@ class Calibrator:
         self._is_off = self._is_resting = True
         self._for_import = for_import
         self._block = until_ns, cpu_ns
-        _native.wake_block_hook(until_ns + LATE_REST_NS)
+        if for_import:
+            _native.wake_block_hook(until_ns + IMPORTS_LATE_NS)
         self._switch(False)
         _native.probe(False, cpu_ns)
 
