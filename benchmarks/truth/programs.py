@@ -440,6 +440,7 @@ PROGRAMS: dict[str, Callable[[], list[Part]]] = {
 # How many times as long as others these run: they mostly wait, and the probe's cost is estimated
 # from cycles that hold so much CPU time.
 LONGER = {
+    "flat and sleep": 2,
     "command": 4,
     "subprocess": 4,
     "fork": 4,
