@@ -54,7 +54,7 @@ class Checked:
     ratio: float  # after by before
     ratio_low: float  # 95% interval
     ratio_high: float
-    why_unknown: str = ""  # why a prediction may be missing that other machines would make
+    no_rates: str = ""  # why this machine could not be asked for its rates
 
     @property
     def measured_us(self) -> float:
@@ -123,9 +123,9 @@ def check(
         progress("recording the first command in full, for the prediction")
         iteration = _recorded(before, root / "full", "full")
         rates = measure_rates(iteration.torch_threads)
-        reason = why_not_measured(iteration.torch_threads)
-        if reason:
-            progress(reason)
+        no_rates = why_not_measured(iteration.torch_threads)
+        if no_rates:
+            progress(no_rates)
         found = {each.remedy: each for each in advise(iteration, rates)}
         times: dict[str, list[float]] = {"a": [], "b": []}
         for pair in range(pairs):
@@ -137,7 +137,7 @@ def check(
                 times[side].append(one.total.us)
     ratio, low, high = _ratio(times["a"], times["b"])
     prediction = found.get(remedy) if remedy is not None else None
-    return Checked(remedy, prediction, times["a"], times["b"], ratio, low, high, reason)
+    return Checked(remedy, prediction, times["a"], times["b"], ratio, low, high, no_rates)
 
 
 def _recorded(command: str, directory: Path, mode: str) -> Iteration:
@@ -168,6 +168,14 @@ def _ratio(before: list[float], after: list[float]) -> tuple[float, float, float
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
+def _why_not_predicted(checked: Checked) -> str:
+    if not checked.remedy:
+        return "the words that differ name no remedy: give --remedy"
+    if checked.no_rates and checked.remedy in NEED_RATES:
+        return checked.no_rates
+    return f"remedy {checked.remedy} does not apply to the first command"
+
+
 def render_check(checked: Checked) -> str:
     """Times of both, and the line: predicted, measured, inside or not."""
     scale = checked.measured_us / checked.ratio
@@ -177,13 +185,7 @@ def render_check(checked: Checked) -> str:
     )
     each = checked.prediction
     if each is None:
-        applies_not = f"remedy {checked.remedy} does not apply to the first command"
-        reason = (
-            (checked.why_unknown if checked.remedy in NEED_RATES else "") or applies_not
-            if checked.remedy
-            else "the words that differ name no remedy: give --remedy"
-        )
-        predicted = f"predicted unknown ({reason})"
+        predicted = f"predicted unknown ({_why_not_predicted(checked)})"
     elif not each.known:
         predicted = f"predicted unknown (at most {each.most_us:,.1f} us saved)"
     else:
