@@ -6,7 +6,8 @@ Python 3.12 joins two instructions into one where it can, and parts them again i
 that it is asked to tell of. They stay parted when nobody asks any more. So the profiler's blocks
 without the probe are as slow as those with it, and no session can measure the loss.
 
-Each workload is code of the standard library. A process is forked, so that all lies where it lay.
+Most workloads are code of the standard library; a second table has short loops, which lose or gain
+most. A process is forked, so that all lies where it lay.
 One of the two is told of every function and call once, as in full mode, and of nothing after that.
 Both then do the same work, in turn on one core every few milliseconds, and their CPU times are
 compared. Needs the standard library alone. Pin it to a core.
@@ -91,6 +92,71 @@ def _statistics() -> object:
     return statistics.variance(values), statistics.median_grouped(values)
 
 
+def _flat(n: int) -> int:
+    total = i = 0
+    while i < n:
+        total += i & 3
+        i += 1
+    return total
+
+
+def _divisors() -> int:
+    total = 0
+    for a in range(300, 420):
+        b = 252
+        while b:
+            a, b = b, a % b
+        total += a
+    return total
+
+
+def _collatz() -> int:
+    longest = 0
+    for n in range(1, 300):
+        steps = 0
+        while n != 1:
+            n = n // 2 if n % 2 == 0 else 3 * n + 1
+            steps += 1
+        longest = max(longest, steps)
+    return longest
+
+
+def _bubbles() -> list[int]:
+    values = list(range(60, 0, -1))
+    for i in range(len(values)):
+        for j in range(len(values) - 1 - i):
+            if values[j] > values[j + 1]:
+                values[j], values[j + 1] = values[j + 1], values[j]
+    return values
+
+
+def _dot() -> float:
+    total = 0.0
+    for _ in range(60):
+        for x, y in zip([1.5] * 30, [2.5] * 30, strict=True):
+            total += x * y
+    return total
+
+
+def _advantages() -> list[float]:
+    rewards, values, found = [0.5] * 128, [0.1] * 129, [0.0] * 128
+    last = 0.0
+    for t in range(127, -1, -1):
+        delta = rewards[t] + 0.99 * values[t + 1] - values[t]
+        found[t] = last = delta + 0.99 * 0.95 * last
+    return found
+
+
+LOOPS: dict[str, Callable[[], object]] = {
+    "a sum of 40 terms": lambda: [_flat(40) for _ in range(1000)],
+    "a sum of 40,000 terms": lambda: _flat(40_000),
+    "greatest common divisors": _divisors,
+    "Collatz sequences": _collatz,
+    "bubble sort": _bubbles,
+    "products of vectors": _dot,
+    "generalized advantages": lambda: [_advantages() for _ in range(20)],
+}
+
 WORKLOADS: dict[str, Callable[[], object]] = {
     "json": _json,
     "heapq": _heap,
@@ -170,13 +236,21 @@ def loss(name: str, seconds: float) -> float:
     answer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(answer[1], f"{beside_a_twin(WORKLOADS[name], seconds)!r}".encode())
+        os.write(answer[1], f"{beside_a_twin({**WORKLOADS, **LOOPS}[name], seconds)!r}".encode())
         os._exit(0)
     os.close(answer[1])
     with os.fdopen(answer[0]) as file:
         text = file.read()
     os.waitpid(child, 0)
     return float(text)
+
+
+def _rows(found: dict[str, list[float]]) -> str:
+    return "\n".join(
+        f"| {name} | {statistics.median(each):+.1%} | "
+        f"{', '.join(f'{one:+.1%}' for one in sorted(each))} |"
+        for name, each in found.items()
+    )
 
 
 def main() -> None:
@@ -189,15 +263,11 @@ def main() -> None:
     if not hasattr(sys, "monitoring"):
         sys.exit("Python 3.11 has no sys.monitoring. Call it with Python 3.12 or later.")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    found: dict[str, list[float]] = {name: [] for name in WORKLOADS}
+    found: dict[str, list[float]] = {name: [] for name in (*WORKLOADS, *LOOPS)}
     for _ in range(options.rounds):
         for name, each in found.items():
             each.append(loss(name, options.seconds))
-    middle = {name: statistics.median(each) for name, each in found.items()}
-    rows = [
-        f"| {name} | {middle[name]:+.1%} | {', '.join(f'{one:+.1%}' for one in sorted(each))} |"
-        for name, each in found.items()
-    ]
+    middle = {name: statistics.median(found[name]) for name in WORKLOADS}
     short = ".".join(map(str, sys.version_info[:2]))
     text = f"""# What lasts of having been told of everything, Python {sys.version.split()[0]}
 
@@ -209,11 +279,15 @@ CPU time beyond that of a twin which was never told of, on the same core at the 
 
 | code of the standard library | median | each round |
 |---|---|---|
-{chr(10).join(rows)}
+{_rows({name: found[name] for name in WORKLOADS})}
 
 Mean {statistics.mean(middle.values()):+.1%}, standard deviation \
 {statistics.stdev(middle.values()):.1%}, from {min(middle.values()):+.1%} to \
 {max(middle.values()):+.1%}.
+
+| short loops | median | each round |
+|---|---|---|
+{_rows({name: found[name] for name in LOOPS})}
 """.replace("\\\n", "")
     print(text)
     (options.out / f"lasting-{short}.md").write_text(text)
