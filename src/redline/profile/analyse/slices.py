@@ -123,7 +123,8 @@ def _made_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _steps(outlines: list[Outline]) -> Iterator[Step]:
-    walks = [_walk(each) for each in outlines]
+    # A process by itself is decoded by one more thread. Of many each would hold one more slice.
+    walks = [_walk(each, ahead=len(outlines) == 1) for each in outlines]
     # When slices begin is known before they are read: none is held for longer than needed.
     edges = [_edges_of(each) for each in outlines]
     place = [0] * len(outlines)
@@ -155,11 +156,11 @@ def follow(outlines: list[Outline], *each: Callable[[int, Timeline], None]) -> N
                 take(place, timeline)
 
 
-def _walk(found: Outline) -> Iterator[Timeline]:
+def _walk(found: Outline, *, ahead: bool) -> Iterator[Timeline]:
     follower = Follower(found.process, found.begins_ns)
     before: dict[int, State | None] = {}
-    for begin, until in pairwise(found.edges_ns):
-        part = follower.advance(begin, until)
+    parts = (follower.advance(*edges) for edges in pairwise(found.edges_ns))
+    for part in _made_ahead(parts) if ahead else parts:
         made = assemble(
             found.process, part, found.ticks, found.waits, found.gaps, found.end_ns, found.blind
         )
