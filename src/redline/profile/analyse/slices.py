@@ -33,7 +33,9 @@ from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
 from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble, end_of
 from redline.profile.reader import PIECE_ROWS, Process
 
-SLICE_ROWS = 3 << 17  # of all processes together, each some 150 bytes; two slices are held at once
+# Of all processes together, each some 150 bytes. Two slices are held at once; of a process by itself
+# three, as it is decoded ahead.
+SLICE_ROWS = 3 << 17
 MANY = 16  # processes: of more, slices are smaller, as each process takes memory of its own
 
 T = TypeVar("T")
