@@ -189,7 +189,7 @@ class Cursor:
             counts=np.frombuffer(raw["counts"], np.int64),
             last_ns=raw["last_ns"],
             clock=RowClock((deltas[:done], codes[:done]), since_ns),
-            turns=np.flatnonzero(np.take(self._process.operation_codes, codes[:done], mode="clip")),
+            turns=np.flatnonzero(self._process.operation_codes[codes[:done]]),
             before=before,
         )
         self._state = found.last_state()

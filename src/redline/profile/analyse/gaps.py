@@ -94,7 +94,7 @@ class Gaps:
         times, own = thread.stream
         if len(own) == 0:
             return thread
-        every = np.take(_kinds(self.process, thread), own, mode="clip")
+        every = _kinds(self.process, thread)[own]
         # Of the states few differ in kind from the one before: native calls come and go in between.
         runs = np.flatnonzero(np.append(True, every[1:] != every[:-1]))
         named = self._names_of(every[runs], begin_ns)
@@ -162,20 +162,18 @@ def _renamed(thread: Decoded, runs: NDArray[np.int64], named: NDArray[np.uint32]
     """
     times, own = thread.stream
     states: list[State | None] = list(thread.states)
-    # Ids are small, and so are keys: to count them is faster than to sort or to mark them.
-    used = np.flatnonzero(np.bincount(named))
-    place_of = np.zeros(int(named.max(initial=0)) + 1, np.uint32)
-    place_of[used] = np.arange(len(used), dtype=np.uint32)
+    used, place_of = np.unique(named, return_inverse=True)
     lengths = np.diff(runs, append=len(own))
-    keys = own * np.uint32(len(used)) + np.repeat(np.take(place_of, named, mode="clip"), lengths)
-    occurs = np.bincount(keys, minlength=len(states) * len(used)) > 0
+    keys = own * np.uint32(len(used)) + np.repeat(place_of.astype(np.uint32), lengths)
+    occurs = np.zeros(len(states) * len(used), bool)
+    occurs[keys] = True
     shown = np.arange(len(occurs), dtype=np.uint32) // np.uint32(len(used))
     for key in np.flatnonzero(occurs).tolist():
         state, name = states[key // len(used)], int(used[key % len(used)])
         if state is not None and name:
             shown[key] = len(states)
             states.append(State(name, state.marked, state.level))
-    return replace(thread, states=states, stream=(times, np.take(shown, keys, mode="clip")))
+    return replace(thread, states=states, stream=(times, shown[keys]))
 
 
 def gaps_of(process: Process, slices: Iterable[Decoded]) -> Gaps:
@@ -207,7 +205,7 @@ class GapSeeker:
         if not self._can:
             return
         self._used |= {s.operation for s in thread.states if s is not None and s.operation}
-        kinds = np.take(_kinds(self._process, thread), thread.stream[1], mode="clip")
+        kinds = _kinds(self._process, thread)[thread.stream[1]]
         tells = np.flatnonzero(kinds > PASS)
         if not len(tells):
             return

@@ -395,12 +395,12 @@ def _overlaid(thread: Decoded, pieces: NDArray[np.int64]) -> Decoded:
     keys += np.repeat(found, lengths)
     states = list(thread.states)
     shown = np.arange(len(states) * len(levels.LEVELS)) // len(levels.LEVELS)
-    every: list[int] = np.flatnonzero(np.bincount(keys)).tolist()
+    every: list[int] = np.unique(keys).tolist()
     for key in every:
         state = states[key // len(levels.LEVELS)]
         if state is not None:  # a thread that is gone does not wait
             shown[key] = len(states)
             states.append(State(state.operation, state.marked, key % len(levels.LEVELS)))
-    own[rows] = np.take(shown, keys, mode="clip")
+    own[rows] = shown[keys]
     changed = np.concatenate([[True], own[1:] != own[:-1]])
     return replace(thread, states=states, stream=(edges[changed], own[changed]))

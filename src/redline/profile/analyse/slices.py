@@ -33,9 +33,7 @@ from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
 from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble, end_of
 from redline.profile.reader import PIECE_ROWS, Process
 
-# Of all processes together, each some 150 bytes. Two slices are held at once; of a process by itself
-# three, as it is decoded ahead.
-SLICE_ROWS = 3 << 17
+SLICE_ROWS = 3 << 17  # of all processes together, each some 150 bytes; two slices are held at once
 MANY = 16  # processes: of more, slices are smaller, as each process takes memory of its own
 
 T = TypeVar("T")
@@ -125,8 +123,7 @@ def _made_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def _steps(outlines: list[Outline]) -> Iterator[Step]:
-    # A process by itself is decoded by one more thread. Of many each would hold one more slice.
-    walks = [_walk(each, ahead=len(outlines) == 1) for each in outlines]
+    walks = [_walk(each) for each in outlines]
     # When slices begin is known before they are read: none is held for longer than needed.
     edges = [_edges_of(each) for each in outlines]
     place = [0] * len(outlines)
@@ -158,11 +155,11 @@ def follow(outlines: list[Outline], *each: Callable[[int, Timeline], None]) -> N
                 take(place, timeline)
 
 
-def _walk(found: Outline, *, ahead: bool) -> Iterator[Timeline]:
+def _walk(found: Outline) -> Iterator[Timeline]:
     follower = Follower(found.process, found.begins_ns)
     before: dict[int, State | None] = {}
-    parts = (follower.advance(*edges) for edges in pairwise(found.edges_ns))
-    for part in _made_ahead(parts) if ahead else parts:
+    for begin, until in pairwise(found.edges_ns):
+        part = follower.advance(begin, until)
         made = assemble(
             found.process, part, found.ticks, found.waits, found.gaps, found.end_ns, found.blind
         )

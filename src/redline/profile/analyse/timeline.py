@@ -275,7 +275,7 @@ def _leading(threads: list[Decoded], doubts: list[Stream]) -> tuple[list[State],
             unsure = np.array([number(s, _is_doubtful(s)) for s in thread.states], np.uint32)
             streams.append(_doubted(thread.stream, sure, unsure, doubt))
         else:
-            streams.append((thread.stream[0], np.take(sure, thread.stream[1], mode="clip")))
+            streams.append((thread.stream[0], sure[thread.stream[1]]))
     ranks = (DOUBT_RANK if doubt else IDLE_RANKS.get(s.level, 0) for s, doubt in table)
     states = [State(0, 0, levels.PYTHON), *(state for state, _ in table)]
     return states, _first_busy(streams, bytes([ABSENT_RANK, *ranks]))
