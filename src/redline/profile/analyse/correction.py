@@ -83,7 +83,8 @@ class Prior:
     slowdown_error: float
     # Of interpreted time, whether the probe rests or not. Python 3.12 parts its joint instructions
     # in whatever was ever observed: `python3.12 -m benchmarks.profiler.lasting` has what that costs
-    # in code of many kinds. Short loops lose up to 9%: the 95% interval of the two reaches so far.
+    # in code of many kinds. The 95% interval reaches to 9%. A lone short loop may lose 14%: that
+    # would be too wide for all other code.
     lasting: float = 0.0
     lasting_error: float = 0.0
     # What imports cost of what the two terms say: part of their time is the importer's own, in C.
