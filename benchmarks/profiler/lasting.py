@@ -6,11 +6,11 @@ Python 3.12 joins two instructions into one where it can, and parts them again i
 that it is asked to tell of. They stay parted when nobody asks any more. So the profiler's blocks
 without the probe are as slow as those with it, and no session can measure the loss.
 
-Most workloads are code of the standard library; a second table has short loops, which lose or gain
-most. A process is forked, so that all lies where it lay.
-One of the two is told of every function and call once, as in full mode, and of nothing after that.
-Both then do the same work, in turn on one core every few milliseconds, and their CPU times are
-compared. Needs the standard library alone. Pin it to a core.
+Most workloads are code of the standard library; a second table has short loops, which lose most. A
+process is forked, so that all lies where it lay. One of the two is told of every function and call
+once, as in full mode, and of nothing after that. Both then do the same work, in turn on one core
+every few milliseconds, and their CPU times are compared. Needs the standard library alone. Pin it
+to a core.
 """
 
 from __future__ import annotations
