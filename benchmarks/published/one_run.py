@@ -2,7 +2,7 @@
 
     python -m benchmarks.published.one_run --experiment ppo-LunarLander-v3 --seed 1 --out RUN
 
-Meant for `running`, which starts one such process per core. The process trains with
+Meant for `running`, which starts one such process per group of cores. The process trains with
 `redline train`, or goes on with `redline train --resume` if it was killed, and then evaluates
 the greedy policy on seeds that training never saw. What the run directory holds beside the
 run's own files:
@@ -154,7 +154,7 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
         "wall_time_s": float(progress["wall_time_s"][-1]),
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
         "revision": revision(),
-        # This process is pinned to one core; the machine may have more.
+        # This process is pinned to its cores; the machine may have more.
         "machine": describe() | {"cores": str(os.cpu_count() or 1)},
     }
 
@@ -174,10 +174,10 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, int(signal.SIGTERM), 0, 0, 0)
 
 
-def pin(core: int | None) -> None:
-    """Keep to one core, where the system can."""
-    if core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
+def pin(cores: list[int] | None) -> None:
+    """Keep to some cores, where the system can."""
+    if cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(cores))
 
 
 def main() -> int:
@@ -188,10 +188,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True, help="run directory")
-    parser.add_argument("--core", type=int, help="keep to this core")
+    parser.add_argument("--cores", type=int, nargs="+", help="keep to these cores")
     parser.add_argument("--parent", type=int, help="process id to end with")
     options = parser.parse_args()
-    pin(options.core)
+    pin(options.cores)
     if options.parent is not None:
         end_with_parent()
         if os.getppid() != options.parent:  # it ended before it could be waited for

@@ -223,6 +223,16 @@ def commands(experiments: list[Experiment], found: Recorded) -> str:
     return "\n".join(lines)
 
 
+def threads(found: Recorded) -> str:
+    """How many cores and threads a run had, and which runs had more than one."""
+    more: dict[int, list[str]] = {}
+    for name, record in found.items():
+        for count in sorted({row.get("threads", 1) for row in record["rows"]} - {1}):
+            more.setdefault(count, []).append(name)
+    lines = [f"{count} cores and threads: {', '.join(more[count])}." for count in sorted(more)]
+    return " ".join(["One core and one thread per run.", *lines])
+
+
 def machines(found: Recorded) -> str:
     """Every machine and set of versions that runs were made with, as tables."""
     seen: list[dict[str, str]] = []
@@ -269,7 +279,7 @@ def markdown(suite: str, experiments: list[Experiment], found: Recorded, figures
     text = "\n".join(f"- {line}" for line in lacking) or "Nothing: every seed is recorded."
     parts.append(f"## Not run\n\n{text}\n")
     parts.append(f"## Commands\n\n```bash\n{commands(shown, found)}\n```\n")
-    parts.append(f"## Machine\n\nOne core and one thread per run.\n\n{machines(found)}\n")
+    parts.append(f"## Machine\n\n{threads(found)}\n\n{machines(found)}\n")
     return "\n".join(parts)
 
 

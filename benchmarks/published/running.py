@@ -1,4 +1,4 @@
-"""Runs many seeds at once, each in a process of its own with one core and one thread.
+"""Runs many seeds at once, each in a process with cores of its own and a thread on each.
 
 Nothing is lost when any process is killed at any moment: what is finished has a result.json,
 what has begun is resumed to the bit from its newest checkpoint, and everything else has not
@@ -29,6 +29,7 @@ from benchmarks.train import environment
 
 POLL_S = 0.5
 State: TypeAlias = Literal["finished", "begun", "waiting"]
+Cores: TypeAlias = tuple[int, ...]  # of one run
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +87,32 @@ def seeds_of(experiments: list[Experiment], folder: Path) -> list[Seed]:
     return [Seed(e, seed, folder) for e in experiments for seed in range(1, e.seeds + 1)]
 
 
-def start(seed: Seed, core: int) -> Process:
-    """Its process, on that core; what it prints is appended to its log."""
+def start(seed: Seed, cores: Cores) -> Process:
+    """Its process, on those cores; what it prints is appended to its log."""
     seed.log.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        *(sys.executable, "-m", "benchmarks.published.one_run", "--core", str(core)),
+        *(sys.executable, "-m", "benchmarks.published.one_run"),
+        *("--cores", *map(str, cores)),
         *("--experiment", seed.experiment.name, "--seed", str(seed.seed)),
         *("--out", str(seed.out), "--parent", str(os.getpid())),
     ]
     with seed.log.open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment(1))
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment(len(cores)))
 
 
 def run_all(
     seeds: list[Seed],
-    cores: list[int],
-    begin: Callable[[Seed, int], Process] = start,
+    cores: list[Cores],
+    begin: Callable[[Seed, Cores], Process] = start,
     *,
     stopped: Callable[[], bool] = lambda: False,
     poll_s: float = POLL_S,
 ) -> list[Seed]:
-    """Run everything that is not finished, one process on each core.
+    """Run everything that is not finished, one process on each group of cores.
 
     Args:
         seeds: in the order in which they are begun.
-        cores: numbers of the cores.
+        cores: numbers of the cores that each process has.
         begin: starts a process.
         stopped: whether to tell all processes to stop; they write checkpoints then.
         poll_s: seconds between looks at the processes.
@@ -123,13 +125,14 @@ def run_all(
     try:
         while (waiting or running) and not stopped():
             while waiting and free:
-                seed, core = waiting.popleft(), free.pop(0)
-                print(f"{seed.name}: {seed.state()}, on core {core}", flush=True)
-                running[core] = seed, begin(seed, core)
-            for core, (seed, process) in list(running.items()):
+                seed, own = waiting.popleft(), free.pop(0)
+                place = f"core{'s' * (len(own) > 1)} {' and '.join(map(str, own))}"
+                print(f"{seed.name}: {seed.state()}, on {place}", flush=True)
+                running[own] = seed, begin(seed, own)
+            for own, (seed, process) in list(running.items()):
                 if process.poll() is not None:
-                    del running[core]
-                    free.append(core)
+                    del running[own]
+                    free.append(own)
                     if not _report(seed):
                         failed.append(seed)
             if running:
@@ -187,8 +190,12 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def usable_cores(jobs: int | None) -> list[int]:
-    """Cores to run on: all that this process may use, or the first `jobs` of them.
+def usable_cores(jobs: int | None, threads: int = 1) -> list[Cores]:
+    """The cores of each process: out of all that this one may use, for as many as fit, or `jobs`.
+
+    Args:
+        jobs: processes at a time; None for as many as there are cores for.
+        threads: cores of each process.
 
     Raises:
         SystemExit: if there are fewer.
@@ -197,12 +204,19 @@ def usable_cores(jobs: int | None) -> list[int]:
         cores = sorted(os.sched_getaffinity(0))
     else:
         cores = list(range(os.cpu_count() or 1))
-    if jobs is not None and not 1 <= jobs <= len(cores):
+    if not 1 <= threads <= len(cores):
         raise SystemExit(
-            f"--jobs {jobs}: each run has a core of its own, and {len(cores)} can be used. Give 1 "
-            f"to {len(cores)}."
+            f"--threads {threads}: each thread has a core of its own, and {len(cores)} can be "
+            f"used. Give 1 to {len(cores)}."
         )
-    return cores[:jobs]
+    groups = [tuple(cores[i : i + threads]) for i in range(0, len(cores) - threads + 1, threads)]
+    if jobs is not None and not 1 <= jobs <= len(groups):
+        each = "a core" if threads == 1 else f"{threads} cores"
+        raise SystemExit(
+            f"--jobs {jobs}: each run has {each} of its own, and {len(cores)} can be used. Give 1 "
+            f"to {len(groups)}."
+        )
+    return groups[:jobs]
 
 
 def progress_of(seed: Seed) -> tuple[int, float | None]:

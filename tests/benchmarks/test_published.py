@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from benchmarks.published import one_run, page, records, references, running
 from benchmarks.published.experiments import FIRST, SUITES, Experiment, chosen
-from benchmarks.published.running import Seed
+from benchmarks.published.running import Cores, Seed
 
 ROOT = Path(__file__).parents[2]
 TINY = Experiment(
@@ -105,20 +105,20 @@ def test_each_core_has_one_run_at_a_time_and_finished_ones_are_skipped(tmp_path:
     seeds = running.seeds_of([TINY, Experiment(**{**vars_of(TINY), "algorithm": "a2c"})], tmp_path)
     seeds[0].out.mkdir(parents=True)
     one_run.write_whole(seeds[0].out / one_run.RESULT, {"return_mean": 1.0})
-    held: dict[int, Fake] = {}
-    begun: list[tuple[str, int]] = []
+    held: dict[Cores, Fake] = {}
+    begun: list[tuple[str, Cores]] = []
 
-    def begin(seed: Seed, core: int) -> Fake:
-        assert core not in held or held[core].looks <= 0
-        held[core] = Fake(seed, looks=3)
-        begun.append((seed.name, core))
-        return held[core]
+    def begin(seed: Seed, cores: Cores) -> Fake:
+        assert cores not in held or held[cores].looks <= 0
+        held[cores] = Fake(seed, looks=3)
+        begun.append((seed.name, cores))
+        return held[cores]
 
-    failed = running.run_all(seeds, [0, 1], begin, poll_s=0)
+    failed = running.run_all(seeds, [(0,), (1, 2)], begin, poll_s=0)
 
     assert failed == []
     assert [name for name, _ in begun] == [seed.name for seed in seeds[1:]]
-    assert {core for _, core in begun} == {0, 1}
+    assert {cores for _, cores in begun} == {(0,), (1, 2)}
     assert all(seed.state() == "finished" for seed in seeds)
 
 
@@ -130,7 +130,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     seeds = running.seeds_of([TINY], tmp_path)
 
     failed = running.run_all(
-        seeds, [0], lambda seed, core: Fake(seed, 1, succeeds=seed.seed != 1), poll_s=0
+        seeds, [(0,)], lambda seed, cores: Fake(seed, 1, succeeds=seed.seed != 1), poll_s=0
     )
 
     assert failed == [seeds[0]]
@@ -140,12 +140,16 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
 def test_a_signal_stops_every_process(tmp_path: Path) -> None:
     begun: list[Fake] = []
 
-    def begin(seed: Seed, core: int) -> Fake:
+    def begin(seed: Seed, cores: Cores) -> Fake:
         begun.append(Fake(seed, looks=1_000))
         return begun[-1]
 
     running.run_all(
-        running.seeds_of([TINY], tmp_path), [0, 1], begin, stopped=lambda: bool(begun), poll_s=0
+        running.seeds_of([TINY], tmp_path),
+        [(0,), (1,)],
+        begin,
+        stopped=lambda: bool(begun),
+        poll_s=0,
     )
 
     assert [fake.terminated for fake in begun] == [True, True]
@@ -163,6 +167,20 @@ def test_a_folder_is_held_by_one_suite(tmp_path: Path) -> None:
 def test_more_jobs_than_cores_are_refused() -> None:
     with pytest.raises(SystemExit, match="a core of its own"):
         running.usable_cores(100_000)
+
+
+def test_cores_are_handed_out_by_the_threads_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five cores, two runs of two threads have four; the fifth stays free."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 0, 1, 2, 7}, raising=False)
+
+    assert running.usable_cores(None) == [(0,), (1,), (2,), (3,), (7,)]
+    assert running.usable_cores(None, 2) == [(0, 1), (2, 3)]
+    assert running.usable_cores(1, 5) == [(0, 1, 2, 3, 7)]
+    with pytest.raises(SystemExit, match=r"--jobs 3: each run has 2 cores .* Give 1 to 2\."):
+        running.usable_cores(3, 2)
+    for threads in (0, 6):
+        with pytest.raises(SystemExit, match=rf"--threads {threads}: .* Give 1 to 5\."):
+            running.usable_cores(None, threads)
 
 
 def test_the_status_reads_no_line_that_is_still_being_written(tmp_path: Path) -> None:
@@ -312,6 +330,16 @@ def test_each_row_names_the_commits_that_made_it() -> None:
     assert page.revisions({"rows": rows}) == "abc, def"
     assert page.revisions({"rows": [rows[0], rows[0] | {"seed": 2}]}) == "abc"
     assert page.revisions({"rows": [rows[1]]}) == ""
+
+
+def test_the_page_names_runs_of_more_than_one_thread() -> None:
+    one, two = row(1, 0.0), row(2, 0.0) | {"threads": 2}
+    record = {"rows": [one]}
+
+    assert page.threads({"a": record}) == "One core and one thread per run."
+    assert page.threads({"a": record, "b": {"rows": [one, two]}, "c": {"rows": [two]}}) == (
+        "One core and one thread per run. 2 cores and threads: b, c."
+    )
 
 
 def test_every_published_figure_is_a_mean_and_a_deviation() -> None:
