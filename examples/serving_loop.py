@@ -1,6 +1,6 @@
 """Serving: act with a trained policy, one observation at a time, without any training code.
 
-    python examples/serving_loop.py RUN_DIR
+    python examples/serving_loop.py [RUN]
 
 `redline.load(RUN).policy().predict` takes what `env.reset()` gives and returns what `env.step()`
 takes. It carries the state of recurrent policies.
@@ -22,7 +22,13 @@ import redline
 def main(argv: Sequence[str] | None = None) -> float:
     """Serve a number of requests; the reward that the served environment got for them."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("run", type=Path, help="a run directory, or where to train one")
+    parser.add_argument(
+        "run",
+        type=Path,
+        nargs="?",
+        default=Path("runs/served"),
+        help="a run directory, or where to train one",
+    )
     parser.add_argument("--requests", type=int, default=1_000)
     parser.add_argument("--env-steps", type=int, default=50_000, help="if there is no run yet")
     given = parser.parse_args(argv)

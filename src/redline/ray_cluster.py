@@ -38,7 +38,8 @@ def connected_ray(
 
     Raises:
         MissingExtraError: without Ray.
-        ClusterError: if the cluster cannot be reached, within 10 seconds.
+        ClusterError: if the cluster cannot be reached: within 5 seconds, or a minute if something
+            answers there and lets nobody in.
         ConfigError: if the address is none.
     """
     try:

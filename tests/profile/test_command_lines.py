@@ -39,6 +39,10 @@ def session(tmp_path: Path) -> Path:
             ["profile", "--mode", "light", "--max-events-per-s", "5", "--", "true"],
             "max_events_per_s=5 limits native calls",
         ),
+        (
+            ["profile", "--mode", "sample", "--gpu-every-s", "5", "--", "true"],
+            "gpu_window_s=1 and gpu_every_s=5 are times of the GPU's windows",
+        ),
     ],
 )
 def test_an_option_without_effect_is_refused(
@@ -52,6 +56,13 @@ def test_the_limit_of_native_calls_is_that_of_mode_full() -> None:
     with pytest.raises(ConfigError, match="mode sample does not observe"):
         Options(mode="sample", max_events_per_s=5.0)
     assert Options(mode="full", max_events_per_s=5.0).max_events_per_s == 5.0
+
+
+def test_windows_of_the_gpu_are_those_of_mode_full() -> None:
+    with pytest.raises(ConfigError, match="which mode light has none of"):
+        Options(mode="light", gpu_window_s=0.5)
+    assert Options(mode="full", gpu_window_s=0.5).gpu_window_s == 0.5
+    assert Options(mode="light", gpu_window_s=0.0).gpu_window_s == 0.0  # there are none
 
 
 @pytest.mark.parametrize("command", ["report", "advise", "inspect-session", "sessions", "diff"])

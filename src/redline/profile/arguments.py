@@ -170,7 +170,8 @@ def _add_limits(add: Callable[..., None]) -> None:
     add(
         "--gpu-window-s",
         metavar="X",
-        help="seconds of each window in which the GPU is observed; 0 for none (default: 1)",
+        help="mode full: seconds of each window in which the GPU is observed; 0 for none "
+        "(default: 1)",
     )
     add(
         "--gpu-every-s",
@@ -191,5 +192,6 @@ def _add_limits(add: Callable[..., None]) -> None:
     add(
         "--no-calibration",
         action="store_true",
-        help="leave out the short blocks without the probe, from which its cost is estimated",
+        help="mode full: leave out the short blocks without the probe, from which its cost is "
+        "estimated",
     )

@@ -18,7 +18,7 @@ from redline.envs.cpus import allowed_cpus
 from redline.usable_cores import usable_cpus
 
 MULTIPLICATIONS_PER_THREAD = 5e7
-"""SAC at 256 rows through layers of 256 units (1.7e8) goes from 360 to 540 SPS with a second
+"""SAC at 256 rows through layers of 256 units (1.7e8) goes from 133 to 220 SPS with a second
 thread; PPO at 512 rows through layers of 64 units (1.7e7) gains nothing (two cores of an EPYC)."""
 _PASSES = 3  # forward, gradient of the inputs, gradient of the weights
 _SAMPLE_S = 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -53,6 +54,28 @@ def test_workers_give_the_same_steps_as_one_process() -> None:
         pytest.raises(EnvError, match="of 5 environments, this run has 4"),
     ):
         other.load_state_dict(state)
+
+
+class Global(Walk):
+    """Its reward comes from the generators that all of a process share."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, np.random.rand() + random.random(), *rest
+
+
+def test_what_environments_draw_from_global_generators_repeats_with_the_seed() -> None:
+    """In this process the training loop seeds them; a worker is another process."""
+    drawn = []
+    for seed in (3, 3, 4):
+        with make_vec(Global, 4, backend="processes", num_workers=2) as env:
+            env.reset(seed)
+            step = env.step(np.zeros((4, 2), np.float32))
+            drawn.append(np.array(step.reward))
+
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert len(set(drawn[0].tolist())) == 4  # workers have generators of their own
 
 
 def test_journals_and_refusals_cross_the_process_border() -> None:

@@ -219,6 +219,7 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
 def test_tensorboard_shows_the_return_first(tmp_path: Path) -> None:
     """Sections as people know them; the first tag written, and the first chart, is the return."""
     metrics = {"eval_return_mean": 5.0, "policy_loss": 0.1, "mine/reward": 2.0, "episodes": 1}
+    metrics |= {"worker_restarts": 1, "height": 3.0}  # a counter, and a name without a section
     values = {"return_mean": 1.0, "episode_length_mean": 10.0, **metrics}
     with ProgressLogger(tmp_path) as logger:
         logger.write(make_row(1, **values))
@@ -237,6 +238,8 @@ def test_tensorboard_shows_the_return_first(tmp_path: Path) -> None:
         "time/wall_time_s": pytest.approx(0.1),
         "time/sps": pytest.approx(1000 / 3),
         "time/episodes": 1.0,
+        "time/worker_restarts": 1.0,
+        "loss/height": 3.0,
         "mine/reward": 2.0,
     }
     layout = layout_pb2.Layout()

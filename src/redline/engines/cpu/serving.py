@@ -1,4 +1,4 @@
-"""What stands behind the package's two doors: which kernels serve an algorithm or a policy."""
+"""What stands behind two of the package's doors: which kernels serve an algorithm or a policy."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ so the same seed gives the same steps whatever the number of workers.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -200,14 +201,14 @@ class _Factory:
 
     def __call__(self, link: WorkerLink) -> _LoopHandler:
         loop = EnvLoop.over(self.single, self.num_envs, self.first_env_id)
-        return _LoopHandler(loop, link)
+        return _LoopHandler(loop, link, self.first_env_id)
 
 
 class _LoopHandler:
     """The worker's side: one loop, writing into its rows of the shared buffers."""
 
-    def __init__(self, loop: EnvLoop, link: WorkerLink) -> None:
-        self._loop, self._link = loop, link
+    def __init__(self, loop: EnvLoop, link: WorkerLink, first_env_id: int) -> None:
+        self._loop, self._link, self._first_env_id = loop, link, first_env_id
         self._action: NestedArray = np.zeros(0)
         self._active: Array = np.zeros(0, dtype=np.bool_)
 
@@ -238,6 +239,10 @@ class _LoopHandler:
         return self._loop.restorable
 
     def _reset(self, seed: int | None) -> None:
+        if seed is not None:
+            # Environments that draw from global generators repeat from here at least.
+            random.seed(seed + self._first_env_id)
+            np.random.seed((seed + self._first_env_id) % 2**32)
         self._loop.reset(seed)
 
     def _set_attr(self, payload: tuple[str, Any]) -> None:

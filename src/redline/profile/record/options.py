@@ -13,6 +13,7 @@ from redline.errors import ConfigError, UnknownNameError
 MODES = ("light", "full", "sample")
 MAX_SAMPLE_HZ = 10_000.0
 _MOST_EVENTS_PER_S = 300_000.0
+_GPU_WINDOWS_S = (1.0, 20.0)
 
 __all__ = ["MODES", "Options"]
 
@@ -42,8 +43,8 @@ class Options:
     exit_after_window: bool = False  # end the program after the last window
     memory_mb: float = 64.0  # bound of the rings of one process
     sample_hz: float = 0.0  # sample in any mode; 0: in mode sample only, at its own rate
-    gpu_window_s: float = 1.0  # length of the windows in which the GPU is observed, 0 for none
-    gpu_every_s: float = 20.0  # from the begin of one to the begin of the next
+    gpu_window_s: float = _GPU_WINDOWS_S[0]  # of GPU observation in mode full, 0 for none
+    gpu_every_s: float = _GPU_WINDOWS_S[1]  # from the begin of one to the begin of the next
     lines: bool = True  # look at the Python stack 100 times a second, in modes full and sample
     max_events_per_s: float = (
         _MOST_EVENTS_PER_S  # on average, of native calls in full mode; 0: any number
@@ -96,6 +97,13 @@ class Options:
             raise ConfigError(
                 f"max_events_per_s={self.max_events_per_s:g} limits native calls, which mode "
                 f"{self.mode} does not observe. Leave it out, or record in mode full"
+            )
+        windows = (self.gpu_window_s, self.gpu_every_s)
+        if self.mode != "full" and self.gpu_window_s and windows != _GPU_WINDOWS_S:
+            raise ConfigError(
+                f"gpu_window_s={self.gpu_window_s:g} and gpu_every_s={self.gpu_every_s:g} are "
+                f"times of the GPU's windows, which mode {self.mode} has none of. Leave them "
+                "out, or record in mode full"
             )
 
     @property

@@ -36,6 +36,7 @@ _TAGS = {
     "staleness_mean": "time/staleness_mean",
     "staleness_max": "time/staleness_max",
     "workers_replaced": "time/workers_replaced",
+    "worker_restarts": "time/worker_restarts",
 }
 _ORDER = ("return_mean", "episode/", "eval/", "loss/", "time/")
 
