@@ -13,9 +13,10 @@ on seeds that training never saw. Results go to benchmarks/results/learning/<sui
 
 The suites `published` and `first` take hours to days (`benchmarks/published`). They run as many
 seeds at once as there are cores, each with a core and a thread of its own, and may be killed at
-any moment: the same command goes on where they were. With --threads 2 each has two of both:
-policies of images gain by it. Results go to benchmarks/results/learning/published; the pages are
-docs/results.md and, of `first`, benchmarks/results/learning/first.md.
+any moment: the same command goes on where they were. With --threads 2 each has two cores, and a
+thread on each where it learns from images or its update is large. Results go to
+benchmarks/results/learning/published; the pages are docs/results.md and, of `first`,
+benchmarks/results/learning/first.md.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ PAGES = {
     "first": RESULTS / "first.md",
     "published": Path(__file__).parents[1] / "docs" / "results.md",
 }
+
+
+_OF_LONG = ("out", "only", "missing", "threads", "status", "page")  # options
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,9 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
         return 0
     failed: list[running.Seed] = []
     if not options.page:
-        cores = running.usable_cores(options.jobs, options.threads)
+        cores = running.usable_cores(
+            options.jobs, 1 if options.threads is None else options.threads
+        )
         with running.only_one(folder), running.stop_on_signals() as stopped:
             failed = running.run_all(seeds, cores, stopped=stopped)
     records.collect(seeds, RESULTS / "published")
@@ -265,16 +271,16 @@ def parse() -> argparse.Namespace:
     long.add_argument(
         "--missing", action="store_true", help="leave out seeds that the records have, as they are"
     )
-    long.add_argument("--threads", type=int, default=1, help="cores and threads of each run")
+    long.add_argument("--threads", type=int, help="cores of each run; without it 1")
     long.add_argument("--status", action="store_true", help="print how far each run is and stop")
     long.add_argument("--page", action="store_true", help="only write the page, run nothing")
     options = parser.parse_args()
     if set(options.suite) & set(LONG_SUITES):
         if len(options.suite) > 1:
             parser.error(f"{' and '.join(LONG_SUITES)} run alone. Name one suite.")
-    elif options.out or options.only or options.missing or options.status or options.page:
-        names = "--out, --only, --missing, --status and --page"
-        parser.error(f"{names} are for {' and '.join(LONG_SUITES)}.")
+    elif any(getattr(options, name) not in (None, False) for name in _OF_LONG):
+        names = ", ".join(f"--{name}" for name in _OF_LONG)
+        parser.error(f"{names} are for the suites {' and '.join(LONG_SUITES)}.")
     return options
 
 

@@ -3,7 +3,8 @@
 `FIRST` is what people try first: twelve environments by every algorithm that can act there,
 with no option but the length. It is that of RL Baselines3 Zoo's run where the zoo publishes
 one, so that like is compared with like. Of SAC with Discrete actions and of R2D1 it has none: they
-have DQN's length, and 100,000 at least.
+have DQN's length, and 100,000 at least. Taxi, of which it has nothing, has 200,000 for
+algorithms with replay, 500,000 for the others.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _CONTINUOUS = (
 )
 
 _TRIED_FIRST: tuple[tuple[str, str, tuple[str, ...], int, dict[str, int]], ...] = (
-    # environment, family, algorithms, length, lengths that the zoo chose otherwise
+    # environment, family, algorithms, length, and where it is another one
     ("CartPole-v1", "classic control", _DISCRETE, 100_000,
      {"a2c": 500_000, "dqn": 50_000, "impala": 500_000, "reinforce": 200_000}),
     ("LunarLander-v3", "Box2D", _DISCRETE, MILLION,

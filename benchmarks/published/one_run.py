@@ -138,8 +138,10 @@ def wait_until_free(run: Path) -> None:
 
 def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
     """The returns of the greedy policy, and what made them."""
+    from redline.envs.cpus import allowed_cpus
     from redline.train.progress.curves import load_progress
     from redline.train.runs.run import load_run
+    from redline.train.runs.run_directory import CONFIG_FILE
 
     found = load_run(run).evaluate(experiment.episodes)
     progress = load_progress(run)
@@ -154,6 +156,9 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
         "wall_time_s": float(progress["wall_time_s"][-1]),
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
         "revision": revision(),
+        # Sums depend on the number of threads; the settings may say "auto" only.
+        "threads": json.loads((run / CONFIG_FILE).read_text())["run"]["num_threads"],
+        "cores": len(allowed_cpus()),
         # This process is pinned to its cores; the machine may have more.
         "machine": describe() | {"cores": str(os.cpu_count() or 1)},
     }

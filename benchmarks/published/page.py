@@ -225,11 +225,13 @@ def commands(experiments: list[Experiment], found: Recorded) -> str:
 
 def threads(found: Recorded) -> str:
     """How many cores and threads a run had, and which runs had more than one."""
-    more: dict[int, list[str]] = {}
+    lines = []
     for name, record in found.items():
-        for count in sorted({row.get("threads", 1) for row in record["rows"]} - {1}):
-            more.setdefault(count, []).append(name)
-    lines = [f"{count} cores and threads: {', '.join(more[count])}." for count in sorted(more)]
+        for row in record["rows"]:
+            cores, count = row.get("cores", 1), row.get("threads", 1)
+            if (cores, count) != (1, 1):
+                one = f"{count} thread{'s' * (count > 1)}"
+                lines.append(f"{name}, seed {row['seed']}: {one} on {cores} cores.")
     return " ".join(["One core and one thread per run.", *lines])
 
 

@@ -36,13 +36,10 @@ def thinned(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> list[list[flo
 def row_of(seed: Seed) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and row of a finished run."""
     from redline.train.progress.curves import load_progress
-    from redline.train.runs.run_directory import CONFIG_FILE
 
     row = seed.result()
     settings = row.pop("settings")
     row.pop("lengths", None)
-    # Sums depend on the number of threads; the settings may say "auto" only.
-    row["threads"] = json.loads((seed.out / CONFIG_FILE).read_text())["run"]["num_threads"]
     progress = load_progress(seed.out)
     row["curve"] = thinned(progress["env_steps"], progress["return_mean"])
     return settings, row

@@ -17,6 +17,8 @@ from benchmarks.published import one_run, page, records, references, running
 from benchmarks.published.experiments import FIRST, SUITES, Experiment, chosen
 from benchmarks.published.running import Cores, Seed
 
+from redline.envs.cpus import allowed_cpus
+
 ROOT = Path(__file__).parents[2]
 TINY = Experiment(
     algorithm="ppo",
@@ -169,6 +171,22 @@ def test_more_jobs_than_cores_are_refused() -> None:
         running.usable_cores(100_000)
 
 
+def test_a_run_is_started_on_its_cores_with_as_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **rest: started.append((command, rest["env"]))
+    )
+
+    running.start(running.seeds_of([TINY], tmp_path)[0], (4, 6))
+
+    ((command, environment),) = started
+    place = command.index("--cores")
+    assert command[place : place + 4] == ["--cores", "4", "6", "--experiment"]
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "2"
+
+
 def test_cores_are_handed_out_by_the_threads_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five cores, two runs of two threads have four; the fifth stays free."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 0, 1, 2, 7}, raising=False)
@@ -232,6 +250,8 @@ def test_a_killed_run_ends_as_one_that_was_never_stopped(tmp_path: Path) -> None
     results = [json.loads((out / one_run.RESULT).read_text()) for out in (whole, killed)]
     assert hashes[0] == hashes[1]
     assert results[0]["return_mean"] == results[1]["return_mean"]
+    assert results[0]["threads"] == 1  # of any number of cores: its update is small
+    assert results[0]["cores"] == len(allowed_cpus())
     assert results[0]["settings"]["algo"]["num_epochs"] == 20  # of the preset for CartPole
 
 
@@ -333,12 +353,13 @@ def test_each_row_names_the_commits_that_made_it() -> None:
 
 
 def test_the_page_names_runs_of_more_than_one_thread() -> None:
-    one, two = row(1, 0.0), row(2, 0.0) | {"threads": 2}
-    record = {"rows": [one]}
+    one, two = row(1, 0.0), row(2, 0.0) | {"cores": 2, "threads": 2}
+    small = row(3, 0.0) | {"cores": 2, "threads": 1}  # its update was too small for both
 
-    assert page.threads({"a": record}) == "One core and one thread per run."
-    assert page.threads({"a": record, "b": {"rows": [one, two]}, "c": {"rows": [two]}}) == (
-        "One core and one thread per run. 2 cores and threads: b, c."
+    assert page.threads({"a": {"rows": [one]}}) == "One core and one thread per run."
+    assert page.threads({"a": {"rows": [one]}, "b": {"rows": [one, two, small]}}) == (
+        "One core and one thread per run. b, seed 2: 2 threads on 2 cores. "
+        "b, seed 3: 1 thread on 2 cores."
     )
 
 

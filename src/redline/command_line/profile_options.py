@@ -21,9 +21,9 @@ class ProfileOptions:
     profile_sample_hz: float | None = None
     """Samples per second, in any mode."""
     profile_gpu_window_s: float | None = None
-    """Seconds of GPU activity that are recorded at a time."""
+    """With full: seconds of GPU activity that are recorded at a time."""
     profile_gpu_every_s: float | None = None
-    """Seconds from one such window to the next."""
+    """With full: seconds from one such window to the next."""
 
     def recording(self) -> Callable[..., Any] | None:
         """What records a training run; None: nothing is to be recorded.

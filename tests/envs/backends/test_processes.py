@@ -67,7 +67,7 @@ class Global(Walk):
 def test_what_environments_draw_from_global_generators_repeats_with_the_seed() -> None:
     """In this process the training loop seeds them; a worker is another process."""
     drawn = []
-    for seed in (3, 3, 4):
+    for seed in (3, np.int64(3), 4):
         with make_vec(Global, 4, backend="processes", num_workers=2) as env:
             env.reset(seed)
             step = env.step(np.zeros((4, 2), np.float32))

@@ -6,6 +6,7 @@ so the same seed gives the same steps whatever the number of workers.
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -241,8 +242,9 @@ class _LoopHandler:
     def _reset(self, seed: int | None) -> None:
         if seed is not None:
             # Environments that draw from global generators repeat from here at least.
-            random.seed(seed + self._first_env_id)
-            np.random.seed((seed + self._first_env_id) % 2**32)
+            own = operator.index(seed) + self._first_env_id
+            random.seed(own)
+            np.random.seed(own % 2**32)
         self._loop.reset(seed)
 
     def _set_attr(self, payload: tuple[str, Any]) -> None:
