@@ -47,8 +47,8 @@ class EvalArguments:
     max_env_steps: int | None = None
     """env_steps of a run's episodes together; those that have not ended then are left out."""
     seed: int | None = None
-    """Seed of environments and action noise.
-    None: one derived from the run's seed, which no training environment has."""
+    """Seed of environments and action noise; None: the run's.
+    Training with the same seed has other environments."""
     log_info: str | None = None
     """Names of values in the last info of each episode whose means are printed, separated by
     commas. None: those that training logged."""
@@ -77,8 +77,8 @@ class CollectArguments:
     which: Literal["latest", "best"] = "latest"
     """Which checkpoint."""
     seed: int | None = None
-    """Seed of environments and action noise.
-    None: one derived from the run's seed, which no training environment has."""
+    """Seed of environments and action noise; None: the run's.
+    Training with the same seed has other environments."""
     stochastic: FlagCreatePairsOff[bool] = False
     """Sample actions as in training, instead of taking the mode of their distribution."""
     algorithm: str | None = None

@@ -61,6 +61,12 @@ def test_no_environment_of_an_evaluation_is_seeded_like_one_that_trains(tmp_path
         assert not seen & set(seeds)
         seen |= set(seeds)
 
+    for seed, same in ((4, True), (5, False)):  # naming the training's own seed gives no others
+        SeedWitness.seeds.clear()
+        run.evaluate(5, seed=seed)
+        assert not training & set(SeedWitness.seeds)
+        assert (SeedWitness.seeds == after) is same
+
 
 class ShortAndLong(gymnasium.Env[Any, Any]):
     """Episodes of 2, 6, 2, 6, ... steps with rewards of 5; the short ones succeed."""

@@ -171,7 +171,8 @@ class Run:
 
         Args:
             episodes: how many.
-            seed: of environments and action noise; None: one that training never uses.
+            seed: of environments and action noise; None: the run's. Training with the same seed has
+                other environments.
             greedy: act with the mode of the action distribution.
             which: "latest" or "best" checkpoint.
             max_episode_steps: env_steps after which an episode is cut, and counts as it is.
@@ -222,7 +223,8 @@ class Run:
             episodes: how many, exactly.
             out: where to write them: a name that ends in .npz is such a file, any other the folder
                 of a Minari dataset; None: nowhere.
-            seed: of environments and action noise; None: one that training never uses.
+            seed: of environments and action noise; None: the run's. Training with the same seed has
+                other environments.
             greedy: act with the mode of the action distribution.
             which: "latest" or "best" checkpoint.
 
@@ -264,11 +266,11 @@ class Run:
             write_episodes(episodes, temporary, *spaces.written, about)
 
     def _seed(self, seed: int | None) -> int:
-        """The seed given, or one that training never uses."""
+        """What environments are seeded from: never what training of the same seed uses."""
         if seed is None:
-            return evaluation_seed(self.config.run.seed)
+            seed = self.config.run.seed
         require_not_negative(seed=seed)
-        return seed
+        return evaluation_seed(seed)
 
     def inspect(self) -> dict[str, Any]:
         """What the newest checkpoint holds, as plain data."""
@@ -296,7 +298,8 @@ class Run:
 
         Args:
             out: .mp4 or .gif file; None: videos/step_<env_steps>.mp4 in the run directory.
-            seed: of environment and action noise; None: one that training never uses.
+            seed: of environment and action noise; None: the run's. Training with the same seed has
+                other environments.
             greedy: act with the mode of the action distribution.
             which: "latest" or "best" checkpoint.
 
