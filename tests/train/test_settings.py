@@ -167,6 +167,23 @@ def test_published_tunings_keep_their_batches_and_updates(
         assert algo.replay_ratio / batch == updates_per_step
 
 
+def test_rainbow_on_atari_has_the_numbers_of_the_paper() -> None:
+    """Hessel et al. 2018, table 4; a decision is 4 frames, an update follows every 4 decisions."""
+    made = preset_config("dqn", "ALE/Pong-v5", "rainbow")
+    algo = made.algo
+
+    assert algo.learning_starts * 4 == 80_000
+    assert (algo.learning_rate, algo.adam_eps) == (6.25e-5, 1.5e-4)
+    assert algo.replay_ratio / algo.batch_size == 1 / 4
+    assert algo.target_update_interval * 4 * 4 == 32_000
+    assert (algo.n_step, algo.priority_alpha, algo.priority_beta) == (3, 0.5, 0.4)
+    assert (algo.num_atoms, algo.v_min, algo.v_max) == (51, -10.0, 10.0)
+    assert algo.noisy_std == 0.5
+    assert algo.epsilon_final == 0.0
+    assert algo.epsilon_fraction * made.run.total_env_steps == algo.learning_starts
+    assert algo.head_hidden_sizes == (512,)  # of each stream, noisy
+
+
 @pytest.mark.parametrize(
     ("env", "vf_coef"),
     [("LunarLander-v3", 0.5), ("Acrobot-v1", 0.5), ("Pendulum-v1", 0.4), ("BipedalWalker-v3", 0.4),

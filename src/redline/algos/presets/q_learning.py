@@ -193,5 +193,13 @@ DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
         "epsilon_fraction": 0.1,
     },
     ("rainbow", "minatar"): {"v_min": -5.0, "v_max": 45.0},
+    ("rainbow", "atari"): {  # table 4 of the paper
+        "head_hidden_sizes": (512,),
+        "learning_starts": 20_000,  # 80,000 frames
+        "learning_rate": 6.25e-5,
+        "adam_eps": 1.5e-4,
+        "target_update_interval": 2_000,  # 32,000 frames, an update for every 16
+        "epsilon_fraction": 0.002,  # actions are random while replay begins, and noisy then
+    },
 }
 """(variant, family) -> what the variant needs there to be right, such as the range of returns."""
