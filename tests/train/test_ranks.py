@@ -41,13 +41,11 @@ SETTINGS: dict[str, Any] = {
 
 # Every rank runs it: one start of torchrun trains all, each at a port of its own.
 PROGRAM = """
-import os, sys
+import json, os, sys
 from redline.cli import main
-for file in sys.argv[1:]:
-    out = file.removesuffix(".json")
-    os.environ |= {"MASTER_PORT": out.split("-")[-1], "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    own = ["--callback", "notes:Notes"] if "a2c" in os.path.basename(file) else []
-    code = main(["train", "--config", file, "--out", out, *own])
+for port, words in json.loads(sys.argv[1]):
+    os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    code = main(["train", *words])
     if code:
         sys.exit(code)
 """
@@ -71,9 +69,19 @@ def _rows(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _settings(algorithm: str) -> dict[str, Any]:
-    own = {"num_minibatches": 1, "num_epochs": 2} if algorithm == "ppo" else {}
-    return {"algorithm": algorithm, **SETTINGS, **own}
+def _settings(case: str) -> dict[str, Any]:
+    own: dict[str, dict[str, Any]] = {
+        "ppo": {"num_minibatches": 1, "num_epochs": 2},
+        "lstm": {"num_minibatches": 1, "num_epochs": 2, "core": "lstm", "core_size": 8},
+        "a2c": {},
+        "sac": {
+            "env": "Pendulum-v1", "num_envs": 2, "rollout_length": 4, "scale_reward": None,
+            "batch_size": 16, "replay_ratio": 16.0, "learning_starts": 40, "total_env_steps": 240,
+            "checkpoint_interval": 80,
+        },
+    }  # fmt: skip
+    settings = {"algorithm": "ppo" if case == "lstm" else case, **SETTINGS, **own[case]}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _free_ports(count: int) -> list[int]:
@@ -86,19 +94,23 @@ def _free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """20 updates of PPO and of A2C by two ranks."""
+    """20 updates of PPO, with an LSTM too, and of A2C by two ranks; SAC, also in two parts."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "program.py").write_text(PROGRAM)
     (folder / "notes.py").write_text(NOTES)
-    files = {
-        algorithm: folder / f"{algorithm}-{port}.json"
-        for algorithm, port in zip(("ppo", "a2c"), _free_ports(2), strict=True)
-    }
-    for algorithm, file in files.items():
-        file.write_text(json.dumps(_settings(algorithm)))
+    commands = []
+    for case in ("ppo", "lstm", "a2c", "sac"):
+        (folder / f"{case}.json").write_text(json.dumps(_settings(case)))
+        own = ["--callback", "notes:Notes"] if case == "a2c" else []
+        config = str(folder / f"{case}.json")
+        commands.append(["--config", config, "--out", str(folder / case), *own])
+    parts = str(folder / "sac in parts")
+    sac = ["--config", str(folder / "sac.json"), "--out", parts, "--total-env-steps", "120"]
+    commands += [sac, ["--resume", parts, "--total-env-steps", "240", "--quiet"]]
+    todo = list(zip(_free_ports(len(commands)), commands, strict=True))
     launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     done = subprocess.run(
-        [sys.executable, "-m", *launcher, str(folder / "program.py"), *map(str, files.values())],
+        [sys.executable, "-m", *launcher, str(folder / "program.py"), json.dumps(todo)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -106,10 +118,10 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         env={**os.environ, "NOTES": str(folder)},
     )
     assert done.returncode == 0, done.stderr
-    return {algorithm: file.with_suffix("") for algorithm, file in files.items()}
+    return {case: folder / case for case in ("ppo", "lstm", "a2c", "sac", "sac in parts")}
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("algorithm", ["ppo", "lstm", "a2c"])
 def test_two_ranks_equal_one_process_with_all_environments(
     algorithm: str,
     parallel: dict[str, Path],
@@ -132,6 +144,16 @@ def test_two_ranks_equal_one_process_with_all_environments(
     other = redline.load(parallel[algorithm]).policy().state_dict()
     for name, value in alone.policy().state_dict().items():
         torch.testing.assert_close(other[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_an_off_policy_run_of_two_ranks_goes_on_to_the_bit(parallel: dict[str, Path]) -> None:
+    """Each rank has environments, replay and generators of its own, and all go on."""
+    whole, parts = (redline.load(parallel[case]).inspect() for case in ("sac", "sac in parts"))
+
+    assert whole["env_steps"] == parts["env_steps"] == 240
+    # 8 in each iteration of 8 env_steps, from the fifth on, which reaches learning_starts.
+    assert whole["optimizer_steps"] == parts["optimizer_steps"] == 26 * 8
+    assert whole["params_sha256"] == parts["params_sha256"]
 
 
 def test_only_the_first_rank_calls_callbacks(parallel: dict[str, Path]) -> None:
