@@ -51,6 +51,43 @@ def refuse_other_kinds(own: Mapping[str, Any], saved: Any, label: str) -> None:
             )
 
 
+def refuse_another_state(own: Any, saved: Any, label: str, skip: str) -> None:
+    """Refuse what one of Redline's own environments would not have given as its state.
+
+    Args:
+        own: its state as plain data, as it now is: a dict, maybe of dicts.
+        saved: the same from a checkpoint.
+        label: names the environment in messages.
+        skip: a part that has checks of its own.
+
+    Raises:
+        EnvError: naming the first part that lacks, is too much or of another kind.
+    """
+    mine, theirs = (
+        {name: value for name, value in _parts(data).items() if name.split(".")[0] != skip}
+        for data in (own, saved)
+    )
+    if lacking := sorted(mine.keys() - theirs.keys()):
+        raise EnvError(
+            f"{label}: the saved state lacks {lacking[0]!r}. Resume with the environment of the "
+            "saved run."
+        )
+    refuse_other_kinds(mine, theirs, label)
+
+
+def _parts(data: Any, prefix: str = "") -> dict[str, Any]:
+    """The parts of a dict in its form as plain data, those of dicts in it by dotted names."""
+    pairs = data.get("__dict__") if isinstance(data, dict) else None
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
+        return {prefix: data}
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        found |= _parts(value, f"{prefix}.{name}" if prefix else name)
+    return found
+
+
 def refuse_containers(own: Mapping[str, Any], saved: Mapping[str, Any], label: str) -> None:
     """Refuse sets and the like where an environment of Gymnasium's own has no value yet.
 

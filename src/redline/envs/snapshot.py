@@ -29,7 +29,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from redline.envs.attributes import set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
-from redline.envs.saved_attributes import refuse_containers, refuse_other_kinds
+from redline.envs.saved_attributes import (
+    refuse_another_state,
+    refuse_containers,
+    refuse_other_kinds,
+)
 from redline.errors import EnvError
 from redline.plain_text import shown
 
@@ -216,7 +220,7 @@ class Snapshotter:
         wrappers = list(zip(self._layers[:-1], state["wrappers"], strict=True))
         inner = self._inner_attributes(state["inner"])
         self._make_attributes([*wrappers, *inner])
-        self._restore_inner(state["inner"])
+        self._restore_inner(state["inner"], name)
         self._set_all(inner, wrappers, name)
         if self.method == "attributes":
             # A value of a fitting kind may still be none that stepping takes. A journal and a
@@ -233,8 +237,11 @@ class Snapshotter:
         for layer, attributes in wrappers:
             self._set_attributes(layer, attributes, name)
 
-    def _restore_inner(self, saved: Any) -> None:
+    def _restore_inner(self, saved: Any, name: str) -> None:
         if self.method == "protocol":
+            if type(self._inner).__module__.startswith("redline."):
+                own = encode(self._inner.get_state())
+                refuse_another_state(own, saved, f"{name}, {type(self._inner).__name__}", "system")
             self._inner.set_state(decode(saved))
         elif self.method == "mujoco":
             restore_mujoco(self._inner, saved["simulator"])
