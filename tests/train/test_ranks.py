@@ -19,6 +19,7 @@ import torch
 import redline
 from redline.algos.diayn import DIAYN
 from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
+from redline.train.checkpoint.checkpoint import load_checkpoint
 from redline.train.presets import preset_config
 from redline.train.ranks import ALONE, Ranks, joined_ranks, learned_by
 from redline.train.settings import RunConfig
@@ -37,6 +38,12 @@ SETTINGS: dict[str, Any] = {
     "quiet": True,
     "num_threads": 1,
 }
+
+
+SHORT: dict[str, Any] = {
+    "rollout_length": 4, "scale_reward": None, "batch_size": 8, "replay_ratio": 8.0,
+    "learning_starts": 32, "total_env_steps": 64,
+}  # fmt: skip
 
 
 # Every rank runs it: one start of torchrun trains all, each at a port of its own.
@@ -79,6 +86,8 @@ def _settings(case: str) -> dict[str, Any]:
             "batch_size": 16, "replay_ratio": 16.0, "learning_starts": 40, "total_env_steps": 240,
             "checkpoint_interval": 80,
         },
+        "dqn": SHORT | {"target_update_interval": 1, "epsilon_schedule": "ape-x"},
+        "diayn": SHORT | {"env": "Pendulum-v1", "normalize_obs": None, "skill_length": 8},
     }  # fmt: skip
     settings = {"algorithm": "ppo" if case == "lstm" else case, **SETTINGS, **own[case]}
     return {name: value for name, value in settings.items() if value is not None}
@@ -99,7 +108,7 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder / "program.py").write_text(PROGRAM)
     (folder / "notes.py").write_text(NOTES)
     commands = []
-    for case in ("ppo", "lstm", "a2c", "sac"):
+    for case in ("ppo", "lstm", "a2c", "sac", "dqn", "diayn"):
         (folder / f"{case}.json").write_text(json.dumps(_settings(case)))
         own = ["--callback", "notes:Notes"] if case == "a2c" else []
         config = str(folder / f"{case}.json")
@@ -118,7 +127,7 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         env={**os.environ, "NOTES": str(folder)},
     )
     assert done.returncode == 0, done.stderr
-    return {case: folder / case for case in ("ppo", "lstm", "a2c", "sac", "sac in parts")}
+    return {Path(words[words.index("--out") + 1]).name: Path(words[3]) for words in commands[:-1]}
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "lstm", "a2c"])
@@ -154,6 +163,28 @@ def test_an_off_policy_run_of_two_ranks_goes_on_to_the_bit(parallel: dict[str, P
     # 8 in each iteration of 8 env_steps, from the fifth on, which reaches learning_starts.
     assert whole["optimizer_steps"] == parts["optimizer_steps"] == 26 * 8
     assert whole["params_sha256"] == parts["params_sha256"]
+
+
+@pytest.mark.parametrize(("case", "name"), [("dqn", "epsilon"), ("diayn", "skill")])
+def test_environments_explore_as_in_one_process(
+    case: str, name: str, parallel: dict[str, Path], tmp_path: Path
+) -> None:
+    """Ape-X spread its epsilons over each rank's environments, so that with one on each none was
+    nearly greedy; skills ended after half of skill_length.
+    """
+    settings = _settings(case) | {"accelerate": "eager", "out": tmp_path / "alone"}
+    redline.train(settings.pop("algorithm"), **settings)
+    places = (tmp_path / "alone", parallel[case], parallel[case] / "ranks" / "1")
+    alone, first, second = (
+        load_checkpoint(max((place / "checkpoints").glob("step_*"))).state["learning"]["conditions"]
+        for place in places
+    )
+
+    assert alone[name].shape == (4,)
+    assert torch.equal(first[name], alone[name][:2])
+    assert second[name].shape == (2,)
+    if case == "dqn":  # skills are drawn from each rank's own stream
+        assert torch.equal(second[name], alone[name][2:])
 
 
 def test_only_the_first_rank_calls_callbacks(parallel: dict[str, Path]) -> None:

@@ -84,10 +84,14 @@ class OffPolicyLoop(TrainLoop):
         self._conditions: dict[str, Tensor] = {}
 
     def _conditioning(self) -> dict[str, Tensor]:
-        self._conditions = self.algorithm.conditioning(
-            self.counters.env_steps, self.config.run.total_env_steps, self.collector.num_envs
+        own, ranks = self.collector.num_envs, self._ranks
+        found = self.algorithm.conditioning(
+            self.counters.env_steps, self.config.run.total_env_steps, own * ranks.size
         )
-        return self._conditions
+        if ranks.size > 1:  # what one process would give these environments
+            found = {name: part[ranks.rank * own :][:own] for name, part in found.items()}
+        self._conditions = found
+        return found
 
     def _learn(self, rollout: Rollout, collected: int) -> None:
         priorities = self.algorithm.initial_priorities(rollout) if self._algo.prioritized else None
