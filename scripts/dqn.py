@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -131,6 +132,17 @@ class Batch(NamedTuple):
     next_obs: Tensor  # [N, n] what followed, also where the episode ended
 
 
+def empty_rows(*shape: int, device: str) -> Tensor:
+    """Room for rows, which takes memory as it is written; refused if it could never be full."""
+    needed, has = 4 * int(np.prod(shape)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device == "cpu" and needed > has:
+        raise SystemExit(
+            f"--replay-size {shape[0]} needs {needed / 2**30:,.1f} GiB, and this machine has "
+            f"{has / 2**30:,.1f}. Give at most {has * shape[0] // needed}."
+        )
+    return torch.empty(shape, device=device)
+
+
 class Replay:
     """Transitions as rows [obs, action, reward, terminated, next_obs] of one float32 tensor.
 
@@ -139,7 +151,7 @@ class Replay:
 
     def __init__(self, capacity: int, obs_size: int, device: str) -> None:
         self.obs_size = obs_size
-        self.rows = torch.empty((capacity, 2 * obs_size + 3), device=device)
+        self.rows = empty_rows(capacity, 2 * obs_size + 3, device=device)
         self.position = self.size = 0
 
     def add(self, row: np.ndarray) -> None:
@@ -284,11 +296,18 @@ class Progress:
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
-        values = "".join(f"  {name} {value.item():.3f}" for name, value in metrics.items())
+        values = {name: value.item() for name, value in metrics.items()}
+        for name, value in values.items():
+            if not np.isfinite(value):
+                raise SystemExit(
+                    f"at {env_steps} env_steps {name} is {value}: training has diverged, and no "
+                    "update mends that. A smaller learning rate usually helps."
+                )
+        said = "".join(f"  {name} {value:.3f}" for name, value in values.items())
         now = time.perf_counter()
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
-        print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
+        print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{said}", flush=True)
         self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 

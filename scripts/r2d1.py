@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -253,13 +254,24 @@ def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> No
     optimizer.step()
 
 
+def empty_rows(*shape: int, device: str) -> Tensor:
+    """Room for rows, which takes memory as it is written; refused if it could never be full."""
+    needed, has = 4 * int(np.prod(shape)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device == "cpu" and needed > has:
+        raise SystemExit(
+            f"--replay-size {shape[0]} needs {needed / 2**30:,.1f} GiB, and this machine has "
+            f"{has / 2**30:,.1f}. Give at most {has * shape[0] // needed}."
+        )
+    return torch.empty(shape, device=device)
+
+
 class Replay:
     """Sequences of rows [obs, action, reward, terminated, ended, reset, next_obs], by priority."""
 
     def __init__(self, length: int, obs_size: int, args: Args) -> None:
         self.obs_size, self.args = obs_size, args
         size, width, device = args.replay_size, 2 * obs_size + 5, args.device
-        self.rows = torch.empty((size, length, width), device=device)
+        self.rows = empty_rows(size, length, width, device=device)
         self.states = torch.empty((size, 2 * args.hidden_size), device=device)
         self.priority = torch.zeros(size, device=device)
         self.position, self.size = 0, 0
@@ -485,11 +497,18 @@ class Progress:
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
-        values = "".join(f"  {name} {value.item():.3f}" for name, value in metrics.items())
+        values = {name: value.item() for name, value in metrics.items()}
+        for name, value in values.items():
+            if not np.isfinite(value):
+                raise SystemExit(
+                    f"at {env_steps} env_steps {name} is {value}: training has diverged, and no "
+                    "update mends that. A smaller learning rate usually helps."
+                )
+        said = "".join(f"  {name} {value:.3f}" for name, value in values.items())
         now = time.perf_counter()
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
-        print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
+        print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{said}", flush=True)
         self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 

@@ -352,11 +352,18 @@ class Progress:
 
     def report(self, env_steps: int, **metrics: Tensor) -> None:
         """Say how it stands. Here, once per interval, metrics are read from the device."""
-        values = "".join(f"  {name} {value.item():.3f}" for name, value in metrics.items())
+        values = {name: value.item() for name, value in metrics.items()}
+        for name, value in values.items():
+            if not np.isfinite(value):
+                raise SystemExit(
+                    f"at {env_steps} env_steps {name} is {value}: training has diverged, and no "
+                    "update mends that. A smaller learning rate usually helps."
+                )
+        said = "".join(f"  {name} {value:.3f}" for name, value in values.items())
         now = time.perf_counter()
         sps = (env_steps - self.last_steps) / (now - self.last_time)
         mean = float(np.mean(self.returns)) if self.returns else float("nan")
-        print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{values}", flush=True)
+        print(f"env_steps {env_steps}  sps {sps:.0f}  return {mean:.1f}{said}", flush=True)
         self.write("a", env_steps, f"{now - self.start:.3f}", f"{sps:.1f}", f"{mean:.3f}")
         self.last_time, self.last_steps, self.returns = now, env_steps, []
 

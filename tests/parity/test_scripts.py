@@ -110,6 +110,35 @@ def test_minibatches_that_do_not_divide_the_rollout_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_program_that_diverges_ends_and_says_so(name: str) -> None:
+    """FAULTS 43: they went on, printed nan and ended with status 0."""
+    module = load(name)
+    progress = module.Progress(module.Args())
+    progress.report(10, loss=torch.tensor(1.0))
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(SystemExit, match=rf"at 20 env_steps loss is {value}: .*diverged"):
+            progress.report(20, loss=torch.tensor(value))
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo_continuous"])
+def test_a_learning_rate_that_is_far_too_large_ends_the_run(name: str, tmp_path: Path) -> None:
+    module = load(name)
+    with pytest.raises(SystemExit, match="diverged"):
+        module.train(module.Args(**{**TINY[name], "learning_rate": 1e30}))
+
+
+@pytest.mark.parametrize("name", ["sac_continuous", "td3_continuous", "dqn", "c51", "r2d1"])
+def test_a_replay_that_no_memory_holds_is_refused_at_the_start(name: str) -> None:
+    """FAULTS 28: 2^50 rows of 4 numbers are 16,777,216 GiB."""
+    module = load(name)
+    with pytest.raises(SystemExit, match=r"--replay-size 1125899906842624 needs 16,777,216\.0 GiB"):
+        module.empty_rows(2**50, 4, device="cpu")
+    assert module.empty_rows(7, 4, device="cpu").shape == (7, 4)
+    with pytest.raises(SystemExit, match="Give at most"):
+        module.train(module.Args(**TINY[name], replay_size=2**40))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_program_imports_the_library(name: str) -> None:
     tree = ast.parse((SCRIPTS / f"{name}.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
@@ -122,7 +151,7 @@ def test_no_program_imports_the_library(name: str) -> None:
     "part",
     [
         "accelerated", "descend", "Progress", "Replay", "reverse_scan", "clipped",
-        "make_env", "to_bounds", "MLP", "TwinCritic",
+        "make_env", "to_bounds", "MLP", "TwinCritic", "empty_rows",
     ],
 )  # fmt: skip
 def test_what_programs_repeat_is_the_same_text(part: str) -> None:
