@@ -109,7 +109,8 @@ class PPOConfig:
     """Skip the rest of an iteration's steps once the KL estimate passes this, in nats.
     None: never."""
     scale_reward: bool = False
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return, and
+    then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float = 0.0
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);

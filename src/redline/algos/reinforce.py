@@ -72,7 +72,8 @@ class ReinforceConfig:
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool = False
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return, and
+    then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float = 0.0
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);

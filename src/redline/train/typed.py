@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from redline.train.settings import RunConfig
 
 
+
 class RunOptions(TypedDict, total=False):
     """Settings of every run."""
 
@@ -219,7 +220,8 @@ class PPOOptions(RunOptions, total=False):
     """Skip the rest of an iteration's steps once the KL estimate passes this, in nats. None:
     never."""
     scale_reward: bool
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    and then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
@@ -254,7 +256,8 @@ class A2COptions(RunOptions, total=False):
     max_grad_norm: float
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    and then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
@@ -286,7 +289,8 @@ class REINFORCEOptions(RunOptions, total=False):
     max_grad_norm: float
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    and then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
@@ -321,7 +325,8 @@ class IMPALAOptions(RunOptions, total=False):
     max_grad_norm: float
     """Gradients are scaled down to this L2 norm; 0 switches clipping off."""
     scale_reward: bool
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    and then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
@@ -372,7 +377,8 @@ class APPOOptions(RunOptions, total=False):
     """Skip the rest of an iteration's steps once the KL estimate passes this, in nats. None:
     never."""
     scale_reward: bool
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    and then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
@@ -1088,7 +1094,8 @@ class AnyOptions(RunOptions, total=False):
     """Skip the rest of an iteration's steps once the KL estimate passes this, in nats. None:
     never."""
     scale_reward: bool
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return,
+    and then clipped to [-10, 10]. Logged returns are the true ones."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -1555,7 +1562,8 @@ def train(
     **settings: Any,
 ) -> Run: ...
 
-
-def train(algorithm: str | type[Algorithm] | None = None, *args: Any, **settings: Any) -> Run:
+def train(
+    algorithm: str | type[Algorithm] | None = None, *args: Any, **settings: Any
+) -> Run:
     """See `redline.train.runs.start.train`."""
     raise NotImplementedError
