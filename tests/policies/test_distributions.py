@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from torch import Tensor
 
+from redline.engines.cpu.distributions import squashed_log_prob as kernel_squashed_log_prob
 from redline.policies.distributions import (
     Bernoulli,
     Categorical,
@@ -264,6 +265,18 @@ def test_squashed_log_prob_is_finite_and_right_at_the_bounds(u: float) -> None:
     assert total.item() == pytest.approx(-0.5 * math.log(2 * math.pi) - exact, rel=1e-6)
     assert x.grad is not None
     assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("u", [-1000.0, -50.0, -10.0, 0.0, 10.0, 50.0, 1000.0])
+def test_the_kernel_s_squashed_log_prob_is_right_at_the_bounds(u: float) -> None:
+    """As above, with noise 2 and log_std -1: log N(2) + 1 - log(1 - tanh(u)^2)."""
+    exact = 2 * (math.log(2) - abs(u) - math.log1p(math.exp(-2 * abs(u))))
+    noise, log_std = np.full((1, 1), 2.0, np.float32), np.full((1, 1), -1.0, np.float32)
+
+    got = kernel_squashed_log_prob(noise, log_std, np.full((1, 1), u, np.float32))
+
+    normal = -0.5 * 2.0**2 - 0.5 * math.log(2 * math.pi) + 1.0
+    assert got.item() == pytest.approx(normal - exact, rel=1e-6, abs=1e-5)
 
 
 def test_squashed_density_integrates_to_one_over_the_bounds() -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from tests.collect.placements import children
 
 import redline
 from redline.algos.registry import BUILT_IN
 from redline.cli import main
 from redline.envs.cpus import allowed_cpus, worker_cpus
-from redline.errors import ConfigError
+from redline.errors import ConfigError, WorkerError
 from redline.train.presets import preset_config
 from redline.train.progress.progress import TIME_COLUMNS
 from redline.train.runs.run import Run
@@ -170,6 +173,46 @@ def test_evaluation_beside_learning_gives_what_evaluation_in_turn_gives(tmp_path
     assert len(names) == 3
     assert first == second
     assert float(first["eval_return_mean"]) > 0
+
+
+class Doomed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that does something bad as soon as it is stepped in another process."""
+
+    def __init__(self, deed: str, home: int) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+        self.deed, self.home = deed, home
+
+    def step(self, action: Any) -> Any:
+        if os.getpid() != self.home:
+            if self.deed == "raise":
+                raise RuntimeError("the simulator has lost its balance")
+            if self.deed == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1000)
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("raise", "the simulator has lost its balance"),
+        ("kill", "was killed by SIGKILL"),
+        ("hang", "did not answer"),
+    ],
+)
+def test_an_evaluation_that_fails_beside_learning_ends_the_run(
+    deed: str, message: str, tmp_path: Path
+) -> None:
+    """Within seconds, and with the reason; the run can go on from its checkpoint."""
+    settings = TINY | {"num_minibatches": 2, "eval_interval": 48, "worker_timeout_s": 2.0}
+    home, before = os.getpid(), children()
+
+    with pytest.raises(WorkerError, match=message):
+        redline.train(
+            "ppo", env=lambda: Doomed(deed, home), out=tmp_path / "run", eval_async=True, **settings
+        )
+
+    assert children() == before
 
 
 def test_what_cannot_be_placed_is_refused(
