@@ -246,10 +246,10 @@ def batch(name: str, learner: Any, seed: int) -> Any:
     return rows
 
 
-def parameters(learner: Any) -> dict[str, Tensor]:
-    """Everything that gradients change, and the target networks, by name."""
+def parts_of(learner: Any) -> dict[str, Any]:
+    """What gradients change, and the target networks: modules by name."""
     parts = {"policy": learner.policy}
-    critic = getattr(learner, "learner", learner)  # DIAYN has a SAC inside
+    critic = getattr(learner, "sac", learner)  # DIAYN has a SAC inside
     if hasattr(critic, "critic"):
         parts["critic"] = critic.critic
         if critic.target is not None:
@@ -257,9 +257,14 @@ def parameters(learner: Any) -> dict[str, Tensor]:
     for name in ("target_policy", "discriminator"):
         if hasattr(learner, name):
             parts[name] = getattr(learner, name)
+    return parts
+
+
+def parameters(learner: Any) -> dict[str, Tensor]:
+    """Numbers of `parts_of`, what is counted or drawn along the way included, by name."""
     return {
         f"{part}.{name}": value.detach().clone()
-        for part, module in parts.items()
+        for part, module in parts_of(learner).items()
         for name, value in module.state_dict().items()
         if value.is_floating_point()  # counts are no numbers to be near to
     }

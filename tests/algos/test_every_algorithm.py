@@ -1,0 +1,77 @@
+"""What holds for every algorithm: its learning rate is used, targets begin as what they follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engines.learners import LEARNERS, batch, make, parts_of
+
+SMALL, LARGE = 1e-5, 1e-4
+FOLLOWED = {"target": ("critic", "policy"), "target_policy": ("policy",)}
+"""Part that follows -> what it may follow: DQN's and R2D1's targets are policies."""
+
+
+def with_rate(standard: Any, rate: float) -> Any:
+    """The algorithm's class with another default of `learning_rate`."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(standard.Config):
+        learning_rate: float = rate
+
+    return type(standard.__name__, (standard,), {"Config": Config})
+
+
+def weights(learner: Any) -> dict[str, dict[str, Tensor]]:
+    """Part -> name -> what gradients change in it, or in what it follows."""
+    return {
+        part: {name: value.detach().clone() for name, value in module.named_parameters()}
+        for part, module in parts_of(learner).items()
+    }
+
+
+def moved(name: str, rate: float) -> dict[str, float]:
+    """Part of the learner -> how far updates move it, summed over its parameters."""
+    learner = make(name, with_rate(LEARNERS[name][0], rate))
+    before = weights(learner)
+    for seed in (1, 2, 3):  # CrossQ's actor has every third turn
+        learner.update(batch(name, learner, seed))
+    after = weights(learner)
+    return {
+        part: sum(float((after[part][key] - value).abs().sum()) for key, value in values.items())
+        for part, values in before.items()
+        if part not in FOLLOWED
+    }
+
+
+@pytest.mark.parametrize("name", sorted(LEARNERS))
+def test_the_learning_rate_of_the_config_is_used(name: str) -> None:
+    """FAULTS 5: steps of Adam and RMSprop are proportional to it, so ten times it moves each part
+    ten times as far (a tenth more or less: later gradients differ a little).
+    """
+    small, large = moved(name, SMALL), moved(name, LARGE)
+
+    assert small
+    for part, distance in small.items():
+        assert distance > 0, part
+        assert large[part] / distance == pytest.approx(LARGE / SMALL, rel=0.1), part
+
+
+@pytest.mark.parametrize("name", sorted(LEARNERS))
+def test_targets_begin_equal_to_what_they_follow(name: str) -> None:
+    """FAULTS 5."""
+    parts = weights(make(name))
+
+    for target, candidates in FOLLOWED.items():
+        if target in parts:
+            source = next(parts[part] for part in candidates if part in parts)
+            assert parts[target].keys() == source.keys()
+            for key, value in source.items():
+                assert torch.equal(parts[target][key], value), key
+    has_target = {"sac", "redq", "tqc", "td3", "ddpg", "diayn", "dqn", "double-dqn", "rainbow",
+                  "iqn", "r2d1", "sac-fixed-alpha", "sac-discrete"}  # fmt: skip
+    assert (name in has_target) is bool(parts.keys() & FOLLOWED.keys())
