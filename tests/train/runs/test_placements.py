@@ -175,6 +175,47 @@ def test_evaluation_beside_learning_gives_what_evaluation_in_turn_gives(tmp_path
     assert float(first["eval_return_mean"]) > 0
 
 
+# Without a main guard, and with environments that only this file defines.
+UNGUARDED = """
+import multiprocessing, os, sys
+import gymnasium
+import redline
+
+multiprocessing.set_start_method(sys.argv[1])
+
+class Mine(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+def make():
+    return Mine()
+
+for name, collector, beside in (("workers", "workers", False), ("async", "async", True)):
+    redline.train(
+        "a2c", env=make, collector=collector, num_workers=2, num_envs=2, rollout_length=4,
+        total_env_steps=64, eval_interval=32, eval_episodes=1, eval_async=beside, quiet=True,
+        tensorboard=False, hidden_sizes=(4,), out=os.path.join(sys.argv[2], name),
+    )
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_main_guard_trains_with_acting_workers(
+    method: str, tmp_path: Path
+) -> None:
+    """FAULTS 26: workers are fresh interpreters here, as users have them."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(script), method, str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained\n"  # once: no worker runs the script again
+
+
 class Doomed(gymnasium.Wrapper[Any, Any, Any, Any]):
     """CartPole that does something bad as soon as it is stepped in another process."""
 
