@@ -167,6 +167,15 @@ def test_published_tunings_keep_their_batches_and_updates(
         assert algo.replay_ratio / batch == updates_per_step
 
 
+@pytest.mark.parametrize("algorithm", ["a2c", "impala"])
+def test_values_of_cart_pole_are_not_learned_in_raw_rewards(algorithm: str) -> None:
+    """There V is 100: tanh units saturated on the way, and policies at 500 were lost again."""
+    algo = preset_config(algorithm, "CartPole-v1", "auto").algo
+
+    assert algo.scale_reward
+    assert algo.entropy_coef == 0.0
+
+
 def test_rainbow_on_atari_has_the_numbers_of_the_paper() -> None:
     """Hessel et al. 2018, table 4; a decision is 4 frames, an update follows every 4 decisions."""
     made = preset_config("dqn", "ALE/Pong-v5", "rainbow")

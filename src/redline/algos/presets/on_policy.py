@@ -206,8 +206,13 @@ _A2C_SWING: Settings = {
     "scale_reward": True,
 }
 
+# Without it, V must reach 100 through tanh units: they saturate, V no longer tells states apart,
+# and policies that balance for ever are lost again. An entropy bonus does the same once all
+# advantages are small.
+_CART_POLE: Settings = {"scale_reward": True, "entropy_coef": 0.0}
+
 A2C: Presets = {
-    "cartpole": {"total_env_steps": 500_000, "learning_rate_schedule": "linear"},
+    "cartpole": _CART_POLE | {"total_env_steps": 500_000, "learning_rate_schedule": "linear"},
     "lunarlander": {
         "total_env_steps": 200_000,
         "gamma": 0.995,
@@ -242,7 +247,8 @@ REINFORCE: Presets = {
 }
 
 IMPALA: Presets = {
-    "cartpole": {
+    "cartpole": _CART_POLE
+    | {
         "total_env_steps": 500_000,
         "learning_rate": 2e-3,
         "learning_rate_schedule": "linear",

@@ -64,7 +64,7 @@ SOURCES: dict[str, dict[str, str]] = {
     "a2c": {
         "cartpole": _zoo(
             "CartPole-v1",
-            "a falling learning rate, entropy_coef of 0.01 for 0, half the weight of the value",
+            "a falling learning rate, scaled rewards, half the weight of the value",
         ),
         "lunarlander": _zoo("LunarLander-v3"),
         "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3", _NO_SDE),
