@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import math
 import os
 import random
 import time
@@ -256,7 +257,7 @@ def descend(optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> No
 
 def empty_rows(*shape: int, device: str) -> Tensor:
     """Room for rows, which takes memory as it is written; refused if it could never be full."""
-    needed, has = 4 * int(np.prod(shape)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed, has = 4 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device == "cpu" and needed > has:
         raise SystemExit(
             f"--replay-size {shape[0]} needs {needed / 2**30:,.1f} GiB, and this machine has "
@@ -406,7 +407,7 @@ def train(args: Args) -> float:
             updates += 1
             if updates % args.target_interval == 0:
                 target.load_state_dict(network.state_dict())
-        if env_steps % args.log_every < args.num_envs:
+        if env_steps % args.log_every < args.num_envs or env_steps >= args.total_env_steps:
             progress.report(env_steps, **metrics)
     return evaluate(network, args)
 

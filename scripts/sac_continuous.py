@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import math
 import os
 import random
 import time
@@ -212,7 +213,7 @@ class Batch(NamedTuple):
 
 def empty_rows(*shape: int, device: str) -> Tensor:
     """Room for rows, which takes memory as it is written; refused if it could never be full."""
-    needed, has = 4 * int(np.prod(shape)), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed, has = 4 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if device == "cpu" and needed > has:
         raise SystemExit(
             f"--replay-size {shape[0]} needs {needed / 2**30:,.1f} GiB, and this machine has "
@@ -282,7 +283,7 @@ def train(args: Args) -> float:
                 episode_return[i] = 0.0
         for _ in range(args.num_envs * args.updates_per_step if learning else 0):
             metrics = update(torch.randint(replay.size, (args.batch_size,), device=args.device))
-        if env_steps % args.log_every < args.num_envs:
+        if env_steps % args.log_every < args.num_envs or env_steps >= args.total_env_steps:
             progress.report(env_steps, **metrics)
     return evaluate(actor, args)
 

@@ -183,6 +183,8 @@ def test_environments_explore_as_in_one_process(
     assert alone[name].shape == (4,)
     assert torch.equal(first[name], alone[name][:2])
     assert second[name].shape == (2,)
+    if case == "dqn":  # what is logged is the mean over all environments, as in one process
+        assert _rows(tmp_path / "alone")[-1]["epsilon"] == _rows(parallel[case])[-1]["epsilon"]
     if case == "dqn":  # skills are drawn from each rank's own stream
         assert torch.equal(second[name], alone[name][2:])
 

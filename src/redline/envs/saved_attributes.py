@@ -78,14 +78,19 @@ def refuse_another_state(own: Any, saved: Any, label: str, skip: str) -> None:
 def _parts(data: Any, prefix: str = "") -> dict[str, Any]:
     """The parts of a dict in its form as plain data, those of dicts in it by dotted names."""
     pairs = data.get("__dict__") if isinstance(data, dict) else None
-    if not isinstance(pairs, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
-    ):
+    if not isinstance(pairs, list) or not all(_is_named(pair) for pair in pairs):
         return {prefix: data}
     found: dict[str, Any] = {}
     for name, value in pairs:
         found |= _parts(value, f"{prefix}.{name}" if prefix else name)
     return found
+
+
+def _is_named(pair: Any) -> bool:
+    """Whether it is a name without dots, and a value."""
+    if not isinstance(pair, list) or len(pair) != 2:
+        return False
+    return isinstance(pair[0], str) and "." not in pair[0]
 
 
 def refuse_containers(own: Mapping[str, Any], saved: Mapping[str, Any], label: str) -> None:

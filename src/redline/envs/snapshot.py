@@ -222,10 +222,11 @@ class Snapshotter:
         self._make_attributes([*wrappers, *inner])
         self._restore_inner(state["inner"], name)
         self._set_all(inner, wrappers, name)
-        if self.method == "attributes":
+        if self.method == "attributes" or self._is_own:
             # A value of a fitting kind may still be none that stepping takes. A journal and a
             # simulator have checks of their own, and the wrappers' attributes go back as well.
             self._env.step(copy.deepcopy(self._env.action_space).sample())
+            self._restore_inner(state["inner"], name)
             self._set_all(inner, wrappers, name)
         return None
 
@@ -237,9 +238,14 @@ class Snapshotter:
         for layer, attributes in wrappers:
             self._set_attributes(layer, attributes, name)
 
+    @property
+    def _is_own(self) -> bool:
+        """Whether it is one of Redline's own with the protocol, whose states are known."""
+        return self.method == "protocol" and type(self._inner).__module__.startswith("redline.")
+
     def _restore_inner(self, saved: Any, name: str) -> None:
         if self.method == "protocol":
-            if type(self._inner).__module__.startswith("redline."):
+            if self._is_own:
                 own = encode(self._inner.get_state())
                 refuse_another_state(own, saved, f"{name}, {type(self._inner).__name__}", "system")
             self._inner.set_state(decode(saved))

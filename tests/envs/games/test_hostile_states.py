@@ -10,7 +10,7 @@ import pytest
 
 from redline.envs import make_vec
 from redline.envs.plain_data import decode, encode
-from redline.errors import EnvError
+from redline.errors import CorruptCheckpointError, EnvError
 
 MINATAR, REACH, MAZE = "MinAtar/Breakout-v1", "redline/PointReach-v1", "redline/TMaze-v1"
 
@@ -35,6 +35,9 @@ def _without(name: str) -> Callable[[dict[str, Any]], None]:
         (MINATAR, _in_game(ball_x="left"), "'game.ball_x' is a str, and here it is a number"),
         (MINATAR, _in_game(brick_map=np.zeros((2, 2))), r"shape \(2, 2\), and here"),
         (MINATAR, _without("random"), "lacks 'random"),
+        (MINATAR, _in_game(ball_x=None), "cannot be taken"),
+        ("MinAtar/Asterix-v1", _in_game(entities=["x"] * 8), "cannot be taken"),
+        (MINATAR, _at_top(**{"game.ball_x": 3}), "lacks"),
         (MINATAR, _at_top(game=3), "lacks 'game.action_map'"),
         (REACH, _at_top(place=np.zeros(7)), r"shape \(7,\), and here"),
         (REACH, _at_top(steps=[]), "'steps' is a list, and here it is a number"),
@@ -52,7 +55,7 @@ def test_an_altered_state_is_refused(
         inner = decode(saved["simulators"]["envs"][0]["inner"])
         alter(inner)
         saved["simulators"]["envs"][0]["inner"] = encode(inner)
-        with pytest.raises(EnvError, match=said):
+        with pytest.raises((EnvError, CorruptCheckpointError), match=said):
             env.load_state_dict(saved)
 
 

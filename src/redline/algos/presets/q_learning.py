@@ -199,7 +199,7 @@ DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
         "learning_rate": 6.25e-5,
         "adam_eps": 1.5e-4,
         "target_update_interval": 2_000,  # 32,000 frames, an update for every 16
-        "epsilon_fraction": 0.002,  # actions are random while replay begins, and noisy then
+        "epsilon_fraction": 0.002,  # of 10M: random actions while replay begins, noisy ones then
     },
 }
 """(variant, family) -> what the variant needs there to be right, such as the range of returns."""

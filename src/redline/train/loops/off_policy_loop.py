@@ -81,13 +81,15 @@ class OffPolicyLoop(TrainLoop):
         self._updates_owed = 0.0
         self._samples_used = 0
         self._samples_collected = 0
-        self._conditions: dict[str, Tensor] = {}
+        self._conditions: dict[str, Tensor] = {}  # of this rank's environments
+        self._all_conditions: dict[str, Tensor] = {}  # of all ranks'
 
     def _conditioning(self) -> dict[str, Tensor]:
         own, ranks = self.collector.num_envs, self._ranks
         found = self.algorithm.conditioning(
             self.counters.env_steps, self.config.run.total_env_steps, own * ranks.size
         )
+        self._all_conditions = found
         if ranks.size > 1:  # what one process would give these environments
             found = {name: part[ranks.rank * own :][:own] for name, part in found.items()}
         self._conditions = found
@@ -195,7 +197,7 @@ class OffPolicyLoop(TrainLoop):
 
     def _explored(self) -> dict[str, Tensor]:
         """Name -> [] mean over environments of what exploration goes by."""
-        numbers = {name: v for name, v in self._conditions.items() if v.is_floating_point()}
+        numbers = {name: v for name, v in self._all_conditions.items() if v.is_floating_point()}
         return {name: value.mean() for name, value in numbers.items()}
 
     def _learning_state(self) -> dict[str, Any]:
@@ -213,7 +215,7 @@ class OffPolicyLoop(TrainLoop):
         self._updates_owed = state["updates_owed"]
         self._samples_used = state["samples_used"]
         self._samples_collected = state["samples_collected"]
-        self._conditions = dict(state["conditions"])
+        self._conditions = self._all_conditions = dict(state["conditions"])
         directory = checkpoint.replay
         if directory is None:
             raise CorruptCheckpointError(
