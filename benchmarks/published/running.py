@@ -1,4 +1,4 @@
-"""Runs many seeds at once, each in a process with cores of its own and a thread on each.
+"""Runs many seeds at once, each in a process with cores of its own.
 
 Nothing is lost when any process is killed at any moment: what is finished has a result.json,
 what has begun is resumed to the bit from its newest checkpoint, and everything else has not
