@@ -158,6 +158,8 @@ def _apart(
         (Path(directory) / "known").write_text(json.dumps(list(known)))
         command = [sys.executable, "-m", "benchmarks.gpu", "--only", name, "--into", directory]
         command += ["--device", options.device]
+        command += ["--workloads", ",".join(options.sizes.workloads)]
+        command += ["--turns", ",".join(options.sizes.turns)]
         for peer, path in (options.peers or {}).items():
             command += [f"--{peer}", path]
         problem = _stopped_in_time(command, limit_s)
@@ -228,6 +230,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for all parts")
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--workloads", default=",".join(Sizes().workloads))
+    parser.add_argument("--turns", default=",".join(Sizes().turns), help="in order")
     parser.add_argument("--again", action="store_true", help="forget all results first")
     parser.add_argument("--leanrl", help="checkout of LeanRL")
     parser.add_argument("--cleanrl", help="checkout of CleanRL")
@@ -236,8 +240,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     peers = {name: path for name in ("leanrl", "cleanrl") if (path := getattr(given, name))}
+    sizes = Sizes(workloads=tuple(given.workloads.split(",")), turns=tuple(given.turns.split(",")))
     options = Options(
         device=given.device,
+        sizes=sizes,
         out=given.out,
         limit_s=given.limit,
         parts=tuple(given.parts.split(",")),

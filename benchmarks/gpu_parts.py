@@ -57,6 +57,7 @@ class Sizes:
         updates: of each algorithm and engine.
         rounds: in which engines alternate.
         share: of each workload's measured env_steps.
+        profiled: times `updates` are the iterations of the profiled run.
         num_envs: environments on the device.
         rollout_length: steps of one rollout of theirs.
         turns: what is compared on a workload, in this order: engines, and other projects.
@@ -68,6 +69,7 @@ class Sizes:
     updates: int = 100
     rounds: int = 3
     share: float = 1.0
+    profiled: int = 15
     num_envs: int = 16384
     rollout_length: int = 64
     turns: tuple[str, ...] = (
@@ -158,8 +160,9 @@ def _update_ms(device: str, sizes: Sizes, name: str, modes: Sequence[str]) -> di
 
 
 def _trained(device: str, settings: dict[str, Any], algorithm: str, out: Path) -> tuple[Run, float]:
-    """A whole run without checkpoints, and the seconds that it took."""
+    """A whole run with a checkpoint at its end alone, and the seconds that it took."""
     began_s = time.perf_counter()
+    settings = settings | {"checkpoint_interval": settings["total_env_steps"]}
     run = redline.train(
         algorithm, out=out, device=device,
         **{"quiet": True, "tensorboard": False, "checkpoints": "last", "num_threads": 1} | settings,
@@ -333,8 +336,9 @@ def _profiled(device: str, sizes: Sizes) -> dict[str, Any]:
     envs, length = min(16, sizes.num_envs), min(32, sizes.rollout_length)
     settings = {
         "env": "redline/CartPole-v1", "preset": "default", "num_envs": envs,
-        "rollout_length": length, "num_epochs": 2, "num_minibatches": 2,
-        "total_env_steps": envs * length * sizes.updates,
+        "rollout_length": length, "num_epochs": 4, "num_minibatches": 4,
+        # Long enough for several windows: the first takes seconds to open.
+        "total_env_steps": envs * length * sizes.updates * sizes.profiled,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as out:
         with profile.session(Path(out) / "session", gpu_every_s=0.5, gpu_window_s=0.25):

@@ -152,7 +152,9 @@ def test_a_part_that_crashes_keeps_what_it_measured(
     program = """
 import json, pathlib, sys
 assert sys.argv[1:3] == ["--only", "updates"], sys.argv
-assert sys.argv[5:] == ["--device", "standin", "--leanrl", "there"], sys.argv
+assert sys.argv[5:7] == ["--device", "standin"], sys.argv
+assert sys.argv[7::2] == ["--workloads", "--turns", "--leanrl"], sys.argv
+assert sys.argv[12] == "there", sys.argv
 into = pathlib.Path(sys.argv[sys.argv.index("--into") + 1])
 assert json.loads((into / "known").read_text()) == ["b"]
 (into / "entries").write_text(json.dumps({"a": {"value": 1}}) + chr(10))

@@ -8,7 +8,7 @@ environment (`quiet_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -73,7 +73,7 @@ class Collected(NamedTuple):
     """
 
     initial_state: State
-    episodes: list[EndedEpisode]
+    episodes: Sequence[EndedEpisode]
     num_running: int
 
 

@@ -8,14 +8,14 @@ them would wait for the device.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from redline.data import Array, EpisodeRecord
+from redline.data import Array, EpisodeRecord, EpisodeTable
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.vec_env import EnvStep, VecEnv
 from redline.errors import ConfigError, CorruptCheckpointError
@@ -163,7 +163,7 @@ class ArrayEpisodes(Episodes):
         """Account for steps in which no episode ended."""
         self._in_episode[:] = self._all_in_episode = True
 
-    def read_ended(self) -> list[EndedEpisode]:
+    def read_ended(self) -> Sequence[EndedEpisode]:
         """The episodes that ended in this rollout."""
         return self._ended
 
@@ -181,6 +181,29 @@ class ArrayEpisodes(Episodes):
         self._in_episode[:] = False if state is None else state["in_episode"]
         self._all_in_episode = False
         self.quota = None if state is None else _saved_quota(state["quota"], len(self.ids))
+
+
+class EndedTable(Sequence[EndedEpisode]):
+    """Finished episodes of a rollout, by row and environment.
+
+    Args:
+        row: [n] int64, in which each ended.
+        episodes: n of them.
+
+    Attributes:
+        episodes: as given.
+    """
+
+    def __init__(self, row: Array, episodes: EpisodeTable) -> None:
+        self._row, self.episodes = row, episodes
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return int(self._row[index]), self.episodes[index]
 
 
 class TensorEpisodes(Episodes):
@@ -219,25 +242,18 @@ class TensorEpisodes(Episodes):
             self.quota = self.quota - step.episode_ended.long()
             self.active = self.active & (self.quota > 0)
 
-    def read_ended(self) -> list[EndedEpisode]:
+    def read_ended(self) -> EndedTable:
         """See `ArrayEpisodes`; one copy from the device holds all of them."""
         at = self._has_ended.nonzero(as_tuple=True)
         parts = (*at, self._episode_id[at], self._returns[at], self._lengths[at])
         # float64 holds numbers below 2^53 exactly.
         table = torch.stack([part.double() for part in parts])
-        first = self._env.first_env_id
-        return [
-            (
-                int(row),
-                EpisodeRecord(
-                    env_id=first + int(env),
-                    episode_id=int(episode),
-                    return_=total,
-                    length=int(length),
-                ),
-            )
-            for row, env, episode, total, length in table.t().tolist()
-        ]
+        row, env, episode, total, length = table.cpu().numpy()
+        whole = [each.astype(np.int64) for each in (row, env, episode, length)]
+        return EndedTable(
+            whole[0],
+            EpisodeTable(self._env.first_env_id + whole[1], whole[2], total, whole[3]),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The quotas; the environments keep the rest."""
@@ -266,7 +282,10 @@ def _saved_quota(saved: Any, num_envs: int) -> Array | None:
     return quota
 
 
-def in_order(groups: Iterable[list[EndedEpisode]]) -> list[EpisodeRecord]:
+def in_order(groups: Iterable[Sequence[EndedEpisode]]) -> Sequence[EpisodeRecord]:
     """The episodes of all groups in the order in which a single group would have given them."""
+    groups = list(groups)
+    if len(groups) == 1 and isinstance(groups[0], EndedTable):
+        return groups[0].episodes  # they are in order: rows, and in each its environments
     ended = [episode for group in groups for episode in group]
     return [record for _, record in sorted(ended, key=lambda e: (e[0], e[1].env_id))]

@@ -1,5 +1,6 @@
 """Rollouts, nested data and masks. Knows torch, numpy and tensordict only."""
 
+from redline.data.episode_table import EpisodeTable
 from redline.data.nested import NestedTensor, as_tensordict, to_numpy, to_tensor
 from redline.data.rollout import (
     EpisodeRecord,
@@ -13,6 +14,7 @@ from redline.nested import Array, NestedArray, leaves, map_leaves
 __all__ = [
     "Array",
     "EpisodeRecord",
+    "EpisodeTable",
     "NestedArray",
     "NestedTensor",
     "Rollout",

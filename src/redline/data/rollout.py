@@ -37,7 +37,7 @@ A batch of N transitions is a TensorDict [N]:
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -90,7 +90,7 @@ class Rollout:
     steps: TensorDict
     initial_state: dict[str, Tensor]
     last_obs: NestedTensor
-    episodes: list[EpisodeRecord] = field(default_factory=list)
+    episodes: Sequence[EpisodeRecord] = field(default_factory=list)
     version: int = 0
     num_running: int = 0
 

@@ -86,6 +86,25 @@ class CapturedStep:
         else:
             self._captured[key][1].load(tensors)
         graph, _, result = self._captured[key]
+        return self._replayed(graph, result)
+
+    def launcher(self, *inputs: Any) -> Callable[[], Any]:
+        """What does the same for these inputs again and again, without looking at them.
+
+        Args:
+            inputs: they stay where they are; only their numbers change. Where the graph of their
+                kind reads elsewhere, looking at them cannot be spared.
+        """
+        tensors: list[Tensor] = []
+        key = describe(inputs, tensors)
+        if key not in self._captured:
+            self._captured[key] = self._capture(inputs)
+        graph, held, result = self._captured[key]
+        if not held.are_here(tensors):
+            return lambda: self(*inputs)
+        return lambda: self._replayed(graph, result)
+
+    def _replayed(self, graph: Graph, result: StaticResult) -> Any:
         graph.replay()
         self.launches += 1
         return result.lent() if self._lends else result.taken()
@@ -193,6 +212,10 @@ class StaticInputs:
             source.append(new)
         for to, source in by_dtype.values():
             torch._foreach_copy_(to, source, non_blocking=True)  # pyright: ignore
+
+    def are_here(self, tensors: list[Tensor]) -> bool:
+        """Whether these are the graph's own, as `describe` found them: nothing is to be copied."""
+        return all(map(_same_memory, self._tensors, tensors))
 
     def _hold(self, tensor: Tensor) -> Tensor:
         # What inference mode made cannot be written to outside of it.

@@ -24,10 +24,13 @@ class StagedCopies:
 
     Args:
         device: where to.
+        is_awaited: whether whoever calls waits for the device before the next call. Then no copy
+            is under way when its memory is written to again, and none has to be marked.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, is_awaited: bool = False) -> None:
         self._device, self._kind = exact_device(device), kind_of(device)
+        self._is_awaited = is_awaited
         self._key: Any = None
         self._host = self._there = torch.empty(0)
         self._staged: list[Tensor] = []
@@ -54,7 +57,8 @@ class StagedCopies:
             if tensor.is_cpu:
                 place.copy_(tensor)
         self._there.copy_(self._host, non_blocking=True)
-        self._have_left = self._kind.mark(self._device)
+        if not self._is_awaited:
+            self._have_left = self._kind.mark(self._device)
         for place, tensor in zip(self._places, tensors, strict=True):
             if not tensor.is_cpu:  # such as the state of a recurrent policy that acts there
                 place.copy_(tensor)

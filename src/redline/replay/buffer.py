@@ -68,6 +68,7 @@ from redline.replay.snapshot import (
 from redline.replay.snapshot_form import HostPlan, is_count, refuse
 from redline.replay.spec import Path as KeyPath
 from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten
+from redline.replay.staged import StagedPath
 from redline.replay.storage import Arena, ArrayPlan
 
 
@@ -112,10 +113,10 @@ class Replay:
         )
         self._sampler = self._make_sampler()
         self._batches = Batches(self._arena, config, spec, self._obs)
-        self._plain = self._make_plain_path()
         # Large observations stay where they are: they are compared and linked on the device.
         is_small = self._paired == set(self._obs)
         self._is_gathered = is_small and self._arena.queue is not None
+        self._plain = self._make_plain_path()
         self._head_tensor = torch.zeros((), dtype=torch.int64, device=self.device)
         self._reset_chain()
 
@@ -239,14 +240,15 @@ class Replay:
         head = self._head
         if self._plain is None or head == 0 or self._is_broken:
             return False
-        goes_on = self._plain.add(rollout, head, self._chain.episode_open)
-        if goes_on is None:
-            return False
-        length = rollout.rollout_length
-        oldest = max(head + length - self.ring_rows, 0)
-        self._move_to(head + length, oldest)
-        self._chain = ChainState(newest_goes_on=goes_on, episode_open=goes_on)
-        self._sampler.advance_whole(oldest, head, length)
+        with self._gathered():
+            goes_on = self._plain.add(rollout, head, self._chain.episode_open)
+            if goes_on is None:
+                return False
+            length = rollout.rollout_length
+            oldest = max(head + length - self.ring_rows, 0)
+            self._move_to(head + length, oldest)
+            self._chain = ChainState(newest_goes_on=goes_on, episode_open=goes_on)
+            self._sampler.advance_whole(oldest, head, length)
         return True
 
     def _follows(self, rollout: Rollout) -> Array:
@@ -523,9 +525,10 @@ class Replay:
     def _make_plain_path(self) -> PlainPath | None:
         leaves = {p: leaf for p, leaf in self._obs.items() if isinstance(leaf, PairStore)}
         is_plain = len(leaves) == len(self._obs) and not self.config.is_sequential
-        if not is_plain or self.device.type != "cpu":
+        if not is_plain or not (self._is_gathered or self.device.type == "cpu"):
             return None
-        return PlainPath(self._arena, self.config, self.spec, leaves, self.ring_rows)
+        kind = StagedPath if self._is_gathered else PlainPath
+        return kind(self._arena, self.config, self.spec, leaves, self.ring_rows)
 
     def _plans(self) -> list[ArrayPlan]:
         config, spec, rows = self.config, self.spec, self.ring_rows

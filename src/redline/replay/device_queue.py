@@ -114,6 +114,8 @@ class DeviceQueue:
     def flush(self) -> None:
         """Do what was put off so far."""
         work, self._work = self._work, []
+        if not work:
+            return
         inputs = [each for one in work for each in one.inputs]
         key = tuple((one.name, *((each.shape, each.dtype) for each in one.inputs)) for one in work)
         block, is_new = self._blocks.get(key), key not in self._blocks

@@ -230,6 +230,7 @@ class _RolloutViews:
         terminated: [T, B] bool.
         truncated: [T, B] bool.
         episode_id: [T, B] int64.
+        flags: ring [L, B] of the rows' flags.
         rows: (ring [L, B, ...], values [T, B, ...]) to be copied as they are.
         leaves: for each observation its store, the ring of successors (None if there is none),
             obs [T, B, ...], obs[0] and final_obs [T, B, ...].
@@ -241,6 +242,7 @@ class _RolloutViews:
     terminated: Array
     truncated: Array
     episode_id: Array
+    flags: Array
     rows: list[tuple[Array, Array]]
     leaves: list[tuple[PairStore, Array | None, Array, Array, Array]]
 
@@ -319,7 +321,8 @@ class PlainPath:
         names = ["flags", *self._by_row]
         for leaf in leaves.values():
             names += [leaf.name, leaf.next_name] if leaf.has_next else [leaf.name]
-        self._rings = {name: self._ring(name) for name in names}
+        self._names = names
+        self._rings = self._make_rings()
         bare = spec.obs.get(())
         self._bare_shape = None if bare is None else torch.Size((spec.num_envs, *bare.shape))
         # What one step means, by the row's flags.
@@ -345,14 +348,16 @@ class PlainPath:
         if views is None or last is None:
             return None
         ended = views.terminated | views.truncated
-        length, first = len(ended), head % self._ring_rows
-        stop = first + length
-        if stop > self._ring_rows or not views.are_usual(ended):
+        length = len(ended)
+        first = self._first_row(head, length)
+        if first is None or not views.are_usual(ended):
             return None
+        stop = first + length
         for ring, values in views.rows:
             ring[first:stop] = values
         at = ended.nonzero() if _any(ended) else None
-        self._write_flags(views, None if at is None else ended, first, stop, episode_open)
+        flags = views.flags[first:stop]
+        _write_flags(flags, views, None if at is None else ended, episode_open)
         for (leaf, ring, obs, _, final_obs), value in zip(views.leaves, last, strict=True):
             leaf.last_bytes = value.tobytes()
             if ring is None:
@@ -362,14 +367,28 @@ class PlainPath:
                 ring[first : stop - 1] = obs[1:]
             if at is not None:
                 ring[first:stop][at] = final_obs[at]
+        self._pass_on(head, length)
         return ~ended[-1]
+
+    def _rows_for(self, length: int) -> dict[str, Array]:
+        """Where rollouts of so many rows are written: array of the buffer -> [M, B, ...]."""
+        del length
+        return self._rings
+
+    def _first_row(self, head: int, length: int) -> int | None:
+        """Where row `head` is written there; None if the rollout would go beyond the end."""
+        first = head % self._ring_rows
+        return None if first + length > self._ring_rows else first
+
+    def _pass_on(self, head: int, length: int) -> None:
+        """What was written is in its place."""
 
     def mark_changed(self, head: int) -> None:
         """Record which rows were written since the last call; `add` leaves that to a save."""
         count = min(head - self._unmarked, self._ring_rows)
         start, width = (head - count) % self._ring_rows, self._spec.num_envs
         over = max(start + count - self._ring_rows, 0)
-        for name in self._rings:
+        for name in self._names:
             self._arena.arrays[name].touch(start * width, (start + count - over) * width)
             self._arena.arrays[name].touch(0, over * width)
         self._unmarked = head
@@ -462,10 +481,9 @@ class PlainPath:
             if found is None:
                 return None
             arrays[name] = found
-        rows = [
-            (self._rings[name], arrays[key][path]) for name, (key, path) in self._by_row.items()
-        ]
-        rows += [(self._rings[leaf.name], arrays["obs"][p]) for p, leaf in self._leaves.items()]
+        rings = self._rows_for(steps.batch_size[0])
+        rows = [(rings[name], arrays[key][path]) for name, (key, path) in self._by_row.items()]
+        rows += [(rings[leaf.name], arrays["obs"][p]) for p, leaf in self._leaves.items()]
         return _RolloutViews(
             batch_size=steps.batch_size,
             tensors=tensors,
@@ -473,11 +491,12 @@ class PlainPath:
             terminated=arrays["terminated"][()],
             truncated=arrays["truncated"][()],
             episode_id=arrays["episode_id"][()],
+            flags=rings["flags"],
             rows=rows,
             leaves=[
                 (
                     leaf,
-                    self._rings[leaf.next_name] if leaf.has_next else None,
+                    rings[leaf.next_name] if leaf.has_next else None,
                     arrays["obs"][path],
                     arrays["obs"][path][0],
                     arrays["final_obs"][path],
@@ -497,22 +516,23 @@ class PlainPath:
             return None
         return [last_obs.numpy()] if last_obs.is_cpu else None
 
-    def _write_flags(
-        self, views: _RolloutViews, ended: Array | None, first: int, stop: int, episode_open: Array
-    ) -> None:
-        flags = self._rings["flags"][first:stop]
-        flags.fill(VALID)
-        if not _all(episode_open):
-            flags[0] += FIRST * (~episode_open).view(np.uint8)
-        if ended is not None:
-            flags += TERMINATED * views.terminated.view(np.uint8)
-            flags += TRUNCATED * views.truncated.view(np.uint8)
-            flags[1:] += FIRST * ended[:-1].view(np.uint8)
+    def _make_rings(self) -> dict[str, Array]:
+        """[L, B, ...] views of the buffer's arrays."""
+        stored = {name: self._arena.host(name) for name in self._names}
+        rows = (self._ring_rows, self._spec.num_envs)
+        return {name: array.reshape(*rows, *array.shape[1:]) for name, array in stored.items()}
 
-    def _ring(self, name: str) -> Array:
-        """[L, B, ...] view of an array of the buffer."""
-        stored = self._arena.host(name)
-        return stored.reshape(self._ring_rows, self._spec.num_envs, *stored.shape[1:])
+
+def _write_flags(
+    flags: Array, views: _RolloutViews, ended: Array | None, episode_open: Array
+) -> None:
+    flags.fill(VALID)
+    if not _all(episode_open):
+        flags[0] += FIRST * (~episode_open).view(np.uint8)
+    if ended is not None:
+        flags += TERMINATED * views.terminated.view(np.uint8)
+        flags += TRUNCATED * views.truncated.view(np.uint8)
+        flags[1:] += FIRST * ended[:-1].view(np.uint8)
 
 
 def _arrays(

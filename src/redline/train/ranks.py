@@ -175,7 +175,7 @@ class Ranks:
 
     def total(
         self, env_steps: int, signal: int | None, episodes: Sequence[EpisodeRecord]
-    ) -> tuple[int, int | None, list[EpisodeRecord]]:
+    ) -> tuple[int, int | None, Sequence[EpisodeRecord]]:
         """What all ranks together did in an iteration.
 
         Args:
@@ -187,7 +187,7 @@ class Ranks:
             env_steps of all, a signal that any has had, and all episodes in the ranks' order.
         """
         if self.size == 1:
-            return env_steps, signal, list(episodes)
+            return env_steps, signal, episodes
         mine = torch.tensor([env_steps, signal or 0, len(episodes)])
         steps, signals, ended = torch.stack(gather_from_ranks(mine.to(_device()))).T.tolist()
         every = list(episodes)

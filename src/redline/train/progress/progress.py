@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from redline.data import EpisodeRecord
+from redline.data import EpisodeRecord, EpisodeTable
 from redline.errors import ConfigError, RunDirectoryError, UnknownNameError
 from redline.plain_text import csv_cell
 from redline.train.progress.writers import (
@@ -62,6 +62,12 @@ class EpisodeStatistics:
 
     def add(self, episodes: Iterable[EpisodeRecord]) -> None:
         """Take finished episodes in."""
+        if isinstance(episodes, EpisodeTable):
+            returns = episodes.return_.tolist()
+            self._returns += returns
+            self._lengths += episodes.length.tolist()
+            self._recent.extend(returns[-(self._recent.maxlen or 0) :])
+            return
         for episode in episodes:
             self._returns.append(float(episode.return_))
             self._lengths.append(int(episode.length))
