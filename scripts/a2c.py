@@ -21,6 +21,7 @@ episode bootstraps from.
 from __future__ import annotations
 
 import csv
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -310,6 +311,7 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     if args.cudagraphs:
         from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
+        os.environ.setdefault("EXCLUDE_TD_FROM_PYTREE", "1")  # as it needs it; else it warns
         function = CudaGraphModule(function, warmup=5)
     return function
 

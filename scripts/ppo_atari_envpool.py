@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import csv
 import ctypes
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -206,7 +207,8 @@ def make_update(
     def update(index: Tensor) -> dict[str, Tensor]:
         loss, approx_kl = ppo_loss(agent, rollout.batch(index), args)
         metrics = {"loss": loss.detach(), "approx_kl": approx_kl}
-        gradients = torch.autograd.grad(loss, parameters)
+        # Some kernels give those of convolutions with the channels last, which Adam refuses.
+        gradients = [each.contiguous() for each in torch.autograd.grad(loss, parameters)]
         descend(optimizer, clipped(gradients, args.max_grad_norm))
         return metrics
 
@@ -336,6 +338,7 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     if args.cudagraphs:
         from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
+        os.environ.setdefault("EXCLUDE_TD_FROM_PYTREE", "1")  # as it needs it; else it warns
         function = CudaGraphModule(function, warmup=5)
     return function
 

@@ -19,6 +19,7 @@ steps, ends in the value of its true last observation.
 from __future__ import annotations
 
 import csv
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -313,6 +314,7 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     if args.cudagraphs:
         from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
+        os.environ.setdefault("EXCLUDE_TD_FROM_PYTREE", "1")  # as it needs it; else it warns
         function = CudaGraphModule(function, warmup=5)
     return function
 

@@ -323,6 +323,7 @@ def accelerated(function: Callable[..., Any], args: Args) -> Callable[..., Any]:
     if args.cudagraphs:
         from tensordict.nn import CudaGraphModule  # copies inputs in, launches, copies results out
 
+        os.environ.setdefault("EXCLUDE_TD_FROM_PYTREE", "1")  # as it needs it; else it warns
         function = CudaGraphModule(function, warmup=5)
     return function
 

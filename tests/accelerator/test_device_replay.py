@@ -12,6 +12,7 @@ from redline.data import Rollout
 from redline.errors import ConfigError
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.device_queue import DeviceQueue, fetched
+from redline.replay.staged import StagedPath
 from tests.accelerator.stand_in import StandInDevice
 from tests.replay.streams import Stream
 
@@ -31,14 +32,15 @@ def replay(kind: str, first: Rollout) -> Replay:
 
 
 def one_by_one(made: Replay) -> Replay:
-    """Writes as they were before they were gathered."""
-    made._is_gathered = False
+    """Writes as they were before they were gathered, and staged."""
+    made._is_gathered, made._plain = False, None
     return made
 
 
-def stream(kind: str) -> Stream:
-    """Episodes that end, break off and leave filler rows."""
-    return Stream(3, end_rate=0.2, break_rate=0.1, late_reset=kind != "sequences")
+def stream(kind: str, *, is_usual: bool) -> Stream:
+    """Episodes that end, and break off and leave filler rows, if it is not the usual one."""
+    rate, late = (0.0, False) if is_usual else (0.1, kind != "sequences")
+    return Stream(3, end_rate=0.2, break_rate=rate, late_reset=late)
 
 
 def with_state(rollout: Rollout, kind: str) -> Rollout:
@@ -49,6 +51,8 @@ def with_state(rollout: Rollout, kind: str) -> Rollout:
 
 def contents(made: Replay) -> dict[str, Tensor]:
     """All arrays, and what is drawn by; every bit, those of NaN included."""
+    if made._plain is not None:
+        made._plain.mark_changed(made.head)  # which is put off until a save
     found = {name: array.tensor.cpu() for name, array in made._arena.arrays.items()}
     found |= {"span": made._sampler._span.cpu(), "head": made._head_tensor.cpu()}
     found |= {
@@ -60,9 +64,17 @@ def contents(made: Replay) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["from the host", "from the device"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_gathered_writes_leave_the_same_bytes(kind: str, on_device: bool) -> None:
+@pytest.mark.parametrize("is_usual", [False, True], ids=["with breaks", "usual"])
+def test_gathered_writes_leave_the_same_bytes(
+    kind: str, on_device: bool, is_usual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also captured, around the ring's end, past breaks and with priorities now and then."""
-    rows = stream(kind)
+    staged: list[int] = []
+    pass_on = StagedPath._pass_on
+    monkeypatch.setattr(
+        StagedPath, "_pass_on", lambda *given: (staged.append(given[2]), pass_on(*given))[1]
+    )
+    rows = stream(kind, is_usual=is_usual)
     first = with_state(rows.rollout(4), kind)
     made = [one_by_one(replay(kind, first)), replay(kind, first), replay(kind, first)]
     made[2].capture_writes()
@@ -83,6 +95,8 @@ def test_gathered_writes_leave_the_same_bytes(kind: str, on_device: bool) -> Non
         length = 4 if kind == "sequences" or number % 4 else 5
         rollout = with_state(rows.rollout(length), kind)
     assert len(made[0]) == len(made[1]) == len(made[2]) > 0
+    if is_usual and not on_device and kind != "sequences":
+        assert {4, 5} <= set(staged)  # all but the first, and those with priorities
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,18 @@ def test_collecting_waits_for_rollouts_not_for_steps(
     for length in (4, 8):
         run(tmp_path / str(length), "ppo", rollout_length=length, total_env_steps=4 * length)
     assert waits[4] == waits[8] <= 8
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo-lstm", "a2c-gru", "reinforce", "impala", "appo"])
+def test_a_learner_on_the_cpu_takes_rollouts_of_a_device(name: str, tmp_path: Path) -> None:
+    """On a GPU PPO failed: it shuffled rows there by a permutation of the CPU's."""
+    settings: dict[str, Any] = {"device": "cpu", "policy_device": "standin"}
+    if name != "reinforce":
+        settings["scale_reward"] = True
+    found = run(tmp_path / "run", name, **settings)
+    assert found.inspect()["env_steps"] >= 32
+    rows = list(csv.DictReader((found.out / "progress.csv").open()))
+    assert all(math.isfinite(float(row["grad_norm"])) for row in rows[-1:])
 
 
 def test_every_device_of_a_run_can_be_chosen(tmp_path: Path, capsys: Any) -> None:

@@ -236,6 +236,8 @@ def test_a_twin_shares_all_that_changes() -> None:
     assert type(counter) is Counter
 
 
+# What the compiler recommends on such devices, to every program.
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "cudagraph" in mode])
 @pytest.mark.parametrize("name", ["sac", "ppo-box", "dqn"])
 def test_captured_updates_follow_eager_ones(name: str, mode: str) -> None:

@@ -35,6 +35,8 @@ class OnPolicyLoop(TrainLoop):
         self._statistics = statistics
 
     def _learn(self, rollout: Rollout, collected: int) -> None:
+        if self._staged is None and not rollout["reward"].is_cpu:
+            rollout = rollout.to("cpu")  # acting and its environments are on a device
         self._statistics.scale_on_the_host(rollout)
         if self._staged is not None:
             rollout = self._staged(rollout)
