@@ -120,8 +120,8 @@ def test_a_learner_on_the_cpu_takes_rollouts_of_a_device(name: str, tmp_path: Pa
         settings["scale_reward"] = True
     found = run(tmp_path / "run", name, **settings)
     assert found.inspect()["env_steps"] >= 32
-    rows = list(csv.DictReader((found.out / "progress.csv").open()))
-    assert all(math.isfinite(float(row["grad_norm"])) for row in rows[-1:])
+    rows = list(csv.DictReader((found.out / "progress.csv").read_text().splitlines()))
+    assert math.isfinite(float(rows[-1]["grad_norm"]))
 
 
 def test_every_device_of_a_run_can_be_chosen(tmp_path: Path, capsys: Any) -> None:
