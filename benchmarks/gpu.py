@@ -31,8 +31,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.gpu_parts import PARTS, Sizes
 from benchmarks.machine import as_markdown, describe
+from redline.devices import kind_of
 
 RESULTS = Path(__file__).parent / "results"
 LIMIT_S = 540.0
@@ -70,7 +73,8 @@ def run_all(options: Options) -> dict[str, Any]:
     """Run every part that is not complete; write the results after each."""
     file = options.out / "gpu.json"
     found = json.loads(file.read_text()) if file.exists() else {"parts": {}}
-    found |= {"machine": describe(), "device": options.device}
+    gpu = kind_of(options.device).describe(torch.device(options.device))
+    found |= {"machine": {"gpu": gpu, **describe()}, "device": options.device}
     parts: dict[str, Any] = found["parts"]
     ends_s = time.monotonic() + options.limit_s
     not_begun = [name for name in options.parts if name not in parts]
@@ -204,6 +208,8 @@ def as_text(found: dict[str, Any]) -> str:
     lines += ["Made by `python -m benchmarks.gpu`.", ""]
     for name, part in found["parts"].items():
         lines += [f"## {name}: {part['status']}, {part['took_s']} s", "", PARTS[name].about, ""]
+        if "note" in part:  # written by hand, where circumstances were not as usual
+            lines += [part["note"], ""]
         if part["entries"]:
             lines += ["| | |", "|---|---|"]
         for key, entry in part["entries"].items():
@@ -213,7 +219,7 @@ def as_text(found: dict[str, Any]) -> str:
         if "error" in part:
             lines += ["", "```", part["error"].strip(), "```"]
         lines.append("")
-    return "\n".join(lines) + "\n" + as_markdown()
+    return "\n".join(lines) + "\n" + as_markdown(found["machine"])
 
 
 def _shown(value: Any) -> str:

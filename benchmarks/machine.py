@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGES = ("torch", "gymnasium", "numpy", "mujoco", "ale-py", "envpool", "minatar", "redline")
@@ -38,7 +39,8 @@ def describe() -> dict[str, str]:
     return found
 
 
-def as_markdown() -> str:
-    """The same as a table."""
-    rows = "\n".join(f"| {name} | {value} |" for name, value in describe().items())
+def as_markdown(described: Mapping[str, str] | None = None) -> str:
+    """The same as a table; of another machine, if what was described there is given."""
+    table = describe() if described is None else described
+    rows = "\n".join(f"| {name} | {value} |" for name, value in table.items())
     return f"| machine | |\n|---|---|\n{rows}\n"
