@@ -78,14 +78,20 @@ def run_all(options: Options) -> dict[str, Any]:
     parts: dict[str, Any] = found["parts"]
     ends_s = time.monotonic() + options.limit_s
     not_begun = [name for name in options.parts if name not in parts]
-    begun = [name for name in options.parts if name in parts and parts[name]["status"] != "ok"]
+    chosen = [*options.sizes.workloads, *options.sizes.turns]
+    begun = [
+        name
+        for name in options.parts
+        if name in parts
+        and (parts[name]["status"] != "ok" or not {*chosen} <= {*parts[name].get("chosen", chosen)})
+    ]
     for name in [*not_begun, *begun]:
         left_s = ends_s - time.monotonic()
         if left_s < _LEAST_S:
             break
         parts[name] = _run_part(
             name, options, min(left_s, PARTS[name].limit_s), parts.get(name, {"entries": {}})
-        )
+        ) | {"chosen": chosen}
         options.out.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(found, indent=1) + "\n")
         (options.out / "gpu.md").write_text(as_text(found))
@@ -255,6 +261,9 @@ def main() -> None:
         parts=tuple(given.parts.split(",")),
         peers=peers,
     )
+    for known, asked in ((Sizes().workloads, sizes.workloads), (Sizes().turns, sizes.turns)):
+        if unknown := [name for name in asked if name not in known]:
+            parser.error(f"there is no {', '.join(unknown)}. Use some of: {', '.join(known)}.")
     unknown = [name for name in (*options.parts, given.only or "capture") if name not in PARTS]
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}. Parts: {', '.join(PARTS)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +183,44 @@ def test_tensors_of_all_types_are_fetched_at_once(accelerator: StandInDevice) ->
         assert torch.equal(one, other)
         assert one.dtype == other.dtype
     assert found[-1] is near
+
+
+@pytest.mark.parametrize("device", ["cpu", "standin"])
+def test_saved_contents_take_the_place_of_what_was_added_since(device: str, tmp_path: Path) -> None:
+    """Rows added after the save lie in chunks that the saved contents leave empty."""
+    storage = {"storage": "memory"} if device == "cpu" else {"storage": "device", "device": device}
+    rows = Stream(0, end_rate=0.1)
+    rollouts = [rows.rollout(512) for _ in range(8)]
+    settings: dict[str, Any] = {"capacity": 2**14, "chunk_bytes": 4096, **storage}
+    made, other = (
+        Replay(ReplayConfig(**settings), ReplaySpec.from_rollout(rollouts[0])) for _ in range(2)
+    )
+    for number, each in enumerate(rollouts):
+        made.add(each)
+        if number == 1:
+            made.save(tmp_path / "saved")
+    made.load(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    assert made.head == other.head == 1024
+    for name, value in contents(other).items():
+        assert torch.equal(contents(made)[name], value), name
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "requires grad"])
+def test_what_numpy_cannot_look_at_is_added_all_the_same(kind: str) -> None:
+    rows = Stream(0, end_rate=0.0)
+    first = rows.rollout(4)
+
+    def changed(rollout: Rollout) -> Rollout:
+        extra = torch.full((4, 2), 0.5)
+        extra = extra.bfloat16() if kind == "bfloat16" else extra.requires_grad_()
+        rollout.steps.set("log_prob", extra)
+        return rollout
+
+    spec = ReplaySpec.from_rollout(changed(first), extras=("log_prob",))
+    made = Replay(ReplayConfig(capacity=24, storage="device", device="standin"), spec)
+    made.add(first)
+    made.add(changed(rows.rollout(4)))
+    drawn = made.sample(16, torch.Generator("standin").manual_seed(0))
+    assert made.head == 8
+    assert drawn["log_prob"].float().cpu().tolist() == [0.5] * 16

@@ -115,6 +115,22 @@ def part(calls: list[str], name: str, fails: tuple[str, ...] = ()) -> Part:
     return Part("", 10, entries)
 
 
+def test_a_part_of_which_some_was_chosen_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workloads are measured by a later call, and those that are there are kept."""
+    calls: list[str] = []
+
+    def entries(device: str, sizes: Sizes, peers: Any) -> Entries:
+        for key in sizes.workloads:
+            yield key, lambda key=key: calls.append(key)
+
+    monkeypatch.setattr(gpu, "PARTS", {"first": Part("", 10, entries)})
+    for workloads in (("sac",), ("sac", "td3"), ("td3",)):
+        gpu.run_all(options(tmp_path, parts=("first",), sizes=Sizes(workloads=workloads)))
+    assert calls == ["sac", "td3"]
+
+
 def test_what_fails_is_recorded_and_alone_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,13 @@ class EpisodeTable(Sequence[EpisodeRecord]):
             length=int(self.length[index]),
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"EpisodeTable({list(self)})"
+            if len(self) <= 3
+            else (f"EpisodeTable of {len(self)} episodes, from {self[0]} to {self[-1]}")
+        )
+
     def __eq__(self, other: Any) -> bool:
         if not isinstance(other, Sequence):
             return False

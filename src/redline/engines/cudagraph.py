@@ -89,7 +89,7 @@ class CapturedStep:
         return self._replayed(graph, result)
 
     def launcher(self, *inputs: Any) -> Callable[[], Any]:
-        """What does the same for these inputs again and again, without looking at them.
+        """What does the same for these inputs until `forget`, without looking at them.
 
         Args:
             inputs: they stay where they are; only their numbers change. Where the graph of their

@@ -391,6 +391,8 @@ class Replay:
         absent = [name for leaf in linked for name in (leaf.name, leaf.next_name)]
         absent = [name for name in absent if name in self._arena]
         plans = self._host_plans(linked)
+        if self._plain is not None:
+            self._plain.mark_changed(self._head)  # so that what is replaced is cleared
         try:
             host = load_snapshot(self._arena, manifest, directory, plans, without=absent)
             self._require_values(host, head, oldest, directory)
@@ -525,6 +527,7 @@ class Replay:
     def _make_plain_path(self) -> PlainPath | None:
         leaves = {p: leaf for p, leaf in self._obs.items() if isinstance(leaf, PairStore)}
         is_plain = len(leaves) == len(self._obs) and not self.config.is_sequential
+        is_plain = is_plain and self._arena.is_known_to_numpy
         if not is_plain or not (self._is_gathered or self.device.type == "cpu"):
             return None
         kind = StagedPath if self._is_gathered else PlainPath

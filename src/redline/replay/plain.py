@@ -552,5 +552,7 @@ def _arrays(
             return None
         if value.dtype != leaf.dtype or value.shape != (*leading, *leaf.shape):
             return None
+        if value.requires_grad or value.is_conj() or value.is_neg():
+            return None  # numpy cannot look at these
         found[path] = value.numpy()
     return found if len(found) == len(leaves) else None

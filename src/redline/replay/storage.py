@@ -226,6 +226,16 @@ class Arena:
         return sum(array.rows * array.plan.row_bytes for array in self.arrays.values())
 
     @property
+    def is_known_to_numpy(self) -> bool:
+        """Whether numpy has all types of its arrays; bfloat16 it does not have."""
+        try:
+            for array in self.arrays.values():
+                torch.empty(0, dtype=array.plan.dtype).numpy()
+        except TypeError:
+            return False
+        return True
+
+    @property
     def version(self) -> int:
         """Rows of all arrays: it rises when one grows, which on a device moves it."""
         return sum(array.rows for array in self.arrays.values())

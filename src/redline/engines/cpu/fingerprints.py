@@ -28,7 +28,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.algos.sac:temperature_loss": "441918431b50056e",
     "redline.algos.td3:TD3": "84c6275519798c83",
     "redline.algos.td3:smoothed": "ed32671d1ecfacb2",
-    "redline.data.rollout:Rollout": "7ff2a33e2848a7b8",
+    "redline.data.rollout:Rollout": "99b54a8056297533",
     "redline.data.rollout:masked_mean": "ac526f8393bf1760",
     "redline.data.rollout:masked_mean_std": "bdeac686422a599d",
     "redline.models.convolution:NatureCNN": "b82a6dc0c16bc881",
