@@ -50,6 +50,7 @@ _SLOW = {  # options with which a run may take long
     "num_envs": ("1", "2", "3", "7", "0", "-1", "1000000000", "nan", "2.5"),
     "rollout_length": ("1", "8", "0", "-1", "1000000000", "9" * 30),
     "eval_episodes": ("1", "2", "0", "-1", "x"),
+    "eval_max_episode_steps": ("1", "5", "0", "-1", "x"),
     "num_epochs": ("1", "2", "0", "-1", "x"),
     "collector": (
         "serial",

@@ -104,7 +104,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "num_threads",
         "tune_process",
     ),
-    "evaluation": ("eval_interval", "eval_episodes", "eval_async"),
+    "evaluation": ("eval_interval", "eval_episodes", "eval_max_episode_steps", "eval_async"),
     "logs": ("log_interval", "log_info", "tensorboard", "jsonl", "wandb", "quiet"),
     "callbacks": ("callbacks", "stop_at_return"),
     "checkpoints": (

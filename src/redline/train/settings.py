@@ -32,6 +32,10 @@ FORMAT_VERSION = 1
 _LARGEST_SEED = 2**63 - 1  # torch's generators take a signed number of 64 bits
 _LONGEST_WAIT_S = 1e8  # three years; the system's clocks overflow at 1e10
 _MOST_THREADS = 1024  # with 100,000 the tensor library ends by a segmentation fault
+_POSITIVE_IF_GIVEN = (
+    *("num_threads", "log_interval", "checkpoint_interval", "checkpoint_gap"),
+    "eval_max_episode_steps",
+)
 _OLD_ENGINES = {"derived": "cpu"}  # names of version 0.1
 
 
@@ -51,6 +55,7 @@ class RunSettings:
         "eval_async": (OnlyIf("eval_interval", never=(0,)),),
         "eval_device": (OnlyIf("eval_interval", never=(0,)),),
         "eval_episodes": (OnlyIf("eval_interval", never=(0,)),),
+        "eval_max_episode_steps": (OnlyIf("eval_interval", never=(0,)),),
         "init_parts": (OnlyIf("init_from", never=(None,)),),
         "max_worker_restarts": (OnlyIf("on_worker_failure", ("restart",)),),
     }
@@ -195,6 +200,9 @@ class RunSettings:
     later, and are waited for before a checkpoint and the next evaluation."""
     eval_episodes: int = 10
     """Episodes of each evaluation."""
+    eval_max_episode_steps: int | None = None
+    """env_steps after which an episode of an evaluation is cut; it counts with the return it has
+    then. None: each goes on until the environment ends it."""
     log_info: tuple[str, ...] = ()
     """Names of values in the last info of each episode whose means are logged, separated by commas.
     Success rates are logged by themselves."""
@@ -232,7 +240,7 @@ class RunSettings:
             worker_timeout_s=(self.worker_timeout_s, _LONGEST_WAIT_S),
             num_threads=(0 if self.num_threads == "auto" else self.num_threads, _MOST_THREADS),
         )
-        for name in ("num_threads", "log_interval", "checkpoint_interval", "checkpoint_gap"):
+        for name in _POSITIVE_IF_GIVEN:
             value = getattr(self, name)
             if value not in (None, "auto"):
                 require_positive(**{name: value})

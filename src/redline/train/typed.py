@@ -134,6 +134,9 @@ class RunOptions(TypedDict, total=False):
     later, and are waited for before a checkpoint and the next evaluation."""
     eval_episodes: int
     """Episodes of each evaluation."""
+    eval_max_episode_steps: int | None
+    """env_steps after which an episode of an evaluation is cut; it counts with the return it has
+    then. None: each goes on until the environment ends it."""
     log_info: Sequence[str] | str
     """Names of values in the last info of each episode whose means are logged, separated by
     commas. Success rates are logged by themselves."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any, ClassVar
@@ -206,6 +207,39 @@ def test_greedy_far_below_training_is_explained(
     note = explain_greedy(Evaluation.of(records), *training)
     assert (note is not None) == said
     assert note is None or "--stochastic" in note
+
+
+def test_greedy_below_training_is_not_explained_where_episodes_were_cut() -> None:
+    """What was cut away would have counted too."""
+    records = [EpisodeRecord(env_id=0, episode_id=0, return_=10.0, length=1)]
+    assert explain_greedy(Evaluation.of(records), 200.0, 30.0) is not None
+    assert explain_greedy(Evaluation.of(records, cut=1), 200.0, 30.0) is None
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_training_evaluates_up_to_a_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], beside: bool
+) -> None:
+    """Each of three environments plays an episode of 2 steps worth 5 each: the first is left."""
+    redline.train(
+        "ppo", env=ShortAndLong, out=tmp_path / "run", num_envs=2, rollout_length=8,
+        total_env_steps=16, hidden_sizes=(4,), num_minibatches=1, tensorboard=False,
+        eval_interval=16, eval_episodes=3, eval_max_episode_steps=1, eval_async=beside,
+    )  # fmt: skip
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        row = list(csv.DictReader(file))[-1]
+    assert float(row["eval_return_mean"]) == 5.0
+    assert float(row["eval_episode_length_mean"]) == 1.0
+    said = "evaluation at 16 env_steps: return 5.0 +- 0.0 over 3 episodes (3 cut)"
+    assert said in capsys.readouterr().err
+
+
+def test_a_limit_of_training_is_at_least_one_step(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="eval_max_episode_steps=0 must be above 0"):
+        redline.train(
+            "ppo", env="CartPole-v1", out=tmp_path / "run", quiet=True, eval_interval=16,
+            eval_max_episode_steps=0,
+        )  # fmt: skip
 
 
 def test_eval_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ IDLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("ppo", "CartPole-v1", {"worker_timeout_s": 3.0, "eval_interval": 32}, "eval_async"),
     ("ppo", "CartPole-v1", {"eval_async": True}, "eval_interval other than 0"),
     ("ppo", "CartPole-v1", {"eval_episodes": 3}, "eval_interval other than 0"),
+    ("ppo", "CartPole-v1", {"eval_max_episode_steps": 9}, "eval_interval other than 0"),
     ("ppo", "CartPole-v1", {"checkpoint_gap": 32}, "checkpoints='gap' or 'last+gap'"),
     ("ppo", "CartPole-v1", {"checkpoints": "none", "checkpoint_interval": 32}, "checkpoints other"),
     ("ppo", "CartPole-v1", {"accelerate": "eager", "self_check": False}, "accelerate other than"),

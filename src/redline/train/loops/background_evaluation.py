@@ -15,7 +15,7 @@ from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
-from redline.train.loops.evaluate import Evaluation, evaluate
+from redline.train.loops.evaluate import NO_LIMITS, Evaluation, Limits, evaluate
 
 
 class BackgroundEvaluation:
@@ -25,6 +25,7 @@ class BackgroundEvaluation:
         settings: how to make environments.
         policy: the learner's; `start` sends its weights of that moment.
         episodes: of each evaluation.
+        limits: in env_steps.
         timeout_s: seconds without a step after which the process counts as hung.
         device: where the copies act.
 
@@ -40,6 +41,7 @@ class BackgroundEvaluation:
         policy: Policy,
         *,
         episodes: int,
+        limits: Limits = NO_LIMITS,
         timeout_s: float = 8.0,
         device: str = "cpu",
     ) -> None:
@@ -54,7 +56,7 @@ class BackgroundEvaluation:
         acting = copy.deepcopy(policy).to("cpu")
         try:
             self._group = WorkerGroup(
-                [_Job(settings, acting, episodes, layout, device)],
+                [_Job(settings, acting, episodes, limits, layout, device)],
                 titles=["evaluation"],
                 memory=self._memory,
                 timeout_s=timeout_s,
@@ -122,6 +124,7 @@ class _Job:
     settings: EnvSettings
     policy: Policy
     episodes: int
+    limits: Limits
     layout: Layout
     device: str
 
@@ -151,6 +154,7 @@ class _Handler:
             self._policy,
             episodes=self._job.episodes,
             seed=seed,
+            limits=self._job.limits,
             on_step=self._note,
         )
 

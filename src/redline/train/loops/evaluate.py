@@ -123,7 +123,7 @@ class Limits:
                 raise ConfigError(f"{name}={value} must be at least 1, or None for no limit.")
 
 
-_NO_LIMITS = Limits()
+NO_LIMITS = Limits()
 
 
 def evaluate(
@@ -134,7 +134,7 @@ def evaluate(
     seed: int,
     greedy: bool = True,
     num_envs: int | None = None,
-    limits: Limits = _NO_LIMITS,
+    limits: Limits = NO_LIMITS,
     on_step: Callable[[list[EpisodeRecord]], None] | None = None,
 ) -> Evaluation:
     """Run exactly `episodes` episodes, whole ones unless there are limits.
@@ -273,12 +273,14 @@ def explain_greedy(
 ) -> str | None:
     """Why a greedy evaluation may lie far below what training showed; None if it does not.
 
+    Where episodes were cut, their returns lack what was still to come: nothing is said then.
+
     Args:
         result: of acting greedily.
         training_mean: newest mean return of training episodes; None: not known.
         training_std: their standard deviation.
     """
-    if training_mean is None:
+    if training_mean is None or result.cut:
         return None
     gap = training_mean - result.return_mean
     if gap <= max(0.3 * abs(training_mean), training_std or 0.0, result.return_std):

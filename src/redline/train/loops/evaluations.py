@@ -78,6 +78,7 @@ class Evaluations:
         self._console.message(
             f"evaluation at {env_steps:,} env_steps: return "
             f"{result.return_mean:.1f} +- {result.return_std:.1f} over {result.episodes} episodes"
+            + (f" ({result.cut} cut)" if result.cut else "")
             + ("" if rate is None else f", success {rate:.0%}")
         )
         note = explain_greedy(result, *self._episodes.moving_statistics)

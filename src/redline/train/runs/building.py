@@ -24,7 +24,7 @@ from redline.policies import Policy
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
-from redline.train.loops.evaluate import Evaluation, evaluate, evaluation_seed
+from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
 from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
@@ -196,6 +196,7 @@ def make_background_evaluation(
         settings,
         policy,
         episodes=config.run.eval_episodes,
+        limits=Limits(max_episode_steps=config.run.eval_max_episode_steps),
         timeout_s=config.run.worker_timeout_s,
         device=config.run.eval_device or "cpu",
     )
@@ -214,6 +215,7 @@ def make_evaluator(
             copy.deepcopy(policy).to(device) if is_elsewhere else policy,
             episodes=config.run.eval_episodes,
             seed=evaluation_seed(config.run.seed, salt),
+            limits=Limits(max_episode_steps=config.run.eval_max_episode_steps),
         )
 
     return evaluator

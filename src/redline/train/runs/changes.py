@@ -22,6 +22,7 @@ _OF_THE_RUN = frozenset(
         "eval_interval",
         "eval_async",
         "eval_episodes",
+        "eval_max_episode_steps",
         "stop_at_return",
         "on_divergence",
         "tensorboard",
