@@ -94,7 +94,11 @@ SOURCES: dict[str, dict[str, str]] = {
             "a rate that falls: own tuning; a start of 128 random env_steps for none",
         ),
         "acrobot": _zoo("Acrobot-v1", "a start of 128 random env_steps for none"),
-        "mountaincar": _zoo("MountainCar-v0"),
+        "mountaincar": _zoo(
+            "MountainCar-v0",
+            "double Q with 3 steps, a target that follows by 0.005, a replay of five times the "
+            "size and a lower rate that falls: own tuning",
+        ),
         "minatar": _OWN,
         "atari": _cleanrl(
             "dqn_atari",
