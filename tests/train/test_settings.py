@@ -244,7 +244,13 @@ def test_no_name_means_two_things(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("variant", sorted(presets.DQN_VARIANTS))
-@pytest.mark.parametrize("env", ["CartPole-v1", "MinAtar/Breakout-v1", "ALE/Pong-v5", "X-v0"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        *("CartPole-v1", "LunarLander-v3", "MountainCar-v0", "Acrobot-v1"),
+        *("MinAtar/Breakout-v1", "ALE/Pong-v5", "X-v0"),
+    ],
+)
 def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
     config = preset_config("dqn", env, variant)
     assert RunConfig.from_json(config.to_json()) == config
@@ -255,6 +261,8 @@ def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
     parts = config.to_json()
     values = parts["run"] | parts["policy"] | parts["algo"]
     assert {name: values[name] for name in wanted} == wanted
+    assert values["tau"] == 1.0  # their papers copy the online network from time to time
+    assert values["target_update_interval"] > 1
 
 
 @pytest.mark.parametrize(

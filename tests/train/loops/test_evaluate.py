@@ -209,11 +209,13 @@ def test_greedy_far_below_training_is_explained(
     assert note is None or "--stochastic" in note
 
 
-def test_greedy_below_training_is_not_explained_where_episodes_were_cut() -> None:
+def test_greedy_below_training_names_the_episodes_that_were_cut() -> None:
     """What was cut away would have counted too."""
-    records = [EpisodeRecord(env_id=0, episode_id=0, return_=10.0, length=1)]
-    assert explain_greedy(Evaluation.of(records), 200.0, 30.0) is not None
-    assert explain_greedy(Evaluation.of(records, cut=1), 200.0, 30.0) is None
+    records = [EpisodeRecord(env_id=0, episode_id=i, return_=10.0, length=1) for i in range(2)]
+    assert "cut" not in (explain_greedy(Evaluation.of(records), 200.0, 30.0) or "")
+    note = explain_greedy(Evaluation.of(records, cut=1), 200.0, 30.0)
+    assert note is not None
+    assert "1 of 2 episodes were cut" in note
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -74,7 +74,7 @@ _DQN_TUNED: Settings = {
     "epsilon_final": 0.1,
 }
 # With the zoo's settings some seeds hover for long and then lose all they had learned (-301).
-# Here replay keeps every transition, and the target follows slowly instead of in leaps.
+# Here replay keeps all transitions of 100,000 env_steps, and the target follows slowly.
 _DQN_LUNAR_LANDER: Settings = {
     **_DQN_TUNED,
     "n_step": 3,
@@ -216,5 +216,8 @@ DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
         "target_update_interval": 2_000,  # 32,000 frames, an update for every 16
         "epsilon_fraction": 0.002,  # of 10M: random actions while replay begins, noisy ones then
     },
+    # Their papers copy the online network from time to time.
+    **{(name, "lunarlander"): {"tau": 1.0, "target_update_interval": 250} for name in DQN_VARIANTS},
+    **{(name, "mountaincar"): {"tau": 1.0, "target_update_interval": 300} for name in DQN_VARIANTS},
 }
 """(variant, family) -> what the variant needs there to be right, such as the range of returns."""

@@ -273,21 +273,21 @@ def explain_greedy(
 ) -> str | None:
     """Why a greedy evaluation may lie far below what training showed; None if it does not.
 
-    Where episodes were cut, their returns lack what was still to come: nothing is said then.
-
     Args:
         result: of acting greedily.
         training_mean: newest mean return of training episodes; None: not known.
         training_std: their standard deviation.
     """
-    if training_mean is None or result.cut:
+    if training_mean is None:
         return None
     gap = training_mean - result.return_mean
     if gap <= max(0.3 * abs(training_mean), training_std or 0.0, result.return_std):
         return None
+    cut = f"{result.cut} of {result.episodes} episodes were cut, which may be why. "
     return (
         f"acting greedily reaches {result.return_mean:,.1f}, and training reached "
-        f"{training_mean:,.1f} by sampling its actions. A policy may need its noise: always taking "
+        f"{training_mean:,.1f} by sampling its actions. "
+        f"{cut if result.cut else ''}A policy may need its noise: always taking "
         f"the likeliest action can hold it where it is. Evaluate it as it was trained with "
         f"--stochastic (greedy=False), or train longer, until it is surer of itself."
     )
