@@ -1,6 +1,7 @@
 """Finding a class: a built-in one, one of an installed package, or a user's own.
 
-Algorithms, environment back ends and collectors are all found this way.
+Algorithms, environment back ends, collectors and networks are all found this way; a network may be
+a function, too.
 
 | given | finds |
 |---|---|
@@ -44,7 +45,7 @@ def is_named(label: str) -> bool:
 def place_of(item: Any) -> str:
     """module:Name of a class or function, or "python:module.Name" where no import gives it back."""
     module, name = item.__module__, item.__qualname__
-    if module == "__main__" or "<locals>" in name:
+    if module == "__main__" or "<" in name:  # <locals>, <lambda>
         return f"{PYTHON_ONLY}{module}.{name}"
     return f"{module}:{name}"
 
@@ -100,9 +101,9 @@ class Registry(Generic[T]):
         names = self.names()
         close = difflib.get_close_matches(choice, names, n=2)
         hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        known_ones = f"Choose one of {', '.join(names)}; or give" if names else "Give"
         raise UnknownNameError(
-            f"there is no {self._kind} {shown(choice)}.{hint} Choose one of {', '.join(names)}; "
-            "or give module:Name of your own."
+            f"there is no {self._kind} {shown(choice)}.{hint} {known_ones} module:Name of your own."
         )
 
     def label(self, choice: str | type[T]) -> str:
@@ -188,5 +189,5 @@ def _imported(place: str, kind: str) -> Any:
         return reduce(getattr, name.split("."), found)
     except AttributeError as error:
         raise UnknownNameError(
-            f"module {shown(module)} has no class {shown(name)}. Give module:Name of a class in it."
+            f"module {shown(module)} has no {kind} {shown(name)}. Give module:Name of one in it."
         ) from error

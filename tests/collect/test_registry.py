@@ -110,7 +110,7 @@ def test_installed_collectors_are_found_by_entry_point(monkeypatch: pytest.Monke
     [
         ("seriel", "no collector 'seriel'. Did you mean 'serial'?"),
         ("nowhere_to_be_found:Mine", "no module 'nowhere_to_be_found'"),
-        ("tests.collect.test_registry:Nothing", "has no class 'Nothing'"),
+        ("tests.collect.test_registry:Nothing", "has no collector 'Nothing'"),
     ],
 )
 def test_unknown_names_are_refused(choice: str, message: str) -> None:

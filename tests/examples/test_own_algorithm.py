@@ -106,7 +106,7 @@ def test_the_command_line_takes_it_by_module_and_name(
     assert main(["train", name, "--help"]) == 0
     assert "--target-kl" in capsys.readouterr().out
     assert main(["train", "own_algorithm:Nothing", "--env", "CartPole-v1"]) == 2
-    assert "has no class 'Nothing'" in capsys.readouterr().err
+    assert "has no algorithm 'Nothing'" in capsys.readouterr().err
 
 
 def test_what_is_no_algorithm_is_refused() -> None:

@@ -111,7 +111,7 @@ def test_a_class_that_no_module_gives_back_is_wanted_again(backend: Any, tmp_pat
         """Only this function has it."""
 
     trained(Local, tmp_path / "run", total_env_steps=128)
-    with pytest.raises(ConfigError, match="with its class"):
+    with pytest.raises(ConfigError, match="give it again from Python"):
         redline.train(resume=tmp_path / "run", total_env_steps=256)
     again = redline.train(
         resume=tmp_path / "run", env_backend=Local, total_env_steps=256, quiet=True

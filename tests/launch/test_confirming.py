@@ -62,6 +62,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 REACHING = [
     ("ppo", {"callbacks": ["evil_one:Mine"]}, "callbacks=evil_one:Mine"),
     ("ppo", {"collector": "evil_one:Mine"}, "collector=evil_one:Mine"),
+    ("ppo", {"network": "evil_one:Mine"}, "network=evil_one:Mine"),
     ("ppo", {"env_backend": "evil_one:Mine"}, "env_backend=evil_one:Mine"),
     ("ppo", {"env": "evil_one:Mine"}, "env=evil_one:Mine"),
     ("ppo", {"algorithm": "evil_one:Mine"}, "algorithm=evil_one:Mine"),

@@ -28,6 +28,8 @@ class ResumeArguments(ProfileOptions):
     """The run's back end again, where it is `module:Name`, so that the module is imported."""
     collector: str | None = None
     """Likewise its collector."""
+    network: str | None = None
+    """Likewise its network."""
     data: str | None = None
     """The run's recorded episodes again, where it reads them again; they may lie elsewhere now."""
     init_from: str | None = None
@@ -76,6 +78,7 @@ def resume(arguments: list[str]) -> int:
             env=parsed.env,
             env_backend=parsed.env_backend,
             collector=parsed.collector,
+            network=parsed.network,
             callbacks=callbacks,
             confirmed={
                 "wandb": parsed.wandb or None,

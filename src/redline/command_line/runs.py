@@ -38,6 +38,8 @@ class EvalArguments:
     """Likewise the back end that steps it, where it is `module:Name`."""
     env_kwargs: str | None = None
     """Likewise its arguments, as JSON, where they name files."""
+    network: str | None = None
+    """The run's network again, where it is `module:Name` of your own."""
     accept_changed_config: FlagCreatePairsOff[bool] = False
     """Take config.json although it was changed since Redline wrote it."""
     episodes: int = 10
@@ -89,6 +91,8 @@ class CollectArguments:
     """Likewise the back end that steps it, where it is `module:Name`."""
     env_kwargs: str | None = None
     """Likewise its arguments, as JSON, where they name files."""
+    network: str | None = None
+    """The run's network again, where it is `module:Name` of your own."""
     accept_changed_config: FlagCreatePairsOff[bool] = False
     """Take config.json although it was changed since Redline wrote it."""
 
@@ -141,6 +145,8 @@ class ExportArguments:
     """Likewise the back end that steps it, where it is `module:Name`."""
     env_kwargs: str | None = None
     """Likewise its arguments, as JSON, where they name files."""
+    network: str | None = None
+    """The run's network again, where it is `module:Name` of your own."""
     accept_changed_config: FlagCreatePairsOff[bool] = False
     """Take config.json although it was changed since Redline wrote it."""
     format: Literal["onnx", "torch"] = "onnx"
@@ -182,6 +188,7 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         env=parsed.env,
         env_backend=parsed.env_backend,
         env_kwargs=parsed.env_kwargs,
+        network=parsed.network,
         accept_changed_config=parsed.accept_changed_config,
     )
     greedy = not parsed.stochastic
@@ -223,6 +230,7 @@ def _loaded(parsed: CollectArguments | ExportArguments) -> Run:
         env=parsed.env,
         env_backend=parsed.env_backend,
         env_kwargs=parsed.env_kwargs,
+        network=parsed.network,
         accept_changed_config=parsed.accept_changed_config,
     )
 

@@ -143,7 +143,7 @@ def _default(
             f"first: redline train ppo --config {path}."
         )
     # What decides about the preset, and what may be Python code, is the caller's own word.
-    names = ("env", "env_backend", "collector")
+    names = ("env", "env_backend", "collector", "network")
     if given.complete is not None:  # what reaches outside, too
         names += ("accelerate", "env_kwargs", "data", "init_from")
     own: dict[str, Any] = {

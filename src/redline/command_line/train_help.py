@@ -79,6 +79,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_worker_restarts",
     ),
     "network": (
+        "network",
         "hidden_sizes",
         "activation",
         "encoder",

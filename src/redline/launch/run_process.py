@@ -110,6 +110,7 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
         env=settings["env"],
         env_backend=settings.get("env_backend"),
         collector=settings.get("collector"),
+        network=settings.get("network"),
         data=settings.get("data"),
         callbacks=tuple(settings.get("callbacks") or ()),
     )

@@ -48,7 +48,7 @@ SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 SECTIONS = ("run", "policy", "algo")
 OF_ONE_RUN = ("out", "name", "group", "tags")
 """Settings that a complete file does not hand on."""
-CODE = ("env", "env_backend", "collector", "callbacks")
+CODE = ("env", "env_backend", "collector", "network", "callbacks")
 """Settings that may be `module:Name`."""
 
 _MOST_DOTS = 64  # in one key; settings have a section and a name

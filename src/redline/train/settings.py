@@ -90,6 +90,9 @@ class RunSettings:
     ...), Gymnasium in this process for the others."""
     env_kwargs: str = "{}"
     """Further arguments of the environment, as a JSON object."""
+    network: str | None = None
+    """A network of your own: module:Name of a function or class that takes the observation space
+    and gives a module. None: the built-in ones, as encoder and hidden_sizes say."""
     check_env: Literal["off", "first", "always"] = "first"
     """Whether observations of single environments are compared with their space, masks looked at
     for an allowed action, and spaces for changes.
@@ -292,6 +295,7 @@ class PolicySettings:
     """
 
     only_with: ClassVar[OnlyWith] = {
+        "encoder": (OnlyIf("network", (None,)),),
         "hidden_sizes": (OnlyIf("layers", ("dense",)),),
         "activation": (OnlyIf("layers", ("dense",)), OnlyIf("hidden_sizes", never=((),))),
         "core_size": (OnlyIf("core", never=("none",)),),

@@ -25,7 +25,7 @@ from redline.train.outlines import kinds_of, setting_docs
 from redline.train.settings import PolicySettings, RunSettings
 
 TARGET = Path(__file__).with_name("typed.py")
-_NAMED = ("env", "data", "env_backend", "collector", "callbacks", "preset")
+_NAMED = ("env", "network", "data", "env_backend", "collector", "callbacks", "preset")
 """Settings that are arguments of `redline.train` by themselves."""
 _HEAD = '''"""What type checkers know of `redline.train`. Nothing imports it at run time.
 
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from redline.algos.algorithm import Algorithm
     from redline.collect import Collector
     from redline.envs.backends.backend import Backend
-    from redline.train.runs.given import EnvArgument, NetworkFactory
+    from redline.models.registry import NetworkFactory
+    from redline.train.runs.given import EnvArgument
     from redline.train.runs.run import Run
     from redline.train.settings import RunConfig
 
@@ -54,7 +55,7 @@ _WIDER = {
 }
 """What `redline.train` takes beside what a config holds."""
 _ARGUMENTS = """    env: EnvArgument | None = None,
-    network: NetworkFactory | None = None,
+    network: str | NetworkFactory | None = None,
     data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,

@@ -108,7 +108,7 @@ def test_what_is_no_back_end_is_refused() -> None:
     nameless = type("Nameless", (Backend,), {})
     for given, error, message in (
         ("no_such_module:Thing", UnknownNameError, "no module 'no_such_module'"),
-        (f"{__name__}:Ones", UnknownNameError, "has no class 'Ones'"),
+        (f"{__name__}:Ones", UnknownNameError, "has no environment back end 'Ones'"),
         (f"{__name__}:HERE", ConfigError, "is no environment back end"),
         (Counting, ConfigError, "derives from redline.envs.Backend"),
         (Taken, ConfigError, "has the name 'ale'"),

@@ -35,6 +35,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         given,
         env_backend=given.env_backend or config.run.env_backend,
         collector=given.collector or config.run.collector,
+        network=given.network or config.run.network,
         changed=changed_settings(config, given.algorithm or config.algorithm),
     )
     collector = collector_of(config, given)

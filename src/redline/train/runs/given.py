@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import gymnasium
-import torch
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.registry import find_algorithm
@@ -16,6 +15,7 @@ from redline.envs import EnvSettings
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
 from redline.errors import ConfigError
+from redline.models.registry import NetworkFactory, find_network
 from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.runs.outside_settings import require_confirmed_env_kwargs
@@ -23,8 +23,6 @@ from redline.train.settings import RunConfig
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
 """What a user may give as an environment."""
-NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
-"""Observation space -> module from observations to features; see `policies.make_policy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,8 @@ class Given:
     Attributes:
         algorithm: class, or module:Name of one.
         env: id, callable or `VectorEnv`; None: as the config says.
-        network: in place of the built-in encoders.
+        network: in place of the built-in encoders: a factory, a name, or module:Name of one;
+            None: as the config says.
         data: recorded episodes: arrays by their names, or a `minari.MinariDataset`; None: none,
             or those that only the run directory names.
         env_backend: what steps the environments: a name, class or module:Name of one; None: as
@@ -49,7 +48,7 @@ class Given:
 
     algorithm: str | type[Algorithm] | None = None
     env: EnvArgument | None = None
-    network: NetworkFactory | None = None
+    network: str | NetworkFactory | None = None
     data: Any = None
     env_backend: str | type[Backend] | None = None
     collector: str | type[Collector] | None = None
@@ -77,6 +76,17 @@ def algorithm_of(config: RunConfig, given: Given) -> type[Algorithm]:
     return find_algorithm(named or config.algorithm)
 
 
+def network_of(config: RunConfig, given: Given) -> NetworkFactory | None:
+    """The factory of the run's network; None: a built-in one.
+
+    A run from before there was this setting does not say that it has a network of its own. The
+    caller's word is all there is then, and parameters that do not fit are refused.
+    """
+    label = config.run.network
+    named = given.network if label is None else _named_again(label, given.network, "network")
+    return None if named is None else find_network(named)
+
+
 def _named_again(label: str, given: Any, setting: str) -> Any:
     """What the caller gave, or the name that the config holds.
 
@@ -89,7 +99,7 @@ def _named_again(label: str, given: Any, setting: str) -> Any:
         return label
     name_it = f"name it again: --{setting.replace('_', '-')} {shortened(label)}"
     if label.startswith(PYTHON_ONLY):
-        name_it = f"call redline.train(resume=..., {setting}=...) with its class"
+        name_it = f"give it again from Python, to redline.train or redline.load: {setting}=..."
     raise ConfigError(
         f"the {setting} of this run, {shown(label, 200)}, is Python code, and a run directory "
         f"alone must not decide what is imported. If you trust it, {name_it}."

@@ -163,7 +163,7 @@ def _has_dense_layers(
     known: tuple[Any, ...] = (OnPolicyAlgorithm.make_policy, DQN.make_policy, R2D1.make_policy)
     if own.__func__ not in [each.__func__ for each in known]:
         return True
-    if given.network is not None:
+    if given.network is not None or config.run.network is not None:
         return False
     seen = without_previous(network_space(env.observation_space))  # it joins the features
     leaves = [leaf for _, leaf in leaf_spaces(seen)]

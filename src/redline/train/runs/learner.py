@@ -21,7 +21,7 @@ from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.hindsight import HindsightReplay, goal_functions, require_own_rewards
 from redline.replay.spec import LeafSpec, entry_name
 from redline.train.loops.saved_progress import algorithm_state
-from redline.train.runs.given import Given, NetworkFactory, algorithm_of
+from redline.train.runs.given import Given, algorithm_of, network_of
 from redline.train.runs.memory_checks import limited_allocations, size_settings
 from redline.train.settings import RunConfig
 
@@ -33,7 +33,7 @@ def build_policy(config: RunConfig, env: VecEnv, given: Given) -> Policy:
             env.observation_space,
             env.action_space,
             config.algo,
-            **_network_settings(config, given.network),
+            **_network_settings(config, given),
         )
 
 
@@ -50,7 +50,7 @@ def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
             config.algo,
             seed=config.run.seed,
             device=config.run.device,
-            **_network_settings(config, given.network),
+            **_network_settings(config, given),
         )
     if "policy" not in algorithm.state_dict():
         raise ConfigError(
@@ -60,8 +60,8 @@ def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
     return algorithm
 
 
-def _network_settings(config: RunConfig, network: NetworkFactory | None) -> dict[str, Any]:
-    settings = dataclasses.asdict(config.policy)
+def _network_settings(config: RunConfig, given: Given) -> dict[str, Any]:
+    settings, network = dataclasses.asdict(config.policy), network_of(config, given)
     if network is not None:
         settings["encoder"] = network
     return settings

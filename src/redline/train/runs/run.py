@@ -24,6 +24,7 @@ from redline.errors import (
     IncompatibleCheckpointError,
     RunDirectoryError,
 )
+from redline.models.registry import NetworkFactory
 from redline.offline import CarriedSpaces, RecordedEpisodes, write_episodes
 from redline.offline.files import require_writable
 from redline.plain_text import shortened
@@ -38,7 +39,7 @@ from redline.train.loops.saved_progress import algorithm_state, require_sound_me
 from redline.train.progress.table import ProgressTable
 from redline.train.runs.building import make_some
 from redline.train.runs.export import export_policy
-from redline.train.runs.given import EnvArgument, Given, NetworkFactory, algorithm_of, env_settings
+from redline.train.runs.given import EnvArgument, Given, algorithm_of, env_settings
 from redline.train.runs.history import read_history
 from redline.train.runs.learner import build_policy, trainable_parts
 from redline.train.runs.recording import RecordingEnv
@@ -410,7 +411,7 @@ def load_run(
     *,
     algorithm: str | type[Algorithm] | None = None,
     env: EnvArgument | None = None,
-    network: NetworkFactory | None = None,
+    network: str | NetworkFactory | None = None,
     env_backend: str | type[Backend] | None = None,
     env_kwargs: str | Mapping[str, Any] | None = None,
     accept_changed_config: bool = False,
@@ -421,7 +422,7 @@ def load_run(
         out: run directory.
         algorithm: its class or module:Name, if it is none that Redline knows by name.
         env: the environment, if it was given as a Python object.
-        network: the network factory, if there was one.
+        network: the network factory, or "module:Name" of it, if there was one.
         env_backend: the environments' back end, if it is a class or module:Name of your own.
         env_kwargs: the arguments of the environment again, where they name files.
         accept_changed_config: take config.json also if it was changed since Redline wrote it.

@@ -19,6 +19,7 @@ from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
 from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.models.registry import NetworkFactory, network_label
 from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
@@ -32,7 +33,7 @@ from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.contradictions import refuse_contradictions
 from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
-from redline.train.runs.given import EnvArgument, Given, NetworkFactory, describe_env
+from redline.train.runs.given import EnvArgument, Given, describe_env
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
@@ -53,7 +54,7 @@ def train(
     algorithm: str | type[Algorithm] | None = None,
     *,
     env: EnvArgument | None = None,
-    network: NetworkFactory | None = None,
+    network: str | NetworkFactory | None = None,
     data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
@@ -72,7 +73,7 @@ def train(
         env: a Gymnasium id, a callable that makes a `gymnasium.Env`, or a
             `gymnasium.vector.VectorEnv`.
         network: observation space -> module from observations to features, in place of the
-            built-in encoders.
+            built-in encoders: a function, a class, or "module:Name" of one. With `resume` again.
         data: recorded episodes to learn from, or that replay begins with: a file or folder, the
             name of a Minari dataset, a mapping of arrays (observations, actions, rewards,
             terminations, truncations), or a `minari.MinariDataset`. With `resume` needed again
@@ -139,6 +140,8 @@ def _named_settings(settings: dict[str, Any], given: Given) -> dict[str, Any]:
         settings["env_backend"] = backend_label(given.env_backend)
     if given.collector is not None:
         settings["collector"] = collector_label(given.collector)
+    if given.network is not None:
+        settings["network"] = network_label(given.network)
     if given.callbacks:
         settings["callbacks"] = tuple(map(callback_label, given.callbacks))
     return settings
@@ -193,6 +196,7 @@ def start_run(
         confirmed={"env_kwargs": config.run.env_kwargs, "init_from": config.run.init_from},
         data=_said_data(config, given),
         collector=given.collector or config.run.collector,
+        network=given.network or config.run.network,
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
@@ -336,6 +340,24 @@ def _check_same(config: RunConfig, out: Path, given: Given) -> None:
                 f"{out} was trained on the {what} {present}, not on {label}. Resume it with the "
                 f"same {what}, or start a new run."
             )
+    _check_same_network(run.network, out, given)
+
+
+def _check_same_network(present: str | None, out: Path, given: Given) -> None:
+    """Refuse another network, as far as names tell: a program may hold the same one elsewhere.
+
+    Raises:
+        IncompatibleCheckpointError: if both are places in modules, and differ.
+    """
+    label = None if given.network is None else network_label(given.network)
+    if present is None or label is None or label == present:
+        return
+    if not (label.startswith(PYTHON_ONLY) or present.startswith(PYTHON_ONLY)):
+        raise IncompatibleCheckpointError(
+            f"{out} was trained with the network {shortened(present)}, not with "
+            f"{shortened(label)}. Resume it with the same network, or start a new run; "
+            f"--init-from {out} takes the weights that fit."
+        )
 
 
 def _executed(
