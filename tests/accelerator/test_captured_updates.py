@@ -34,6 +34,8 @@ def moved(step: int, learner: Any) -> dict[str, float]:
     values = {"learning_rate": 1e-3 * (1.0 - step / UPDATES)}
     if hasattr(config, "clip_range"):
         values["clip_range"] = 0.3 - 0.2 * step / UPDATES
+    if hasattr(config, "entropy_coef_schedule"):
+        values["entropy_coef"] = 0.1 - 0.1 * step / UPDATES
     return values
 
 

@@ -144,7 +144,11 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
         with_gradient(lambda g: 2.0 * g, lambda dqn: dqn.parameters[0]),
         "policy.torso.1.0.weight (exp_avg_sq of its optimizer)",
     ),
-    "missing entropy term": ("ppo-box", with_config(entropy_coef=0.0), "policy.action_head"),
+    "missing entropy term": (
+        "ppo-box",
+        lambda learner: twin(learner, entropy_coef=torch.zeros(())).update,
+        "policy.action_head",
+    ),
     "value coefficient forgotten": (
         "ppo-discrete",
         with_config(value_coef=1.0),

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from redline.algos import presets as named
@@ -69,6 +70,8 @@ class A2CConfig:
     """Weight of the value loss."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"] = "constant"
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """Which optimizer; RMSprop (smoothing 0.99) is the original's."""
     learning_rate: float = 7e-4
@@ -140,6 +143,9 @@ class A2C(OnPolicyAlgorithm):
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = self._make_optimizer()
+        # A tensor: a compiled or captured step sees the schedule change it.
+        self.entropy_coef = torch.tensor(config.entropy_coef, device=self.device)
+        self._present_entropy_coef = config.entropy_coef
         self.updates = 0
 
     def _make_optimizer(self) -> Optimizer:
@@ -180,7 +186,7 @@ class A2C(OnPolicyAlgorithm):
         policy_loss = policy_gradient_loss(output.log_prob, advantage, valid)
         value_loss = 0.5 * masked_mean((output.value - target).square(), valid)
         entropy = masked_mean(output.entropy, valid)
-        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+        loss = policy_loss + config.value_coef * value_loss - self.entropy_coef * entropy
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = clip_gradients(self.parameters, config.max_grad_norm)
@@ -220,8 +226,12 @@ class A2C(OnPolicyAlgorithm):
         return advantage, target, {}
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take `learning_rate` from the schedule."""
+        """Take `learning_rate` and `entropy_coef` from the schedules."""
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
+        entropy_coef = values.get("entropy_coef", self.config.entropy_coef)
+        if entropy_coef != self._present_entropy_coef:  # on a device it is a launch
+            self._present_entropy_coef = entropy_coef
+            self.entropy_coef.fill_(entropy_coef)
 
     def optimizer_steps(self) -> int:
         """Optimizer steps taken."""

@@ -97,6 +97,8 @@ class PPOConfig:
     """Weight of the value loss."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"] = "constant"
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     learning_rate: float = 3e-4
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
@@ -271,9 +273,10 @@ class PPO(OnPolicyAlgorithm):
         self.optimizer = Adam(self.parameters, config.learning_rate, eps=config.adam_eps)
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self.steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
-        # A tensor: a compiled or captured step sees the schedule change it.
+        # Tensors: a compiled or captured step sees the schedules change them.
         self.clip_range = torch.tensor(config.clip_range, device=self.device)
-        self._present_clip_range = config.clip_range
+        self.entropy_coef = torch.tensor(config.entropy_coef, device=self.device)
+        self._present = {"clip_range": config.clip_range, "entropy_coef": config.entropy_coef}
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Run num_epochs passes of minibatch updates over one rollout.
@@ -360,7 +363,7 @@ class PPO(OnPolicyAlgorithm):
             output.value, batch["value"], batch["target"], valid, config.clip_range_value
         )
         entropy = masked_mean(output.entropy, valid)
-        loss = policy_loss + config.value_coef * critic_loss - config.entropy_coef * entropy
+        loss = policy_loss + config.value_coef * critic_loss - self.entropy_coef * entropy
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = clip_gradients(self.parameters, config.max_grad_norm)
@@ -382,12 +385,13 @@ class PPO(OnPolicyAlgorithm):
         return torch.randperm(length, generator=self.generator, device=self.device)
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take `learning_rate` and `clip_range` from the schedules."""
+        """Take `learning_rate`, `clip_range` and `entropy_coef` from the schedules."""
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
-        clip_range = values.get("clip_range", self.config.clip_range)
-        if clip_range != self._present_clip_range:  # on a device it is a launch
-            self._present_clip_range = clip_range
-            self.clip_range.fill_(clip_range)
+        for name, present in self._present.items():
+            value = values.get(name, getattr(self.config, name))
+            if value != present:  # on a device it is a launch
+                self._present[name] = value
+                getattr(self, name).fill_(value)
 
     def optimizer_steps(self) -> int:
         """Optimizer steps taken, without the skipped ones. Waits for the device."""

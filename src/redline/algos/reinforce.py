@@ -63,6 +63,8 @@ class ReinforceConfig:
     """Weight of the baseline's loss."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"] = "constant"
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     learning_rate: float = 3e-3
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"

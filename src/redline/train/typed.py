@@ -211,6 +211,8 @@ class PPOOptions(RunOptions, total=False):
     """Weight of the value loss."""
     entropy_coef: float
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"]
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     learning_rate: float
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"]
@@ -248,6 +250,8 @@ class A2COptions(RunOptions, total=False):
     """Weight of the value loss."""
     entropy_coef: float
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"]
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     optimizer: Literal["rmsprop", "adam"]
     """Which optimizer; RMSprop (smoothing 0.99) is the original's."""
     learning_rate: float
@@ -283,6 +287,8 @@ class REINFORCEOptions(RunOptions, total=False):
     """Weight of the baseline's loss."""
     entropy_coef: float
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"]
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     learning_rate: float
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"]
@@ -317,6 +323,8 @@ class IMPALAOptions(RunOptions, total=False):
     """Weight of the value loss."""
     entropy_coef: float
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"]
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     optimizer: Literal["rmsprop", "adam"]
     """Which optimizer; RMSprop (smoothing 0.99) is the original's."""
     learning_rate: float
@@ -368,6 +376,8 @@ class APPOOptions(RunOptions, total=False):
     """Weight of the value loss."""
     entropy_coef: float
     """Weight of the entropy bonus."""
+    entropy_coef_schedule: Literal["constant", "linear"]
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     learning_rate: float
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"]
@@ -1084,6 +1094,8 @@ class AnyOptions(RunOptions, total=False):
     entropy_coef: float
     """Weight of the entropy bonus, which keeps a policy that explains its data from ruling out
     everything else."""
+    entropy_coef_schedule: Literal["constant", "linear"]
+    """How entropy_coef changes with env_steps; linear reaches 0 at total_env_steps."""
     learning_rate: float
     """Adam's step size."""
     learning_rate_schedule: Literal["constant", "linear"]

@@ -339,7 +339,7 @@ class Wrong:
         ("column", "has a column of that name"),
         ("number", "it is no number"),
         ("comma", "cannot name a column"),
-        ("gamma", "clip_range and learning_rate can"),
+        ("gamma", "clip_range, entropy_coef and learning_rate can"),
     ],
 )
 def test_misuse_is_told(tmp_path: Path, what: str, message: str) -> None:

@@ -25,11 +25,12 @@ def test_linear_schedule_by_hand() -> None:
 def test_schedules_govern_what_the_config_says() -> None:
     config = PPOConfig(learning_rate=1.0, learning_rate_schedule="linear", clip_range=0.2)
     values = scheduled_hyperparameters(config, 50, 200)
-    assert values == {"learning_rate": 0.75, "clip_range": 0.2}
+    assert values == {"learning_rate": 0.75, "clip_range": 0.2, "entropy_coef": 0.0}
 
 
 def test_one_schedule_that_moves_is_enough() -> None:
-    constant = {"learning_rate_schedule": "constant", "clip_range_schedule": "constant"}
+    names = ("learning_rate", "clip_range", "entropy_coef")
+    constant = {f"{name}_schedule": "constant" for name in names}
     assert are_constant(PPOConfig(**constant))
     for name in constant:
         assert not are_constant(PPOConfig(**(constant | {name: "linear"})))

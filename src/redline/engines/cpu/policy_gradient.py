@@ -68,7 +68,8 @@ class PolicyGradientUpdate:
         gain = np.where(is_valid, weight * advantage.flatten().numpy(), np.float32(0.0))
         error = np.where(is_valid, value - target.flatten().numpy(), np.float32(0.0))
         value_grad = np.float32(config.value_coef) * weight * error
-        networks.backward(-gain, np.float32(-config.entropy_coef) * weight, value_grad)
+        entropy_grad = -np.float32(algorithm.entropy_coef.numpy()) * weight
+        networks.backward(-gain, entropy_grad, value_grad)
         norm = networks.gradients.clip(config.max_grad_norm)
         networks.step()
         losses = as_metrics(

@@ -125,6 +125,7 @@ class PPOUpdate:
         algorithm, config = self._algorithm, self._algorithm.config
         size = len(rows.x) // algorithm.num_minibatches
         clip_range = float(algorithm.clip_range.numpy())
+        entropy_coef = np.float32(algorithm.entropy_coef.numpy())
         totals: dict[str, float] = {}
         count, stopped = 0, False
         for _ in range(config.num_epochs):
@@ -133,7 +134,8 @@ class PPOUpdate:
                 continue  # eager updates draw these orders as well, and skip their steps
             shuffled = rows.take(order)
             for start in range(0, len(order), size):
-                metrics = self._step(shuffled.part(start, start + size), clip_range)
+                part = shuffled.part(start, start + size)
+                metrics = self._step(part, clip_range, entropy_coef)
                 count += 1
                 for name, value in metrics.items():
                     totals[name] = totals.get(name, 0.0) + float(value)
@@ -146,7 +148,7 @@ class PPOUpdate:
             means["stopped_early"] = torch.tensor(float(stopped))
         return means
 
-    def _step(self, rows: _Rows, clip_range: float) -> dict[str, Any]:
+    def _step(self, rows: _Rows, clip_range: float, entropy_coef: np.float32) -> dict[str, Any]:
         """One optimizer step; the metrics of the rows before it."""
         config, networks = self._algorithm.config, self._networks
         valid, advantage = rows.columns[_VALID], rows.columns[_ADVANTAGE]
@@ -168,7 +170,7 @@ class PPOUpdate:
         log_prob_grad *= -(gain <= clipped).astype(np.float32)
         squared, slope = self._value_error(value, rows)
         value_grad = np.float32(config.value_coef) * weight * slope
-        entropy_grad = np.float32(-config.entropy_coef) * weight
+        entropy_grad = -entropy_coef * weight
         networks.backward(log_prob_grad, entropy_grad, value_grad)
         norm = networks.gradients.clip(config.max_grad_norm)
         networks.step()

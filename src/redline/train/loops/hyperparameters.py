@@ -56,9 +56,11 @@ class Hyperparameters:
         """
         known = self.scheduled(0)
         if name not in known:
+            *first, last = sorted(known) or ["nothing"]
+            can = f"{', '.join(first)} and {last}" if first else last
             raise ConfigError(
                 f"{name} cannot be changed while {self._config.algorithm} runs; "
-                f"{' and '.join(sorted(known)) or 'nothing'} can. To change another setting, stop "
+                f"{can} can. To change another setting, stop "
                 f"the run and go on with: redline train --resume RUN --set {name}={value}"
             )
         value = float(value)

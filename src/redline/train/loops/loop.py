@@ -483,8 +483,9 @@ class TrainLoop(ABC):
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
         late = self._late_columns()
-        if self._logger.columns:  # a resumed run may evaluate that did not before
-            late |= {n: row[n] for n in row if n.startswith("eval_")}
+        if self._logger.columns:  # a resumed run may evaluate or schedule what it did not before
+            schedules = self._hyperparameters.last
+            late |= {n: row[n] for n in row if n.startswith("eval_") or n in schedules}
         self._console.row(self._logger.write(row | late, late=tuple(late)), shares)
         self._warn_of_missing_infos(row)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
