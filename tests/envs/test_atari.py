@@ -245,6 +245,28 @@ def test_rewards_and_lives_as_asked_for_in_place_of_the_protocols(backend: str) 
     assert ends == 1
 
 
+@pytest.mark.parametrize("backend", ["gymnasium", "ale", "envpool"])
+def test_clipping_changes_what_is_learned_from_and_not_the_score(backend: str) -> None:
+    """FAULTS 12: the same game twice; a hit of 20 is 1 to the learner, and 20 in the return."""
+
+    def game(clip_reward: bool) -> tuple[np.ndarray, float]:
+        with make_vec(
+            "ALE/Seaquest-v5", 1, backend=backend, clip_reward=clip_reward, episodic_life=False
+        ) as env:
+            env.reset(0)
+            rewards, records, rng = [], [], np.random.default_rng(0)
+            while not records:
+                step = env.step(draw_actions(env, rng))
+                rewards.append(float(step.reward[0]))
+                records += step.episodes
+        return np.array(rewards), records[0].return_
+
+    (score, whole), (clipped, counted) = game(False), game(True)
+    np.testing.assert_array_equal(clipped, np.sign(score))
+    assert counted == whole == score.sum() >= 20.0
+    assert clipped.sum() < score.sum()
+
+
 @pytest.mark.parametrize("skip", [1, 2, 5])
 def test_frames_are_skipped_as_asked_for(skip: int) -> None:
     """The same in ALE's own environment and one by one: one frame of 0, 40 frames later."""
