@@ -102,7 +102,7 @@ class TQC(SAC):
 
     name = "tqc"
     Config = TQCConfig
-    presets = named.SAC
+    presets = named.TQC
 
     def __init__(self, actor: Any, critic: Critic, config: TQCConfig, *, seed: int = 0) -> None:
         super().__init__(actor, critic, config, seed=seed)

@@ -9,7 +9,7 @@ becomes a number of minibatches, gradient steps become a replay ratio, an interv
 network counts updates, and what only generalized state-dependent exploration has is left out.
 """
 
-from redline.algos.presets.actor_critic import BC, CROSSQ, DDPG, DIAYN, SAC, TD3, WIDE
+from redline.algos.presets.actor_critic import BC, CROSSQ, DDPG, DIAYN, SAC, TD3, TQC, WIDE
 from redline.algos.presets.on_policy import A2C, IMPALA, PPO, REINFORCE
 from redline.algos.presets.q_learning import (
     DQN,
@@ -39,5 +39,6 @@ __all__ = [
     "SAC",
     "SOURCES",
     "TD3",
+    "TQC",
     "WIDE",
 ]

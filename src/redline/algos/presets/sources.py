@@ -45,7 +45,6 @@ _DETERMINISTIC_SOURCES = {
     "bipedalwalker": _zoo("BipedalWalker-v3"),
     "swimmer": "as mujoco; gamma of RL Baselines3 Zoo, Swimmer-v4",
 }
-_SHORTER_START = "a start of 5,000 random env_steps for 25,000"
 _SAC_SOURCES = {
     "pendulum": f"{_OWN}; length and learning rate of RL Baselines3 Zoo, Pendulum-v1",
     "mountaincarcontinuous": _zoo(
@@ -54,7 +53,7 @@ _SAC_SOURCES = {
     ),
     "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3"),
     "bipedalwalker": _zoo("BipedalWalker-v3", _NO_SDE),
-    "mujoco": _cleanrl("sac_continuous_action", "critics learn at 3e-4, not at 1e-3"),
+    "mujoco": _cleanrl("sac_continuous_action"),
     "swimmer": "as mujoco; gamma of RL Baselines3 Zoo, Swimmer-v4",
 }
 
@@ -116,10 +115,12 @@ SOURCES: dict[str, dict[str, str]] = {
         "atari": "Kapturowski et al. 2019 (R2D2), table 2; adam_eps and max_grad_norm as of a mean "
         "loss, more updates per env_step",
     },
-    "ddpg": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("ddpg_continuous_action", _SHORTER_START)},
-    "td3": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("td3_continuous_action", _SHORTER_START)},
+    "ddpg": _DETERMINISTIC_SOURCES
+    | {"mujoco": _cleanrl("ddpg_continuous_action", "actor and targets move at each update")},
+    "td3": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("td3_continuous_action")},
     "sac": _SAC_SOURCES,
-    "tqc": {name: f"SAC's: {source}" for name, source in _SAC_SOURCES.items()},
+    "tqc": {name: f"SAC's: {source}" for name, source in _SAC_SOURCES.items()}
+    | {"mujoco": "SAC's, but all parts learn at 3e-4, as in Kuznetsov et al. 2020"},
     "crossq": {
         "pendulum": _zoo("Pendulum-v1", "a start of 1,000 random env_steps for 100"),
         "mountaincarcontinuous": _zoo(
