@@ -45,7 +45,7 @@ def is_named(label: str) -> bool:
 def place_of(item: Any) -> str:
     """module:Name of a class or function, or "python:module.Name" where no import gives it back."""
     module, name = item.__module__, item.__qualname__
-    if module == "__main__" or "<" in name:  # <locals>, <lambda>
+    if module == "__main__" or "<locals>" in name:
         return f"{PYTHON_ONLY}{module}.{name}"
     return f"{module}:{name}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from redline.algos.impala import Impala
 from redline.algos.ppo import PPO
 from redline.algos.reinforce import Reinforce
 from redline.engines.engine import choose_engine
+from redline.errors import ConfigError
 from tests.engines.learners import BOX, CHOICE, OBS, B, T, rollout
 
 KINDS = (PPO, APPO, A2C, Impala, Reinforce)
@@ -70,6 +72,37 @@ def test_a_weight_that_was_set_acts_as_one_that_was_given(
     moved = learned(made(kind, space, 0.1), engine, entropy_coef=0.3)
     for unlike in (given, other):
         assert not all(map(torch.equal, moved, unlike))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoBonus:
+    """What A2C and its losses need, but for an entropy bonus."""
+
+    num_envs: int = B
+    rollout_length: int = T
+    gamma: float = 0.99
+    learning_rate: float = 1e-3
+    optimizer: str = "adam"
+    optimizer_eps: float = 1e-5
+
+
+def test_a_config_of_ones_own_may_have_no_bonus() -> None:
+    learner = A2C.make(OBS, CHOICE, NoBonus(), seed=0, hidden_sizes=(8,))
+    assert learner.entropy_coef.item() == 0.0
+    learner.set_hyperparameters({"learning_rate": 1e-4})
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_a_whole_number_is_a_weight_like_any_other(kind: Any) -> None:
+    learner = made(kind, CHOICE, 1)
+    learner.set_hyperparameters({"entropy_coef": 0.5})
+    assert learner.entropy_coef.item() == 0.5
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce"])
+def test_a_schedule_of_no_bonus_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"it belongs to entropy_coef other than 0\.0"):
+        redline.train(name, out=tmp_path / "run", **SMALL, entropy_coef_schedule="linear")
 
 
 @pytest.mark.parametrize("kind", KINDS)

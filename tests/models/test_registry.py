@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -14,7 +15,7 @@ from redline import registry
 from redline.errors import ConfigError, UnknownNameError
 from redline.models.registry import find_network, network_label
 
-HERE = "tests.models.test_registry"
+HERE = __name__
 WIDTH = 8
 
 
@@ -33,6 +34,15 @@ class Dense(nn.Linear):
         return cls(space)
 
 
+class Derived(Dense):
+    """What it inherits makes it, not its base."""
+
+
+@functools.wraps(dense)
+def decorated(space: spaces.Space[Any]) -> nn.Module:
+    return nn.Sequential(dense(space), nn.ReLU())
+
+
 class Factory:
     """An object that makes networks."""
 
@@ -48,7 +58,12 @@ nameless = lambda space: dense(space)  # noqa: E731 - what has no name of its ow
 
 @pytest.mark.parametrize(
     ("network", "label"),
-    [(dense, "dense"), (Dense, "Dense"), (Dense.make, "Dense.make")],
+    [
+        (dense, "dense"),
+        (Dense, "Dense"),
+        (Dense.make, "Dense.make"),
+        (Derived.make, "Derived.make"),
+    ],
 )
 def test_what_a_module_holds_is_called_by_its_place_and_found_there(
     network: Any, label: str
@@ -62,6 +77,7 @@ def test_what_a_module_holds_is_called_by_its_place_and_found_there(
     ("network", "label"),
     [
         (nameless, f"python:{HERE}.<lambda>"),
+        (decorated, f"python:{HERE}.dense"),  # an import of its name gives another function
         (Factory(), f"python:{HERE}.Factory"),
         (Factory().method, f"python:{HERE}.Factory"),
         (partial(dense, width=3), "python:functools.partial"),
@@ -77,6 +93,7 @@ def test_a_function_inside_another_is_called_python() -> None:
         return dense(space)
 
     assert network_label(local).startswith(f"python:{HERE}.")
+    assert network_label(partial(dense).__call__).startswith("python:")
 
 
 def test_installed_networks_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

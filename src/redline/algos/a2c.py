@@ -54,7 +54,10 @@ class A2CConfig:
         ConfigError: if a value is out of range.
     """
 
-    only_with: ClassVar[OnlyWith] = {"noise_color": (OnlyIf("actions", ("Box",)),)}
+    only_with: ClassVar[OnlyWith] = {
+        "entropy_coef_schedule": (OnlyIf("entropy_coef", never=(0.0,)),),
+        "noise_color": (OnlyIf("actions", ("Box",)),),
+    }
 
     num_envs: int = 8
     """B, environments stepped in parallel."""
@@ -144,8 +147,8 @@ class A2C(OnPolicyAlgorithm):
         self.device = self.parameters[0].device
         self.optimizer = self._make_optimizer()
         # A tensor: a compiled or captured step sees the schedule change it.
-        self.entropy_coef = torch.tensor(config.entropy_coef, device=self.device)
-        self._present_entropy_coef = config.entropy_coef
+        self._present_entropy_coef = self._configured_entropy_coef()
+        self.entropy_coef = torch.tensor(self._present_entropy_coef, device=self.device)
         self.updates = 0
 
     def _make_optimizer(self) -> Optimizer:
@@ -228,10 +231,14 @@ class A2C(OnPolicyAlgorithm):
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take `learning_rate` and `entropy_coef` from the schedules."""
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
-        entropy_coef = values.get("entropy_coef", self.config.entropy_coef)
+        entropy_coef = values.get("entropy_coef", self._configured_entropy_coef())
         if entropy_coef != self._present_entropy_coef:  # on a device it is a launch
             self._present_entropy_coef = entropy_coef
             self.entropy_coef.fill_(entropy_coef)
+
+    def _configured_entropy_coef(self) -> float:
+        """A config of one's own, for a loss of one's own, may know no entropy bonus."""
+        return float(getattr(self.config, "entropy_coef", 0.0))
 
     def optimizer_steps(self) -> int:
         """Optimizer steps taken."""

@@ -69,6 +69,7 @@ class PPOConfig:
 
     only_with: ClassVar[OnlyWith] = {
         "clip_range_value": (OnlyIf("value_coef", never=(0.0,)),),
+        "entropy_coef_schedule": (OnlyIf("entropy_coef", never=(0.0,)),),
         "noise_color": (OnlyIf("actions", ("Box",)),),
     }
 
@@ -274,9 +275,10 @@ class PPO(OnPolicyAlgorithm):
         self.generator = torch.Generator(device=self.device).manual_seed(seed)
         self.steps_taken = torch.zeros((), dtype=torch.int64, device=self.device)
         # Tensors: a compiled or captured step sees the schedules change them.
-        self.clip_range = torch.tensor(config.clip_range, device=self.device)
-        self.entropy_coef = torch.tensor(config.entropy_coef, device=self.device)
-        self._present = {"clip_range": config.clip_range, "entropy_coef": config.entropy_coef}
+        self._present = {name: self._configured(name) for name in ("clip_range", "entropy_coef")}
+        self.clip_range, self.entropy_coef = (
+            torch.tensor(value, device=self.device) for value in self._present.values()
+        )
 
     def update(self, rollout: Rollout) -> dict[str, Tensor]:
         """Run num_epochs passes of minibatch updates over one rollout.
@@ -388,10 +390,14 @@ class PPO(OnPolicyAlgorithm):
         """Take `learning_rate`, `clip_range` and `entropy_coef` from the schedules."""
         self.optimizer.set_learning_rate(values.get("learning_rate", self.config.learning_rate))
         for name, present in self._present.items():
-            value = values.get(name, getattr(self.config, name))
+            value = values.get(name, self._configured(name))
             if value != present:  # on a device it is a launch
                 self._present[name] = value
                 getattr(self, name).fill_(value)
+
+    def _configured(self, name: str) -> float:
+        """A config of one's own, for a loss of one's own, may know no entropy bonus."""
+        return float(getattr(self.config, name, 0.0))
 
     def optimizer_steps(self) -> int:
         """Optimizer steps taken, without the skipped ones. Waits for the device."""

@@ -48,7 +48,10 @@ class ReinforceConfig:
         ConfigError: if a value is out of range.
     """
 
-    only_with: ClassVar[OnlyWith] = {"noise_color": (OnlyIf("actions", ("Box",)),)}
+    only_with: ClassVar[OnlyWith] = {
+        "entropy_coef_schedule": (OnlyIf("entropy_coef", never=(0.0,)),),
+        "noise_color": (OnlyIf("actions", ("Box",)),),
+    }
 
     num_envs: int = 8
     """B, environments stepped in parallel: at most that many episodes per iteration."""

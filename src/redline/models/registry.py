@@ -8,6 +8,7 @@ offers it in the group `redline.networks`.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ import gymnasium
 import torch
 
 from redline.errors import ConfigError
+from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, Registry
 
 NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
@@ -24,8 +26,8 @@ NetworkFactory: TypeAlias = Callable[[gymnasium.Space[Any]], torch.nn.Module]
 def _checked(found: Any, given: str) -> Any:
     if isinstance(found, torch.nn.Module) or not callable(found):
         raise ConfigError(
-            f"network={given} is of type {type(found).__name__}. Give a function that takes an "
-            f"observation space and returns a torch.nn.Module."
+            f"network={shortened(given, 100)} is of type {type(found).__name__}. Give a function "
+            f"that takes an observation space and returns a torch.nn.Module."
         )
     try:
         inspect.signature(found).bind(None)
@@ -33,8 +35,8 @@ def _checked(found: Any, given: str) -> Any:
         pass  # written in C: nobody knows its arguments
     except TypeError as error:
         raise ConfigError(
-            f"network={given} cannot be called with an observation space alone ({error}). Give a "
-            f"function that takes one and returns a torch.nn.Module."
+            f"network={shortened(given, 100)} cannot be called with an observation space alone "
+            f"({error}). Give a function that takes one and returns a torch.nn.Module."
         ) from error
     return found
 
@@ -60,12 +62,29 @@ def find_network(choice: str | NetworkFactory) -> NetworkFactory:
 def network_label(choice: str | NetworkFactory) -> str:
     """What `config.json` calls it: its name, else where it stands.
 
-    A method of an object stands nowhere, and neither does an object that can be called: only the
-    program that made them can give them again.
+    A place is one only if an import gives this very object back. What a method of an object, a
+    lambda or a decorator's result is, only the program that made it can say.
     """
-    found: Any = choice
-    of_object = inspect.ismethod(found) and not inspect.isclass(found.__self__)
-    if isinstance(found, str) or (hasattr(found, "__qualname__") and not of_object):
-        return _REGISTRY.label(found)
-    kind = type(found.__self__ if of_object else _checked(found, repr(found)))
-    return f"{PYTHON_ONLY}{kind.__module__}.{kind.__qualname__}"
+    if isinstance(choice, str):
+        return _REGISTRY.label(choice)
+    found: Any = _checked(choice, repr(choice))
+    owner = found.__self__ if inspect.ismethod(found) else None
+    if inspect.isclass(owner):
+        module, name = owner.__module__, f"{owner.__qualname__}.{found.__name__}"
+    else:
+        kind = type(found if owner is None else owner)
+        named = found if owner is None and hasattr(found, "__qualname__") else kind
+        module, name = getattr(named, "__module__", None) or kind.__module__, named.__qualname__
+    if _stands_at(module, name, found):
+        return _REGISTRY.label(f"{module}:{name}")
+    return f"{PYTHON_ONLY}{module}.{name}"
+
+
+def _stands_at(module: str, name: str, found: Any) -> bool:
+    """Whether an import of this place gives the object itself; nothing is imported to see it."""
+    if module == "__main__" or module not in sys.modules:
+        return False
+    there: Any = sys.modules[module]
+    for part in name.split("."):
+        there = getattr(there, part, None)
+    return there is found or (inspect.ismethod(found) and there == found)

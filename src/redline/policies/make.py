@@ -236,7 +236,7 @@ def _count_features(module: Any, space: spaces.Space[Any]) -> int:
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"the encoder factory returned {module!r}, which is not a torch.nn.Module. Return a "
+            f"the network factory returned {module!r}, which is not a torch.nn.Module. Return a "
             f"module that maps observations [N, ...] to features [N, F]."
         )
     try:
@@ -245,25 +245,25 @@ def _count_features(module: Any, space: spaces.Space[Any]) -> int:
         if "deterministic" in str(error):
             raise  # the run names the operator
         raise ConfigError(
-            f"the encoder factory's module fails on 2 observations of {space}: {error}. Give one "
+            f"the network factory's module fails on 2 observations of {space}: {error}. Give one "
             f"that takes a tensor [N, ...] of them."
         ) from error
     if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != 2:
         got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ConfigError(
-            f"the encoder factory's module gave {got} for 2 observations of {space}; features "
+            f"the network factory's module gave {got} for 2 observations of {space}; features "
             f"are a tensor [2, F]. Flatten its output to one row per observation."
         )
     if not features.is_floating_point():
         raise ConfigError(
-            f"the encoder factory's module gave features of {features.dtype}, through which no "
+            f"the network factory's module gave features of {features.dtype}, through which no "
             f"gradient flows. Give floating point numbers, such as by x.float()."
         )
     width = int(features.shape[1])
     declared = getattr(module, "out_features", width)
     if isinstance(declared, int) and declared != width:
         raise ConfigError(
-            f"the encoder factory's module declares out_features={declared}, but gives {width} "
+            f"the network factory's module declares out_features={declared}, but gives {width} "
             f"features for an observation of {space}. Declare {width}, or leave it out."
         )
     return width

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gymnasium import spaces
 from torch import nn
 
 import redline
+from redline import registry
 from redline.cli import main
 from redline.errors import ConfigError, IncompatibleCheckpointError
 
@@ -96,6 +98,8 @@ def test_commands_about_a_run_want_its_network_again(
         assert main([*command, *named]) in (0, None)
     with pytest.raises(ConfigError, match="must not decide what is imported"):
         redline.load(run).evaluate(1)
+    with pytest.raises(IncompatibleCheckpointError, match=f"{HERE}:narrow, not with {HERE}:alike"):
+        redline.load(run, network=alike)
     given = redline.load(run, network=narrow).evaluate(2)
     assert redline.load(run, network=f"{HERE}:narrow").evaluate(2) == given
 
@@ -119,7 +123,9 @@ def test_a_resumed_run_wants_it_again_and_goes_on_to_the_bit(
     assert sha(run) == sha(whole.out)
 
 
-def test_a_network_of_the_program_itself_is_given_again_wherever_it_stands(tmp_path: Path) -> None:
+def test_a_network_of_the_program_itself_is_given_again_wherever_it_stands(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A script's function is `__main__`'s while it trains, and its module's once it is imported."""
 
     def local(space: spaces.Space[Any]) -> nn.Module:
@@ -129,8 +135,11 @@ def test_a_network_of_the_program_itself_is_given_again_wherever_it_stands(tmp_p
     assert network_in(run.out).startswith("python:")
     with pytest.raises(ConfigError, match=r"give it again from Python.*: network=\.\.\."):
         redline.load(run.out).evaluate(1)
-    longer = redline.train(resume=run.out, network=narrow, total_env_steps=512, quiet=True)
+    capfd.readouterr()
+    longer = redline.train(resume=run.out, network=narrow, total_env_steps=512)
     assert longer.inspect()["env_steps"] == 512
+    said = " ".join(capfd.readouterr().err.split())
+    assert f"the network is {HERE}:narrow now, and was python:" in said
 
 
 def test_a_run_that_does_not_say_its_network_takes_the_callers(run: Path) -> None:
@@ -143,6 +152,10 @@ def test_a_run_that_does_not_say_its_network_takes_the_callers(run: Path) -> Non
     assert loaded.evaluate(1).episodes == 1
     with pytest.raises(IncompatibleCheckpointError, match="do not fit this policy"):
         redline.load(run, accept_changed_config=True).evaluate(1)
+    redline.train(
+        resume=run, network=narrow, total_env_steps=512, quiet=True, accept_changed_config=True
+    )
+    assert network_in(run) == f"{HERE}:narrow"
 
 
 @pytest.mark.parametrize(
@@ -195,6 +208,32 @@ def test_a_run_directory_imports_no_network(
             do()
     assert "evil_net" not in sys.modules
     assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_a_place_that_a_package_offers_by_a_name_is_one_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun by its place, it is gone on with by its place, its name and as an object."""
+    point = EntryPoint("small", f"{HERE}:narrow", "redline.networks")
+    monkeypatch.setattr(
+        registry, "entry_points", lambda *, group: [point] if group == point.group else []
+    )
+    run = redline.train("ppo", network=f"{HERE}:narrow", out=tmp_path / "run", **SMALL)
+    for steps, again in ((320, f"{HERE}:narrow"), (384, "small"), (448, narrow)):
+        resumed = redline.train(resume=run.out, network=again, total_env_steps=steps, quiet=True)
+        assert resumed.inspect()["env_steps"] == steps
+
+
+def test_cloning_has_no_layers_of_its_own_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = redline.train("ppo", out=tmp_path / "plain", **SMALL)
+    plain.collect(2, tmp_path / "episodes.npz")
+    clone = ["train", "bc", "--env", "CartPole-v1", "--data", str(tmp_path / "episodes.npz")]
+    clone += ["--network", f"{HERE}:narrow", "--total-env-steps", "512", "--quiet"]
+    assert main([*clone, "--hidden-sizes", "32", "--out", str(tmp_path / "one")]) == 2
+    assert "hidden_sizes=(32,) has no effect in this run" in capsys.readouterr().err
+    assert main([*clone, "--out", str(tmp_path / "two")]) == 0
 
 
 def test_off_policy_algorithms_and_a_memory_take_it(tmp_path: Path) -> None:

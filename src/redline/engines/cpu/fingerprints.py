@@ -1,7 +1,7 @@
 """Fingerprints of what the kernels stand for; written by `written.py`."""
 
 FINGERPRINTS: dict[str, str] = {
-    "redline.algos.a2c:A2C": "417b5ab9912b382b",
+    "redline.algos.a2c:A2C": "7efba2f797f0ff7d",
     "redline.algos.a2c:policy_gradient_loss": "1c5b0a45c5b7a25e",
     "redline.algos.algorithm:clip_gradients": "c38a0bddf3940938",
     "redline.algos.algorithm:normalized": "2f77f487253b9f23",
@@ -16,7 +16,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.algos.optimizers:Adam": "7dd4b0dc6d5bcac4",
     "redline.algos.optimizers:RMSprop": "70c4d8d603790980",
     "redline.algos.optimizers:move_towards": "0737589dc4eff55d",
-    "redline.algos.ppo:PPO": "c93d39a784d18f21",
+    "redline.algos.ppo:PPO": "83d6806cc1cebb82",
     "redline.algos.ppo:approximate_kl": "81f90661e9c2ca24",
     "redline.algos.ppo:clipped_policy_loss": "6abccba2220a4058",
     "redline.algos.ppo:value_loss": "a903550856cde28b",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -14,8 +15,8 @@ from redline.collect import Collector, find_collector
 from redline.envs import EnvSettings
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
-from redline.errors import ConfigError
-from redline.models.registry import NetworkFactory, find_network
+from redline.errors import ConfigError, IncompatibleCheckpointError
+from redline.models.registry import NetworkFactory, find_network, network_label
 from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY, is_named
 from redline.train.runs.outside_settings import require_confirmed_env_kwargs
@@ -85,6 +86,36 @@ def network_of(config: RunConfig, given: Given) -> NetworkFactory | None:
     label = config.run.network
     named = given.network if label is None else _named_again(label, given.network, "network")
     return None if named is None else find_network(named)
+
+
+def require_same_network(config: RunConfig, out: Path, given: Given) -> str | None:
+    """Refuse another network than the run has, as far as their names tell.
+
+    Args:
+        config: of the run.
+        out: its directory, for messages.
+        given: what the caller gave.
+
+    Returns:
+        A sentence to say where names cannot tell, since no import gives the network back.
+
+    Raises:
+        IncompatibleCheckpointError: if both are places in modules, and differ.
+    """
+    if config.run.network is None or given.network is None:
+        return None
+    present, label = network_label(config.run.network), network_label(given.network)
+    if label == present:
+        return None
+    if label.startswith(PYTHON_ONLY) or present.startswith(PYTHON_ONLY):
+        return (
+            f"the network is {shortened(label)} now, and was {shortened(present)} when the run "
+            f"began: names cannot tell whether they are the same"
+        )
+    raise IncompatibleCheckpointError(
+        f"{out} was trained with the network {shortened(present)}, not with {shortened(label)}. "
+        f"Give the same network, or start a new run; --init-from {out} takes the weights that fit."
+    )
 
 
 def _named_again(label: str, given: Any, setting: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from gymnasium import spaces
 
 from redline.algos.algorithm import Algorithm, OnPolicyAlgorithm
+from redline.algos.bc import BC
 from redline.algos.config import OnlyIf
 from redline.algos.dqn import DQN
 from redline.algos.r2d1 import R2D1
@@ -160,7 +161,10 @@ def _has_dense_layers(
     and what an algorithm of one's own makes of the settings only that one knows.
     """
     own: Any = algorithm.make_policy
-    known: tuple[Any, ...] = (OnPolicyAlgorithm.make_policy, DQN.make_policy, R2D1.make_policy)
+    known: tuple[Any, ...] = (
+        *(OnPolicyAlgorithm.make_policy, BC.make_policy),
+        *(DQN.make_policy, R2D1.make_policy),
+    )
     if own.__func__ not in [each.__func__ for each in known]:
         return True
     if given.network is not None or config.run.network is not None:

@@ -39,7 +39,13 @@ from redline.train.loops.saved_progress import algorithm_state, require_sound_me
 from redline.train.progress.table import ProgressTable
 from redline.train.runs.building import make_some
 from redline.train.runs.export import export_policy
-from redline.train.runs.given import EnvArgument, Given, algorithm_of, env_settings
+from redline.train.runs.given import (
+    EnvArgument,
+    Given,
+    algorithm_of,
+    env_settings,
+    require_same_network,
+)
 from redline.train.runs.history import read_history
 from redline.train.runs.learner import build_policy, trainable_parts
 from redline.train.runs.recording import RecordingEnv
@@ -430,6 +436,7 @@ def load_run(
     Raises:
         RunDirectoryError: if the directory holds no run.
         ConfigError: if its config.json was changed.
+        IncompatibleCheckpointError: if the environment or the network is another one.
     """
     path = Path(out)
     if not path.is_dir():
@@ -449,4 +456,5 @@ def load_run(
         env_backend=env_backend,
         confirmed={"env_kwargs": env_kwargs},
     )
+    require_same_network(config, path, given)
     return Run(path, config, given, accept_changed_config=accept_changed_config)

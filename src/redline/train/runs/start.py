@@ -33,7 +33,7 @@ from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.contradictions import refuse_contradictions
 from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
-from redline.train.runs.given import EnvArgument, Given, describe_env
+from redline.train.runs.given import EnvArgument, Given, describe_env, require_same_network
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
@@ -285,6 +285,7 @@ def resume_run(
             f"its first settings give to the bit; {HISTORY_FILE} says so."
         )
     config = config.replace(total_env_steps=total, quiet=quiet)
+    config = _with_network(config, out, given, console)
     with joined_ranks(config.run.device) as ranks:
         if checkpoint is not None:
             ranks.check_checkpoint(checkpoint.metadata, out)
@@ -332,32 +333,35 @@ def _check_same(config: RunConfig, out: Path, given: Given) -> None:
     run = config.run
     for what, present, label in (
         ("environment", run.env, describe_env(given.env) if given.env is not None else None),
-        ("back end", run.env_backend, given.env_backend and backend_label(given.env_backend)),
-        ("collector", run.collector, given.collector and collector_label(given.collector)),
+        (
+            "back end",
+            backend_label(run.env_backend),
+            given.env_backend and backend_label(given.env_backend),
+        ),
+        (
+            "collector",
+            collector_label(run.collector),
+            given.collector and collector_label(given.collector),
+        ),
     ):
         if label is not None and label != present:
             raise IncompatibleCheckpointError(
                 f"{out} was trained on the {what} {present}, not on {label}. Resume it with the "
                 f"same {what}, or start a new run."
             )
-    _check_same_network(run.network, out, given)
 
 
-def _check_same_network(present: str | None, out: Path, given: Given) -> None:
-    """Refuse another network, as far as names tell: a program may hold the same one elsewhere.
+def _with_network(config: RunConfig, out: Path, given: Given, console: Console) -> RunConfig:
+    """The settings, with the network's name also where the run began before there was one.
 
     Raises:
-        IncompatibleCheckpointError: if both are places in modules, and differ.
+        IncompatibleCheckpointError: if the caller gave another network than the run has.
     """
-    label = None if given.network is None else network_label(given.network)
-    if present is None or label is None or label == present:
-        return
-    if not (label.startswith(PYTHON_ONLY) or present.startswith(PYTHON_ONLY)):
-        raise IncompatibleCheckpointError(
-            f"{out} was trained with the network {shortened(present)}, not with "
-            f"{shortened(label)}. Resume it with the same network, or start a new run; "
-            f"--init-from {out} takes the weights that fit."
-        )
+    if (doubt := require_same_network(config, out, given)) is not None:
+        console.warning(doubt)
+    if config.run.network is None and given.network is not None:
+        return config.replace(network=network_label(given.network))
+    return config
 
 
 def _executed(
