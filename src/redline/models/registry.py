@@ -73,7 +73,7 @@ def network_label(choice: str | NetworkFactory) -> str:
         module, name = owner.__module__, f"{owner.__qualname__}.{found.__name__}"
     else:
         kind = type(found if owner is None else owner)
-        named = found if owner is None and hasattr(found, "__qualname__") else kind
+        named: Any = found if owner is None and hasattr(found, "__qualname__") else kind
         module, name = getattr(named, "__module__", None) or kind.__module__, named.__qualname__
     if _stands_at(module, name, found):
         return _REGISTRY.label(f"{module}:{name}")
