@@ -249,6 +249,17 @@ def machines(found: Recorded) -> str:
     return "\n".join([f"| machine |{' |' * len(seen)}", "|---" * (len(seen) + 1) + "|", *lines])
 
 
+def other_settings(experiment: Experiment, record: dict[str, Any]) -> str:
+    """A sentence if a preset has changed since the record was made; "" if not."""
+    names = records.outdated(experiment, record)
+    if not names:
+        return ""
+    return (
+        f"The row was made with other settings of {', '.join(names)} than this version has. It "
+        f"waits to be run again."
+    )
+
+
 def markdown(suite: str, experiments: list[Experiment], found: Recorded, figures: str) -> str:
     """Everything on a page that follows from the records.
 
@@ -266,7 +277,13 @@ def markdown(suite: str, experiments: list[Experiment], found: Recorded, figures
     ]
     protocols = "\n".join(f"- {text}." for text in PROTOCOLS.values())
     parts.append(f"## Published figures\n\n{protocols}\n")
-    caveats = [f"- {e.name}: {e.caveat}" for e in shown if e.caveat and e.name in found]
+    caveats = [
+        f"- {e.name}: {text}"
+        for e in shown
+        if e.name in found
+        for text in (e.caveat, other_settings(e, found[e.name]))
+        if text
+    ]
     if caveats:
         parts.append("\n".join(["## Caveats\n", *caveats, ""]))
     lines = [

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.published.experiments import Experiment
 from benchmarks.published.one_run import plain_defaults, settings_of, settings_that_differ
 from benchmarks.published.running import Seed
 
@@ -77,8 +78,13 @@ def holds(folder: Path, seed: Seed) -> bool:
     record = read(folder, seed.experiment.name)
     if record is None or all(row["seed"] != seed.seed for row in record["rows"]):
         return False
-    now, plain = settings_of(seed.experiment), plain_defaults(seed.experiment)
-    return not settings_that_differ(record["settings"], now, plain)
+    return not outdated(seed.experiment, record)
+
+
+def outdated(experiment: Experiment, record: dict[str, Any]) -> list[str]:
+    """Names of the settings that the experiment has today unlike when its record was made."""
+    now, plain = settings_of(experiment), plain_defaults(experiment)
+    return settings_that_differ(record["settings"], now, plain)
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:

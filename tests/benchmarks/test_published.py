@@ -374,7 +374,8 @@ def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> 
     """Three of five seeds of PPO on LunarLander: mean 220, deviation 20, goal 200."""
     experiments = [e for e in FIRST if e.name in ("ppo-LunarLander-v3", "dqn-LunarLander-v3")]
     rows = [row(1, 200.0), row(2, 220.0), row(3, 240.0)]
-    record = {"settings": {}, "rows": [each | {"revision": "abc1234"} for each in rows]}
+    settings = one_run.settings_of(next(e for e in experiments if e.algorithm == "ppo"))
+    record = {"settings": settings, "rows": [each | {"revision": "abc1234"} for each in rows]}
     records.write(tmp_path / "published", "ppo-LunarLander-v3", record)
 
     (tmp_path / "page.md").write_text(f"# Mine\n{page.BEGIN}\nold\n{page.END}\nMy end\n")
@@ -393,3 +394,9 @@ def test_the_page_says_what_was_reached_and_what_was_not_run(tmp_path: Path) -> 
     assert "| processor | P |" in text
     assert "![Box2D](./first-box2d.png)" in text
     assert (tmp_path / "first-box2d.png").stat().st_size < 60_000
+    assert "other settings" not in text
+
+    settings["algo"]["gamma"] = 0.5  # as if the preset had been tuned since
+    records.write(tmp_path / "published", "ppo-LunarLander-v3", record)
+    text = page.write_page("first", experiments, tmp_path, tmp_path / "page.md").read_text()
+    assert "- ppo-LunarLander-v3: The row was made with other settings of gamma than" in text
