@@ -162,8 +162,10 @@ def _has_dense_layers(
     """
     own: Any = algorithm.make_policy
     known: tuple[Any, ...] = (
-        *(OnPolicyAlgorithm.make_policy, BC.make_policy),
-        *(DQN.make_policy, R2D1.make_policy),
+        OnPolicyAlgorithm.make_policy,
+        BC.make_policy,
+        DQN.make_policy,
+        R2D1.make_policy,
     )
     if own.__func__ not in [each.__func__ for each in known]:
         return True
