@@ -14,7 +14,8 @@ on seeds that training never saw. Results go to benchmarks/results/learning/<sui
 The suites `published` and `first` take hours to days (`benchmarks/published`). They run as many
 seeds at once as there are cores, each with a core and a thread of its own, and may be killed at
 any moment: the same command goes on where they were. With --threads 2 each has two cores, and a
-thread on each where it learns from images or its update is large. Results go to
+thread on each where it learns from images or its update is large. --place moves new runs to a
+GPU ('--device cuda'); their rows name it and count as the same experiment. Results go to
 benchmarks/results/learning/published; the pages are docs/results.md and, of `first`,
 benchmarks/results/learning/first.md.
 """
@@ -30,11 +31,12 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import as_markdown, describe
-from benchmarks.published import page, records, running
+from benchmarks.published import one_run, page, records, running
 from benchmarks.published.experiments import SUITES as LONG_SUITES
 from benchmarks.published.experiments import chosen
 
@@ -45,7 +47,7 @@ PAGES = {
 }
 
 
-_OF_LONG = ("out", "only", "missing", "threads", "status", "page")  # options
+_OF_LONG = ("out", "only", "missing", "threads", "place", "status", "page")  # options
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,8 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
             options.jobs, 1 if options.threads is None else options.threads
         )
         with running.only_one(folder), running.stop_on_signals() as stopped:
-            failed = running.run_all(seeds, cores, stopped=stopped)
+            begin = partial(running.start, place=options.place or ())
+            failed = running.run_all(seeds, cores, begin, stopped=stopped)
     records.collect(seeds, RESULTS / "published")
     written = page.write_page(suite, list(LONG_SUITES[suite]), RESULTS, PAGES[suite])
     print(f"page: {written or 'nothing is recorded yet'}")
@@ -272,6 +275,9 @@ def parse() -> argparse.Namespace:
         "--missing", action="store_true", help="leave out seeds that the records have, as they are"
     )
     long.add_argument("--threads", type=int, help="cores of each run; without it 1")
+    long.add_argument(
+        "--place", type=one_run.place, help="where new runs compute, as '--device cuda'"
+    )
     long.add_argument("--status", action="store_true", help="print how far each run is and stop")
     long.add_argument("--page", action="store_true", help="only write the page, run nothing")
     options = parser.parse_args()

@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,15 @@ _PATIENCE_S = 120.0  # for the process before this one, which may still write it
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 # Not part of what makes a setting: where and as which seed it runs, and what it prints.
 _NOT_SETTINGS = ("seed", "out", "quiet", "tensorboard")
+PLACES = ("device", "policy_device", "env_device", "eval_device", "replay_storage")
+"""Options of `redline train` that say where a run computes: they round, but set nothing else."""
 
 
-def settings_of(experiment: Experiment) -> dict[str, Any]:
+def settings_of(experiment: Experiment, place: Sequence[str] = ()) -> dict[str, Any]:
     """All settings that the experiment's command means today, presets included."""
     from redline.command_line.train import parse_train_arguments
 
-    config = parse_train_arguments(experiment.arguments(1, "run")[1:])
+    config = parse_train_arguments([*experiment.arguments(1, "run")[1:], *place])
     # As it is read back from a file: tuples are lists there.
     plain = json.loads(json.dumps(config.to_json()))
     for name in _NOT_SETTINGS:
@@ -59,10 +62,13 @@ def settings_that_differ(
         then: the config that a run began with.
         now: the one that it would begin with today.
         plain: setting -> default. One that is new since then changes nothing at its default.
+
+    Returns:
+        Without `PLACES`: a GPU's seed stands beside those of a CPU.
     """
     found = []
     for part in ("run", "policy", "algo"):
-        for name in sorted(then[part].keys() | now[part].keys()):
+        for name in sorted((then[part].keys() | now[part].keys()) - set(PLACES)):
             before = then[part].get(name, plain.get(name))
             if name not in now[part] or before != now[part][name]:
                 found.append(name)
@@ -100,8 +106,8 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
     unfinished.replace(path)
 
 
-def train(experiment: Experiment, seed: int, run: Path) -> int:
-    """Train, or go on with it; the exit code is 0 once training is complete."""
+def train(experiment: Experiment, seed: int, run: Path, place: Sequence[str] = ()) -> int:
+    """Train, or go on with it where it was; the exit code is 0 once training is complete."""
     from redline.train.process import before_torch_loads
 
     before_torch_loads()
@@ -112,8 +118,8 @@ def train(experiment: Experiment, seed: int, run: Path) -> int:
     if (run / CONFIG_FILE).exists():
         require_same_settings(run, experiment)
         return redline(["train", "--resume", str(run), "--quiet"])
-    write_whole(run / SETTINGS, settings_of(experiment))
-    return redline([*experiment.arguments(seed, str(run)), "--quiet", "--no-tensorboard"])
+    write_whole(run / SETTINGS, settings_of(experiment, place))
+    return redline([*experiment.arguments(seed, str(run)), *place, "--quiet", "--no-tensorboard"])
 
 
 def wait_until_free(run: Path) -> None:
@@ -145,10 +151,12 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
 
     found = load_run(run).evaluate(experiment.episodes)
     progress = load_progress(run)
-    shown = shlex.join(["redline", *experiment.arguments(seed, "RUN")])
+    settings = json.loads((run / SETTINGS).read_text())
+    place = place_of(settings, experiment)
+    shown = shlex.join(["redline", *experiment.arguments(seed, "RUN"), *place])
     return {
         "experiment": experiment.name,
-        "settings": json.loads((run / SETTINGS).read_text()),
+        "settings": settings,
         "seed": seed,
         "command": shown,
         **found.to_json(),
@@ -160,8 +168,25 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
         "threads": json.loads((run / CONFIG_FILE).read_text())["run"]["num_threads"],
         "cores": len(allowed_cpus()),
         # This process is pinned to its cores; the machine may have more.
-        "machine": describe() | {"cores": str(os.cpu_count() or 1)},
+        "machine": describe() | {"cores": str(os.cpu_count() or 1)} | gpu_of(settings),
+        "place": " ".join(place),
     }
+
+
+def place_of(settings: dict[str, Any], experiment: Experiment) -> list[str]:
+    """The options that placed a run elsewhere than its experiment's command does."""
+    usual = settings_of(experiment)
+    then, now = settings["run"] | settings["algo"], usual["run"] | usual["algo"]
+    moved = [name for name in PLACES if then.get(name) != now.get(name)]
+    return [word for name in moved for word in (f"--{name.replace('_', '-')}", str(then[name]))]
+
+
+def gpu_of(settings: dict[str, Any]) -> dict[str, str]:
+    """The GPU's name if the run learned on one."""
+    import torch
+
+    device = torch.device(settings["run"]["device"])
+    return {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
 
 
 def revision() -> str:
@@ -185,6 +210,21 @@ def pin(cores: list[int] | None) -> None:
         os.sched_setaffinity(0, set(cores))
 
 
+def place(text: str) -> list[str]:
+    """Options that place a run, such as "--device cuda --policy-device cpu", as a list.
+
+    Raises:
+        argparse.ArgumentTypeError: if one of them says something else.
+    """
+    words = shlex.split(text)
+    known = [f"--{name.replace('_', '-')}" for name in PLACES]
+    if len(words) % 2 or not set(words[::2]) <= set(known):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be pairs of an option and a value; the options are {', '.join(known)}."
+        )
+    return words
+
+
 def main() -> int:
     """Train and evaluate one seed; 0 once its result is written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -195,6 +235,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="run directory")
     parser.add_argument("--cores", type=int, nargs="+", help="keep to these cores")
     parser.add_argument("--parent", type=int, help="process id to end with")
+    parser.add_argument("--place", type=place, default=[], help="as '--device cuda'")
     options = parser.parse_args()
     pin(options.cores)
     if options.parent is not None:
@@ -203,7 +244,7 @@ def main() -> int:
             return 1
     experiment = next(e for e in SUITES["published"] if e.name == options.experiment)
     options.out.mkdir(parents=True, exist_ok=True)
-    exit_code = train(experiment, options.seed, options.out)
+    exit_code = train(experiment, options.seed, options.out, options.place)
     if exit_code == 0:
         write_whole(options.out / RESULT, evaluate(experiment, options.seed, options.out))
     return exit_code

@@ -224,14 +224,21 @@ def commands(experiments: list[Experiment], found: Recorded) -> str:
 
 
 def threads(found: Recorded) -> str:
-    """How many cores and threads a run had, and which runs had more than one."""
-    lines = []
+    """How many cores and threads a run had, which had more than one, and which a GPU."""
+    lines, placed = [], dict[str, list[str]]()
     for name, record in found.items():
         for row in record["rows"]:
             cores, count = row.get("cores", 1), row.get("threads", 1)
             if (cores, count) != (1, 1):
                 one = f"{count} thread{'s' * (count > 1)}"
                 lines.append(f"{name}, seed {row['seed']}: {one} on {cores} cores.")
+            if row.get("place"):
+                seeds = placed.setdefault(f"{name} with `{row['place']}`", [])
+                seeds.append(str(row["seed"]))
+    lines += [
+        f"{name}: seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}."
+        for name, seeds in placed.items()
+    ]
     return " ".join(["One core and one thread per run.", *lines])
 
 

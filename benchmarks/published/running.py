@@ -11,12 +11,13 @@ import csv
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,14 +88,21 @@ def seeds_of(experiments: list[Experiment], folder: Path) -> list[Seed]:
     return [Seed(e, seed, folder) for e in experiments for seed in range(1, e.seeds + 1)]
 
 
-def start(seed: Seed, cores: Cores) -> Process:
-    """Its process, on those cores; what it prints is appended to its log."""
+def start(seed: Seed, cores: Cores, place: Sequence[str] = ()) -> Process:
+    """Its process, on those cores; what it prints is appended to its log.
+
+    Args:
+        seed: to run.
+        cores: numbers of its cores.
+        place: options of `redline train` for where a run computes, if it has not begun.
+    """
     seed.log.parent.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "benchmarks.published.one_run"),
         *("--cores", *map(str, cores)),
         *("--experiment", seed.experiment.name, "--seed", str(seed.seed)),
         *("--out", str(seed.out), "--parent", str(os.getpid())),
+        f"--place={shlex.join(place)}",
     ]
     with seed.log.open("a") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment(len(cores)))
