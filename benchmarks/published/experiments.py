@@ -87,7 +87,7 @@ _TRIED_FIRST: tuple[tuple[str, str, tuple[str, ...], int, dict[str, int]], ...] 
     ("BipedalWalker-v3", "Box2D", _CONTINUOUS, MILLION,
      {"ppo": 5 * MILLION, "a2c": 5 * MILLION, "sac": 500_000, "tqc": 500_000,
       "crossq": 200_000}),
-    ("MinAtar/Breakout-v1", "MinAtar", _DISCRETE, 5 * MILLION, {}),
+    ("MinAtar/Breakout-v1", "MinAtar", _DISCRETE, 5 * MILLION, {"dqn": MILLION}),
 )  # fmt: skip
 _MORE_SEEDS = {("ppo", "LunarLander-v3"): 5, ("ppo", "HalfCheetah-v5"): 5}
 _GOALS = {
@@ -157,9 +157,9 @@ _LONGER: tuple[Experiment, ...] = (
     *(_mujoco(algorithm, env) for env in _LOCOMOTION for algorithm in ("sac", "td3")),
     *(
         Experiment(
-            algorithm=algorithm, env=f"MinAtar/{game}-v1", family="MinAtar", env_steps=5 * MILLION
+            algorithm=algorithm, env=f"MinAtar/{game}-v1", family="MinAtar", env_steps=length
         )
-        for algorithm in ("ppo", "dqn")
+        for algorithm, length in (("ppo", 5 * MILLION), ("dqn", MILLION))
         for game in _GAMES
     ),
     Experiment(

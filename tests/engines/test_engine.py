@@ -236,6 +236,18 @@ def test_a_twin_shares_all_that_changes() -> None:
     assert type(counter) is Counter
 
 
+@pytest.mark.parametrize(("version", "reorders"), [("2.11.0+cu130", False), ("2.13.0", None)])
+def test_a_compiler_that_fails_to_reorder_loops_is_not_asked_to(
+    version: str, reorders: bool | None, monkeypatch: Any
+) -> None:
+    """PPO's step, compiled and captured on a GPU by torch 2.11, ended with an AssertionError."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch, "compile", lambda step, *, options, **rest: asked.update(options))
+    CompiledStep(len, torch.device("cuda"))
+    assert asked.get("loop_ordering_after_fusion") is reorders
+
+
 # What the compiler recommends on such devices, to every program.
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "cudagraph" in mode])

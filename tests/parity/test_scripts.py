@@ -428,6 +428,8 @@ def test_compiled_runs_are_the_same(
     assert compiled == plain
 
 
+# What the compiler recommends on such devices, to every program.
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("compiles", [False, True])

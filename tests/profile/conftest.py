@@ -116,7 +116,8 @@ class Profiled:
             self.session, mode=settings.mode, command=[str(script)], watch=settings.watch
         )
         added = environment(self.session, settings)
-        added["PYTHONPATH"] += os.pathsep + str(self._stubs)
+        # Before a MuJoCo that PYTHONPATH may have.
+        added["PYTHONPATH"] = str(self._stubs) + os.pathsep + added["PYTHONPATH"]
         done = subprocess.run(
             [sys.executable, str(script)],
             env={**os.environ, **added, **(env or {})},

@@ -49,6 +49,10 @@ class CompiledStep:
         keep_compiled_code()
         # Random numbers as eager mode draws them, so that the self-check compares like with like.
         options: dict[str, Any] = {"fallback_random": True, "cpp_wrapper": device.type == "cpu"}
+        if torch.torch_version.TorchVersion(torch.__version__) < (2, 13):
+            # On a GPU its compiler looks for loops to reorder, and with PPO fails an assertion of
+            # its own there.
+            options["loop_ordering_after_fusion"] = False
         self._counters = counters
         self._step = torch.compile(
             step,
