@@ -143,7 +143,7 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
             experiment.algorithm,
             experiment.env,
             f"{experiment.env_steps:,}",
-            ", ".join(number(row["return_mean"]) for row in record["rows"]),
+            ", ".join(number(row["return_mean"], mean) for row in record["rows"]),
             number(mean) + ("" if deviation is None else f" +- {number(deviation, mean)}"),
             verdict(experiment, record),
             *(f"{others[s]}{at}" if s in others else "" for s in sources),
@@ -224,22 +224,29 @@ def commands(experiments: list[Experiment], found: Recorded) -> str:
 
 
 def threads(found: Recorded) -> str:
-    """How many cores and threads a run had, which had more than one, and which a GPU."""
-    lines, placed = [], dict[str, list[str]]()
+    """How many cores and threads a run had, and which runs had more than one."""
+    lines = []
     for name, record in found.items():
         for row in record["rows"]:
             cores, count = row.get("cores", 1), row.get("threads", 1)
             if (cores, count) != (1, 1):
                 one = f"{count} thread{'s' * (count > 1)}"
                 lines.append(f"{name}, seed {row['seed']}: {one} on {cores} cores.")
-            if row.get("place"):
-                seeds = placed.setdefault(f"{name} with `{row['place']}`", [])
-                seeds.append(str(row["seed"]))
-    lines += [
-        f"{name}: seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}."
-        for name, seeds in placed.items()
-    ]
     return " ".join(["One core and one thread per run.", *lines])
+
+
+def places(found: Recorded) -> str:
+    """A list of the runs that computed elsewhere than their command says; "" without any."""
+    placed: dict[str, list[str]] = {}
+    for name, record in found.items():
+        own: dict[str, list[str]] = {}
+        for row in record["rows"]:
+            own.setdefault(row.get("place", ""), []).append(str(row["seed"]))
+        for place, seeds in own.items():
+            some = f" (of its seeds {', '.join(seeds)})" if len(own) > 1 else ""
+            placed.setdefault(place, []).append(f"{name}{some}")
+    lines = [f"- `{place}`: {', '.join(names)}" for place, names in placed.items() if place]
+    return "\n".join(["", "These ran elsewhere than on the CPU:", "", *lines, ""]) if lines else ""
 
 
 def machines(found: Recorded) -> str:
@@ -305,7 +312,7 @@ def markdown(suite: str, experiments: list[Experiment], found: Recorded, figures
     text = "\n".join(f"- {line}" for line in lacking) or "Nothing: every seed is recorded."
     parts.append(f"## Not run\n\n{text}\n")
     parts.append(f"## Commands\n\n```bash\n{commands(shown, found)}\n```\n")
-    parts.append(f"## Machine\n\n{threads(found)}\n\n{machines(found)}\n")
+    parts.append(f"## Machine\n\n{threads(found)}\n{places(found)}\n{machines(found)}\n")
     return "\n".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -179,9 +180,10 @@ def test_a_run_is_started_on_its_cores_with_as_many_threads(
         subprocess, "Popen", lambda command, **rest: started.append((command, rest["env"]))
     )
 
-    running.start(running.seeds_of([TINY], tmp_path)[0], (4, 6))
+    running.start(running.seeds_of([TINY], tmp_path)[0], (4, 6), ["--device", "cuda"])
 
     ((command, environment),) = started
+    assert command[-1] == "--place=--device cuda"
     place = command.index("--cores")
     assert command[place : place + 4] == ["--cores", "4", "6", "--experiment"]
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "2"
@@ -262,6 +264,35 @@ def test_settings_of_today_are_held_to_those_that_a_run_began_with() -> None:
     found = one_run.settings_that_differ(then, now, {"new": 0, "newer": 1})
 
     assert found == ["newer", "gamma", "old"]
+
+
+def test_where_a_run_computes_is_no_setting_of_its_experiment(tmp_path: Path) -> None:
+    """A run begun on a GPU goes on as a seed of the experiment, and its result names the GPU."""
+    moved = one_run.settings_of(TINY, ["--device", "meta", "--policy-device", "cpu"])
+    one_run.write_whole(tmp_path / one_run.SETTINGS, moved)
+
+    one_run.require_same_settings(tmp_path, TINY)
+    place = one_run.place_of(moved, TINY)
+    assert place == ["--device", "meta", "--policy-device", "cpu"]
+    assert one_run.place_of(one_run.settings_of(TINY), TINY) == []
+
+
+@pytest.mark.parametrize("text", ["--gamma 0.5", "--device", "--device cpu --seed 3", "cuda"])
+def test_a_place_says_nothing_but_where(text: str) -> None:
+    assert one_run.place("--device cuda --env-device cpu")[2:] == ["--env-device", "cpu"]
+    with pytest.raises(argparse.ArgumentTypeError, match="the options are --device, --policy"):
+        one_run.place(text)
+
+
+def test_a_run_trains_where_it_was_placed(tmp_path: Path) -> None:
+    assert one_run.train(TINY, 1, tmp_path, ["--policy-device", "cpu"]) == 0
+
+    found = one_run.evaluate(TINY, 1, tmp_path)
+
+    assert json.loads((tmp_path / "config.json").read_text())["run"]["policy_device"] == "cpu"
+    assert found["place"] == "--policy-device cpu"
+    assert found["command"].endswith("--seed 1 --out RUN --policy-device cpu")
+    assert "gpu" not in found["machine"]
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path: Path) -> None:
@@ -360,6 +391,15 @@ def test_the_page_names_runs_of_more_than_one_thread() -> None:
     assert page.threads({"a": {"rows": [one]}, "b": {"rows": [one, two, small]}}) == (
         "One core and one thread per run. b, seed 2: 2 threads on 2 cores. "
         "b, seed 3: 1 thread on 2 cores."
+    )
+
+
+def test_the_page_names_runs_that_computed_elsewhere() -> None:
+    one, two = row(1, 0.0), row(2, 0.0) | {"place": "--device cuda"}
+
+    assert page.places({"a": {"rows": [one]}}) == ""
+    assert page.places({"a": {"rows": [two]}, "b": {"rows": [one, two]}}) == (
+        "\nThese ran elsewhere than on the CPU:\n\n- `--device cuda`: a, b (of its seeds 2)\n"
     )
 
 
