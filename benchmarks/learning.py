@@ -15,7 +15,7 @@ The suites `published` and `first` take hours to days (`benchmarks/published`). 
 seeds at once as there are cores, each with a core and a thread of its own, and may be killed at
 any moment: the same command goes on where they were. With --threads 2 each has two cores, and a
 thread on each where it learns from images or its update is large. --place moves new runs to a
-GPU ('--device cuda'); their rows name it and count as the same experiment. Results go to
+GPU ('--device cuda'): they are seeds of the same experiment, and the page lists them. Results go to
 benchmarks/results/learning/published; the pages are docs/results.md and, of `first`,
 benchmarks/results/learning/first.md.
 """
@@ -39,6 +39,7 @@ from benchmarks.machine import as_markdown, describe
 from benchmarks.published import one_run, page, records, running
 from benchmarks.published.experiments import SUITES as LONG_SUITES
 from benchmarks.published.experiments import chosen
+from redline.errors import RedlineError
 
 RESULTS = Path(__file__).parent / "results" / "learning"
 PAGES = {
@@ -238,6 +239,8 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
     if options.status:
         print(running.status(seeds))
         return 0
+    if options.place:
+        check_place(seeds, options.place)
     failed: list[running.Seed] = []
     if not options.page:
         cores = running.usable_cores(
@@ -252,6 +255,26 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
     for seed in failed:
         print(f"failed: {seed.name}, see {seed.log}")
     return 0 if all(seed.state() == "finished" for seed in seeds) else 1
+
+
+def check_place(seeds: list[running.Seed], place: list[str]) -> None:
+    """Refuse a place that is not there, and say which runs stay where they began.
+
+    Raises:
+        DeviceError: if there is no such device.
+        ConfigError: if an experiment has no such option.
+    """
+    from redline.devices import require_device
+    from redline.train.runs.placing import DEVICE_SETTINGS
+
+    for option, value in zip(place[::2], place[1::2], strict=True):
+        if (name := option.removeprefix("--").replace("-", "_")) in DEVICE_SETTINGS:
+            require_device(value, name)
+    for experiment in dict.fromkeys(seed.experiment for seed in seeds):
+        one_run.settings_of(experiment, place)
+    for seed in seeds:
+        if seed.state() == "begun":
+            print(f"{seed.name}: begun, and goes on where it was; --place is for new runs")
 
 
 def parse() -> argparse.Namespace:
@@ -287,6 +310,8 @@ def parse() -> argparse.Namespace:
     elif any(getattr(options, name) not in (None, False) for name in _OF_LONG):
         names = ", ".join(f"--{name}" for name in _OF_LONG)
         parser.error(f"{names} are for the suites {' and '.join(LONG_SUITES)}.")
+    if options.place and (options.status or options.page):
+        parser.error("--place is for runs, and --status and --page begin none.")
     return options
 
 
@@ -301,7 +326,10 @@ def main() -> int:
                 print(f"{name:28s} {experiment.name}, {experiment.env_steps:,} env_steps")
         return 0
     if options.suite[0] in LONG_SUITES:
-        return run_long(options.suite[0], options)
+        try:
+            return run_long(options.suite[0], options)
+        except RedlineError as error:
+            raise SystemExit(f"error: {error}") from None
     jobs = [
         (name, seed, options.runs / f"{name}-seed{seed}")
         for name in options.suite

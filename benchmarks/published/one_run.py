@@ -38,7 +38,10 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 # Not part of what makes a setting: where and as which seed it runs, and what it prints.
 _NOT_SETTINGS = ("seed", "out", "quiet", "tensorboard")
 PLACES = ("device", "policy_device", "env_device", "eval_device", "replay_storage")
-"""Options of `redline train` that say where a run computes: they round, but set nothing else."""
+"""Options of `redline train` that say where a run computes.
+
+They change rounding and which random numbers are drawn, not what is learned from.
+"""
 
 
 def settings_of(experiment: Experiment, place: Sequence[str] = ()) -> dict[str, Any]:
@@ -151,12 +154,12 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
 
     found = load_run(run).evaluate(experiment.episodes)
     progress = load_progress(run)
-    settings = json.loads((run / SETTINGS).read_text())
-    place = place_of(settings, experiment)
+    config = json.loads((run / CONFIG_FILE).read_text())  # "auto" is a device's name there
+    place = place_of(config, experiment)
     shown = shlex.join(["redline", *experiment.arguments(seed, "RUN"), *place])
     return {
         "experiment": experiment.name,
-        "settings": settings,
+        "settings": json.loads((run / SETTINGS).read_text()),
         "seed": seed,
         "command": shown,
         **found.to_json(),
@@ -165,28 +168,29 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
         "finished": time.strftime("%Y-%m-%d", time.gmtime()),
         "revision": revision(),
         # Sums depend on the number of threads; the settings may say "auto" only.
-        "threads": json.loads((run / CONFIG_FILE).read_text())["run"]["num_threads"],
+        "threads": config["run"]["num_threads"],
         "cores": len(allowed_cpus()),
         # This process is pinned to its cores; the machine may have more.
-        "machine": describe() | {"cores": str(os.cpu_count() or 1)} | gpu_of(settings),
+        "machine": describe() | {"cores": str(os.cpu_count() or 1)} | gpu_of(config),
         "place": " ".join(place),
     }
 
 
-def place_of(settings: dict[str, Any], experiment: Experiment) -> list[str]:
+def place_of(config: dict[str, Any], experiment: Experiment) -> list[str]:
     """The options that placed a run elsewhere than its experiment's command does."""
     usual = settings_of(experiment)
-    then, now = settings["run"] | settings["algo"], usual["run"] | usual["algo"]
-    moved = [name for name in PLACES if then.get(name) != now.get(name)]
+    then, now = config["run"] | config["algo"], usual["run"] | usual["algo"]
+    moved = [name for name in PLACES if name in then and then[name] != now.get(name)]
     return [word for name in moved for word in (f"--{name.replace('_', '-')}", str(then[name]))]
 
 
-def gpu_of(settings: dict[str, Any]) -> dict[str, str]:
-    """The GPU's name if the run learned on one."""
+def gpu_of(config: dict[str, Any]) -> dict[str, str]:
+    """The names of the GPUs that a run used."""
     import torch
 
-    device = torch.device(settings["run"]["device"])
-    return {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    devices = {str(config["run"].get(name)) for name in PLACES}
+    used = sorted(device for device in devices if device.startswith("cuda"))
+    return {"gpu": ", ".join(torch.cuda.get_device_name(each) for each in used)} if used else {}
 
 
 def revision() -> str:
@@ -216,8 +220,11 @@ def place(text: str) -> list[str]:
     Raises:
         argparse.ArgumentTypeError: if one of them says something else.
     """
-    words = shlex.split(text)
     known = [f"--{name.replace('_', '-')}" for name in PLACES]
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote that is not closed
+        words = [text]
     if len(words) % 2 or not set(words[::2]) <= set(known):
         raise argparse.ArgumentTypeError(
             f"{text!r} must be pairs of an option and a value; the options are {', '.join(known)}."

@@ -35,7 +35,8 @@ BEGIN, END = "<!-- written by benchmarks.learning: begin -->", "<!-- end -->"
 _HOW = (
     "Returns of the greedy policy after training: the mean of 20 episodes per seed (100 where an "
     "episode says little) on seeds that training never saw; +- is the standard deviation over "
-    "seeds. Training used no option but the length, except where its command below has one. "
+    "seeds. Training used no option but the length, except where its command or its place below "
+    "has one. "
     "Published figures have columns of their own: their protocols differ from this one and from "
     "each other; so may their lengths, which stand beside them then. Beside the zoo's interval, a "
     "hundredth of its mean counts as nothing, and fewer than three seeds are no verdict. The "
@@ -58,6 +59,11 @@ def number(value: float, beside: float | None = None) -> str:
     """As many digits as say something: 9,812 but 0.74; as many as a number beside it has."""
     large = abs(value if beside is None else beside) >= 20
     return f"{value:,.0f}" if large else f"{value:.2f}"
+
+
+def spread(deviation: float, mean: float) -> str:
+    """A deviation with the digits of its mean, and two where those would leave 0 of it."""
+    return number(deviation, mean if round(deviation) or not deviation else None)
 
 
 def mean_and_deviation(record: dict[str, Any]) -> tuple[float, float | None]:
@@ -144,7 +150,7 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
             experiment.env,
             f"{experiment.env_steps:,}",
             ", ".join(number(row["return_mean"], mean) for row in record["rows"]),
-            number(mean) + ("" if deviation is None else f" +- {number(deviation, mean)}"),
+            number(mean) + ("" if deviation is None else f" +- {spread(deviation, mean)}"),
             verdict(experiment, record),
             *(f"{others[s]}{at}" if s in others else "" for s in sources),
         ]
@@ -246,7 +252,8 @@ def places(found: Recorded) -> str:
             some = f" (of its seeds {', '.join(seeds)})" if len(own) > 1 else ""
             placed.setdefault(place, []).append(f"{name}{some}")
     lines = [f"- `{place}`: {', '.join(names)}" for place, names in placed.items() if place]
-    return "\n".join(["", "These ran elsewhere than on the CPU:", "", *lines, ""]) if lines else ""
+    head = "These ran elsewhere than their command says:"
+    return "\n".join(["", head, "", *lines, ""]) if lines else ""
 
 
 def machines(found: Recorded) -> str:

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.published.experiments import Experiment
-from benchmarks.published.one_run import plain_defaults, settings_of, settings_that_differ
+from benchmarks.published.one_run import (
+    PLACES,
+    plain_defaults,
+    settings_of,
+    settings_that_differ,
+)
 from benchmarks.published.running import Seed
 
 POINTS = 60  # of a training curve
@@ -39,7 +44,10 @@ def row_of(seed: Seed) -> tuple[dict[str, Any], dict[str, Any]]:
     from redline.train.progress.curves import load_progress
 
     row = seed.result()
+    # Each row has its own place: what they share has none.
     settings = row.pop("settings")
+    for part in ("run", "algo"):
+        settings[part] = {n: value for n, value in settings[part].items() if n not in PLACES}
     row.pop("lengths", None)
     progress = load_progress(seed.out)
     row["curve"] = thinned(progress["env_steps"], progress["return_mean"])

@@ -18,6 +18,7 @@ from benchmarks.published import one_run, page, records, references, running
 from benchmarks.published.experiments import FIRST, SUITES, Experiment, chosen
 from benchmarks.published.running import Cores, Seed
 
+from benchmarks import learning
 from redline.envs.cpus import allowed_cpus
 
 ROOT = Path(__file__).parents[2]
@@ -267,17 +268,94 @@ def test_settings_of_today_are_held_to_those_that_a_run_began_with() -> None:
 
 
 def test_where_a_run_computes_is_no_setting_of_its_experiment(tmp_path: Path) -> None:
-    """A run begun on a GPU goes on as a seed of the experiment, and its result names the GPU."""
-    moved = one_run.settings_of(TINY, ["--device", "meta", "--policy-device", "cpu"])
+    """A run begun on a GPU goes on as a seed of the experiment."""
+    moved = one_run.settings_of(TINY, ["--device", "auto", "--policy-device", "cpu"])
     one_run.write_whole(tmp_path / one_run.SETTINGS, moved)
 
     one_run.require_same_settings(tmp_path, TINY)
     place = one_run.place_of(moved, TINY)
-    assert place == ["--device", "meta", "--policy-device", "cpu"]
+    assert place == ["--device", "auto", "--policy-device", "cpu"]
     assert one_run.place_of(one_run.settings_of(TINY), TINY) == []
 
 
-@pytest.mark.parametrize("text", ["--gamma 0.5", "--device", "--device cpu --seed 3", "cuda"])
+def test_a_run_from_before_a_setting_was_there_has_no_place() -> None:
+    dqn = chosen("published", ["dqn-CartPole-v1"])[0]
+    then = one_run.settings_of(dqn)
+    del then["algo"]["replay_storage"], then["run"]["eval_device"]
+
+    assert one_run.place_of(then, dqn) == []
+    then["algo"]["replay_storage"] = "device"
+    assert one_run.place_of(then, dqn) == ["--replay-storage", "device"]
+
+
+def test_a_result_names_the_gpus_that_were_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"G {device}")
+    cpu = {"device": "cpu", "policy_device": None}
+
+    assert one_run.gpu_of({"run": cpu}) == {}
+    assert one_run.gpu_of({"run": cpu | {"policy_device": "cuda:1"}}) == {"gpu": "G cuda:1"}
+    both = {"device": "cuda:0", "env_device": "cuda:0", "policy_device": "cuda:1"}
+    assert one_run.gpu_of({"run": both}) == {"gpu": "G cuda:0, G cuda:1"}
+
+
+_PLACED = ["learning", "--suite", "published", "--only", "ppo-CartPole-v1", "--place"]
+
+
+def test_a_place_reaches_new_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three seeds the first has begun, and is said to go on where it was."""
+    started = []
+
+    def run_all(seeds: list[Seed], cores: list[Cores], begin: Any, **rest: Any) -> list[Seed]:
+        begin(seeds[1], cores[0])
+        return []
+
+    monkeypatch.setattr(running, "start", lambda seed, cores, place: started.append(place))
+    monkeypatch.setattr(running, "run_all", run_all)
+    monkeypatch.setattr(records, "collect", lambda *rest: None)
+    monkeypatch.setattr(page, "write_page", lambda *rest: None)
+    (tmp_path / "ppo-CartPole-v1-seed1").mkdir()
+    (tmp_path / "ppo-CartPole-v1-seed1" / "config.json").write_text("{}")
+    words = [*_PLACED, "--policy-device cpu", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+
+    learning.main()
+
+    assert started == [["--policy-device", "cpu"]]
+    assert "ppo-CartPole-v1-seed1: begun, and goes on where it was" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("--device nonsense", "device='nonsense' is no device"),
+        ("--replay-storage device", "there is no option --replay-storage"),
+    ],
+)
+def test_a_place_that_is_not_there_is_refused_before_a_run_begins(
+    place: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*_PLACED, place, "--out", str(tmp_path)])
+
+    with pytest.raises(SystemExit, match=reason):
+        learning.main()
+    assert not list(tmp_path.glob("ppo*"))
+
+
+def test_a_place_is_refused_where_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*_PLACED, "--device cpu", "--status"])
+
+    with pytest.raises(SystemExit):
+        learning.main()
+    assert "--status and --page begin none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["--gamma 0.5", "--device", "--device cpu --seed 3", "cuda", "--device 'cuda"]
+)
 def test_a_place_says_nothing_but_where(text: str) -> None:
     assert one_run.place("--device cuda --env-device cpu")[2:] == ["--env-device", "cpu"]
     with pytest.raises(argparse.ArgumentTypeError, match="the options are --device, --policy"):
@@ -312,6 +390,23 @@ MACHINE = {"processor": "P", "cores": "2"}
 def row(seed: int, value: float) -> dict[str, Any]:
     curve = [[1000, value / 2], [2000, value]]
     return {"seed": seed, "return_mean": value, "machine": MACHINE, "curve": curve}
+
+
+def test_rows_of_two_places_share_a_record_that_has_no_place(tmp_path: Path) -> None:
+    seeds = running.seeds_of([TINY], tmp_path)
+    for seed, place in zip(seeds, ([], ["--device", "meta"]), strict=True):
+        seed.out.mkdir()
+        (seed.out / "progress.csv").write_text("env_steps,return_mean\n10,1.0\n")
+        (seed.out / "config.json").write_text("{}")
+        result = row(seed.seed, 1.0) | {"settings": one_run.settings_of(TINY, place)}
+        one_run.write_whole(seed.out / one_run.RESULT, result | {"place": " ".join(place)})
+
+    records.collect(seeds, tmp_path / "records")
+
+    record = records.read(tmp_path / "records", TINY.name)
+    assert [each["place"] for each in record["rows"]] == ["", "--device meta"]
+    assert not {"device", "policy_device"} & record["settings"]["run"].keys()
+    assert records.outdated(TINY, record) == []
 
 
 def test_a_curve_is_thinned_to_means_of_its_parts() -> None:
@@ -398,9 +493,18 @@ def test_the_page_names_runs_that_computed_elsewhere() -> None:
     one, two = row(1, 0.0), row(2, 0.0) | {"place": "--device cuda"}
 
     assert page.places({"a": {"rows": [one]}}) == ""
-    assert page.places({"a": {"rows": [two]}, "b": {"rows": [one, two]}}) == (
-        "\nThese ran elsewhere than on the CPU:\n\n- `--device cuda`: a, b (of its seeds 2)\n"
-    )
+    lines = page.places({"a": {"rows": [two]}, "b": {"rows": [one, two]}}).splitlines()
+    assert lines[1] == "These ran elsewhere than their command says:"
+    assert lines[3] == "- `--device cuda`: a, b (of its seeds 2)"
+
+
+def test_numbers_have_the_digits_that_say_something() -> None:
+    """Seeds have those of their mean; a deviation that is not 0 is not shown as 0."""
+    assert page.number(9.69, 150.0) == "10"
+    assert page.number(0.694) == "0.69"
+    assert page.spread(122.4, 150.0) == "122"
+    assert page.spread(0.48, 61.6) == "0.48"
+    assert page.spread(0.0, 500.0) == "0"
 
 
 def test_every_published_figure_is_a_mean_and_a_deviation() -> None:

@@ -50,8 +50,9 @@ class CompiledStep:
         # Random numbers as eager mode draws them, so that the self-check compares like with like.
         options: dict[str, Any] = {"fallback_random": True, "cpp_wrapper": device.type == "cpu"}
         if torch.torch_version.TorchVersion(torch.__version__) < (2, 13):
-            # On a GPU its compiler looks for loops to reorder, and with PPO fails an assertion of
-            # its own there.
+            # On a GPU its compiler looks for loops to reorder among fused foreach kernels, and
+            # fails an assertion there (github.com/pytorch/pytorch/issues/176591): PPO's step met
+            # it. Loops are not merged either, then.
             options["loop_ordering_after_fusion"] = False
         self._counters = counters
         self._step = torch.compile(
