@@ -1,8 +1,8 @@
 """Runs many seeds at once, each in a process with cores of its own.
 
 Nothing is lost when any process is killed at any moment: what is finished has a result.json,
-what has begun is resumed from its newest checkpoint, on CPU cores to the bit, and everything else has not
-begun. Nothing but the run directories says how far the suite is.
+what has begun is resumed from its newest checkpoint, on CPU cores to the bit, and everything else
+has not begun. Nothing but the run directories says how far the suite is.
 """
 
 from __future__ import annotations
