@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from redline.engines.cudagraph import describe
 
@@ -49,7 +50,7 @@ class CompiledStep:
         keep_compiled_code()
         # Random numbers as eager mode draws them, so that the self-check compares like with like.
         options: dict[str, Any] = {"fallback_random": True, "cpp_wrapper": device.type == "cpu"}
-        if torch.torch_version.TorchVersion(torch.__version__) < (2, 13):
+        if TorchVersion(torch.__version__) < "2.13":
             # On a GPU its compiler looks for loops to reorder among fused foreach kernels, and
             # fails an assertion there (github.com/pytorch/pytorch/issues/176591): PPO's step met
             # it. Loops are not merged either, then.
