@@ -154,7 +154,7 @@ def evaluate(experiment: Experiment, seed: int, run: Path) -> dict[str, Any]:
 
     found = load_run(run).evaluate(experiment.episodes)
     progress = load_progress(run)
-    config = json.loads((run / CONFIG_FILE).read_text())  # "auto" is a device's name there
+    config = json.loads((run / CONFIG_FILE).read_text())  # has the device that "auto" chose
     place = place_of(config, experiment)
     shown = shlex.join(["redline", *experiment.arguments(seed, "RUN"), *place])
     return {
