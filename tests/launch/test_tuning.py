@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from redline.cli import main
-from redline.errors import ConfigError, SweepStateError
+from redline.errors import ConfigError, RedlineError, SweepStateError
 from redline.launch import locks
 from redline.launch.search_spaces import Choice, Span
 from redline.launch.state import Outcome
@@ -189,6 +190,67 @@ def test_every_mistake_is_listed() -> None:
         "ppo has no setting 'tau'",
     ):
         assert part in str(caught.value), part
+
+
+@pytest.mark.parametrize(
+    ("search", "messages"),
+    [
+        ({"gamma": {"low": 0.9, "high": 1.2}}, ["search: gamma=1.2: ppo: gamma=1.2 must lie"]),
+        (
+            {"activation": ["relu", "tanhh"], "learning_rate": ["a", 1e-3]},
+            ["search: activation='tanhh': ", "search: learning_rate='a': "],
+        ),
+        # 8 environments of 32 steps are 256 rows; no number of environments beside it helps.
+        (
+            {"num_minibatches": [4, 1000], "num_envs": [8, 16]},
+            ["num_minibatches=1000 does not divide"],
+        ),
+        ({"core_size": [64]}, ["core_size=64 has no effect"]),
+        ({"noise_color": [0.0, 1.0]}, ["noise_color=1.0 has no effect"]),
+        ({"network": ["no_such_module:make"]}, ["there is no module 'no_such_module'"]),
+        ({"collector": ["serial", "seriall"]}, ["search: collector='seriall': "]),
+    ],
+)
+def test_what_is_searched_is_checked_before_the_first_trial(
+    search: dict[str, Any], messages: list[str]
+) -> None:
+    """It failed trial by trial, each after it had begun."""
+    with pytest.raises(ConfigError) as caught:
+        plan_from({**PLAN, "search": search}, "tune.yaml")
+    assert f"{len(messages)} mistake" in str(caught.value)
+    for message in messages:
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"core": ["none", "lstm"], "core_size": [64, 256]},
+        {"num_envs": [8, 16], "num_minibatches": [4, 512]},  # 512 rows with 16 environments
+        {"collector": ["serial", "alternating"], "num_groups": [2, 4]},
+        {"hidden_sizes": [[64, 64], [256]]},
+    ],
+)
+def test_a_value_that_another_one_of_the_search_makes_right_is_taken(
+    search: dict[str, Any],
+) -> None:
+    assert set(plan_from({**PLAN, "search": search}, "tune.yaml").space) == set(search)
+
+
+def test_a_folder_does_not_have_its_search_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search may be a stranger's: what it names is imported where the caller says it, too."""
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    search = {"network": ["trap:make"]}
+    with pytest.raises(SystemExit, match="imported"):
+        plan_from({**PLAN, "search": search}, "tune.yaml")
+    folder = tmp_path / "search"
+    folder.mkdir()
+    (folder / "tune.json").write_text(json.dumps({**PLAN, "search": search}))
+    with pytest.raises(RedlineError, match="trap:make"):
+        tune(resume=folder, places=lambda launch: Played())
 
 
 def test_default_spaces_follow_the_algorithm() -> None:

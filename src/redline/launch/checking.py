@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from redline.errors import ConfigError, RedlineError
+from redline.launch.search_spaces import SearchSpace
 from redline.launch.variants import Variant
+from redline.plain_text import shown
 from redline.train.config_files import config_of, given_settings, setting_mistakes
 from redline.train.runs.checking import check_buildable
 from redline.train.runs.given import Given
@@ -42,6 +45,34 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
     settings["total_env_steps"] = config.run.total_env_steps
     names = setting_names(config)
     return {n: value_of(config, n) if n in names else v for n, v in settings.items()}, []
+
+
+def search_mistakes(algorithm: str, base: Mapping[str, Any], space: SearchSpace) -> list[str]:
+    """What is wrong with the choices and bounds of a search, one sentence each.
+
+    Each is tried in place of the base's value. One that is refused there may still be right beside
+    another value of the search, as a core's size is beside a core; it is a mistake if no other
+    single value mends it.
+
+    Args:
+        algorithm: its name, or module:Name.
+        base: settings of every trial, right by themselves.
+        space: what is drawn for each.
+    """
+
+    def mistakes(**drawn: Any) -> list[str]:
+        variant = Variant(algorithm=algorithm, settings={**base, **drawn}, varies={})
+        return checked_settings(variant)[1]
+
+    found: list[str] = []
+    for name, span in space.items():
+        for value in span.extremes:
+            if not (wrong := mistakes(**{name: value})):
+                continue
+            others = ((o, v) for o, s in space.items() if o != name for v in s.extremes)
+            if all(mistakes(**{name: value, other: beside}) for other, beside in others):
+                found += [f"search: {name}={shown(value)}: {each}" for each in wrong]
+    return found
 
 
 def seed_mistakes(seed: int) -> list[str]:

@@ -24,6 +24,11 @@ class Span:
     high: float
     log: bool = False
 
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """Values that stand for all of them."""
+        return self.low, self.high
+
     def suggest(self, trial: Any, name: str) -> Any:
         """A value for an Optuna trial."""
         if isinstance(self.low, int) and isinstance(self.high, int):
@@ -36,6 +41,11 @@ class Choice:
     """One of several values."""
 
     values: tuple[Any, ...]
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """Values that stand for all of them: each one."""
+        return self.values
 
     def suggest(self, trial: Any, name: str) -> Any:
         """A value for an Optuna trial."""

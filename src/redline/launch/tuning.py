@@ -28,6 +28,7 @@ from redline.errors import MissingExtraError, SweepStateError
 from redline.launch import locks
 from redline.launch.checking import (
     checked_settings,
+    search_mistakes,
     seed_mistakes,
     starting_config,
     value_of,
@@ -106,8 +107,13 @@ class Tuning:
     exit_code: int
 
 
-def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
+def plan_from(data: Mapping[str, Any], source: str, *, check_search: bool = True) -> TunePlan:
     """The plan that plain data describe, every setting checked.
+
+    Args:
+        data: as a file says it.
+        source: what messages call it.
+        check_search: whether what is searched is checked too; modules that it names are imported.
 
     Raises:
         ConfigError: listing all mistakes.
@@ -131,6 +137,8 @@ def plan_from(data: Mapping[str, Any], source: str) -> TunePlan:
         mistakes.append(f"algorithm={shown(algorithm)} must be a name, such as ppo")
     else:
         mistakes += _setting_mistakes(algorithm, base, space)
+        if check_search and not mistakes:
+            mistakes += search_mistakes(algorithm, base, space)
     refuse(mistakes, source)
     name = str(algorithm)
     if not space:
@@ -220,7 +228,9 @@ def tune(
     data, source = _described(file, folder, from_folder)
     if from_folder:
         _check_described(data, confirmed)  # before anything is imported
-    plan = plan_from(data, source)
+    # A folder's plan was checked as its search began, and may be a stranger's: what it searches
+    # is imported trial by trial, as far as the caller says it.
+    plan = plan_from(data, source, check_search=not from_folder)
     if not from_folder:
         _say_plan(plan, confirmed)
     if trials is not None:
