@@ -140,6 +140,28 @@ def test_what_only_shows_with_the_environment_is_found_before_the_start(tmp_path
     assert checked_runs(plan, "sweep")[0].settings["num_envs"] == 3
 
 
+def test_a_file_of_ones_own_may_name_files_for_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused as if a stranger's run directory had named them."""
+    (tmp_path / "env_of_a_file.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "def make(xml_file):\n"
+        "    assert xml_file == './a.xml'\n"
+        "    return CartPoleEnv()\n"
+        "gymnasium.register('OfAFile-v0', make, max_episode_steps=50)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    base = {**BASE, "env": "env_of_a_file:OfAFile-v0", "env_kwargs": '{"xml_file": "./a.xml"}'}
+    found = checked_runs(plan_from({"algorithm": "ppo", "base": base}, "mine"), "mine")
+    assert [run.settings["env_kwargs"] for run in found] == ['{"xml_file": "./a.xml"}']
+    # Without it the user's own code raises; it was a traceback that named no run.
+    del base["env_kwargs"]
+    with pytest.raises(ConfigError, match="ppo on env_of_a_file:OfAFile-v0: TypeError: make"):
+        checked_runs(plan_from({"algorithm": "ppo", "base": base}, "mine"), "mine")
+
+
 def test_a_run_that_raises_keeps_its_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

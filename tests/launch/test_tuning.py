@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -195,31 +196,38 @@ def test_every_mistake_is_listed() -> None:
 @pytest.mark.parametrize(
     ("search", "messages"),
     [
-        ({"gamma": {"low": 0.9, "high": 1.2}}, ["search: gamma=1.2: ppo: gamma=1.2 must lie"]),
+        ({"gamma": {"low": 0.9, "high": 1.2}}, ["search: gamma=1.2 must lie between 0 and 1"]),
+        ({"gamma": [1.2], "clip_range": [0.1, 0.2]}, ["search: gamma=1.2 must lie"]),
         (
             {"activation": ["relu", "tanhh"], "learning_rate": ["a", 1e-3]},
-            ["search: activation='tanhh': ", "search: learning_rate='a': "],
+            ["search: activation='tanhh' has", "search: learning_rate='a' has"],
         ),
-        # 8 environments of 32 steps are 256 rows; no number of environments beside it helps.
+        ({"num_epochs": {"low": 1, "high": 1e1}}, ["num_epochs=1.009 has", "num_epochs=9.991 has"]),
+        ({"learning_rate": {"low": 0.1, "high": 10**400}}, ["is no range"]),
+        # 256 or 512 rows.
         (
             {"num_minibatches": [4, 1000], "num_envs": [8, 16]},
             ["num_minibatches=1000 does not divide"],
         ),
-        ({"core_size": [64]}, ["core_size=64 has no effect"]),
-        ({"noise_color": [0.0, 1.0]}, ["noise_color=1.0 has no effect"]),
-        ({"network": ["no_such_module:make"]}, ["there is no module 'no_such_module'"]),
-        ({"collector": ["serial", "seriall"]}, ["search: collector='seriall': "]),
+        ({"num_minibatches": [64], "num_envs": [5]}, ["num_minibatches=64 does not divide"]),
+        ({"network": [None, "no_such_module:make"]}, ["there is no module 'no_such_module'"]),
+        ({"callbacks": [[], ["no_such_module:Mine"]]}, ["there is no module 'no_such_module'"]),
+        ({"collector": ["serial", "seriall"]}, ["search: there is no collector 'seriall'"]),
+        ({"env_backend": ["auto", "vectr"]}, ["there is no environment back end 'vectr'"]),
     ],
 )
 def test_what_is_searched_is_checked_before_the_first_trial(
-    search: dict[str, Any], messages: list[str]
+    search: dict[str, Any], messages: list[str], tmp_path: Path
 ) -> None:
     """It failed trial by trial, each after it had begun."""
+    places = Played()
     with pytest.raises(ConfigError) as caught:
-        plan_from({**PLAN, "search": search}, "tune.yaml")
+        tune({**PLAN, "search": search}, out=tmp_path / "t", places=lambda launch: places)
     assert f"{len(messages)} mistake" in str(caught.value)
     for message in messages:
         assert message in str(caught.value)
+    assert not places.started
+    assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize(
@@ -227,30 +235,46 @@ def test_what_is_searched_is_checked_before_the_first_trial(
     [
         {"core": ["none", "lstm"], "core_size": [64, 256]},
         {"num_envs": [8, 16], "num_minibatches": [4, 512]},  # 512 rows with 16 environments
+        {"num_envs": {"low": 4, "high": 20}, "num_minibatches": [4, 96]},  # 384 rows with 12
+        {"num_envs": [9], "rollout_length": [100], "num_minibatches": [45]},  # 900 rows
+        {"learning_rate": {"low": 0.0, "high": 0.01}},  # 0 itself is hardly ever drawn
         {"collector": ["serial", "alternating"], "num_groups": [2, 4]},
         {"hidden_sizes": [[64, 64], [256]]},
     ],
 )
-def test_a_value_that_another_one_of_the_search_makes_right_is_taken(
-    search: dict[str, Any],
-) -> None:
+def test_a_value_that_others_of_the_search_make_right_is_taken(search: dict[str, Any]) -> None:
     assert set(plan_from({**PLAN, "search": search}, "tune.yaml").space) == set(search)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(("low", "high"), [(1, 3), (0.5, 4.0)])
+def test_draws_stay_within_their_bounds(low: float, high: float, log: bool) -> None:
+    span = Span(low=low, high=high, log=log)
+    draws = random.Random(3)
+    drawn = [span.draw(draws) for _ in range(200)]
+    assert low <= min(drawn) < max(drawn) <= high
+    assert ({type(value) for value in drawn} == {int}) == isinstance(low, int)
+    if isinstance(low, int):
+        assert set(drawn) == {1, 2, 3}
 
 
 def test_a_folder_does_not_have_its_search_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search may be a stranger's: what it names is imported where the caller says it, too."""
-    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    """A folder may be a stranger's, so its choices are imported only once the caller confirms."""
+    trace = tmp_path / "imported"
+    (tmp_path / "searched_trap.py").write_text(f"open({str(trace)!r}, 'w').close()")
     monkeypatch.syspath_prepend(str(tmp_path))
-    search = {"network": ["trap:make"]}
-    with pytest.raises(SystemExit, match="imported"):
-        plan_from({**PLAN, "search": search}, "tune.yaml")
+    plan = {**PLAN, "search": {"network": ["searched_trap:make"]}}
     folder = tmp_path / "search"
     folder.mkdir()
-    (folder / "tune.json").write_text(json.dumps({**PLAN, "search": search}))
-    with pytest.raises(RedlineError, match="trap:make"):
+    (folder / "tune.json").write_text(json.dumps(plan))
+    with pytest.raises(RedlineError, match="a folder alone must not decide"):
         tune(resume=folder, places=lambda launch: Played())
+    assert not trace.exists()
+    with pytest.raises(ConfigError, match="searched_trap"):
+        plan_from(plan, "tune.yaml")  # the caller's own
+    assert trace.exists()
 
 
 def test_default_spaces_follow_the_algorithm() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from redline.collect import find_collector
+from redline.envs.backends.registry import find_backend
 from redline.errors import ConfigError, RedlineError
 from redline.launch.search_spaces import SearchSpace
 from redline.launch.variants import Variant
-from redline.plain_text import shown
-from redline.train.config_files import config_of, given_settings, setting_mistakes
+from redline.models.registry import find_network
+from redline.registry import import_place
+from redline.train.config_files import config_of, given_settings, labels_of, setting_mistakes
 from redline.train.runs.checking import check_buildable
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
@@ -35,12 +39,21 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
     given = given_settings({"algorithm": variant.algorithm, **settings})
     settings = dict(given.settings) | ({"preset": given.preset} if given.preset else {})
     named = Given(
-        algorithm=variant.algorithm, env=config.run.env, callbacks=tuple(config.run.callbacks)
+        algorithm=variant.algorithm,
+        env=config.run.env,
+        callbacks=tuple(config.run.callbacks),
+        # A folder's settings have been confirmed by now; the caller's own file need not be.
+        confirmed={"env_kwargs": config.run.env_kwargs},
     )
     try:
         check_buildable(config, named)
     except RedlineError as error:
         return settings, [f"{variant.algorithm} on {settings['env']}: {error}"]
+    except Exception as error:  # noqa: BLE001 - code of the user's own may raise anything
+        return settings, [
+            f"{variant.algorithm} on {settings['env']}: {type(error).__name__}: {error}. "
+            f"`redline train` with these settings shows where it was raised"
+        ]
     # Said even where it is the default: how far a run is depends on it.
     settings["total_env_steps"] = config.run.total_env_steps
     names = setting_names(config)
@@ -50,28 +63,68 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
 def search_mistakes(algorithm: str, base: Mapping[str, Any], space: SearchSpace) -> list[str]:
     """What is wrong with the choices and bounds of a search, one sentence each.
 
-    Each is tried in place of the base's value. One that is refused there may still be right beside
-    another value of the search, as a core's size is beside a core; it is a mistake if no other
-    single value mends it.
+    A value may be right only beside some values of others. So it counts as wrong if it is refused
+    in each of many draws of a trial, or if it names code that is not there; modules are imported.
+    What only an environment or a network can tell is left to the trials.
 
     Args:
         algorithm: its name, or module:Name.
         base: settings of every trial, right by themselves.
         space: what is drawn for each.
     """
-
-    def mistakes(**drawn: Any) -> list[str]:
-        variant = Variant(algorithm=algorithm, settings={**base, **drawn}, varies={})
-        return checked_settings(variant)[1]
-
+    draws = random.Random(0)
     found: list[str] = []
     for name, span in space.items():
-        for value in span.extremes:
-            if not (wrong := mistakes(**{name: value})):
-                continue
-            others = ((o, v) for o, s in space.items() if o != name for v in s.extremes)
-            if all(mistakes(**{name: value, other: beside}) for other, beside in others):
-                found += [f"search: {name}={shown(value)}: {each}" for each in wrong]
+        for value, drawn in span.checked_values:
+            wrong = _always_refused(algorithm, base, space, {name: drawn}, draws)
+            if wrong and drawn != value:  # the bound that was said reads better
+                wrong = _always_refused(algorithm, base, space, {name: value}, draws) or [
+                    f"{each} Trials draw such numbers where a bound of {name} is not whole."
+                    for each in wrong[:1]
+                ]
+            found += wrong or _names_no_code(name, value)
+    # One that has a single, wrong value is named wherever another one is looked at, too.
+    return [f"search: {mistake}" for mistake in dict.fromkeys(found)]
+
+
+_DRAWS = 256
+
+
+def _always_refused(
+    algorithm: str,
+    base: Mapping[str, Any],
+    space: SearchSpace,
+    fixed: Mapping[str, Any],
+    draws: random.Random,
+) -> list[str]:
+    """What is wrong with a value in the first of many draws; empty if one of them is right."""
+    first: list[str] = []
+    for _ in range(_DRAWS):
+        drawn = {name: span.draw(draws) for name, span in space.items()} | dict(fixed)
+        mistakes = setting_mistakes(algorithm, {**base, **drawn})
+        if not mistakes:
+            return []
+        own = [m for m in mistakes if any(f"{name}=" in m for name in fixed)]
+        first = first or own or mistakes
+    return first
+
+
+_FIND: Mapping[str, Callable[[str], object]] = {
+    "network": find_network,
+    "collector": find_collector,
+    "env_backend": lambda label: label == "auto" or find_backend(label),
+    "callbacks": lambda label: import_place(label, "callback"),
+}
+
+
+def _names_no_code(name: str, value: Any) -> list[str]:
+    """What is wrong with the names of classes and functions that a setting holds."""
+    found: list[str] = []
+    for label in labels_of(value) if name in _FIND else ():
+        try:
+            _FIND[name](label)
+        except RedlineError as error:
+            found.append(str(error))
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +27,34 @@ class Span:
     log: bool = False
 
     @property
-    def extremes(self) -> tuple[Any, ...]:
-        """Values that stand for all of them."""
-        return self.low, self.high
+    def whole(self) -> bool:
+        """Whether whole numbers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def checked_values(self) -> tuple[tuple[Any, Any], ...]:
+        """Both bounds, each with a value near it that a trial may draw.
+
+        A real number is hardly ever drawn at the bound itself, which may be excluded, as 0 is from
+        learning rates.
+        """
+        if self.whole:
+            return (self.low, self.low), (self.high, self.high)
+        inside = (self.high - self.low) * 1e-3
+        return (self.low, self.low + inside), (self.high, self.high - inside)
+
+    def draw(self, draws: random.Random) -> Any:
+        """A value, as a trial may have it."""
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        if self.whole and not self.log:
+            return draws.randint(int(low), int(high))
+        value = draws.uniform(low, high)
+        value = math.exp(value) if self.log else value
+        return round(value) if self.whole else value
 
     def suggest(self, trial: Any, name: str) -> Any:
         """A value for an Optuna trial."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
+        if self.whole:
             return trial.suggest_int(name, self.low, self.high, log=self.log)
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
@@ -43,14 +66,21 @@ class Choice:
     values: tuple[Any, ...]
 
     @property
-    def extremes(self) -> tuple[Any, ...]:
-        """Values that stand for all of them: each one."""
-        return self.values
+    def checked_values(self) -> tuple[tuple[Any, Any], ...]:
+        """Each one, twice, since trials draw it as it is: see `Span.checked_values`."""
+        return tuple((value, value) for value in self.values)
+
+    def draw(self, draws: random.Random) -> Any:
+        """A value, as a trial may have it."""
+        return draws.choice(self.values)
 
     def suggest(self, trial: Any, name: str) -> Any:
         """A value for an Optuna trial."""
         return trial.suggest_categorical(name, self.values)
 
+
+_LARGEST = 1e300
+"""Of a bound, so that the distance between two is a finite number."""
 
 SearchSpace = Mapping[str, Span | Choice]
 
@@ -118,9 +148,9 @@ def _one(name: str, said: Any) -> Span | Choice:
         )
     low, high, log = said["low"], said["high"], bool(said.get("log", False))
     numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (low, high))
-    if not numbers or low >= high or (log and low <= 0):
+    if not numbers or not -_LARGEST <= low < high <= _LARGEST or (log and low <= 0):
         raise ConfigError(
-            f"search: {name} from {shown(low)} to {shown(high)} is no range: low must be below high"
-            + (", and above 0 where log is true" if log else "")
+            f"search: {name} from {shown(low)} to {shown(high)} is no range: low must be below "
+            f"high, and both finite" + (", and above 0 where log is true" if log else "")
         )
     return Span(low=low, high=high, log=log)
