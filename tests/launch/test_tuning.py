@@ -206,8 +206,8 @@ def test_every_mistake_is_listed() -> None:
         ({"learning_rate": {"low": 0.1, "high": 10**400}}, ["is no range"]),
         # 256 or 512 rows.
         (
-            {"num_minibatches": [4, 1000], "num_envs": [8, 16]},
-            ["num_minibatches=1000 does not divide"],
+            {"num_minibatches": [4, 1000], "num_envs": [8, 16], "activation": ["relu", "tanhh"]},
+            ["num_minibatches=1000 does not divide", "search: activation='tanhh' has"],
         ),
         ({"num_minibatches": [64], "num_envs": [5]}, ["num_minibatches=64 does not divide"]),
         ({"network": [None, "no_such_module:make"]}, ["there is no module 'no_such_module'"]),

@@ -97,16 +97,17 @@ def _always_refused(
     fixed: Mapping[str, Any],
     draws: random.Random,
 ) -> list[str]:
-    """What is wrong with a value in the first of many draws; empty if one of them is right."""
-    first: list[str] = []
+    """What is wrong with a value in each of many draws; empty if it is right in one of them."""
+    about_it: list[str] = []
+    about_others: list[str] = []
     for _ in range(_DRAWS):
         drawn = {name: span.draw(draws) for name, span in space.items()} | dict(fixed)
         mistakes = setting_mistakes(algorithm, {**base, **drawn})
         if not mistakes:
             return []
-        own = [m for m in mistakes if any(f"{name}=" in m for name in fixed)]
-        first = first or own or mistakes
-    return first
+        about_it = about_it or [m for m in mistakes if any(f"{name}=" in m for name in fixed)]
+        about_others = about_others or mistakes
+    return about_it or about_others
 
 
 _FIND: Mapping[str, Callable[[str], object]] = {
