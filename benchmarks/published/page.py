@@ -43,7 +43,7 @@ _HOW = (
     "commit is the checkout's at the end of a seed; empty where the record lacks it."
 )
 LEAST_SEEDS = 3  # of fewer, a mean says little beside an interval
-_PANEL_INCHES = (3.4, 2.6)
+_PANEL_INCHES = (4.0, 2.6)
 _DPI = 80
 
 Recorded = dict[str, dict[str, Any]]  # name of an experiment -> its record
@@ -191,7 +191,8 @@ def draw(path: Path, experiments: list[Experiment], found: Recorded) -> None:
             panel.set_xlabel("environment steps")
             panel.set_ylabel("training return")
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-            panel.legend(frameon=False, fontsize=6)
+            # Beside the panel: on it, it hid the curves of the best.
+            panel.legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=_DPI)
 
