@@ -32,6 +32,25 @@ def test_a_missing_device_is_named_with_the_reason_and_the_fix(asked: str) -> No
 
 
 @no_cuda
+def test_a_resumed_run_is_told_how_to_go_on_elsewhere() -> None:
+    """Options of a new run are none beside `--resume`."""
+    with pytest.raises(DeviceError, match="Use --set eval_device=cpu, or install a CUDA build"):
+        require_device("cuda", "eval_device", resumed=True)
+
+
+def test_states_of_devices_that_this_machine_has_not_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run of a machine with four GPUs could not be resumed on one with two."""
+    taken: list[tuple[int, int]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda s, i: taken.append((i, int(s[0]))))
+    kind_of("cuda").set_rng_states([torch.tensor([n], dtype=torch.uint8) for n in (5, 6, 7, 8)])
+    assert taken == [(0, 5), (1, 6)]
+
+
+@no_cuda
 def test_auto_explains_itself() -> None:
     chosen, reason = choose_device("auto")
     assert chosen == "cpu"

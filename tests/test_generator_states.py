@@ -5,6 +5,7 @@ Before, `pos` of MT19937 and `buffer_pos` of Philox went unchecked into C code.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import subprocess
 import sys
@@ -16,9 +17,11 @@ import torch
 
 from redline.errors import CorruptCheckpointError
 from redline.generator_states import (
+    begun_anew,
     checked_torch_state,
     numpy_generator,
     random_state,
+    seed_after,
     set_global_numpy_state,
     set_numpy_state,
     set_python_state,
@@ -206,3 +209,36 @@ def test_numpy_itself_does_not_bound_them() -> None:
     if "taken" not in done.stdout:
         pytest.skip("this numpy checks the position itself")
     assert done.returncode != 0
+
+
+CUDA_STATE = torch.tensor([7, *[0] * 7, 4, *[0] * 7], dtype=torch.uint8)  # seed 7, offset 4
+
+
+def test_a_state_of_another_device_is_refused_unless_streams_begin_anew() -> None:
+    generator = torch.Generator().manual_seed(1)
+    with pytest.raises(CorruptCheckpointError, match="size=16"):
+        set_torch_state(generator, CUDA_STATE)
+    with begun_anew():
+        set_torch_state(generator, CUDA_STATE)
+    # The first 8 bytes of SHA-256 of those 16, least first, without the last bit.
+    digest = hashlib.sha256(bytes([7, *[0] * 7, 4, *[0] * 7])).digest()
+    assert generator.initial_seed() == int.from_bytes(digest[:8], "little") // 2
+    with pytest.raises(CorruptCheckpointError, match="size=16"):
+        set_torch_state(generator, CUDA_STATE)
+
+
+def test_another_state_gives_another_seed() -> None:
+    further = CUDA_STATE.clone()
+    further[8] = 8
+    numpys = [np.random.default_rng(seed).bit_generator.state for seed in range(3)]
+    twister = np.random.RandomState(3).get_state(legacy=False)
+    seeds = [seed_after(state) for state in (CUDA_STATE, further, *numpys, twister)]
+    assert len(set(seeds)) == 6
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_after(np.random.default_rng(2).bit_generator.state) == seeds[4]
+
+
+@pytest.mark.parametrize("saved", [None, 3, "x", torch.zeros(3), {"bit_generator": "PCG64"}])
+def test_what_is_no_state_gives_no_seed(saved: Any) -> None:
+    with begun_anew(), pytest.raises(CorruptCheckpointError):
+        seed_after(saved)

@@ -170,8 +170,9 @@ class _Cuda(DeviceKind):
         return torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def set_rng_states(self, states: Sequence[Tensor]) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(list(states))
+        if torch.cuda.is_available():  # the machine that saved them may have had more
+            for index, state in enumerate(states[: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(state, index)
 
     def graphs(self, device: torch.device) -> Graphs:
         exact = torch.device(
@@ -277,19 +278,20 @@ def choose_device(asked: str) -> tuple[str, str]:
     return "cpu", f"no CUDA device can be used: {why_not}"
 
 
-def require_device(asked: str, setting: str) -> None:
+def require_device(asked: str, setting: str, *, resumed: bool = False) -> None:
     """Refuse a device that has no such name, or is not there.
 
     Args:
         asked: by its name; "auto" is always there.
         setting: which setting names it, for the message.
+        resumed: whether a run that began there is to go on, likewise.
 
     Raises:
         DeviceError: naming the reason and the fix.
     """
     if asked == "auto":
         return
-    option = setting.replace("_", "-")
+    option = f"--set {setting}=cpu" if resumed else f"--{setting.replace('_', '-')} cpu"
     known = re.fullmatch(r"([a-z]+)(:\d+)?", asked)
     if known is None or known[1] not in _KINDS:
         raise DeviceError(f"{setting}={shown(asked)} is no device. Use {NAMES}.")
@@ -305,5 +307,5 @@ def require_device(asked: str, setting: str) -> None:
     )
     raise DeviceError(
         f"{setting}={asked!r} was asked for, but no {name} device can be used ({reason}). Use "
-        f"--{option} cpu, or {install}."
+        f"{option}, or {install}."
     )

@@ -15,14 +15,21 @@ state of a generator. Philox and SFC64 count, and so never stand still.
 | torch, CPU | size; words not all 0; 1 <= left, next <= 624, left + next <= 625, flags 0 or 1 |
 | torch, CUDA | 16 bytes; an offset that is a multiple of 4 |
 | Python | 624 words of 32 bits, not all 0; position <= 624; gauss a finite number or None |
+
+A generator of one kind of device cannot take the state of another's. Where a run goes on elsewhere,
+inside `begun_anew`, it begins a stream of its own, which depends on nothing but the saved state.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +56,39 @@ _ARRAYS = {  # bit generator -> array -> words and their bits
 _PCG64 = {"state": 128, "inc": 128}  # field -> bits
 _HALF_WORD = {"has_uint32": 1, "uinteger": 32}  # the second half of a 64-bit draw, kept for later
 _KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+_begins_anew: ContextVar[bool] = ContextVar("begins_anew", default=False)
+
+
+@contextmanager
+def begun_anew() -> Iterator[None]:
+    """Inside, generators of algorithms and replay begin streams of their own at a saved state."""
+    token = _begins_anew.set(True)
+    try:
+        yield
+    finally:
+        _begins_anew.reset(token)
+
+
+def begins_anew() -> bool:
+    """Whether this is inside `begun_anew`."""
+    return _begins_anew.get()
+
+
+def seed_after(saved: Any) -> int:
+    """A seed of 63 bits that stands for a saved state, of whatever kind it is.
+
+    Args:
+        saved: what a generator of torch gave, or the state of one of numpy's.
+
+    Raises:
+        CorruptCheckpointError: if it is neither.
+    """
+    if isinstance(saved, Mapping):
+        _check_numpy(saved)
+        data = json.dumps(saved, sort_keys=True, default=lambda words: words.tolist()).encode()
+    else:
+        data = _torch_state(saved).numpy().tobytes()
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little") >> 1
 
 
 def numpy_generator(saved: Any) -> np.random.Generator:
@@ -118,11 +158,14 @@ def set_python_state(version: Any, words: Any, gauss: Any) -> None:
 
 
 def set_torch_state(generator: torch.Generator, saved: Any) -> None:
-    """Put a generator of torch into a saved state.
+    """Put a generator of torch into a saved state; inside `begun_anew`, seed it by that.
 
     Raises:
         CorruptCheckpointError: if it is none, or a field is out of range.
     """
+    if begins_anew():
+        generator.manual_seed(seed_after(saved))
+        return
     generator.set_state(checked_torch_state(saved, generator.device.type))
 
 
@@ -136,18 +179,23 @@ def checked_torch_state(saved: Any, device: str = "cpu") -> Tensor:
     Raises:
         CorruptCheckpointError: if it is none, or a field is out of range.
     """
-    import torch
-
-    is_tensor = isinstance(saved, torch.Tensor) and not saved.is_meta
-    if not is_tensor or saved.dtype != torch.uint8 or saved.dim() != 1:
-        raise _refusal("torch", "state", type(saved).__name__, "a vector of uint8")
-    saved = saved.cpu().contiguous()
+    saved = _torch_state(saved)
     data = saved.numpy().tobytes()
     if device == "cuda":
         _check_cuda(data)
     elif device == "cpu":
         _check_cpu(data)
     return saved
+
+
+def _torch_state(saved: Any) -> Tensor:
+    """A state of a torch generator of any device, on the CPU."""
+    import torch
+
+    is_tensor = isinstance(saved, torch.Tensor) and not saved.is_meta
+    if not is_tensor or saved.dtype != torch.uint8 or saved.dim() != 1:
+        raise _refusal("torch", "state", type(saved).__name__, "a vector of uint8")
+    return saved.cpu().contiguous()
 
 
 def _check_cpu(data: bytes) -> None:

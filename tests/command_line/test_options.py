@@ -14,6 +14,7 @@ from redline.algos.registry import algorithm_names, declaration
 from redline.cli import main
 from redline.command_line.completion import completions
 from redline.command_line.options import as_parsed, values_of, without
+from redline.command_line.resume import ResumeArguments, resume
 from redline.command_line.train import parse_train_arguments
 from redline.command_line.train_help import GROUPS, OFTEN_USED, grouped
 from redline.errors import ConfigError
@@ -221,3 +222,23 @@ def test_lists_without_end_are_refused_before_they_are_parsed(values: list[str])
         as_parsed(["--hidden-sizes", *values], {"hidden_sizes": tuple[int, ...]}, "train ppo")
     said = as_parsed(["--hidden-sizes", *["4"] * 999], {"hidden_sizes": tuple[int, ...]}, "train")
     assert len(said) == 1_000
+
+
+def test_options_that_resuming_has_not_are_answered_with_what_helps() -> None:
+    """It named `train --resume --help-all`, which asked for an algorithm."""
+    said = "beside --resume.*give --set device=VALUE. `redline train --resume --help` lists"
+    with pytest.raises(ConfigError, match=said):
+        resume(["--resume", "run", "--device", "cpu"])
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "--help-all"])
+@pytest.mark.parametrize("first", [["--resume"], ["--resume", "runs/x"], ["--resume=runs/x"]])
+def test_resuming_has_help_of_its_own(first: list[str], word: str, capsys: Any) -> None:
+    assert main(["train", *first, word]) == 0
+    said = capsys.readouterr().out
+    shown = [line.split()[0] for line in said.splitlines() if line.startswith("  --")]
+    renamed = {"callbacks": "callback"}
+    names = [field.name for field in dataclasses.fields(ResumeArguments)]
+    wanted = [f"--{renamed.get(name, name).replace('_', '-')}" for name in names]
+    assert sorted(shown) == sorted(wanted)
+    assert "--set NAME=VALUE" in said

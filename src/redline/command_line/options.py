@@ -19,6 +19,7 @@ from redline.errors import ConfigError
 from redline.plain_text import printable
 from redline.train.outlines import choices_of
 
+RESUMING = "train --resume"  # whose options are few: most settings go by --set
 _MOST_VALUES = 1_000  # of one option: as many as a network may have layers
 
 
@@ -238,6 +239,11 @@ def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
     from redline.train.setting_names import meant
 
     flag = f"--{name.replace('_', '-')}"
+    if command == RESUMING:
+        return (
+            f"there is no option {flag} beside --resume. To go on with another value of a setting, "
+            f"give --set {name}=VALUE. `redline {command} --help` lists all options."
+        )
     close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
     hint = f" Did you mean {close}?" if close else ""
     return f"there is no option {flag}.{hint} `redline {command} --help-all` lists all of them."

@@ -8,7 +8,14 @@ from typing import Any
 
 from tyro.conf import FlagCreatePairsOff
 
-from redline.command_line.options import as_parsed, parse, refuse_repeated, values_of, without
+from redline.command_line.options import (
+    RESUMING,
+    as_parsed,
+    parse,
+    refuse_repeated,
+    values_of,
+    without,
+)
 from redline.command_line.profile_options import ALONE, ProfileOptions
 from redline.errors import ConfigError
 from redline.train.outlines import kinds_of
@@ -35,9 +42,9 @@ class ResumeArguments(ProfileOptions):
     init_from: str | None = None
     """Confirm the run directory that this run begins with, where it has no checkpoint yet."""
     callbacks: tuple[str, ...] = ()
-    """Likewise its callbacks, in their order: `--callback module:Name`."""
+    """Each of the run's callbacks again, in their order, as `module:Name`."""
     set: tuple[str, ...] = ()
-    """NAME=VALUE, once for each: settings to go on with instead, such as learning_rate=1e-4. The
+    """A setting to go on with instead, such as learning_rate=1e-4 or device=cpu; once for each. The
     run no longer repeats to the bit then; history.jsonl says so."""
     wandb: FlagCreatePairsOff[bool] = False
     """Confirm that the run may send settings and metrics to Weights & Biases again."""
@@ -64,7 +71,7 @@ def resume(arguments: list[str]) -> int:
     changes = _changes(values_of(arguments, "--set"))
     callbacks = tuple(values_of(arguments, "--callback"))
     arguments = without(without(arguments, "--set"), "--callback")
-    words = as_parsed(arguments, kinds_of(ResumeArguments), "train --resume", alone=ALONE)
+    words = as_parsed(arguments, kinds_of(ResumeArguments), RESUMING, alone=ALONE)
     parsed = parse(ResumeArguments, words, "train")
     recording = parsed.recording()
     from redline.train.runs.given import Given

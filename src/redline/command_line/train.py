@@ -36,14 +36,15 @@ def train(arguments: list[str]) -> int:
 
         sys.stdout.write(overview())
         return 0 if arguments else 2
+    resumes = any(a == "--resume" or a.startswith("--resume=") for a in arguments)
     if {"-h", "--help", "--help-all"} & set(arguments):
-        return _help(arguments)
+        return _help(arguments, resumes=resumes)
     if "--print-config" in arguments:
         return _print_config([word for word in arguments if word != "--print-config"])
     # Before the options are parsed: an algorithm's file holds its options, and loads torch.
     if not {"--no-tune-process", "--no-tune_process"} & set(arguments):
         before_torch_loads(peek(arguments, "--resume"))
-    if any(a == "--resume" or a.startswith("--resume=") for a in arguments):
+    if resumes:
         from redline.command_line.resume import resume
 
         return resume(arguments)
@@ -54,9 +55,12 @@ def train(arguments: list[str]) -> int:
     return start_run(request.config, base=request.base, recording=recording).exit_code
 
 
-def _help(arguments: list[str]) -> int:
-    from redline.command_line.train_help import algorithm_help
+def _help(arguments: list[str], *, resumes: bool) -> int:
+    from redline.command_line.train_help import algorithm_help, resume_help
 
+    if resumes:
+        sys.stdout.write(resume_help())
+        return 0
     asked = [word for word in arguments if word not in ("-h", "--help", "--help-all")]
     request = train_request(asked, for_help=True)
     sys.stdout.write(algorithm_help(request.config, everything="--help-all" in arguments))

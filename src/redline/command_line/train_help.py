@@ -173,6 +173,25 @@ def algorithm_help(config: RunConfig, *, everything: bool) -> str:
     return "".join(lines)
 
 
+def resume_help() -> str:
+    """Help of `redline train --resume`."""
+    from redline.command_line.resume import ResumeArguments
+
+    kinds, docs = kinds_of(ResumeArguments), setting_docs(ResumeArguments)
+    own = kinds.keys() - kinds_of(ProfileOptions).keys()
+    words = {
+        "resume": "--resume RUN_DIR",
+        "callbacks": "--callback TEXT",
+        "set": "--set NAME=VALUE",
+    }
+    lines = ["usage: redline train --resume RUN_DIR [options]\n\n"]
+    lines.append("Go on with a run that was stopped.\n\noptions:\n")
+    for name in (name for name in kinds if name in own):
+        option = f"--{name.replace('_', '-')} {metavar(kinds[name])}".rstrip()
+        lines.append(_line(words.get(name, option), docs[name]))
+    return "".join([*lines, *(_line(*option) for option in _profiling())])
+
+
 def grouped(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Titles and the settings under them, of those that there are."""
     left = dict.fromkeys(name for name in names if name != "preset")

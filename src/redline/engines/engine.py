@@ -29,6 +29,7 @@ from redline.engines.cudagraph import CapturedStep
 from redline.errors import ConfigError
 
 MODES = ("eager", "cpu", "compile", "cudagraph", "compile+cudagraph")
+ASKED_FOR = "as asked for"  # why an update is eager that `auto` had no say in
 Update: TypeAlias = Callable[[Any], Mapping[str, Any]]
 # The first update shows most faults. Others show only once the target network has fallen behind,
 # the temperature has changed or a schedule has moved.
@@ -89,7 +90,7 @@ def choose_engine(
             f"{'compile' if 'compile' in requested else 'auto'}."
         )
     if requested == "eager":
-        return Engine("eager", "as asked for", algorithm.update)
+        return Engine("eager", ASKED_FOR, algorithm.update)
     if requested == "auto" and device != "cpu":
         if not captures:
             reason = f"{device} runs no captured graphs"

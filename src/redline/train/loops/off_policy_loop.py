@@ -25,7 +25,12 @@ from redline.devices import exact_device
 from redline.engines.sampled import SampledUpdates
 from redline.engines.staged_copies import StagedCopies
 from redline.errors import CorruptCheckpointError
-from redline.generator_states import set_numpy_state, set_torch_state
+from redline.generator_states import (
+    begins_anew,
+    seed_after,
+    set_numpy_state,
+    set_torch_state,
+)
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint.store import Checkpoint
@@ -253,7 +258,9 @@ class _ReplayGenerator:
 
     def restore(self, state: Mapping[str, Any] | Tensor) -> None:
         """Go on from what `state` gave."""
-        if isinstance(self.generator, np.random.Generator):
-            set_numpy_state(self.generator, state)
-        else:
+        if isinstance(self.generator, torch.Generator):
             set_torch_state(self.generator, state)
+        elif begins_anew() and not isinstance(state, Mapping):  # a device drew so far
+            self.generator = np.random.default_rng(seed_after(state))
+        else:
+            set_numpy_state(self.generator, state)

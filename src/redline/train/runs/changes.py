@@ -6,12 +6,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from redline.engines.engine import ASKED_FOR
 from redline.errors import ConfigError
 from redline.train.settings import RunConfig
 
 _OF_THE_RUN = frozenset(
     (
         "total_env_steps",
+        "device",
+        "policy_device",
+        "env_device",
+        "eval_device",
+        "accelerate",
         "worker_timeout_s",
         "num_threads",
         "self_check",
@@ -52,17 +58,28 @@ _OF_THE_START = frozenset(("initial_alpha", "noisy_std"))
 """Hyperparameters that only say what a run begins with."""
 
 
-def changed_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+def changed_config(
+    config: RunConfig, changes: Mapping[str, Any], why_engine: str | None = None
+) -> RunConfig:
     """The settings that a resumed run goes on with.
+
+    On another kind of device the engine is chosen anew, unless it was the caller's choice and runs
+    on any. Which it was `accelerate` does not say: it holds what `auto` chose.
 
     Args:
         config: its own.
         changes: flat name -> new value.
+        why_engine: why updates run as `accelerate` says, as the run recorded it.
 
     Raises:
         ConfigError: if a setting is unknown, wrong, or what is saved depends on it.
     """
     new = config.replace(**changes)
+    moves = device_type(new) != device_type(config)
+    engine = config.run.accelerate
+    stays = engine == "compile" or (engine == "eager" and why_engine == ASKED_FOR)
+    if moves and "accelerate" not in changes and not stays:
+        new = new.replace(accelerate="auto")
     fixed = {f.name for f in dataclasses.fields(config.run)} - _OF_THE_RUN
     fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
     changed = differences(config, new)
@@ -78,6 +95,11 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
             f"on it. Begin a new run with it, from these weights: --init-from RUN."
         )
     return new
+
+
+def device_type(config: RunConfig) -> str:
+    """The kind of device that a run learns on: cuda of cuda:1."""
+    return config.run.device.partition(":")[0]
 
 
 def differences(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:

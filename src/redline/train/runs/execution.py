@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ from redline.engines.captured_acting import CapturedActing
 from redline.engines.engine import Engine, choose_engine
 from redline.envs import EnvSettings, VecEnv
 from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineError
+from redline.generator_states import begun_anew
 from redline.plain_text import shown
 from redline.policies import Policy
 from redline.replay import Replay
@@ -45,6 +46,7 @@ from redline.train.runs.building import (
     resolve,
     said_at_start,
 )
+from redline.train.runs.changes import device_type
 from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
@@ -104,7 +106,7 @@ def execute(
         RedlineError: if a setting is wrong; nothing has been written then.
     """
     collector_kind = collector_of(config, given)
-    check_devices(config.run, collector_kind)
+    check_devices(config.run, collector_kind, resumed=checkpoint is not None)
     config, devices_said = resolve_devices(ranks.own_device(config))
     ranks.check(config)
     config, out = ranks.quiet(config), ranks.folder(out)
@@ -168,7 +170,7 @@ def execute(
         if recording is None:
             closing.enter_context(RunLock(out))
         if checkpoint is not None:
-            cautions = _said_at_resume(out, asked, engine)
+            cautions = _said_at_resume(out, asked, engine, _moved_from(checkpoint, config))
         sealed = SealedRunFiles(out, changed or ())
         if checkpoint is None:
             sealed.write(config, engine.reason)
@@ -220,7 +222,8 @@ def execute(
         ]
         console.message("\n".join(reasons))
         if checkpoint is not None:
-            _restore(loop, checkpoint)
+            with begun_anew() if _moved_from(checkpoint, config) else nullcontext():
+                _restore(loop, checkpoint)
             _give_up_overrides(loop, _changed_since(checkpoint, config, changed), console)
             # Only now is it certain that the saved state fits settings that were changed.
             sealed.write(config, engine.reason)
@@ -354,10 +357,26 @@ def _take_over(algorithm: Any, checkpoint: Checkpoint | None, run: RunSettings) 
     return list(taken.sentences(Path(run.init_from or "")))
 
 
-def _said_at_resume(out: Path, asked: str, engine: Engine) -> list[str]:
-    """Warnings where another build or engine goes on with a run than wrote it."""
+def _moved_from(checkpoint: Checkpoint, config: RunConfig) -> str | None:
+    """The kind of device that wrote a checkpoint, if the run goes on with another one.
+
+    Not what `--set` changes: a run may have been killed since, before its next checkpoint.
+    """
+    entry = checkpoint.run_files.get(CONFIG_FILE, {})
+    then = str(entry.get("settings", {}).get("run", {}).get("device", config.run.device))
+    before = then.partition(":")[0]
+    return before if before != device_type(config) else None
+
+
+def _said_at_resume(out: Path, asked: str, engine: Engine, moved: str | None) -> list[str]:
+    """Warnings where another build, engine or device goes on with a run than wrote it."""
     said = [other_build(recorded_build(out))]
-    if engine.name != asked:
+    if moved is not None:
+        said.append(
+            f"{moved} made the newest checkpoint, and the run goes on elsewhere: what updates and "
+            f"replay draw are new streams, since a generator cannot follow one of another kind."
+        )
+    if engine.name != asked and asked != "auto":
         said.append(
             f"the engine {shown(asked)} wrote this run, and {engine.name!r} goes on with it: "
             f"{engine.reason}. Parameters will agree to rounding only, not to the bit."

@@ -19,8 +19,13 @@ PLACING_SETTINGS = ("policy_device", "env_device")  # the collector's to follow
 DEVICE_SETTINGS = ("device", *PLACING_SETTINGS, "eval_device")
 
 
-def check_devices(run: RunSettings, collector: type[Collector]) -> None:
+def check_devices(run: RunSettings, collector: type[Collector], *, resumed: bool = False) -> None:
     """Refuse devices that are not there, or that the collector cannot use.
+
+    Args:
+        run: its settings.
+        collector: what collects.
+        resumed: whether the run goes on; for the message.
 
     Raises:
         DeviceError: naming the reason and the fix.
@@ -29,7 +34,7 @@ def check_devices(run: RunSettings, collector: type[Collector]) -> None:
     for name in DEVICE_SETTINGS:
         device = getattr(run, name)
         if device is not None:
-            require_device(device, name)
+            require_device(device, name, resumed=resumed)
         if name in PLACING_SETTINGS and device is not None:
             _require_placeable(name, device, run, collector)
 

@@ -40,6 +40,7 @@ from redline.train.runs.recorded_data import data_label
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
     read_config,
+    recorded_engine,
     run_directory,
 )
 from redline.train.runs.sealed_files import require_same_config, require_same_rows
@@ -251,7 +252,7 @@ def resume_run(
     require_confirmed(config, given.confirmed)
     before = config
     if changes:
-        config = changed_config(config, changes)
+        config = changed_config(config, changes, recorded_engine(out))
     total = total_env_steps or config.run.total_env_steps
     console = Console(total, quiet=quiet)
     checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
