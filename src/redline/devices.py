@@ -237,6 +237,11 @@ def kind_of(device: torch.device | str) -> DeviceKind:
     return _KINDS.get(torch.device(device).type, _OTHER)
 
 
+def kind_of_name(device: str) -> str:
+    """The kind of a device by its name: cuda of cuda:1."""
+    return device.partition(":")[0]
+
+
 def add_kind(name: str, kind: DeviceKind) -> None:
     """Make a further type of device known, by torch's name for it."""
     _KINDS[name] = kind

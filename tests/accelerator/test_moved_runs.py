@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import redline
 from redline.algos.sac import SAC
 from redline.errors import ConfigError
+from redline.generator_states import begun_anew, seed_after
+from redline.train.loops.off_policy_loop import _ReplayGenerator
 from redline.train.runs.run import Run
 from tests.accelerator.test_runs import run
 
@@ -113,7 +116,7 @@ def test_it_is_said_what_a_move_changes(tmp_path: Path, capsys: Any) -> None:
     redline.train(resume=half.out, set={"device": "cpu"}, total_env_steps=32)
     said = capsys.readouterr().err
     assert "device: standin -> cpu, accelerate: cudagraph -> auto" in said
-    assert "standin made the newest checkpoint, and the run goes on elsewhere" in said
+    assert "'standin' made the newest checkpoint, and the run goes on elsewhere" in said
     assert "wrote this run" not in said  # the engine was not chosen by anybody
     last = json.loads((half.out / "history.jsonl").read_text().splitlines()[-2])
     assert last["changed"]["device"] == ["standin", "cpu"]
@@ -124,8 +127,29 @@ def test_an_engine_of_one_s_own_choice_stays(tmp_path: Path) -> None:
     found = moved(half.out, tmp_path / "a", "cpu", total_env_steps=32)
     assert found.config.run.accelerate == "eager"
     asked = {"accelerate": "cudagraph"}
-    with pytest.raises(ConfigError, match="accelerate='cudagraph' captures CUDA graphs"):
+    with pytest.raises(ConfigError, match="Give device='cuda', or accelerate='auto'"):
         moved(half.out, tmp_path / "b", "cpu", settings=asked, total_env_steps=32)
+
+
+def test_an_engine_chosen_while_the_run_is_moved_stays_at_the_next_move(tmp_path: Path) -> None:
+    """The reason for the engine before was kept, so that the choice counted for none."""
+    half = run(tmp_path / "half", "ppo", total_env_steps=16)
+    eager = moved(
+        half.out, tmp_path / "a", "cpu", settings={"accelerate": "eager"}, total_env_steps=32
+    )
+    assert json.loads((eager.out / "config.json").read_text())["engine"] == "as asked for"
+    found = moved(eager.out, tmp_path / "b", "standin", total_env_steps=48)
+    assert found.config.run.accelerate == "eager"
+
+
+def test_who_acts_follows_the_engine(tmp_path: Path) -> None:
+    half = run(tmp_path / "half", "ppo-host-envs", total_env_steps=16, accelerate="cudagraph")
+    assert half.config.run.cpu_acting is False
+    found = moved(half.out, tmp_path / "a", "cpu", total_env_steps=32)
+    assert found.config.run.cpu_acting is True
+    said = {"cpu_acting": False}
+    found = moved(half.out, tmp_path / "b", "cpu", settings=said, total_env_steps=32)
+    assert found.config.run.cpu_acting is False
 
 
 def test_an_engine_that_auto_had_to_take_is_chosen_anew(tmp_path: Path) -> None:
@@ -142,3 +166,34 @@ def test_environments_placed_there_move_with_them(tmp_path: Path) -> None:
     elsewhere = {"env_device": "cpu", "eval_device": "cpu"}
     found = moved(half.out, tmp_path / "a", "cpu", settings=elsewhere, total_env_steps=32)
     assert found.inspect()["env_steps"] >= 32
+
+
+@pytest.mark.parametrize("name", ["policy_device", "env_device"])
+@pytest.mark.parametrize("began", [None, "cpu"])
+def test_a_place_is_neither_given_nor_taken_on_the_way(
+    name: str, began: str | None, tmp_path: Path
+) -> None:
+    """It failed with a KeyError: 'noise' behind advice that could not help."""
+    half = run(tmp_path / "half", "ppo-host-envs", total_env_steps=16, **{name: began})
+    files = {path: path.read_bytes() for path in half.out.rglob("*") if path.is_file()}
+    given = "cpu" if began is None else None
+    with pytest.raises(ConfigError, match=f"{name}={given!r} cannot be changed when a run"):
+        redline.train(resume=half.out, set={name: given}, total_env_steps=32, quiet=True)
+    assert {path: path.read_bytes() for path in half.out.rglob("*") if path.is_file()} == files
+
+
+def test_replay_draws_a_stream_of_its_own_after_a_move() -> None:
+    """On the host in place of the device, and the other way round."""
+    of_device = torch.Generator("cpu").manual_seed(5).get_state()
+    host = _ReplayGenerator(1, torch.device("cpu"))
+    with begun_anew():
+        host.restore(of_device)
+    assert isinstance(host.generator, np.random.Generator)
+    expected = np.random.default_rng(seed_after(of_device)).random(4)
+    assert host.generator.random(4).tolist() == expected.tolist()
+    of_host = _ReplayGenerator(1, torch.device("cpu")).state()
+    device = _ReplayGenerator(1, torch.device("standin"))
+    assert isinstance(device.generator, torch.Generator)
+    with begun_anew():
+        device.restore(of_host)
+    assert device.generator.initial_seed() == seed_after(of_host)

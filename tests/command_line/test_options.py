@@ -226,9 +226,16 @@ def test_lists_without_end_are_refused_before_they_are_parsed(values: list[str])
 
 def test_options_that_resuming_has_not_are_answered_with_what_helps() -> None:
     """It named `train --resume --help-all`, which asked for an algorithm."""
-    said = "beside --resume.*give --set device=VALUE. `redline train --resume --help` lists"
+    said = "beside --resume.*--set device=VALUE does. `redline train --resume --help` lists"
     with pytest.raises(ConfigError, match=said):
         resume(["--resume", "run", "--device", "cpu"])
+    with pytest.raises(ConfigError, match=r"Did you mean --quiet\? `redline train --resume"):
+        resume(["--resume", "run", "--quite"])
+
+
+def test_a_setting_is_changed_once() -> None:
+    with pytest.raises(ConfigError, match="--set eval_interval is given twice"):
+        resume(["--resume", "run", "--set", "eval-interval=5", "--set", "eval_interval=6"])
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "--help-all"])

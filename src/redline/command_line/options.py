@@ -239,11 +239,13 @@ def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
     from redline.train.setting_names import meant
 
     flag = f"--{name.replace('_', '-')}"
-    if command == RESUMING:
-        return (
-            f"there is no option {flag} beside --resume. To go on with another value of a setting, "
-            f"give --set {name}=VALUE. `redline {command} --help` lists all options."
-        )
     close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
     hint = f" Did you mean {close}?" if close else ""
-    return f"there is no option {flag}.{hint} `redline {command} --help-all` lists all of them."
+    if command != RESUMING:
+        return f"there is no option {flag}.{hint} `redline {command} --help-all` lists all of them."
+    if not close:
+        hint = f" Where a setting of the run can be changed, --set {name}=VALUE does."
+    return (
+        f"there is no option {flag} beside --resume.{hint} `redline {command} --help` lists all "
+        f"options."
+    )

@@ -72,7 +72,7 @@ def resume(arguments: list[str]) -> int:
     callbacks = tuple(values_of(arguments, "--callback"))
     arguments = without(without(arguments, "--set"), "--callback")
     words = as_parsed(arguments, kinds_of(ResumeArguments), RESUMING, alone=ALONE)
-    parsed = parse(ResumeArguments, words, "train")
+    parsed = parse(ResumeArguments, words, RESUMING)
     recording = parsed.recording()
     from redline.train.runs.given import Given
     from redline.train.runs.start import resume_run
@@ -107,7 +107,7 @@ def _changes(words: list[str]) -> dict[str, Any]:
     """Setting -> value, of NAME=VALUE words.
 
     Raises:
-        ConfigError: if a word has another form.
+        ConfigError: if a word has another form, or a setting is given twice.
     """
     from redline.train.config_files import value_of
 
@@ -116,5 +116,8 @@ def _changes(words: list[str]) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not (name and equals):
             raise ConfigError(f"--set {word} is not NAME=VALUE. Give such as learning_rate=1e-4.")
-        changes[name.replace("-", "_")] = value_of(value)
+        name = name.replace("-", "_")
+        if name in changes:
+            raise ConfigError(f"--set {name} is given twice. Leave one of them out.")
+        changes[name] = value_of(value)
     return changes

@@ -86,8 +86,8 @@ def choose_engine(
     if "cudagraph" in requested and not captures:
         raise ConfigError(
             f"accelerate={requested!r} captures CUDA graphs, and the learner's device is "
-            f"{device!r}. Use --device cuda, or --accelerate "
-            f"{'compile' if 'compile' in requested else 'auto'}."
+            f"{device!r}. Give device='cuda', or accelerate="
+            f"{'compile' if 'compile' in requested else 'auto'!r}."
         )
     if requested == "eager":
         return Engine("eager", ASKED_FOR, algorithm.update)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -140,6 +142,26 @@ def test_a_missing_device_is_named_with_its_setting(name: str, tmp_path: Path) -
     option = f"--{name.replace('_', '-')} cpu"
     with pytest.raises(DeviceError, match=f"{name}='cuda' was asked for.*Use {option}"):
         small(tmp_path / "run", "ppo", **{name: "cuda"})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_run_of_a_missing_device_says_how_it_goes_on(
+    has_checkpoint: bool, tmp_path: Path
+) -> None:
+    run = small(tmp_path / "run", "ppo", total_env_steps=128)
+    settings = json.loads((run.out / "config.json").read_text())
+    settings["run"]["device"] = "cuda"
+    (run.out / "config.json").write_text(json.dumps(settings))
+    if not has_checkpoint:
+        shutil.rmtree(run.out / "checkpoints")
+    resumed: dict[str, Any] = {"resume": run.out, "total_env_steps": 256, "quiet": True}
+    resumed["accept_changed_config"] = True
+    with pytest.raises(DeviceError, match="Use --set device=cpu"):
+        redline.train(**resumed)
+    with pytest.raises(DeviceError, match="Use --set device=cpu"):
+        redline.train(**resumed, set={"device": "cuda:1"})
+    assert redline.train(**resumed, set={"device": "cpu"}).inspect()["env_steps"] == 256
 
 
 def test_the_original_is_another_environment(tmp_path: Path) -> None:

@@ -245,7 +245,11 @@ def _are_entries(entries: Any) -> bool:
 
 def _are_settings(entry: dict[str, Any]) -> bool:
     settings = entry.get("settings", {})
-    return isinstance(settings, dict) and isinstance(settings.get("algo", {}), dict)
+    if not isinstance(settings, dict):
+        return False
+    run = settings.get("run", {})
+    known = isinstance(run, dict) and isinstance(run.get("device", "cpu"), str)
+    return known and isinstance(settings.get("algo", {}), dict)
 
 
 def _is_count(value: Any) -> bool:

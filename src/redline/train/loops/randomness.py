@@ -11,7 +11,9 @@ import torch
 
 from redline.devices import global_rng_states, set_global_rng_states
 from redline.generator_states import (
+    begins_anew,
     checked_torch_state,
+    seed_after,
     set_global_numpy_state,
     set_python_state,
 )
@@ -48,3 +50,5 @@ def set_rng_state(saved: Mapping[str, Any]) -> None:
     names = saved.keys() - {"python", "numpy", "torch"}
     devices = {name: [checked_torch_state(s, name) for s in saved[name]] for name in names}
     set_global_rng_states(devices)
+    if begins_anew() and "cuda" not in devices:
+        torch.cuda.manual_seed_all(seed_after(saved["torch"]))  # nothing where there is no CUDA

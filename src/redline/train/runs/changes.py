@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from redline.devices import choose_device, kind_of_name, require_device
 from redline.engines.engine import ASKED_FOR
 from redline.errors import ConfigError
+from redline.train.runs.placing import DEVICE_SETTINGS, PLACING_SETTINGS
 from redline.train.settings import RunConfig
 
 _OF_THE_RUN = frozenset(
@@ -18,6 +20,7 @@ _OF_THE_RUN = frozenset(
         "env_device",
         "eval_device",
         "accelerate",
+        "cpu_acting",
         "worker_timeout_s",
         "num_threads",
         "self_check",
@@ -73,13 +76,17 @@ def changed_config(
 
     Raises:
         ConfigError: if a setting is unknown, wrong, or what is saved depends on it.
+        DeviceError: if a device is not there.
     """
-    new = config.replace(**changes)
-    moves = device_type(new) != device_type(config)
+    new = config.replace(**_with_devices_found(changes))
+    _require_same_kind_of_loop(config, new)
+    moves = kind_of_name(new.run.device) != kind_of_name(config.run.device)
     engine = config.run.accelerate
     stays = engine == "compile" or (engine == "eager" and why_engine == ASKED_FOR)
     if moves and "accelerate" not in changes and not stays:
         new = new.replace(accelerate="auto")
+    if new.run.accelerate != engine and "cpu_acting" not in changes:
+        new = new.replace(cpu_acting=None)  # follows the engine
     fixed = {f.name for f in dataclasses.fields(config.run)} - _OF_THE_RUN
     fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
     changed = differences(config, new)
@@ -97,9 +104,38 @@ def changed_config(
     return new
 
 
-def device_type(config: RunConfig) -> str:
-    """The kind of device that a run learns on: cuda of cuda:1."""
-    return config.run.device.partition(":")[0]
+def _with_devices_found(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes, with the device that `auto` chooses in its place.
+
+    Raises:
+        DeviceError: if a device has no such name, or is not there.
+    """
+    found = dict(changes)
+    for name in DEVICE_SETTINGS:
+        if isinstance(asked := changes.get(name), str):
+            require_device(asked, name, resumed=True)
+            found[name] = choose_device(asked)[0]
+    return found
+
+
+def _require_same_kind_of_loop(config: RunConfig, new: RunConfig) -> None:
+    """Refuse to place what followed `device` so far, or the other way round.
+
+    Environments and acting with a place of their own are collected by another loop, which saves
+    other things.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    for name in PLACING_SETTINGS:
+        before, after = getattr(config.run, name), getattr(new.run, name)
+        if (before is None) != (after is None):
+            how = "is left to follow device" if before is None else f"has a place, {before!r}"
+            raise ConfigError(
+                f"{name}={after!r} cannot be changed when a run is resumed in which it {how}: the "
+                f"saved environments and noise are those of another loop. Leave it as it is, or "
+                f"begin a new run from these weights: --init-from RUN."
+            )
 
 
 def differences(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -13,7 +13,7 @@ import torch
 
 from redline.algos.algorithm import Algorithm, OffPolicyAlgorithm
 from redline.collect import Collector
-from redline.devices import kind_of
+from redline.devices import kind_of, kind_of_name
 from redline.engines.acting import actor_for, describe_acting
 from redline.engines.build import build_description, other_build
 from redline.engines.captured_acting import CapturedActing
@@ -46,7 +46,6 @@ from redline.train.runs.building import (
     resolve,
     said_at_start,
 )
-from redline.train.runs.changes import device_type
 from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
@@ -106,7 +105,7 @@ def execute(
         RedlineError: if a setting is wrong; nothing has been written then.
     """
     collector_kind = collector_of(config, given)
-    check_devices(config.run, collector_kind, resumed=checkpoint is not None)
+    check_devices(config.run, collector_kind, resumed=changed is not None)
     config, devices_said = resolve_devices(ranks.own_device(config))
     ranks.check(config)
     config, out = ranks.quiet(config), ranks.folder(out)
@@ -147,7 +146,8 @@ def execute(
         torch.set_num_threads(int(config.run.num_threads))
         config = ranks.eager(config)
         asked = config.run.accelerate
-        engine, config = _choose_engine(config, algorithm, out if checkpoint else None)
+        recorded = out if checkpoint and "accelerate" not in (changed or ()) else None
+        engine, config = _choose_engine(config, algorithm, recorded)
         local = ranks.share(config)  # after the choice, which also says who acts
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
@@ -169,8 +169,10 @@ def execute(
         remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing, acting)
         if recording is None:
             closing.enter_context(RunLock(out))
+        moved = None
         if checkpoint is not None:
-            cautions = _said_at_resume(out, asked, engine, _moved_from(checkpoint, config))
+            moved = _moved_from(checkpoint, config, changed or {})
+            cautions = _said_at_resume(out, asked, engine, moved)
         sealed = SealedRunFiles(out, changed or ())
         if checkpoint is None:
             sealed.write(config, engine.reason)
@@ -222,7 +224,7 @@ def execute(
         ]
         console.message("\n".join(reasons))
         if checkpoint is not None:
-            with begun_anew() if _moved_from(checkpoint, config) else nullcontext():
+            with begun_anew() if moved is not None else nullcontext():
                 _restore(loop, checkpoint)
             _give_up_overrides(loop, _changed_since(checkpoint, config, changed), console)
             # Only now is it certain that the saved state fits settings that were changed.
@@ -357,15 +359,18 @@ def _take_over(algorithm: Any, checkpoint: Checkpoint | None, run: RunSettings) 
     return list(taken.sentences(Path(run.init_from or "")))
 
 
-def _moved_from(checkpoint: Checkpoint, config: RunConfig) -> str | None:
+def _moved_from(
+    checkpoint: Checkpoint, config: RunConfig, changed: Mapping[str, Any]
+) -> str | None:
     """The kind of device that wrote a checkpoint, if the run goes on with another one.
 
-    Not what `--set` changes: a run may have been killed since, before its next checkpoint.
+    What was changed tells it only where the checkpoint does not, as of version 0.1: a run may have
+    been killed after a change, before its next checkpoint.
     """
-    entry = checkpoint.run_files.get(CONFIG_FILE, {})
-    then = str(entry.get("settings", {}).get("run", {}).get("device", config.run.device))
-    before = then.partition(":")[0]
-    return before if before != device_type(config) else None
+    before, _ = changed.get("device", (config.run.device, None))
+    settings = checkpoint.run_files.get(CONFIG_FILE, {}).get("settings", {})
+    then = kind_of_name(settings.get("run", {}).get("device", before))
+    return then if then != kind_of_name(config.run.device) else None
 
 
 def _said_at_resume(out: Path, asked: str, engine: Engine, moved: str | None) -> list[str]:
@@ -373,8 +378,9 @@ def _said_at_resume(out: Path, asked: str, engine: Engine, moved: str | None) ->
     said = [other_build(recorded_build(out))]
     if moved is not None:
         said.append(
-            f"{moved} made the newest checkpoint, and the run goes on elsewhere: what updates and "
-            f"replay draw are new streams, since a generator cannot follow one of another kind."
+            f"{shown(moved)} made the newest checkpoint, and the run goes on elsewhere. What was "
+            f"drawn there is drawn from new streams: a generator follows none of another kind of "
+            f"device."
         )
     if engine.name != asked and asked != "auto":
         said.append(

@@ -249,7 +249,9 @@ def resume_run(
     given = given or Given()
     config = read_config(out, given.algorithm, accept_changed=accept_changed_config)
     _check_same(config, out, given)
-    require_confirmed(config, given.confirmed)
+    # An engine that the caller puts in place of the run's is the caller's word.
+    engine = {"accelerate": "auto"} if "accelerate" in (changes or {}) else {}
+    require_confirmed(config.replace(**engine), given.confirmed)
     before = config
     if changes:
         config = changed_config(config, changes, recorded_engine(out))

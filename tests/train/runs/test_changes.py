@@ -1,0 +1,78 @@
+"""What a resumed run may change, by its settings alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redline.errors import ConfigError
+from redline.train.config_files import GivenSettings, config_of
+from redline.train.runs import changes
+from redline.train.runs.changes import changed_config, differences
+from redline.train.settings import RunConfig
+
+
+@pytest.fixture(autouse=True)
+def every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with GPUs."""
+    monkeypatch.setattr(changes, "require_device", lambda *_, **__: None)
+    chosen = {"auto": "cuda"}
+    monkeypatch.setattr(changes, "choose_device", lambda asked: (chosen.get(asked, asked), ""))
+
+
+def config(**settings: Any) -> RunConfig:
+    return config_of(GivenSettings(), algorithm="ppo", env="CartPole-v1", **settings)
+
+
+def changed(before: RunConfig, why: str | None = None, **new: Any) -> dict[str, Any]:
+    return {n: now for n, (_, now) in differences(before, changed_config(before, new, why)).items()}
+
+
+@pytest.mark.parametrize("engine", ["cpu", "cudagraph", "compile+cudagraph"])
+def test_an_engine_of_one_kind_of_device_is_chosen_anew(engine: str) -> None:
+    before = config(device="cpu", accelerate=engine, cpu_acting=True)
+    expected = {"device": "cuda", "accelerate": "auto", "cpu_acting": None}
+    assert changed(before, device="cuda") == expected
+
+
+def test_engines_that_run_anywhere_stay_if_they_were_a_choice() -> None:
+    compiled, eager = config(accelerate="compile"), config(accelerate="eager")
+    assert changed(compiled, device="cuda") == {"device": "cuda"}
+    assert changed(eager, "as asked for", device="cuda") == {"device": "cuda"}
+    reason = "the CPU kernels are not installed"
+    assert changed(eager, reason, device="cuda") == {"device": "cuda", "accelerate": "auto"}
+
+
+def test_a_given_engine_counts() -> None:
+    found = changed(config(accelerate="cpu"), device="cuda", accelerate="compile")
+    assert found == {"device": "cuda", "accelerate": "compile"}
+    assert changed(config(accelerate="cpu"), accelerate="eager") == {"accelerate": "eager"}
+
+
+def test_another_device_of_the_same_kind_is_no_reason_to_choose() -> None:
+    before = config(device="cuda:0", accelerate="cudagraph")
+    assert changed(before, device="cuda:1") == {"device": "cuda:1"}
+    assert changed(config(device="cuda", accelerate="cudagraph"), device="auto") == {}
+
+
+def test_places_that_the_run_named_may_be_others() -> None:
+    before = config(policy_device="cuda", env_device="cuda")
+    found = changed(before, policy_device="cpu", env_device="auto", eval_device="cpu")
+    assert found == {"policy_device": "cpu", "eval_device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("before", "new"),
+    [({}, {"policy_device": "cpu"}), ({"env_device": "cpu"}, {"env_device": None})],
+)
+def test_places_are_neither_given_nor_taken(before: dict[str, Any], new: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="those of another loop"):
+        changed_config(config(**before), new)
+
+
+@pytest.mark.parametrize("name", ["seed", "num_envs", "hidden_sizes", "replay_mode"])
+def test_what_is_saved_stays(name: str) -> None:
+    new = {"seed": 2, "num_envs": 3, "hidden_sizes": (8,), "replay_mode": 1}[name]
+    with pytest.raises(ConfigError, match=name):
+        changed_config(config(), {name: new})
