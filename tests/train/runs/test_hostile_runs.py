@@ -515,9 +515,16 @@ def test_a_table_of_gigabytes_is_not_read(
 def test_what_a_manifest_says_of_other_files_is_checked(run: Path) -> None:
     path = newest(run)
     found = load_checkpoint(path)
-    for name, field in (("progress.csv", "columns"), ("config.json", "settings")):
+    cases: tuple[tuple[str, str, Any], ...] = (
+        ("progress.csv", "columns", "x"),
+        ("config.json", "settings", "x"),
+        ("config.json", "settings", {"algo": 3}),
+        ("config.json", "settings", {"run": ["cpu"]}),
+        ("config.json", "settings", {"run": {"device": None}}),
+    )
+    for name, field, value in cases:
         files = {key: dict(entry) for key, entry in found.run_files.items()}
-        files[name][field] = "x"
+        files[name][field] = value
         shutil.rmtree(path)
         save_checkpoint(path, found.step, found.state, metadata=found.metadata, run_files=files)
         with pytest.raises(CorruptCheckpointError, match="malformed"):
