@@ -12,7 +12,7 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA 
 
 
 def test_names_that_are_no_devices_are_refused() -> None:
-    for asked in ("gpu", "cuda:", "cuda:x", "CPU", ""):
+    for asked in ("gpu", "cuda:", "cuda:x", "CPU", "cpu:0", "cpu:1", ""):
         with pytest.raises(DeviceError, match=r"is no device\. Use auto, cpu, cuda, cuda:N or mps"):
             require_device(asked, "eval_device")
 

@@ -87,7 +87,8 @@ _TRIED_FIRST: tuple[tuple[str, str, tuple[str, ...], int, dict[str, int]], ...] 
     ("BipedalWalker-v3", "Box2D", _CONTINUOUS, MILLION,
      {"ppo": 5 * MILLION, "a2c": 5 * MILLION, "sac": 500_000, "tqc": 500_000,
       "crossq": 200_000}),
-    ("MinAtar/Breakout-v1", "MinAtar", _DISCRETE, 5 * MILLION, {"dqn": MILLION}),
+    ("MinAtar/Breakout-v1", "MinAtar", _DISCRETE, 5 * MILLION,
+     {"dqn": MILLION, "sac": MILLION, "r2d1": MILLION}),
 )  # fmt: skip
 _MORE_SEEDS = {("ppo", "LunarLander-v3"): 5, ("ppo", "HalfCheetah-v5"): 5}
 _GOALS = {
