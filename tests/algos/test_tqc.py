@@ -91,6 +91,7 @@ def test_saved_state_goes_on_exactly() -> None:
     [
         {"dropped_quantiles": 25},
         {"num_quantiles": 0},
+        {"num_quantiles": 1, "dropped_quantiles": 0},
         {"critic_subset": 2},
         {"actor_follows": "min"},
     ],

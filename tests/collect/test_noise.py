@@ -140,6 +140,16 @@ def test_a_restored_stream_goes_on_to_the_bit(make: Any, length: int) -> None:
     np.testing.assert_array_equal(long_draw(other, 4_000), expected)
 
 
+@pytest.mark.parametrize("color", [0.0, 1.0])
+@pytest.mark.parametrize("make", [stream, device_stream], ids=["host", "device"])
+def test_a_stream_is_saved_before_its_first_draw(make: Any, color: float) -> None:
+    """Of colored noise there was no block of 0 rows to draw again."""
+    noise, other = make(color), make(color)
+    long_draw(other, 50)
+    other.load_state_dict(noise.state_dict())
+    np.testing.assert_array_equal(long_draw(other, 700), long_draw(noise, 700))
+
+
 def test_skills_explore_in_the_color_of_the_policy_inside() -> None:
     assert SkillPolicy(policy(1.0), OBS, 4).noise_color == 1.0
 

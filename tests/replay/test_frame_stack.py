@@ -74,6 +74,20 @@ def test_batches_equal_those_of_the_plain_buffer(
             assert bool((plain == single).all())
 
 
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_memory_of_an_earlier_batch_is_used_again_without_a_trace(count: int, n: int) -> None:
+    """In a batch of one row, stacks that overlap lie in one piece: one overwrote the other."""
+    rollout = Stream(3, frames=4, end_rate=0.2).rollout(40)
+    plain, single = pair(rollout, 4, capacity=2 * 50, n_step=n)
+    first, second, batch = np.random.default_rng(1), np.random.default_rng(1), None
+    for replay in (plain, single):
+        replay.add(rollout)
+    for _ in range(100):
+        batch = single.sample(count, first, out=batch)
+        assert bool((batch == plain.sample(count, second)).all())
+
+
 def test_a_dict_observation_names_its_stacked_entries() -> None:
     stream = Stream(0, frames=4)
 

@@ -237,5 +237,6 @@ def _flat(leaf: Tensor) -> Tensor:
 def _is_sacs(space: spaces.Space[Any]) -> bool:
     """Whether SAC acts in such a space."""
     if isinstance(space, spaces.Box):
-        return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+        bounded = np.isfinite(space.low).all() and np.isfinite(space.high).all()
+        return bool(bounded and space.shape)
     return isinstance(space, spaces.Discrete)

@@ -77,8 +77,8 @@ class R2D1Config(QLearningConfig):
     """Hyperparameters of R2D1.
 
     The defaults are for one machine: short sequences, which a run of a few hundred thousand
-    env_steps learns from often enough. The preset `atari` has the lengths, learning rate and
-    target interval of R2D2 (Kapturowski et al. 2019, table 2).
+    env_steps learns from often enough. The preset `atari` has the lengths and learning rate of
+    R2D2 (Kapturowski et al. 2019, table 2); its other settings are for one machine, too.
 
     Raises:
         ConfigError: if a value is out of range, or two contradict each other.

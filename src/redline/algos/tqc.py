@@ -62,6 +62,11 @@ class TQCConfig(SACConfig):
     def __post_init__(self) -> None:
         SACConfig.__post_init__(self)
         require_positive(num_quantiles=self.num_quantiles)
+        if self.num_quantiles == 1:
+            raise ConfigError(
+                "num_quantiles=1 leaves no distribution that tqc could truncate. Give 2 or more, "
+                "such as 25, or use sac."
+            )
         require_not_negative(dropped_quantiles=self.dropped_quantiles)
         if self.dropped_quantiles >= self.num_quantiles:
             raise ConfigError(

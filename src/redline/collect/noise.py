@@ -150,7 +150,10 @@ class HostNoise:
             most = rows_at_once(self._length, self._policy.noise_color)
             _require_within("noise_rows", rows, max(most, _MOST_ROWS))
             _require_within("noise_used", used, rows)
-            self._draw_rows(rows)
+            if rows:
+                self._draw_rows(rows)
+            else:  # saved before the first draw
+                self._before_draw, self._drawn = generators, self._drawn[:0]
             self._used = used
         else:
             self._before_draw = generators

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -99,6 +100,10 @@ class RunningMoments(nn.Module):
         """(leaf - mean) / std, clipped; [N, *shape] -> the same shape, float32."""
         return torch.clamp((leaf - self.offset) * self.factor, -self.limit, self.limit)
 
+    def none(self) -> Moments:
+        """Statistics of no row."""
+        return Moments(*(torch.zeros_like(each) for each in (self.count, self.mean, self.squares)))
+
     @torch.no_grad()
     def update(self, rows: Tensor, valid: Tensor) -> None:
         """Take rows [..., *shape] in, where `valid` [...]; both may lie on another device."""
@@ -139,6 +144,15 @@ class ObservationNormalizer(nn.Module):
         shapes = {path: tuple(leaf.shape) for path, leaf in leaf_spaces(space)}
         self.moments = nn.ModuleList(RunningMoments(shapes[path]) for path in self._paths)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether there are statistics of anything yet, or nothing to have them of."""
+        return all(float(moments.count) > 0 for moments in self._running)
+
+    @property
+    def _running(self) -> list[RunningMoments]:
+        return cast("list[RunningMoments]", list(self.moments))
+
     def forward(self, obs: NestedTensor) -> NestedTensor:
         """Normalize [N, ...] observations; the caller's mapping is left as it is."""
         if isinstance(obs, Tensor):
@@ -158,5 +172,22 @@ class ObservationNormalizer(nn.Module):
         """
         if not self.training:
             return
-        for path, moments in zip(self._paths, self.moments, strict=True):
-            moments.update(leaf_at(obs, path), valid)  # pyright: ignore[reportCallIssue]
+        for path, moments in zip(self._paths, self._running, strict=True):
+            moments.update(leaf_at(obs, path), valid)
+
+    @torch.no_grad()
+    def begin_with(self, parts: Iterable[NestedTensor]) -> None:
+        """Take in what a run begins with, part by part; ranks add up theirs once, at the end.
+
+        Args:
+            parts: each [N, *shape] in the space's structure.
+        """
+        found = [each.none() for each in self._running]
+        for obs in parts:
+            for i, path in enumerate(self._paths):
+                rows = leaf_at(obs, path)
+                rows = rows.to(found[i].mean.device)
+                valid = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+                found[i] = merge_moments(found[i], moments_of(rows, valid))
+        for moments, own in zip(self._running, found, strict=True):
+            moments.merge(_over_ranks(own))

@@ -293,6 +293,9 @@ class PolicyWrapper(Policy):
         self.noise_color = policy.noise_color
         self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
         self.action_space = policy.action_space
+        stored = getattr(policy, "stored_action_space", None)
+        if stored is not None:
+            self.stored_action_space = stored
         self.conditioning_names = policy.conditioning_names
         self.conditioning_bounds = policy.conditioning_bounds
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -88,6 +89,22 @@ class Batches:
         fields["reset"] = (bits & FIRST) != 0
         fields["reset"][0] = False
         return TensorDict(fields, batch_size=list(index.shape))
+
+    def observations(self, oldest: int, head: int, at_once: int) -> Iterator[Any]:
+        """The observations of all valid rows, oldest first.
+
+        Args:
+            oldest: number of the oldest row t.
+            head: number of row t to be written next.
+            at_once: [N] of each part at most.
+        """
+        flags, num_envs = self._arena["flags"], self._spec.num_envs
+        for first in range(oldest * num_envs, head * num_envs, at_once):
+            last = min(first + at_once, head * num_envs)
+            index = torch.arange(first, last, device=self._arena.device)
+            index = index[(flags[index % flags.shape[0]] & VALID) != 0]
+            found = {p: leaf.gather(index, None, 0, {})["obs"] for p, leaf in self._leaves.items()}
+            yield nest(found, (len(index),))
 
     def _earlier(
         self,

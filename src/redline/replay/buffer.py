@@ -13,7 +13,7 @@ Only valid rows are drawn, and no window reaches over a row that is not valid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -309,6 +309,17 @@ class Replay:
             index=index,
             weight=weight,
         )
+
+    def observations(self, at_once: int = 4096) -> Iterator[Any]:
+        """The observations that the buffer holds, oldest first; a part at a time.
+
+        Args:
+            at_once: N of each part at most.
+
+        Returns:
+            [N, ...] of rows that an environment gave; true last observations are not among them.
+        """
+        return self._batches.observations(self._oldest, self._head, at_once)
 
     def update_priorities(self, index: Tensor, priority: Tensor) -> None:
         """Give drawn units new priorities; those overwritten since are passed over.

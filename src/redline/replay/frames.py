@@ -392,6 +392,7 @@ class FrameStore:
             if torch.equal(obs[:, shift:], following[:, :-shift]):
                 run = torch.cat([obs, following[:, -shift:]], dim=1)
                 return self._fetch_overlapping(run, shift, out.get("obs"))
+        out = {} if _overlap(out) else out
         return {key: self.fetch(where, out.get(key)) for key, where in slots.items()}
 
     def fetch(self, slots: Tensor, out: Tensor | None = None) -> Tensor:
@@ -582,3 +583,14 @@ def _words(value: Tensor) -> Tensor:
             if all(s % ratio == 0 for s in strides) and value.storage_offset() % ratio == 0:
                 return value.view(dtype)
     return value
+
+
+def _overlap(out: Mapping[str, Tensor]) -> bool:
+    """Whether the stacks of an earlier batch share frames: to write one would alter the other.
+
+    Those of more than one row do not lie in one piece then. A single row's do.
+    """
+    if len(out) < 2:
+        return False
+    first, second = sorted(out.values(), key=Tensor.data_ptr)
+    return first.data_ptr() + first.nbytes > second.data_ptr()

@@ -104,6 +104,7 @@ class ReplaySpec:
         extras: Mapping[str, LeafSpec] | None = None,
         state: Mapping[str, LeafSpec] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
+        stored_action_space: gymnasium.Space[Any] | None = None,
     ) -> ReplaySpec:
         """The spec of rollouts collected in these spaces; float64 counts as float32.
 
@@ -115,8 +116,11 @@ class ReplaySpec:
             state: as in the class.
             bounds: further ones, beside those of actions and of observations that are numbers of
                 a choice.
+            stored_action_space: what the policy's actions lie in, as rollouts hold them. None: in
+                that of the environment; an actor's lie in [-1, 1], whatever those bounds are.
         """
-        found = {entry_name("action", p): b for p, b in _space_bounds(action_space).items()}
+        stored = action_space if stored_action_space is None else stored_action_space
+        found = {entry_name("action", p): b for p, b in _space_bounds(stored).items()}
         for path, bound in _space_bounds(observation_space, only_choices=True).items():
             name = entry_name("obs", path)
             found |= dict.fromkeys((name, f"next_{name}", f"{name}/frames"), bound)

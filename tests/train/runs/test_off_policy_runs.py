@@ -189,6 +189,39 @@ def test_replay_in_a_file_gives_the_same_run(tmp_path: Path) -> None:
     assert memory.inspect()["params_sha256"] == file.inspect()["params_sha256"]
 
 
+class Narrow(gymnasium.Env[Any, Any]):
+    """Its actions lie in [0, 0.4] and [-0.1, 3], and replay keeps them in [-1, 1]."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(
+        np.array([0.0, -0.1], np.float32), np.array([0.4, 3.0], np.float32)
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        assert self.action_space.contains(action)
+        self._steps += 1
+        return np.tanh(action), float(action[0]), False, self._steps == 20, {}
+
+
+@pytest.mark.parametrize("case", ["sac", "sac-droq", "td3", "ddpg", "tqc", "crossq", "diayn"])
+def test_runs_whose_actions_have_narrow_bounds_go_on(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Humanoid's are 0.4 wide: what was saved was checked by them, and refused as corrupt."""
+    narrow = {"env": Narrow, "num_threads": 1}
+    whole = small(tmp_path / "whole", case, **narrow)
+    with monkeypatch.context() as patch:
+        stop_after(11, patch)
+        stopped = small(tmp_path / "stopped", case, **narrow)
+    resumed = redline.train(resume=stopped.out, env=Narrow, quiet=True)
+    assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
+
+
 def test_damaged_replay_is_named_and_the_checkpoint_before_it_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,6 +209,25 @@ def test_sac_goes_on_from_a_clone_and_its_data(
     redline.train(resume=run.out, total_env_steps=80, quiet=True)  # its replay is in the checkpoint
 
 
+def test_statistics_of_observations_begin_with_the_data(
+    data: dict[str, Any], tmp_path: Path
+) -> None:
+    """The first update normalizes all 3,000 rows, and not by the one that was collected."""
+    run = redline.train(
+        "sac",
+        env="CartPole-v1",
+        data=data,
+        out=tmp_path / "r",
+        **SAC | {"total_env_steps": 1, "learning_starts": 0, "normalize_obs": True, "quiet": True},
+    )
+    saved = run.checkpoint().state["algorithm"]["policy"]
+    seen = np.concatenate([data["observations"], gymnasium.make("CartPole-v1").reset()[0][None]])
+    assert float(saved["normalizer.moments.0.count"]) == 3001
+    mean, spread = seen.astype(np.float64).mean(axis=0), seen.astype(np.float64).std(axis=0)
+    assert np.allclose(saved["normalizer.moments.0.offset"], mean, atol=1e-4)
+    assert np.allclose(saved["normalizer.moments.0.factor"], 1 / spread, rtol=0.05)
+
+
 def test_box_actions_are_kept_between_minus_one_and_one(tmp_path: Path) -> None:
     """Pendulum acts in [-2, 2]; SAC's replay holds half of that."""
     env = gymnasium.make("Pendulum-v1")

@@ -93,6 +93,24 @@ def test_targets_and_replay_follow(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+def test_statistics_begin_with_the_replay_that_was_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By those of one collected row alone, all others would lie at the clip."""
+    first = redline.train("td3", env="Pendulum-v1", out=tmp_path / "a", quiet=True, **OFF)
+    second = redline.train(
+        "td3", env="Pendulum-v1", out=tmp_path / "b", init_from=first.out, seed=9,
+        init_parts="weights,replay", normalize_obs=True, **OFF | {"total_env_steps": 33},
+    )  # fmt: skip
+    assert "statistics of observations begin with those of replay" in capsys.readouterr().err
+    assert float(weights(second)["normalizer.moments.0.count"]) == 64 + 33
+    kept = redline.train(
+        "td3", env="Pendulum-v1", out=tmp_path / "c", init_from=second.out, seed=9, quiet=True,
+        init_parts="normalizer,replay", normalize_obs=True, **OFF | {"total_env_steps": 33},
+    )  # fmt: skip
+    assert float(weights(kept)["normalizer.moments.0.count"]) == 64 + 33 + 33
+
+
 def test_what_cannot_begin_a_run_is_refused(source: Run, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="not a run directory"):
         source_checkpoint(tmp_path, ("weights",))

@@ -101,7 +101,8 @@ SOURCES: dict[str, dict[str, str]] = {
         "minatar": _OWN,
         "atari": _cleanrl(
             "dqn_atari",
-            "8 environments for one, the target moves at every 1,000th update, not env_step",
+            "8 environments for one, the target moves at every 1,000th update, not env_step, a "
+            "Huber loss, clipped gradients",
         ),
         "dqn": "Mnih et al. 2015",
         "double-dqn": "van Hasselt et al. 2016, arXiv:1509.06461",
@@ -113,7 +114,7 @@ SOURCES: dict[str, dict[str, str]] = {
         "memory": _OWN,
         "minatar": _OWN,
         "atari": "Kapturowski et al. 2019 (R2D2), table 2; adam_eps and max_grad_norm as of a mean "
-        "loss, more updates per env_step",
+        "loss, a smaller batch and replay, more updates per env_step, the target moved oftener",
     },
     "ddpg": _DETERMINISTIC_SOURCES
     | {"mujoco": _cleanrl("ddpg_continuous_action", "actor and targets move at each update")},

@@ -69,7 +69,12 @@ from redline.train.runs.run_directory import (
 )
 from redline.train.runs.sealed_files import write_config
 from redline.train.runs.updating import Updating
-from redline.train.runs.warm_start import source_checkpoint, take_over, take_replay
+from redline.train.runs.warm_start import (
+    see_replay,
+    source_checkpoint,
+    take_over,
+    take_replay,
+)
 from redline.train.settings import RunConfig, RunSettings
 
 _RESTART_SEEDS = 1_000_003  # apart, so that no seeds of environments meet
@@ -152,8 +157,8 @@ def execute(
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(local, probe, algorithm.policy, out, settings)
-            _take_replay(learning["replay"], began_with, config.run)
-            taken += data.fill(learning["replay"], probe, algorithm.policy)
+            carried = began_with if "replay" in config.run.init_parts else None
+            taken += _begin_replay(learning["replay"], carried, data, probe, algorithm.policy)
         if collector_kind.workers != "none":  # numbers its environments from 0 on each rank
             local = ranks.own_seed(local)
         acting = CapturedActing(
@@ -346,9 +351,14 @@ def _source(config: RunConfig, kind: type[Algorithm], given: Given) -> Checkpoin
     return source_checkpoint(Path(run.init_from), run.init_parts)
 
 
-def _take_replay(replay: Replay, checkpoint: Checkpoint | None, run: RunSettings) -> None:
-    if checkpoint is not None and "replay" in run.init_parts:
-        take_replay(replay, checkpoint)
+def _begin_replay(
+    replay: Replay, source: Checkpoint | None, data: RunData, probe: VecEnv, policy: Policy
+) -> list[str]:
+    """Begin with another run's transitions, or with recorded ones; what to say of it."""
+    if source is not None:
+        take_replay(replay, source)
+    said = data.fill(replay, probe, policy)
+    return said + (see_replay(policy, replay) if said or source is not None else [])
 
 
 def _take_over(algorithm: Any, checkpoint: Checkpoint | None, run: RunSettings) -> list[str]:

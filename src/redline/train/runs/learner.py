@@ -110,6 +110,7 @@ def build_replay(
         extras=dict.fromkeys(policy.conditioning_names, LeafSpec((), torch.float32)),
         state=state,
         bounds={entry_name("extra", (n,)): b for n, b in policy.conditioning_bounds.items()},
+        stored_action_space=getattr(policy, "stored_action_space", None),
     )
     if algo.replay == "her":
         goal_env = _goal_env(settings, env)

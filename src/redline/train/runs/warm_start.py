@@ -11,6 +11,7 @@ from torch import Tensor
 
 from redline.algos.algorithm import Algorithm
 from redline.errors import ConfigError, RunDirectoryError
+from redline.policies import Policy
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
@@ -127,6 +128,26 @@ def take_replay(replay: Replay, checkpoint: Checkpoint) -> None:
         )
     replay.load(checkpoint.replay)
     replay.break_chain()
+
+
+def see_replay(policy: Policy, replay: Replay) -> list[str]:
+    """Let the statistics of observations begin with what replay begins with.
+
+    By those of the first few rows that are collected, everything else in replay would lie far
+    outside. Statistics that came from another run are kept.
+
+    Args:
+        policy: of the new run.
+        replay: that data or another run's transitions are in.
+
+    Returns:
+        What to say of it.
+    """
+    normalizer = getattr(policy, "normalizer", None)
+    if normalizer is None or normalizer.has_seen:
+        return []
+    normalizer.begin_with(replay.observations())
+    return ["statistics of observations begin with those of replay"]
 
 
 def _take(taken: Taken, name: str, tensor: Tensor, source: Any) -> None:
