@@ -67,6 +67,21 @@ def test_unknown_options_suggest_what_is_meant(option: str, meant: str) -> None:
     assert meant in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "option", "owners"),
+    [("dqn", "--gae-lambda", "ppo, a2c, impala, appo"), ("ppo", "--num-quantiles", "dqn, tqc")],
+)
+def test_a_setting_of_other_algorithms_is_named_as_theirs(
+    algorithm: str, option: str, owners: str
+) -> None:
+    """It was answered with what is spelled alike, or with nothing."""
+    with pytest.raises(ConfigError, match=f"{algorithm} has no {option}: .* of {owners}"):
+        parse_train_arguments([algorithm, "--env", "A-v0", option, "1"])
+    name = option[2:].replace("-", "_")
+    with pytest.raises(ConfigError, match=f"no setting '{name}': it is one of {owners}"):
+        parse_train_arguments([algorithm]).replace(**{name: 1})
+
+
 def test_negative_numbers_are_values() -> None:
     assert as_parsed(["--x", "-1e-3"], {"x": float}, "train") == ["--x", "-1e-3"]
     assert values_of(["--a", "1", "--b", "--a=2"], "--a") == ["1", "2"]

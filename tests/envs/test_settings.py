@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from importlib.util import find_spec
 
 import cloudpickle
 import numpy as np
@@ -125,3 +126,10 @@ def test_unknown_ids_suggest_other_versions_first(asked: str, meant: str) -> Non
     """Taxi-v3 got 'Ant-v3' and 'ALE/Boxing-v5', which have its letters and not its sense."""
     with pytest.raises(UnknownNameError, match=f"Did you mean '{meant}'"):
         make_vec(asked, 1)
+
+
+@pytest.mark.skipif(find_spec("mujoco") is None, reason="MuJoCo is not installed")
+@pytest.mark.filterwarnings("ignore:.*out of date")
+def test_a_package_that_is_there_is_not_called_missing() -> None:
+    with pytest.raises(EnvError, match=r"HalfCheetah-v3 cannot be made: .*gymnasium-robotics"):
+        make_vec("HalfCheetah-v3", 1)

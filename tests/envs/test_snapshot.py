@@ -83,6 +83,20 @@ def test_an_environment_with_objects_goes_on_by_its_journal() -> None:
     go_on(first, second, 40, 60)
 
 
+class NotesLate(Walk):
+    """A number that no constructor and no reset makes."""
+
+    def step(self, action: Any) -> Any:
+        self.last = float(action[0])
+        return super().step(action)
+
+
+def test_what_the_first_step_makes_goes_on() -> None:
+    """It was called another environment, and fresh episodes began."""
+    first, second = make_vec(NotesLate, 2), make_vec(NotesLate, 2)
+    go_on(first, second, 30, 60)
+
+
 def test_a_batch_restored_by_journal_can_be_saved_again() -> None:
     first, second, third = (make_vec(Walk, 2) for _ in range(3))
     first.reset(0)

@@ -246,3 +246,11 @@ def test_keys_of_thousands_of_dots_are_refused(dot: str, tmp_path: Path) -> None
                 read_mapping(path)
     path.write_text(f"# {'.' * 200}\nrun.seed = 3\nx = [{'0.5, ' * 200}]\n")
     assert read_mapping(path)["run"] == {"seed": 3}
+
+
+def test_off_is_a_word_where_a_setting_has_it(tmp_path: Path) -> None:
+    """YAML reads it as no."""
+    path = tmp_path / "c.yaml"
+    path.write_text("algorithm: ppo\nenv: CartPole-v1\ncheck_env: off\nnormalize_obs: off\n")
+    config = config_of(given_settings(path))
+    assert (config.run.check_env, config.policy.normalize_obs) == ("off", False)

@@ -236,9 +236,15 @@ def _is_open(kind: Any) -> bool:
 
 
 def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
-    from redline.train.setting_names import meant
+    from redline.train.setting_names import algorithms_with, meant
 
     flag = f"--{name.replace('_', '-')}"
+    doing, _, algorithm = command.partition(" ")
+    if doing == "train" and command != RESUMING and (others := algorithms_with(name)):
+        return (
+            f"{algorithm} has no {flag}: it is a setting of {', '.join(others)}. Leave it out. "
+            f"`redline {command} --help-all` lists all options."
+        )
     close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
     hint = f" Did you mean {close}?" if close else ""
     if command != RESUMING:

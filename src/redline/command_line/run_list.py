@@ -28,8 +28,10 @@ class RunsArguments:
     """Only runs with this tag."""
     group: str | None = None
     """Only runs of this group."""
-    state: str | None = None
-    """Only runs that are running, complete, stopped, interrupted, failed or killed."""
+    state: Literal["running", "complete", "stopped", "interrupted", "failed", "killed"] | None = (
+        None
+    )
+    """Only runs in this state."""
     format: Literal["table", "json"] = "table"
     """json: one object per line."""
 

@@ -160,14 +160,17 @@ def eval_runs(arguments: list[str]) -> None:
         raise ConfigError("--greedy and --stochastic contradict each other. Give one of them.")
     if not parsed.run_dirs:
         raise ConfigError("no run is given. Give a run directory, such as runs/ppo-CartPole-v1.")
-    twice = {str(each) for each in parsed.run_dirs if parsed.run_dirs.count(each) > 1}
-    if twice:
-        raise ConfigError(f"{min(twice)} is given twice. Give each run once.")
+    places = [each.resolve() for each in parsed.run_dirs]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise ConfigError(f"{parsed.run_dirs[number]} is given twice. Give each run once.")
     if parsed.video:
         from redline.train.runs.video import require_video
 
         require_video(".mp4")
-    results = {str(run_dir): _evaluated(run_dir, parsed) for run_dir in parsed.run_dirs}
+    # All are opened before the first is evaluated, which may take long.
+    runs = {run_dir: _opened(run_dir, parsed) for run_dir in parsed.run_dirs}
+    results = {str(run_dir): _evaluated(run, parsed) for run_dir, run in runs.items()}
     if len(parsed.run_dirs) == 1:
         _print_json(next(iter(results.values())).to_json())
         return
@@ -177,12 +180,10 @@ def eval_runs(arguments: list[str]) -> None:
     _print_json(over_runs(results))
 
 
-def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
-    """The evaluation of one run, and its video if that was asked for."""
-    from redline.train.loops.evaluate import explain_greedy
+def _opened(run_dir: Path, parsed: EvalArguments) -> Run:
     from redline.train.runs.run import load_run
 
-    run = load_run(
+    return load_run(
         run_dir,
         algorithm=parsed.algorithm,
         env=parsed.env,
@@ -191,6 +192,12 @@ def _evaluated(run_dir: Path, parsed: EvalArguments) -> Evaluation:
         network=parsed.network,
         accept_changed_config=parsed.accept_changed_config,
     )
+
+
+def _evaluated(run: Run, parsed: EvalArguments) -> Evaluation:
+    """The evaluation of one run, and its video if that was asked for."""
+    from redline.train.loops.evaluate import explain_greedy
+
     greedy = not parsed.stochastic
     records: list[Any] = []
     result = run.evaluate(

@@ -9,6 +9,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -244,7 +245,7 @@ def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[A
             )
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         for part, package, extra, purpose in _NEEDS:
-            if part in entry_point:
+            if part in entry_point and find_spec(package) is None:
                 raise MissingExtraError(package, extra, purpose) from error
         raise EnvError(f"{env_id} cannot be made: {error}") from error
 

@@ -291,8 +291,11 @@ class Snapshotter:
                 f"this one has {len(self._layers) - 1}. Resume with that of the saved run."
             )
         layers = list(zip(self._layers, origin["generators"], strict=True))
-        if any(each not in _numbers_or_none(layer) for layer, saved in layers for each in saved):
+        if _lack(layers):
             self._env.reset(seed=0)  # which makes what the constructor has not
+        if _lack(layers):  # a copy, as in `_make_attributes`
+            self._env.step(copy.deepcopy(self._env.action_space).sample())
+            self._env.reset(seed=0)
         for layer, generators in layers:
             own = _numbers_or_none(layer)
             refuse_other_kinds(own, generators, f"{name}, {type(layer).__name__}")
@@ -389,6 +392,11 @@ def _numbers_or_none(layer: Any) -> dict[str, Any]:
     empty = {name: None for name, value in vars(layer).items() if value is None}
     # Gymnasium makes these two at the first use.
     return {"_np_random": None, "_np_random_seed": None} | empty | _generators(layer)
+
+
+def _lack(layers: list[tuple[Any, Any]]) -> bool:
+    """Whether a layer lacks something that its saved beginning sets."""
+    return any(each not in _numbers_or_none(layer) for layer, saved in layers for each in saved)
 
 
 def _generators(layer: Any) -> dict[str, Any]:

@@ -116,7 +116,12 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """One value as YAML has it: 1e-4 is a number, true a truth, anything else a word."""
+    """One value as YAML has it: 1e-4 is a number, true a truth, anything else a word.
+
+    None is written as elsewhere on the command line.
+    """
+    if text == "None":
+        return None
     try:
         return _from_yaml(text)
     except ValueError:

@@ -57,9 +57,25 @@ def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:
         known: all names that there are.
     """
     known = list(known)
+    if others := algorithms_with(name):
+        return (
+            f"{algorithm} has no setting {shown(name)}: it is one of {', '.join(others)}. Leave it "
+            f"out."
+        )
     if hint := did_you_mean(name, known):
         return f"{algorithm} has no setting {shown(name)}{hint}."
     return f"{algorithm} has no setting {shown(name)}. Settings are: {', '.join(sorted(known))}."
+
+
+def algorithms_with(name: str) -> list[str]:
+    """The built-in algorithms that have a hyperparameter of this name."""
+    from redline.algos.registry import BUILT_IN, declaration
+
+    return [
+        each
+        for each in BUILT_IN
+        if name in declaration(each, for_help=True).Config.__dataclass_fields__
+    ]
 
 
 def meant(name: str, known: Iterable[str]) -> list[str]:

@@ -94,6 +94,8 @@ _UNIONS = (typing.Union, types.UnionType)
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:
     if typing.get_origin(kind) is Literal:
+        if value is False and "off" in typing.get_args(kind):
+            value = "off"  # what YAML makes of the word
         return value in typing.get_args(kind), value
     if typing.get_origin(kind) is tuple:
         element = typing.get_args(kind)[0]

@@ -15,9 +15,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import redline
 from redline.cli import main
+from redline.command_line.runs import eval_runs
 from redline.data import EpisodeRecord
 from redline.envs import make_vec
-from redline.errors import ConfigError
+from redline.errors import ConfigError, RunDirectoryError
 from redline.policies import make_policy
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, explain_greedy
 
@@ -263,3 +264,17 @@ def test_eval_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().err
     assert "has no best checkpoint" in said
     assert "--resume" not in said
+
+
+def test_all_runs_are_opened_before_one_is_evaluated(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    redline.train(
+        "ppo", env="CartPole-v1", out=out, total_env_steps=64, num_envs=2, rollout_length=32,
+        quiet=True, tensorboard=False,
+    )  # fmt: skip
+    with pytest.raises(RunDirectoryError, match="gone does not exist"):
+        eval_runs([str(out), str(tmp_path / "gone"), "--episodes", "1"])
+    with pytest.raises(ConfigError, match="given twice"):
+        eval_runs([str(out), str(tmp_path / "x" / ".." / "r"), "--episodes", "1"])
+    with pytest.raises(ConfigError, match="is a run of ppo, not of dqn"):
+        eval_runs([str(out), "--algorithm", "dqn", "--episodes", "1"])

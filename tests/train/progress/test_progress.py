@@ -6,6 +6,7 @@ import math
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,23 @@ def test_statistics_go_on_from_their_state() -> None:
         statistics.add([episode(0.7, 3), episode(0.9, 4)])
     assert first.moving_mean == second.moving_mean
     assert first.take_row() == second.take_row()
+
+
+def test_episodes_that_say_nothing_are_no_successes_once_one_has_said_so() -> None:
+    """As in evaluations: an environment may report its successes alone."""
+    statistics = EpisodeStatistics()
+
+    def ended(*successes: bool | None) -> float | None:
+        statistics.add([replace(episode(1, 1), success=each) for each in successes])
+        return statistics.take_success_rate()
+
+    assert ended(None, None) is None
+    assert ended(None, True, None, True) == 0.5
+    assert ended() is None
+    saved = json.loads(json.dumps(statistics.state_dict()))
+    statistics = EpisodeStatistics()
+    statistics.load_state_dict(saved)
+    assert ended(None, None) == 0.0
 
 
 def make_row(index: int, **metrics: Any) -> dict[str, Any]:
@@ -199,6 +217,23 @@ def test_json_lines_are_real_json(tmp_path: Path) -> None:
     row = json.loads(line, parse_constant=refuse)
     assert (row["a"], row["b"], row["c"], row["return_mean"]) == (None, None, 0.1, None)
     assert (tmp_path / "progress.csv").exists()
+
+
+def test_json_lines_that_a_resumed_run_asks_for_begin_with_its_rows(tmp_path: Path) -> None:
+    with ProgressLogger(tmp_path / "one", writers=["csv"]) as logger:
+        logger.write(make_row(1, a=0.1, b=float("inf")))
+        logger.write(make_row(2, a=1 / 3, b=None))
+        state = logger.state_dict()
+    late = ProgressLogger(tmp_path / "one", writers=["csv", "jsonl"])
+    late.load_state_dict(state)
+    with ProgressLogger(tmp_path / "two", writers=["csv", "jsonl"]) as whole:
+        whole.write(make_row(1, a=0.1, b=float("inf")))
+        whole.write(make_row(2, a=1 / 3, b=None))
+        for logger in (late, whole):
+            logger.write(make_row(3, a=2.0, b=7))
+    late.close()
+    one, two = ((tmp_path / each / "progress.jsonl").read_text() for each in ("one", "two"))
+    assert one == two
 
 
 def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path) -> None:

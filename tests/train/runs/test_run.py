@@ -482,12 +482,77 @@ def test_resuming_with_other_settings_is_refused(tmp_path: Path) -> None:
         redline.train(resume=run.out, gamma=0.5)
 
 
+def test_one_length_is_given(tmp_path: Path) -> None:
+    run = small(tmp_path / "run", total_env_steps=128)
+    with pytest.raises(ConfigError, match="contradict each other"):
+        redline.train(resume=run.out, total_env_steps=256, set={"total_env_steps": 512})
+    again = redline.train(
+        resume=run.out, total_env_steps=256, set={"total_env_steps": 256}, quiet=True
+    )
+    assert again.inspect()["env_steps"] == 256
+
+
+def test_a_run_that_reached_its_return_goes_on_as_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = small(tmp_path / "run", stop_at_return=1.0)
+    reached = run.inspect()["env_steps"]
+    assert reached < 1024
+    assert main(["train", "--resume", str(run.out)]) == 0
+    advice = capsys.readouterr().err.split("give ")[1].split(".\n")[0]
+    assert advice == "--total-env-steps 1024 --set stop_at_return=None"
+    assert main(["train", "--resume", str(run.out), "--quiet", *advice.split()]) == 0
+    assert Run(run.out, run.config).inspect()["env_steps"] == 1024
+
+
+def test_a_progress_file_that_lost_rows_is_told_from_one_that_was_changed(tmp_path: Path) -> None:
+    """The option that takes a changed file cannot bring rows back, so it is not advised."""
+    run = small(tmp_path / "run", total_env_steps=512)
+    path = run.out / "progress.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RunDirectoryError, match="bytes are missing") as caught:
+        redline.train(resume=run.out, total_env_steps=1024, quiet=True)
+    assert "accept" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "settings", "said"),
+    [
+        (50.0, 70.0, {}, "clipped to the same bound"),
+        (-np.inf, -3.0, {}, "TransformAction"),
+        (-100.0, 100.0, {}, "a small part"),
+        (50.0, 70.0, {"distribution": "squashed"}, None),
+        (50.0, 70.0, {"initial_log_std": 4.0}, None),
+        (0.0, 0.4, {}, None),
+        (-np.inf, np.inf, {}, None),
+    ],
+)
+def test_actions_that_begin_far_from_their_bounds_are_told(
+    low: float, high: float, settings: dict[str, Any], said: str | None, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """PPO stayed at -10 for 30,000 env_steps: each action was the lower bound."""
+
+    def env() -> gymnasium.Env[Any, Any]:
+        return Float64(spaces.Box(low, high, (2,), np.float32))
+
+    small(tmp_path / "run", env=env, total_env_steps=128, **settings)
+    warned = capsys.readouterr().err
+    assert (said or "first drawn") in warned if said else "first drawn" not in warned
+
+
 def test_a_run_without_a_checkpoint_cannot_be_evaluated_yet(tmp_path: Path) -> None:
     run = small(tmp_path / "run", total_env_steps=128)
     for path in (run.out / "checkpoints").glob("step_*"):
         path.rename(run.out / path.name)
     with pytest.raises(CheckpointError, match="no latest checkpoint"):
         run.evaluate(1)
+    before = (run.out / "progress.csv").read_bytes()
+    with pytest.raises(RunDirectoryError, match=r"says complete at 128 env_steps.*--config"):
+        redline.train(resume=run.out, quiet=True)  # it would begin anew, and replace the curve
+    assert (run.out / "progress.csv").read_bytes() == before
+    history = run.out / "history.jsonl"
+    history.write_text(history.read_text().splitlines()[0] + "\n")  # killed before the first one
     again = redline.train(resume=run.out, quiet=True)
     assert again.inspect()["env_steps"] == 128
 

@@ -113,7 +113,8 @@ def success_of(info: Mapping[str, Any]) -> float:
     Goal environments and Meta-World use these names.
     """
     said = info.get("is_success", info.get("success"))
-    return math.nan if said is None else float(bool(said))
+    unsaid = said is None or (isinstance(said, (float, np.floating)) and math.isnan(said))
+    return math.nan if unsaid else float(bool(said))
 
 
 def logged_values(info: Mapping[str, Any], names: tuple[str, ...], label: str) -> list[float]:

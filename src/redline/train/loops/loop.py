@@ -662,8 +662,8 @@ class TrainLoop(ABC):
             self._begin_fresh_episodes()
             self.environments.set_again()
             self._console.warning(
-                f"the environments begin fresh episodes: {began_anew}. The run goes on from the "
-                f"same weights, but not bit for bit."
+                f"the environments begin fresh episodes: {began_anew.rstrip('.')}. The run goes on "
+                f"from the same weights, but not bit for bit."
             )
 
     def _restore_callbacks(self, saved: Mapping[str, Any] | None) -> None:

@@ -55,7 +55,8 @@ class EpisodeStatistics:
 
     def __init__(self, window: int = 100, info_names: Sequence[str] = ()) -> None:
         self._infos: dict[str, list[float]] = {name: [] for name in info_names}
-        self._successes: list[bool] = []
+        self._successes: list[bool | None] = []
+        self._says_success = False  # whether any episode has said so far if it was one
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._recent: deque[float] = deque(maxlen=window)
@@ -72,8 +73,8 @@ class EpisodeStatistics:
             self._returns.append(float(episode.return_))
             self._lengths.append(int(episode.length))
             self._recent.append(float(episode.return_))
-            if episode.success is not None:
-                self._successes.append(episode.success)
+            self._successes.append(episode.success)
+            self._says_success |= episode.success is not None
             for name, value in episode.info.items():
                 self._infos[name].append(value)
 
@@ -123,9 +124,13 @@ class EpisodeStatistics:
         }
 
     def take_success_rate(self) -> float | None:
-        """Share of successes among the episodes that say whether they are, and a new beginning."""
+        """Share of successes among the episodes, and a new beginning.
+
+        None if none ended, or if no episode so far has said whether it was one. From then on an
+        episode that says nothing is none, as in evaluations.
+        """
         said, self._successes = self._successes, []
-        return said.count(True) / len(said) if said else None
+        return said.count(True) / len(said) if said and self._says_success else None
 
     def state_dict(self) -> dict[str, Any]:
         """What has gathered since the last row, and the moving mean's window."""
@@ -134,6 +139,7 @@ class EpisodeStatistics:
             "lengths": list(self._lengths),
             "recent": list(self._recent),
             "successes": list(self._successes),
+            "says_success": self._says_success,
             "infos": {name: list(values) for name, values in self._infos.items()},
         }
 
@@ -142,7 +148,10 @@ class EpisodeStatistics:
         self._returns = list(state["returns"])
         self._lengths = list(state["lengths"])
         self._recent = deque(state["recent"], maxlen=self._recent.maxlen)
-        self._successes = [bool(said) for said in state.get("successes", ())]
+        saved = state.get("successes", ())
+        self._successes = [None if said is None else bool(said) for said in saved]
+        before = bool(state.get("says_success", False))  # version 0.2 did not save it
+        self._says_success = before or any(said is not None for said in self._successes)
         for name, values in state.get("infos", {}).items():
             self._infos[name] = list(values)
 

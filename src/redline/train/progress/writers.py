@@ -148,15 +148,40 @@ class CsvWriter(_LineWriter):
 
 class _JsonLinesWriter(_LineWriter):
     def __init__(self, path: Path, rows: int) -> None:
+        if rows and not path.exists():  # a resumed run that had none so far
+            lines = [_json_line(row) for row in _rows_of_csv(path.with_name(CSV_NAME), rows)]
+            with atomic_file(path) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         super().__init__(path, None, rows)
 
     def write(self, row: Row) -> None:
-        # JSON knows neither NaN nor infinity.
-        finite = {
-            name: value if value is not None and math.isfinite(value) else None
-            for name, value in row.items()
-        }
-        self._append(json.dumps(finite, allow_nan=False))
+        self._append(_json_line(row))
+
+
+def _json_line(row: Row) -> str:
+    # JSON knows neither NaN nor infinity.
+    finite = {
+        name: value if value is not None and math.isfinite(value) else None
+        for name, value in row.items()
+    }
+    return json.dumps(finite, allow_nan=False)
+
+
+def _rows_of_csv(path: Path, rows: int) -> list[dict[str, Any]]:
+    """The first rows of progress.csv, as they were written."""
+    header, *lines = read_plain(path, _LARGEST_BYTES).decode().splitlines()[: rows + 1]
+    names = header.split(",")
+    return [dict(zip(names, map(_number_of, line.split(",")), strict=True)) for line in lines]
+
+
+def _number_of(cell: str) -> int | float | None:
+    """What was written as `repr`; an empty cell is None."""
+    if not cell:
+        return None
+    try:
+        return int(cell)
+    except ValueError:
+        return float(cell)
 
 
 class _TensorBoardWriter(RowWriter):

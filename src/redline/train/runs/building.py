@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
+from gymnasium import spaces
 
 from redline.algos.algorithm import Algorithm
 from redline.collect import ActorFor, Collector, CollectorSetup
@@ -19,8 +22,10 @@ from redline.engines.captured_acting import CapturedActing
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import worker_cpus
 from redline.errors import ConfigError
+from redline.models import leaf_spaces
 from redline.plain_text import shortened, shown
 from redline.policies import Policy
+from redline.policies.action_heads import GaussianHead
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
@@ -28,6 +33,8 @@ from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluatio
 from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
+
+_FAR, _WIDE = 2.5, 50.0  # standard deviations; beyond 2.5 lies one number in 160
 
 
 def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False) -> RunConfig:
@@ -64,6 +71,42 @@ def said_at_start(
             f"rollouts cut episodes. With env_backend='gymnasium' or 'processes' they wait."
         )
     return [sentence for sentence in said if sentence]
+
+
+def said_of_bounds(policy: Policy, initial_log_std: float, *, fresh: bool) -> list[str]:
+    """A warning where a Gaussian begins so far from its actions' bounds that nothing is learned.
+
+    Args:
+        policy: of a new run.
+        initial_log_std: what its standard deviation begins with, in the environment's own units.
+        fresh: whether it is as it was built: its means are near 0, and it learns from what it does.
+    """
+    head, std = getattr(policy, "action_head", None), math.exp(initial_log_std)
+    if head is None or not fresh or all(type(each) is not GaussianHead for each in head.modules()):
+        return []
+    boxes = [leaf for _, leaf in leaf_spaces(policy.action_space) if isinstance(leaf, spaces.Box)]
+    for box in boxes:
+        outside = (box.low > _FAR * std) | (box.high < -_FAR * std)
+        with np.errstate(over="ignore"):
+            wide = (box.high - box.low > _WIDE * std) & np.isfinite(box.low) & np.isfinite(box.high)
+        if not (outside | wide).any():
+            continue
+        what = (
+            "nearly all of them are clipped to the same bound, from which nothing can be learned"
+            if outside.any()
+            else "they reach a small part of what there is between the bounds"
+        )
+        advice = (
+            "Give --distribution squashed, which begins between the bounds, or wrap the "
+            "environment by gymnasium.wrappers.RescaleAction."
+            if np.isfinite(box.low).all() and np.isfinite(box.high).all()
+            else "Wrap the environment by gymnasium.wrappers.TransformAction, so that 0 is inside."
+        )
+        return [
+            f"actions are first drawn with mean 0 and standard deviation {std:.3g}, and in {box} "
+            f"{what}. {advice}"
+        ]
+    return []
 
 
 def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:

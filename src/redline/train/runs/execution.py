@@ -45,6 +45,7 @@ from redline.train.runs.building import (
     make_store,
     resolve,
     said_at_start,
+    said_of_bounds,
 )
 from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
@@ -145,6 +146,8 @@ def execute(
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
         algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
+        fresh = began_with is None and not data.learns
+        cautions += said_of_bounds(algorithm.policy, config.policy.initial_log_std, fresh=fresh)
         closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import gymnasium
 
 from redline.algos.algorithm import Algorithm
-from redline.algos.registry import find_algorithm
+from redline.algos.registry import algorithm_label, find_algorithm
 from redline.collect import Collector, find_collector
 from redline.envs import EnvSettings
 from redline.envs.atari import is_atari
@@ -86,6 +86,21 @@ def network_of(config: RunConfig, given: Given) -> NetworkFactory | None:
     label = config.run.network
     named = given.network if label is None else _named_again(label, given.network, "network")
     return None if named is None else find_network(named)
+
+
+def require_same_algorithm(
+    config: RunConfig, out: Path, algorithm: str | type[Algorithm] | None
+) -> None:
+    """Refuse another algorithm than the run has.
+
+    Raises:
+        ConfigError: with both names.
+    """
+    if algorithm is not None and algorithm_label(algorithm) != config.algorithm:
+        raise ConfigError(
+            f"{out} is a run of {config.algorithm}, not of {algorithm_label(algorithm)}. Leave the "
+            f"algorithm out, or give another run directory."
+        )
 
 
 def require_same_network(config: RunConfig, out: Path, given: Given) -> str | None:

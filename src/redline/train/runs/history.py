@@ -8,7 +8,8 @@ One JSON object per line, each with `event`, `time` (UTC) and `env_steps`:
 | resumed | `changed`: setting -> [before, now], where settings were changed |
 | ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason` |
 
-It is for people and for `redline runs`; nothing that a run does depends on it.
+It is for people and for `redline runs`. One thing that a run does depends on it: without a
+checkpoint it does not begin anew where it has come to an end before.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from redline.train.runs.given import (
     Given,
     algorithm_of,
     env_settings,
+    require_same_algorithm,
     require_same_network,
 )
 from redline.train.runs.history import read_history
@@ -435,13 +436,14 @@ def load_run(
 
     Raises:
         RunDirectoryError: if the directory holds no run.
-        ConfigError: if its config.json was changed.
+        ConfigError: if its config.json was changed, or the algorithm is another one.
         IncompatibleCheckpointError: if the environment or the network is another one.
     """
     path = Path(out)
     if not path.is_dir():
         raise RunDirectoryError(f"{path} does not exist. Give a run directory.")
     config = read_config(path, algorithm, accept_changed=accept_changed_config)
+    require_same_algorithm(config, path, algorithm if isinstance(algorithm, str) else None)
     if env is not None and isinstance(env, str) and env != config.run.env:
         raise IncompatibleCheckpointError(
             f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "

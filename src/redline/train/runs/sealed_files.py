@@ -137,6 +137,12 @@ def require_same_rows(out: Path, run_files: Mapping[str, Any]) -> None:
         ) from error
     if left == 0 and digest.hexdigest() == entry["sha256"]:
         return
+    if left:
+        raise RunDirectoryError(
+            f"{path} ends before the rows that the checkpoint to resume from counts in it: "
+            f"{left:,} of {entry['size_bytes']:,} bytes are missing. Restore the file, or start a "
+            f"new run."
+        )
     raise RunDirectoryError(
         f"{path} was changed since the checkpoint was written: its first {entry['size_bytes']:,} "
         f"bytes do not match the checkpoint's SHA-256. Restore the file; or, if you changed it on "

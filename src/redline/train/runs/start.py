@@ -14,13 +14,17 @@ import gymnasium
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
-from redline.algos.registry import algorithm_label
 from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
-from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    IncompatibleCheckpointError,
+    RunDirectoryError,
+)
 from redline.models.registry import NetworkFactory, network_label
-from redline.plain_text import shortened
+from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
@@ -33,7 +37,14 @@ from redline.train.runs.changes import changed_config, differences
 from redline.train.runs.contradictions import refuse_contradictions
 from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
-from redline.train.runs.given import EnvArgument, Given, describe_env, require_same_network
+from redline.train.runs.given import (
+    EnvArgument,
+    Given,
+    describe_env,
+    require_same_algorithm,
+    require_same_network,
+)
+from redline.train.runs.history import read_history
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
@@ -247,6 +258,7 @@ def resume_run(
     if total_env_steps is not None:
         require_positive(total_env_steps=total_env_steps)
     given = given or Given()
+    _require_one_length(total_env_steps, changes or {})
     config = read_config(out, given.algorithm, accept_changed=accept_changed_config)
     _check_same(config, out, given)
     # An engine that the caller puts in place of the run's is the caller's word.
@@ -264,21 +276,14 @@ def resume_run(
             require_same_rows(out, checkpoint.run_files)
         require_sound_metadata(checkpoint.metadata)
         _check_same_env(config, checkpoint)
-        if checkpoint.metadata["env_steps"] >= total:
-            console.message(
-                f"{out} is already complete: {checkpoint.metadata['env_steps']:,} of {total:,} "
-                f"env_steps. To train longer, give a larger --total-env-steps."
-            )
+        asked = total_env_steps is not None or bool(changes)
+        if (why := _why_it_ended(out, checkpoint, config, total, asked=asked)) is not None:
+            console.message(why)
             return Run(out, before, given)
-        reason = checkpoint.metadata.get("stop_reason")
-        if reason is not None and total_env_steps is None and not changes:
-            console.message(
-                f"{out} was ended by a callback at {checkpoint.metadata['env_steps']:,} env_steps: "
-                f"{reason}. To train on all the same, give --total-env-steps {total}."
-            )
-            return Run(out, before, given)
-    if checkpoint is not None and (change := _stretched_schedules(before, total)):
-        console.warning(change)
+        if change := _stretched_schedules(before, total):
+            console.warning(change)
+    else:
+        _require_unfinished(out)
     changed = differences(before, config)
     given = dataclasses.replace(given, changed=frozenset(changed))
     if changed:
@@ -294,6 +299,64 @@ def resume_run(
             ranks.check_checkpoint(checkpoint.metadata, out)
             checkpoint = _own_checkpoint(checkpoint, out, ranks)
         return _executed(config, out, given, checkpoint, recording, changed, ranks)
+
+
+def _why_it_ended(
+    out: Path, checkpoint: Checkpoint, config: RunConfig, total: int, *, asked: bool
+) -> str | None:
+    """Why there is nothing left to do, and how to train on; None if there is.
+
+    Args:
+        out: run directory.
+        checkpoint: its newest.
+        config: of the run, with what is changed.
+        total: env_steps to train to.
+        asked: whether the caller gave a length or changed a setting.
+    """
+    env_steps, reason = checkpoint.metadata["env_steps"], checkpoint.metadata.get("stop_reason")
+    if env_steps >= total:
+        return (
+            f"{out} is already complete: {env_steps:,} of {total:,} env_steps. To train longer, "
+            f"give a larger --total-env-steps."
+        )
+    if reason is None or asked:
+        return None
+    how = f"--total-env-steps {total}"
+    if config.run.stop_at_return is not None:
+        how += " --set stop_at_return=None"
+    return (
+        f"{out} was ended by a callback at {env_steps:,} env_steps: {reason}. To train on all the "
+        f"same, give {how}."
+    )
+
+
+def _require_one_length(total: int | None, changes: Mapping[str, Any]) -> None:
+    asked = changes.get("total_env_steps", total)
+    if total is not None and asked != total:
+        raise ConfigError(
+            f"--total-env-steps {total} and --set total_env_steps={shown(asked)} contradict each "
+            f"other. Give one of them."
+        )
+
+
+def _require_unfinished(out: Path) -> None:
+    """Refuse to begin a run anew in its directory once it has come to an end there.
+
+    One that was killed before its first checkpoint may begin again.
+
+    Raises:
+        RunDirectoryError: if its checkpoints are gone, or it wrote none.
+    """
+    ends = [entry for entry in read_history(out) if entry.get("event") == "ended"]
+    states = {entry.get("state"): entry.get("env_steps") for entry in ends}
+    for state in ("complete", "stopped", "interrupted"):
+        if state in states:
+            raise RunDirectoryError(
+                f"{out} has no checkpoint, and its {HISTORY_FILE} says {state} at "
+                f"{shown(states[state])} env_steps: to go on would be to begin anew, and to lose "
+                f"its curve. Put its checkpoints back, or train again in another directory: "
+                f"redline train --config {out / CONFIG_FILE} --out OTHER."
+            )
 
 
 def _own_checkpoint(first: Checkpoint, out: Path, ranks: Ranks) -> Checkpoint:
@@ -328,11 +391,7 @@ def _check_same(config: RunConfig, out: Path, given: Given) -> None:
         ConfigError: if the algorithm is another one.
         IncompatibleCheckpointError: if the environments are, or what steps or collects them.
     """
-    if given.algorithm is not None and algorithm_label(given.algorithm) != config.algorithm:
-        raise ConfigError(
-            f"{out} is a run of {config.algorithm}, not of {algorithm_label(given.algorithm)}. "
-            f"Leave the algorithm out, or give another run directory."
-        )
+    require_same_algorithm(config, out, given.algorithm)
     run = config.run
     for what, present, label in (
         ("environment", run.env, describe_env(given.env) if given.env is not None else None),
