@@ -12,9 +12,16 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA 
 
 
 def test_names_that_are_no_devices_are_refused() -> None:
-    for asked in ("gpu", "cuda:", "cuda:x", "CPU", "cpu:0", "cpu:1", ""):
+    for asked in ("gpu", "cuda:", "cuda:x", "CPU", ""):
         with pytest.raises(DeviceError, match=r"is no device\. Use auto, cpu, cuda, cuda:N or mps"):
             require_device(asked, "eval_device")
+
+
+def test_the_cpu_has_no_number() -> None:
+    with pytest.raises(DeviceError, match=r"'cpu:1': the CPU has no number\. Use --eval-dev"):
+        require_device("cpu:1", "eval_device")
+    with pytest.raises(DeviceError, match="Use --set device=cpu"):
+        require_device("cpu:0", "device", resumed=True)
 
 
 def test_the_cpu_and_auto_are_always_there() -> None:

@@ -298,10 +298,10 @@ def require_device(asked: str, setting: str, *, resumed: bool = False) -> None:
         return
     option = f"--set {setting}=cpu" if resumed else f"--{setting.replace('_', '-')} cpu"
     known = re.fullmatch(r"([a-z]+)(:\d+)?", asked)
-    # The CPU is one device: torch takes a number for it, and means the same.
-    numbered_cpu = known is not None and known[1] == "cpu" and known[2] is not None
-    if known is None or known[1] not in _KINDS or numbered_cpu:
+    if known is None or known[1] not in _KINDS:
         raise DeviceError(f"{setting}={shown(asked)} is no device. Use {NAMES}.")
+    if known[1] == "cpu" and known[2] is not None:  # torch takes a number, and means the same
+        raise DeviceError(f"{setting}={asked!r}: the CPU has no number. Use {option}.")
     device = torch.device(asked)
     reason = kind_of(device).why_unusable(device)
     if reason is None:

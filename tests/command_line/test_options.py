@@ -82,6 +82,13 @@ def test_a_setting_of_other_algorithms_is_named_as_theirs(
         parse_train_arguments([algorithm]).replace(**{name: 1})
 
 
+def test_what_is_meant_stands_beside_whose_setting_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"of ddpg, td3, sac, .*Did you mean --learning-rate"):
+        parse_train_arguments(["dqn", "--env", "A-v0", "--actor-learning-rate", "1"])
+    with pytest.raises(ConfigError, match="there is no option --move-intervals"):
+        parse_train_arguments(["ppo", "--env", "A-v0", "--move-intervals", "1"])
+
+
 def test_negative_numbers_are_values() -> None:
     assert as_parsed(["--x", "-1e-3"], {"x": float}, "train") == ["--x", "-1e-3"]
     assert values_of(["--a", "1", "--b", "--a=2"], "--a") == ["1", "2"]

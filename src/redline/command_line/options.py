@@ -239,14 +239,14 @@ def _unknown(name: str, kinds: Iterable[str], command: str) -> str:
     from redline.train.setting_names import algorithms_with, meant
 
     flag = f"--{name.replace('_', '-')}"
+    close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
+    hint = f" Did you mean {close}?" if close else ""
     doing, _, algorithm = command.partition(" ")
     if doing == "train" and command != RESUMING and (others := algorithms_with(name)):
         return (
-            f"{algorithm} has no {flag}: it is a setting of {', '.join(others)}. Leave it out. "
+            f"{algorithm} has no {flag}: it is a setting of {', '.join(others)}.{hint} "
             f"`redline {command} --help-all` lists all options."
         )
-    close = " or ".join(f"--{each.replace('_', '-')}" for each in meant(name, kinds))
-    hint = f" Did you mean {close}?" if close else ""
     if command != RESUMING:
         return f"there is no option {flag}.{hint} `redline {command} --help-all` lists all of them."
     if not close:

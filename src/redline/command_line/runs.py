@@ -183,7 +183,7 @@ def eval_runs(arguments: list[str]) -> None:
 def _opened(run_dir: Path, parsed: EvalArguments) -> Run:
     from redline.train.runs.run import load_run
 
-    return load_run(
+    run = load_run(
         run_dir,
         algorithm=parsed.algorithm,
         env=parsed.env,
@@ -192,6 +192,8 @@ def _opened(run_dir: Path, parsed: EvalArguments) -> Run:
         network=parsed.network,
         accept_changed_config=parsed.accept_changed_config,
     )
+    run.require_checkpoint(parsed.which)
+    return run
 
 
 def _evaluated(run: Run, parsed: EvalArguments) -> Evaluation:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from redline.train.loops.loop import TrainLoop
     from redline.train.settings import RunConfig
 
+RETURN_REACHED = "mean return"  # how the reason of `StopAtReturn` begins
 EVENTS = ("on_start", "on_episode", "on_evaluation", "on_iteration", "on_checkpoint", "on_end")
 
 
@@ -197,7 +198,7 @@ class StopAtReturn:
         """Stop if the threshold is reached."""
         enough = state.recent_episodes >= self.min_episodes
         if enough and state.mean_return >= self.threshold:
-            state.stop(f"mean return {state.mean_return:,.1f} has reached {self.threshold:,g}")
+            state.stop(f"{RETURN_REACHED} {state.mean_return:,.1f} has reached {self.threshold:,g}")
 
 
 class Curriculum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import fields
 
 from redline.plain_text import shown
 
@@ -58,10 +59,8 @@ def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     if others := algorithms_with(name):
-        return (
-            f"{algorithm} has no setting {shown(name)}: it is one of {', '.join(others)}. Leave it "
-            f"out."
-        )
+        close = did_you_mean(name, known)
+        return f"{algorithm} has no setting {shown(name)}: it is one of {', '.join(others)}{close}."
     if hint := did_you_mean(name, known):
         return f"{algorithm} has no setting {shown(name)}{hint}."
     return f"{algorithm} has no setting {shown(name)}. Settings are: {', '.join(sorted(known))}."
@@ -74,7 +73,7 @@ def algorithms_with(name: str) -> list[str]:
     return [
         each
         for each in BUILT_IN
-        if name in declaration(each, for_help=True).Config.__dataclass_fields__
+        if name in {field.name for field in fields(declaration(each, for_help=True).Config)}
     ]
 
 

@@ -141,7 +141,9 @@ def test_all_corrupt_lists_each(tmp_path: Path) -> None:
     run(store, 30)
     for path in store.list():
         flip(path / "tensors.safetensors")
-    with pytest.raises(CorruptCheckpointError, match=r"none of the 2.*0030/.*0020/.*Remove them"):
+    with pytest.raises(
+        CorruptCheckpointError, match=r"none of the 2.*0030/.*0020/.*Put whole ones"
+    ):
         store.latest(fail)
 
 

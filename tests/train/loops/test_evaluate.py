@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,9 +19,10 @@ from redline.cli import main
 from redline.command_line.runs import eval_runs
 from redline.data import EpisodeRecord
 from redline.envs import make_vec
-from redline.errors import ConfigError, RunDirectoryError
+from redline.errors import CheckpointError, ConfigError, RunDirectoryError
 from redline.policies import make_policy
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, explain_greedy
+from redline.train.runs.run import Run
 
 
 class SeedWitness(gymnasium.Env[Any, Any]):
@@ -266,14 +268,24 @@ def test_eval_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--resume" not in said
 
 
-def test_all_runs_are_opened_before_one_is_evaluated(tmp_path: Path) -> None:
+def test_all_runs_are_opened_before_one_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "r"
     redline.train(
         "ppo", env="CartPole-v1", out=out, total_env_steps=64, num_envs=2, rollout_length=32,
         quiet=True, tensorboard=False,
     )  # fmt: skip
+
+    def evaluated(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Run, "evaluate", evaluated)
     with pytest.raises(RunDirectoryError, match="gone does not exist"):
         eval_runs([str(out), str(tmp_path / "gone"), "--episodes", "1"])
+    shutil.copytree(out, tmp_path / "empty", ignore=shutil.ignore_patterns("step_*"))
+    with pytest.raises(CheckpointError, match="was trained for 64 env_steps"):
+        eval_runs([str(out), str(tmp_path / "empty"), "--episodes", "1"])
     with pytest.raises(ConfigError, match="given twice"):
         eval_runs([str(out), str(tmp_path / "x" / ".." / "r"), "--episodes", "1"])
     with pytest.raises(ConfigError, match="is a run of ppo, not of dqn"):

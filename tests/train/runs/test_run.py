@@ -21,6 +21,7 @@ from tests.warm_workers import WarmSubprocess
 from torch import nn
 
 import redline
+from redline.algos.ppo import PPO
 from redline.cli import main
 from redline.errors import (
     CheckpointError,
@@ -34,6 +35,7 @@ from redline.errors import (
     UnknownNameError,
 )
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
+from redline.train.runs.building import said_of_bounds
 from redline.train.runs.run import Run
 from redline.train.settings import PolicySettings
 
@@ -49,7 +51,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def small(out: Path, algorithm: str = "ppo", env: Any = "CartPole-v1", **settings: Any) -> Run:
+def small(out: Path, algorithm: Any = "ppo", env: Any = "CartPole-v1", **settings: Any) -> Run:
     return redline.train(algorithm, env=env, out=out, preset="default", **(SMALL | settings))
 
 
@@ -482,6 +484,23 @@ def test_resuming_with_other_settings_is_refused(tmp_path: Path) -> None:
         redline.train(resume=run.out, gamma=0.5)
 
 
+class Mine(PPO):
+    """An algorithm of a module."""
+
+    name = "mine"
+
+
+def test_a_class_of_the_program_itself_may_be_named_by_its_module(tmp_path: Path) -> None:
+    """A script's class is `__main__`'s while it trains, and its module's once it is imported."""
+
+    class Local(PPO):
+        name = "local"
+
+    run = small(tmp_path / "run", algorithm=Local, total_env_steps=128)
+    assert run.config.algorithm.startswith("python:")
+    assert redline.load(run.out, algorithm=f"{__name__}:Mine").evaluate(1).episodes == 1
+
+
 def test_one_length_is_given(tmp_path: Path) -> None:
     run = small(tmp_path / "run", total_env_steps=128)
     with pytest.raises(ConfigError, match="contradict each other"):
@@ -541,18 +560,42 @@ def test_actions_that_begin_far_from_their_bounds_are_told(
     assert (said or "first drawn") in warned if said else "first drawn" not in warned
 
 
+@pytest.mark.parametrize(
+    ("second", "said", "not_said"),
+    [
+        (spaces.Box(-1, 1, (2,)), "--distribution squashed", "RescaleAction"),
+        (spaces.Box(-np.inf, np.inf, (2,)), "TransformAction", "squashed"),
+        (spaces.Discrete(3), "--distribution squashed", "RescaleAction"),
+    ],
+)
+def test_a_part_of_an_action_that_begins_far_from_its_bounds_is_told(
+    second: Any, said: str, not_said: str
+) -> None:
+    space = spaces.Dict({"a": spaces.Box(50, 70, (30,)), "b": second})
+    policy = redline.policies.make_policy(spaces.Box(-1, 1, (2,)), space)
+    (sentence,) = said_of_bounds(policy, fresh=True)
+    assert said in sentence
+    assert not_said not in sentence
+    assert "\n" not in sentence
+    assert said_of_bounds(policy, fresh=False) == []
+
+
 def test_a_run_without_a_checkpoint_cannot_be_evaluated_yet(tmp_path: Path) -> None:
     run = small(tmp_path / "run", total_env_steps=128)
     for path in (run.out / "checkpoints").glob("step_*"):
         path.rename(run.out / path.name)
-    with pytest.raises(CheckpointError, match="no latest checkpoint"):
+    with pytest.raises(CheckpointError, match=r"was trained for 128 env_steps\. Put"):
         run.evaluate(1)
     before = (run.out / "progress.csv").read_bytes()
-    with pytest.raises(RunDirectoryError, match=r"says complete at 128 env_steps.*--config"):
+    with pytest.raises(RunDirectoryError, match=r"tells of 128 env_steps.*--config"):
         redline.train(resume=run.out, quiet=True)  # it would begin anew, and replace the curve
     assert (run.out / "progress.csv").read_bytes() == before
     history = run.out / "history.jsonl"
-    history.write_text(history.read_text().splitlines()[0] + "\n")  # killed before the first one
+    lines = history.read_text().splitlines(keepends=True)
+    stopped = lines[-1].replace("128", "0").replace("complete", "interrupted")
+    history.write_text(lines[0] + stopped)  # before the first iteration
+    with pytest.raises(CheckpointError, match="Train it first"):
+        run.evaluate(1)
     again = redline.train(resume=run.out, quiet=True)
     assert again.inspect()["env_steps"] == 128
 

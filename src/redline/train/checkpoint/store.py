@@ -223,9 +223,15 @@ class CheckpointStore:
         if problems:
             raise CorruptCheckpointError(
                 f"none of the {len(problems)} checkpoints in {self.directory} can be used: "
-                f"{' '.join(problems)} Remove them to start the run again."
+                f"{' '.join(problems)} Put whole ones back, or "
+                f"begin another run with its settings: redline train --config "
+                f"{self.directory.parent / 'config.json'} --out OTHER."
             )
         return None
+
+    def has_best(self) -> bool:
+        """Whether one is kept as the best, whole or not."""
+        return bool(_scan(self.directory / "best"))
 
     def best(self) -> Checkpoint | None:
         """The checkpoint with the highest score; None if there is none.

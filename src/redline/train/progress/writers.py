@@ -148,7 +148,7 @@ class CsvWriter(_LineWriter):
 
 class _JsonLinesWriter(_LineWriter):
     def __init__(self, path: Path, rows: int) -> None:
-        if rows and not path.exists():  # a resumed run that had none so far
+        if _count_lines(path) < rows:  # a resumed run that had none so far, or not for all rows
             lines = [_json_line(row) for row in _rows_of_csv(path.with_name(CSV_NAME), rows)]
             with atomic_file(path) as temporary:
                 temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -156,6 +156,10 @@ class _JsonLinesWriter(_LineWriter):
 
     def write(self, row: Row) -> None:
         self._append(_json_line(row))
+
+
+def _count_lines(path: Path) -> int:
+    return read_plain(path, _LARGEST_BYTES).count(b"\n") if path.exists() else 0
 
 
 def _json_line(row: Row) -> str:
@@ -181,7 +185,13 @@ def _number_of(cell: str) -> int | float | None:
     try:
         return int(cell)
     except ValueError:
+        pass
+    try:
         return float(cell)
+    except ValueError:
+        raise RunDirectoryError(
+            f"{CSV_NAME} holds {shown(cell)}, which is no number. Restore the file."
+        ) from None
 
 
 class _TensorBoardWriter(RowWriter):

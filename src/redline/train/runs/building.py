@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from redline.engines.captured_acting import CapturedActing
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import worker_cpus
 from redline.errors import ConfigError
-from redline.models import leaf_spaces
 from redline.plain_text import shortened, shown
 from redline.policies import Policy
-from redline.policies.action_heads import GaussianHead
+from redline.policies.action_heads import GaussianHead, JointHead
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
@@ -73,21 +71,22 @@ def said_at_start(
     return [sentence for sentence in said if sentence]
 
 
-def said_of_bounds(policy: Policy, initial_log_std: float, *, fresh: bool) -> list[str]:
+def said_of_bounds(policy: Policy, *, fresh: bool) -> list[str]:
     """A warning where a Gaussian begins so far from its actions' bounds that nothing is learned.
 
     Args:
         policy: of a new run.
-        initial_log_std: what its standard deviation begins with, in the environment's own units.
         fresh: whether it is as it was built: its means are near 0, and it learns from what it does.
     """
-    head, std = getattr(policy, "action_head", None), math.exp(initial_log_std)
-    if head is None or not fresh or all(type(each) is not GaussianHead for each in head.modules()):
-        return []
-    boxes = [leaf for _, leaf in leaf_spaces(policy.action_space) if isinstance(leaf, spaces.Box)]
-    for box in boxes:
+    space = policy.action_space
+    gaussians = list(_gaussians(getattr(policy, "action_head", None), space)) if fresh else []
+    all_bounded = all(np.isfinite((box.low, box.high)).all() for _, box in gaussians)
+    for head, box in gaussians:
+        if head.log_std is None:  # the network says it, for each state
+            continue
+        std = head.log_std.detach().exp().numpy(force=True).reshape(box.shape)
         outside = (box.low > _FAR * std) | (box.high < -_FAR * std)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             wide = (box.high - box.low > _WIDE * std) & np.isfinite(box.low) & np.isfinite(box.high)
         if not (outside | wide).any():
             continue
@@ -96,17 +95,25 @@ def said_of_bounds(policy: Policy, initial_log_std: float, *, fresh: bool) -> li
             if outside.any()
             else "they reach a small part of what there is between the bounds"
         )
-        advice = (
-            "Give --distribution squashed, which begins between the bounds, or wrap the "
-            "environment by gymnasium.wrappers.RescaleAction."
-            if np.isfinite(box.low).all() and np.isfinite(box.high).all()
-            else "Wrap the environment by gymnasium.wrappers.TransformAction, so that 0 is inside."
-        )
+        ways = ["give --distribution squashed, which begins between the bounds"] * all_bounded
+        wrapper = "RescaleAction" if all_bounded and box is space else "TransformAction"
+        ways.append(f"wrap the environment by gymnasium.wrappers.{wrapper}, so that 0 is inside")
         return [
-            f"actions are first drawn with mean 0 and standard deviation {std:.3g}, and in {box} "
-            f"{what}. {advice}"
+            f"actions are first drawn with mean 0 and standard deviation {float(std.max()):.3g}, "
+            f"and in {shortened(' '.join(str(box).split()))} {what}. To mend it, "
+            f"{', or '.join(ways)}."
         ]
     return []
+
+
+def _gaussians(head: Any, space: gymnasium.Space[Any]) -> Iterator[tuple[GaussianHead, spaces.Box]]:
+    """The Gaussians without tanh in an action head, and the boxes that they act in."""
+    if type(head) is GaussianHead and isinstance(space, spaces.Box):
+        yield head, space
+    elif type(head) is JointHead and isinstance(space, (spaces.Dict, spaces.Tuple)):
+        for name, part in head.named_parts().items():
+            key: Any = name if isinstance(space, spaces.Dict) else int(name)
+            yield from _gaussians(part, space[key])
 
 
 def make_some(settings: EnvSettings, num_envs: int) -> VecEnv:

@@ -147,7 +147,7 @@ def execute(
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
         algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
         fresh = began_with is None and not data.learns
-        cautions += said_of_bounds(algorithm.policy, config.policy.initial_log_std, fresh=fresh)
+        cautions += said_of_bounds(algorithm.policy, fresh=fresh)
         closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
         config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)

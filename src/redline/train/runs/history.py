@@ -8,8 +8,8 @@ One JSON object per line, each with `event`, `time` (UTC) and `env_steps`:
 | resumed | `changed`: setting -> [before, now], where settings were changed |
 | ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason` |
 
-It is for people and for `redline runs`. One thing that a run does depends on it: without a
-checkpoint it does not begin anew where it has come to an end before.
+It is for people and for `redline runs`. One thing that a run does depends on it: where the history
+tells of env_steps, it does not begin anew without a checkpoint.
 """
 
 from __future__ import annotations
@@ -102,3 +102,9 @@ def read_history(out: Path) -> list[dict[str, Any]]:
         if isinstance(entry, dict):
             lines.append(entry)
     return lines
+
+
+def reached(out: Path) -> int:
+    """The env_steps that a run's history tells of: 0 before its first session has ended."""
+    counts = [entry.get("env_steps") for entry in read_history(out)]
+    return max((count for count in counts if type(count) is int), default=0)

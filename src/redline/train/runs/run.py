@@ -29,6 +29,7 @@ from redline.offline import CarriedSpaces, RecordedEpisodes, write_episodes
 from redline.offline.files import require_writable
 from redline.plain_text import shortened
 from redline.policies import Policy
+from redline.registry import is_named
 from redline.serving import serve
 from redline.train.checkpoint.atomic_files import atomic_directory, atomic_file
 from redline.train.checkpoint.checkpoint import Checkpoint
@@ -47,7 +48,7 @@ from redline.train.runs.given import (
     require_same_algorithm,
     require_same_network,
 )
-from redline.train.runs.history import read_history
+from redline.train.runs.history import reached, read_history
 from redline.train.runs.learner import build_policy, trainable_parts
 from redline.train.runs.recording import RecordingEnv
 from redline.train.runs.run_directory import read_config
@@ -142,10 +143,25 @@ class Run:
                 f"{self.config.run.checkpoints!r} and without the callback SaveBest, so none was "
                 f"marked. Use the latest one, or train a run with --checkpoints best."
             )
+        if env_steps := reached(self.out):
+            return (
+                f"{self.out} has no {which} checkpoint, though it was trained for {env_steps:,} "
+                f"env_steps. Put its checkpoints back."
+            )
         return (
             f"{self.out} has no {which} checkpoint yet. Train it first: "
             f"redline train --resume {self.out}"
         )
+
+    def require_checkpoint(self, which: str = "latest") -> None:
+        """Refuse a run that has no such checkpoint, without reading any.
+
+        Raises:
+            CheckpointError: naming what to do.
+        """
+        store = CheckpointStore(self.out / "checkpoints")
+        if not store.list() or (which == "best" and not store.has_best()):
+            raise CheckpointError(self._no_checkpoint(which, store))
 
     def policy(self, which: str = "latest") -> Policy:
         """The trained policy, on the CPU; its `predict` takes what an environment gives.
@@ -443,7 +459,8 @@ def load_run(
     if not path.is_dir():
         raise RunDirectoryError(f"{path} does not exist. Give a run directory.")
     config = read_config(path, algorithm, accept_changed=accept_changed_config)
-    require_same_algorithm(config, path, algorithm if isinstance(algorithm, str) else None)
+    if isinstance(algorithm, str) and is_named(algorithm):  # places in code may be one class
+        require_same_algorithm(config, path, algorithm)
     if env is not None and isinstance(env, str) and env != config.run.env:
         raise IncompatibleCheckpointError(
             f"{path} was trained on {config.run.env}, not on {env}. Leave the environment out, or "

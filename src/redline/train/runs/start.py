@@ -26,6 +26,7 @@ from redline.errors import (
 from redline.models.registry import NetworkFactory, network_label
 from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY
+from redline.train.callbacks import RETURN_REACHED
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
@@ -44,7 +45,7 @@ from redline.train.runs.given import (
     require_same_algorithm,
     require_same_network,
 )
-from redline.train.runs.history import read_history
+from redline.train.runs.history import reached
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
@@ -283,7 +284,7 @@ def resume_run(
         if change := _stretched_schedules(before, total):
             console.warning(change)
     else:
-        _require_unfinished(out)
+        _require_untrained(out)
     changed = differences(before, config)
     given = dataclasses.replace(given, changed=frozenset(changed))
     if changed:
@@ -322,7 +323,7 @@ def _why_it_ended(
     if reason is None or asked:
         return None
     how = f"--total-env-steps {total}"
-    if config.run.stop_at_return is not None:
+    if config.run.stop_at_return is not None and str(reason).startswith(RETURN_REACHED):
         how += " --set stop_at_return=None"
     return (
         f"{out} was ended by a callback at {env_steps:,} env_steps: {reason}. To train on all the "
@@ -339,24 +340,20 @@ def _require_one_length(total: int | None, changes: Mapping[str, Any]) -> None:
         )
 
 
-def _require_unfinished(out: Path) -> None:
-    """Refuse to begin a run anew in its directory once it has come to an end there.
+def _require_untrained(out: Path) -> None:
+    """Refuse to begin a run anew in its directory once it has trained there.
 
-    One that was killed before its first checkpoint may begin again.
+    One that was killed in its first session, before it wrote a checkpoint, may begin again.
 
     Raises:
-        RunDirectoryError: if its checkpoints are gone, or it wrote none.
+        RunDirectoryError: if its checkpoints are gone.
     """
-    ends = [entry for entry in read_history(out) if entry.get("event") == "ended"]
-    states = {entry.get("state"): entry.get("env_steps") for entry in ends}
-    for state in ("complete", "stopped", "interrupted"):
-        if state in states:
-            raise RunDirectoryError(
-                f"{out} has no checkpoint, and its {HISTORY_FILE} says {state} at "
-                f"{shown(states[state])} env_steps: to go on would be to begin anew, and to lose "
-                f"its curve. Put its checkpoints back, or train again in another directory: "
-                f"redline train --config {out / CONFIG_FILE} --out OTHER."
-            )
+    if env_steps := reached(out):
+        raise RunDirectoryError(
+            f"{out} has no checkpoint, and its {HISTORY_FILE} tells of {env_steps:,} env_steps: to "
+            f"go on would be to begin anew, over its curve. Put its checkpoints back, or train "
+            f"again in another directory: redline train --config {out / CONFIG_FILE} --out OTHER."
+        )
 
 
 def _own_checkpoint(first: Checkpoint, out: Path, ranks: Ranks) -> Checkpoint:
