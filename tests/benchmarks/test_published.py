@@ -330,7 +330,7 @@ def test_a_place_reaches_new_runs_alone(
     ("place", "reason"),
     [
         ("--device nonsense", "device='nonsense' is no device"),
-        ("--replay-storage device", "there is no option --replay-storage"),
+        ("--replay-storage device", "ppo has no --replay-storage"),
     ],
 )
 def test_a_place_that_is_not_there_is_refused_before_a_run_begins(

@@ -72,6 +72,11 @@ def test_episodes_that_say_nothing_are_no_successes_once_one_has_said_so() -> No
     statistics = EpisodeStatistics()
     statistics.load_state_dict(saved)
     assert ended(None, None) == 0.0
+    statistics.add([episode(1, 1), replace(episode(1, 1), success=True)])
+    saved = statistics.state_dict()
+    statistics = EpisodeStatistics()
+    statistics.load_state_dict(saved)
+    assert ended(None, None) == 0.25
 
 
 def make_row(index: int, **metrics: Any) -> dict[str, Any]:

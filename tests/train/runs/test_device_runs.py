@@ -155,6 +155,7 @@ def test_a_run_of_a_missing_device_says_how_it_goes_on(
     (run.out / "config.json").write_text(json.dumps(settings))
     if not has_checkpoint:
         shutil.rmtree(run.out / "checkpoints")
+        (run.out / "history.jsonl").unlink()  # as if it had not begun to train
     resumed: dict[str, Any] = {"resume": run.out, "total_env_steps": 256, "quiet": True}
     resumed["accept_changed_config"] = True
     with pytest.raises(DeviceError, match="Use --set device=cpu"):

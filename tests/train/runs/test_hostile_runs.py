@@ -459,8 +459,9 @@ def test_settings_that_reach_outside_must_be_confirmed(
 def test_no_file_is_opened_that_only_the_directory_names(
     name: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run without a checkpoint starts again, and would read both."""
+    """A run that has not trained yet starts again, and would read both."""
     shutil.rmtree(run / "checkpoints")
+    (run / "history.jsonl").unlink()
     secret = run.parent / "secret"
     write_config(run, read_config(run).replace(**{name: str(secret)}))
     if name == "data":  # of an algorithm that has a use for it

@@ -55,7 +55,8 @@ class EpisodeStatistics:
 
     def __init__(self, window: int = 100, info_names: Sequence[str] = ()) -> None:
         self._infos: dict[str, list[float]] = {name: [] for name in info_names}
-        self._successes: list[bool | None] = []
+        self._successes: list[bool] = []
+        self._ended = 0  # episodes since the last rate
         self._says_success = False  # whether any episode has said so far if it was one
         self._returns: list[float] = []
         self._lengths: list[int] = []
@@ -67,14 +68,17 @@ class EpisodeStatistics:
             returns = episodes.return_.tolist()
             self._returns += returns
             self._lengths += episodes.length.tolist()
+            self._ended += len(returns)
             self._recent.extend(returns[-(self._recent.maxlen or 0) :])
             return
         for episode in episodes:
             self._returns.append(float(episode.return_))
             self._lengths.append(int(episode.length))
             self._recent.append(float(episode.return_))
-            self._successes.append(episode.success)
-            self._says_success |= episode.success is not None
+            self._ended += 1
+            if episode.success is not None:
+                self._successes.append(episode.success)
+                self._says_success = True
             for name, value in episode.info.items():
                 self._infos[name].append(value)
 
@@ -129,8 +133,9 @@ class EpisodeStatistics:
         None if none ended, or if no episode so far has said whether it was one. From then on an
         episode that says nothing is none, as in evaluations.
         """
-        said, self._successes = self._successes, []
-        return said.count(True) / len(said) if said and self._says_success else None
+        successes, ended = self._successes.count(True), self._ended
+        self._successes, self._ended = [], 0
+        return successes / ended if ended and self._says_success else None
 
     def state_dict(self) -> dict[str, Any]:
         """What has gathered since the last row, and the moving mean's window."""
@@ -139,6 +144,7 @@ class EpisodeStatistics:
             "lengths": list(self._lengths),
             "recent": list(self._recent),
             "successes": list(self._successes),
+            "ended": self._ended,
             "says_success": self._says_success,
             "infos": {name: list(values) for name, values in self._infos.items()},
         }
@@ -148,10 +154,10 @@ class EpisodeStatistics:
         self._returns = list(state["returns"])
         self._lengths = list(state["lengths"])
         self._recent = deque(state["recent"], maxlen=self._recent.maxlen)
-        saved = state.get("successes", ())
-        self._successes = [None if said is None else bool(said) for said in saved]
-        before = bool(state.get("says_success", False))  # version 0.2 did not save it
-        self._says_success = before or any(said is not None for said in self._successes)
+        self._successes = [bool(said) for said in state.get("successes", ())]
+        # Version 0.2 saved neither of the two.
+        self._ended = int(state.get("ended", len(self._successes)))
+        self._says_success = bool(state.get("says_success", self._successes))
         for name, values in state.get("infos", {}).items():
             self._infos[name] = list(values)
 
