@@ -347,6 +347,7 @@ def test_wandb_gets_rows_over_env_steps_and_goes_on_with_its_run(
 
 def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B's own environment variables win; the run file holds the rows by our tags."""
+    monkeypatch.setattr(sys, "exit", sys.exit)  # wandb replaces it, for the tests that follow too
     wandb = pytest.importorskip("wandb")
     for variable, value in {
         "WANDB_MODE": "offline",
