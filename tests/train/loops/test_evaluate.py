@@ -283,6 +283,12 @@ def test_all_runs_are_opened_before_one_is_evaluated(
     monkeypatch.setattr(Run, "evaluate", evaluated)
     with pytest.raises(RunDirectoryError, match="gone does not exist"):
         eval_runs([str(out), str(tmp_path / "gone"), "--episodes", "1"])
+    best = tmp_path / "best"  # the best one outlives those that it was one of
+    shutil.copytree(out, best, ignore=shutil.ignore_patterns("step_*"))
+    newest = max((out / "checkpoints").glob("step_*"))
+    shutil.copytree(newest, best / "checkpoints" / "best" / newest.name)
+    with pytest.raises(AssertionError):  # it is opened
+        eval_runs([str(best), "--which", "best", "--episodes", "1"])
     shutil.copytree(out, tmp_path / "empty", ignore=shutil.ignore_patterns("step_*"))
     with pytest.raises(CheckpointError, match="was trained for 64 env_steps"):
         eval_runs([str(out), str(tmp_path / "empty"), "--episodes", "1"])

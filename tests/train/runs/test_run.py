@@ -21,7 +21,6 @@ from tests.warm_workers import WarmSubprocess
 from torch import nn
 
 import redline
-from redline.algos.ppo import PPO
 from redline.cli import main
 from redline.errors import (
     CheckpointError,
@@ -35,7 +34,6 @@ from redline.errors import (
     UnknownNameError,
 )
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
-from redline.train.runs.building import said_of_bounds
 from redline.train.runs.run import Run
 from redline.train.settings import PolicySettings
 
@@ -482,102 +480,6 @@ def test_resuming_with_other_settings_is_refused(tmp_path: Path) -> None:
     run = small(tmp_path / "run", total_env_steps=128)
     with pytest.raises(ConfigError, match="gamma cannot be changed"):
         redline.train(resume=run.out, gamma=0.5)
-
-
-class Mine(PPO):
-    """An algorithm of a module."""
-
-    name = "mine"
-
-
-def test_a_class_of_the_program_itself_may_be_named_by_its_module(tmp_path: Path) -> None:
-    """A script's class is `__main__`'s while it trains, and its module's once it is imported."""
-
-    class Local(PPO):
-        name = "local"
-
-    run = small(tmp_path / "run", algorithm=Local, total_env_steps=128)
-    assert run.config.algorithm.startswith("python:")
-    assert redline.load(run.out, algorithm=f"{__name__}:Mine").evaluate(1).episodes == 1
-
-
-def test_one_length_is_given(tmp_path: Path) -> None:
-    run = small(tmp_path / "run", total_env_steps=128)
-    with pytest.raises(ConfigError, match="contradict each other"):
-        redline.train(resume=run.out, total_env_steps=256, set={"total_env_steps": 512})
-    again = redline.train(
-        resume=run.out, total_env_steps=256, set={"total_env_steps": 256}, quiet=True
-    )
-    assert again.inspect()["env_steps"] == 256
-
-
-def test_a_run_that_reached_its_return_goes_on_as_it_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = small(tmp_path / "run", stop_at_return=1.0)
-    reached = run.inspect()["env_steps"]
-    assert reached < 1024
-    assert main(["train", "--resume", str(run.out)]) == 0
-    advice = capsys.readouterr().err.split("give ")[1].split(".\n")[0]
-    assert advice == "--total-env-steps 1024 --set stop_at_return=None"
-    assert main(["train", "--resume", str(run.out), "--quiet", *advice.split()]) == 0
-    assert Run(run.out, run.config).inspect()["env_steps"] == 1024
-
-
-def test_a_progress_file_that_lost_rows_is_told_from_one_that_was_changed(tmp_path: Path) -> None:
-    """The option that takes a changed file cannot bring rows back, so it is not advised."""
-    run = small(tmp_path / "run", total_env_steps=512)
-    path = run.out / "progress.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(RunDirectoryError, match="bytes are missing") as caught:
-        redline.train(resume=run.out, total_env_steps=1024, quiet=True)
-    assert "accept" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "settings", "said"),
-    [
-        (50.0, 70.0, {}, "clipped to the same bound"),
-        (-np.inf, -3.0, {}, "TransformAction"),
-        (-100.0, 100.0, {}, "a small part"),
-        (50.0, 70.0, {"distribution": "squashed"}, None),
-        (50.0, 70.0, {"initial_log_std": 4.0}, None),
-        (0.0, 0.4, {}, None),
-        (-np.inf, np.inf, {}, None),
-    ],
-)
-def test_actions_that_begin_far_from_their_bounds_are_told(
-    low: float, high: float, settings: dict[str, Any], said: str | None, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """PPO stayed at -10 for 30,000 env_steps: each action was the lower bound."""
-
-    def env() -> gymnasium.Env[Any, Any]:
-        return Float64(spaces.Box(low, high, (2,), np.float32))
-
-    small(tmp_path / "run", env=env, total_env_steps=128, **settings)
-    warned = capsys.readouterr().err
-    assert (said or "first drawn") in warned if said else "first drawn" not in warned
-
-
-@pytest.mark.parametrize(
-    ("second", "said", "not_said"),
-    [
-        (spaces.Box(-1, 1, (2,)), "--distribution squashed", "RescaleAction"),
-        (spaces.Box(-np.inf, np.inf, (2,)), "TransformAction", "squashed"),
-        (spaces.Discrete(3), "--distribution squashed", "RescaleAction"),
-    ],
-)
-def test_a_part_of_an_action_that_begins_far_from_its_bounds_is_told(
-    second: Any, said: str, not_said: str
-) -> None:
-    space = spaces.Dict({"a": spaces.Box(50, 70, (30,)), "b": second})
-    policy = redline.policies.make_policy(spaces.Box(-1, 1, (2,)), space)
-    (sentence,) = said_of_bounds(policy, fresh=True)
-    assert said in sentence
-    assert not_said not in sentence
-    assert "\n" not in sentence
-    assert said_of_bounds(policy, fresh=False) == []
 
 
 def test_a_run_without_a_checkpoint_cannot_be_evaluated_yet(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ class Run:
             CheckpointError: naming what to do.
         """
         store = CheckpointStore(self.out / "checkpoints")
-        if not store.list() or (which == "best" and not store.has_best()):
+        if not (store.has_best() if which == "best" else store.list()):
             raise CheckpointError(self._no_checkpoint(which, store))
 
     def policy(self, which: str = "latest") -> Policy:
