@@ -387,7 +387,12 @@ for _ in range(200):
     calls = {r.function: r for r in summary.functions if ".ALEInterface." in r.function}
     of_ale = {name.rpartition(".")[2]: row.calls for name, row in calls.items()}
     assert of_ale == {"act": 200, "reset_game": 1}
-    # Both are wall time: on a busy machine, what the calls had no core for is a level apart.
-    inside = sum(seconds(summary, operation="simulation", level=x) for x in ("simulator", "ready"))
-    # A reset takes a third of the acts' time, and any other share where it is interrupted.
-    assert inside == pytest.approx(sum(row.total_s for row in calls.values()), rel=0.5)
+    # A call holds its operation, and a moment before and after it. On a busy machine the thread may
+    # lose its core in such a moment, for longer than all else takes: wall time says only this much.
+    inside = seconds(summary, operation="simulation")
+    assert inside <= sum(row.total_s for row in calls.values())
+    work, beside = (
+        seconds(summary, operation=name, level="simulator") for name in ("simulation", "other")
+    )
+    assert 0 < work <= inside
+    assert beside < 0.1 * work  # 200 times some 0.4 us, of some 60 us
