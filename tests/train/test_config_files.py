@@ -130,6 +130,24 @@ def test_what_print_config_prints_is_read_back(
         assert parse_train_arguments(["--config", str(file)]) == parse_train_arguments(words)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gamma": 0.5}, "gamma stands outside the sections.*Write it into the section algo"),
+        ({"gama": 0.5}, "ppo has no setting 'gama' .did you mean gamma"),
+        ({"algo": None}, "not the section algo"),
+        ({"algo": None, "algos": {"gamma": 0.5}}, "2 settings are wrong"),
+    ],
+)
+def test_a_complete_file_says_nothing_to_no_effect(change: dict[str, Any], message: str) -> None:
+    """A line added to what `--print-config` printed was ignored without a word."""
+    said = {"format_version": 1, "algorithm": "ppo", "run": {}, "policy": {}, "algo": {}}
+    assert config_of(given_settings(said)).algo.gamma == 0.99
+    changed = {name: value for name, value in (said | change).items() if value is not None}
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        config_of(given_settings(changed))
+
+
 def sha(run: Run) -> str:
     return run.inspect()["params_sha256"]
 

@@ -39,6 +39,8 @@ from redline.train.runs.outside_settings import (
     require_confirmed,
     require_confirmed_source,
 )
+from redline.train.setting_names import unknown_setting
+from redline.train.setting_values import types_of
 from redline.train.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 SECTIONS = ("run", "policy", "algo")
+BESIDE = ("format_version", "algorithm", "engine", "build", "changed", "sha256")
+"""What a complete file holds beside its sections."""
 OF_ONE_RUN = ("out", "name", "group", "tags")
 """Settings that a complete file does not hand on."""
 CODE = ("env", "env_backend", "collector", "network", "callbacks")
@@ -257,9 +261,33 @@ def repeated_config(
 def _repeated(
     given: GivenSettings, algorithm: str | type[Algorithm] | None, *, for_help: bool
 ) -> RunConfig:
-    config = RunConfig.from_json(given.complete or {}, algorithm, for_help=for_help)
+    data = given.complete or {}
+    config = RunConfig.from_json(data, algorithm, for_help=for_help)
+    if mistakes := _in_no_section(data, config):
+        raise ConfigError(_listed(given.source, mistakes))
     plain = {f.name: f.default for f in dataclasses.fields(config.run) if f.name in OF_ONE_RUN}
     return config.replace(**plain)
+
+
+def _in_no_section(data: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """What a complete file would say to no effect, or leaves out; one sentence each."""
+    leave = "Leave format_version out of a file that holds changes alone"
+    found = [
+        f"it has a format_version, so it holds every setting, but not the section {name}. "
+        f"Add the section. {leave}."
+        for name in SECTIONS
+        if name not in data
+    ]
+    sections = {n: s for s in SECTIONS for n in types_of(type(getattr(config, s)))}
+    for name in data:
+        if name in sections:
+            found.append(
+                f"{name} stands outside the sections, where a file with a format_version has no "
+                f"settings. Write it into the section {sections[name]}. {leave}."
+            )
+        elif name not in (*SECTIONS, *BESIDE):
+            found.append(unknown_setting(name, config.algorithm, sections))
+    return found
 
 
 def labels_of(value: Any) -> tuple[str, ...]:
