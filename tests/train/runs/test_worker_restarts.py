@@ -109,6 +109,24 @@ def test_an_unused_limit_is_refused(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+def test_a_run_whose_worker_died_is_resumed_with_restarts(tmp_path: Path) -> None:
+    """It was refused: only a run that began with them had them."""
+    lives, out = deaths(tmp_path / "lives", 2), tmp_path / "run"
+    with pytest.raises(WorkerError, match="was killed by SIGKILL"):
+        redline.train(
+            "ppo", env=lambda: Deadly(lives), out=out, collector="central", cpu_affinity="0",
+            **SMALL,
+        )  # fmt: skip
+    changes = {"on_worker_failure": "restart", "max_worker_restarts": 1, "cpu_affinity": "none"}
+    resumed = redline.train(
+        resume=out, env=lambda: Deadly(lives), quiet=True, set=changes | {"check_env": "always"}
+    )
+    assert resumed.exit_code == 0
+    assert not list(lives.iterdir())
+    with (out / "progress.csv").open() as file:
+        assert [row["worker_restarts"] for row in csv.DictReader(file)][-1] == "1"
+
+
 class Leaving(Deadly):
     """CartPole that calls sys.exit in its 20th step, as often as there are files to take."""
 
