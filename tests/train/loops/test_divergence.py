@@ -97,6 +97,21 @@ def test_a_broken_state_is_not_saved_before_the_next_row(tmp_path: Path) -> None
     assert saved_steps(tmp_path / "run") == [384, 512]
 
 
+class AlwaysBest:
+    """A callback to which every state is the best so far."""
+
+    def on_iteration(self, state: Any) -> None:
+        state.save_best(float(state.env_steps))
+
+
+def test_a_broken_state_does_not_become_the_best(tmp_path: Path) -> None:
+    """It did: callbacks are called before the row, and before the checkpoint is checked."""
+    with pytest.raises(DivergenceError, match="at 640 env_steps the parameter policy"):
+        breaking(tmp_path / "run", log_interval=1024, callbacks=[AlwaysBest()])
+    best = Run.load(tmp_path / "run", algorithm=Breaks).policy(which="best")
+    assert all(parameter.isfinite().all() for parameter in best.parameters())
+
+
 def test_a_metric_stops_a_run_whose_parameters_are_still_finite(tmp_path: Path) -> None:
     """Steps 101 on are in the fourth rollout: 4 environments of 32 steps each.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 import redline
@@ -67,6 +69,43 @@ def test_a_run_that_reached_its_return_goes_on_as_it_says(
     assert advice == "--total-env-steps 1024 --set stop_at_return=None"
     assert main(["train", "--resume", str(run.out), "--quiet", *advice.split()]) == 0
     assert Run(run.out, run.config).inspect()["env_steps"] == 1024
+
+
+class FailsOnce(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that raises in one step, while a file is there to take."""
+
+    def __init__(self, at: int, file: Path) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+        self.at, self.file, self.count = at, file, 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == self.at and self.file.exists():
+            self.file.unlink()
+            raise RuntimeError("once")
+        return self.env.step(action)
+
+
+@pytest.mark.parametrize(("at", "is_saved"), [(40, False), (100, True)])
+def test_a_run_that_failed_before_its_first_checkpoint_begins_again(
+    at: int, is_saved: bool, tmp_path: Path
+) -> None:
+    """It was refused for ever, so that no further attempt of a sweep could mend it."""
+    file, out = tmp_path / "file", tmp_path / "run"
+    file.touch()
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return FailsOnce(at, file)
+
+    with pytest.raises(RuntimeError, match="once"):  # in the env_step 4 * at
+        small(out, env=make)
+    assert (out / "checkpoints").exists() is is_saved
+    if is_saved:
+        shutil.rmtree(out / "checkpoints")
+        with pytest.raises(RunDirectoryError, match="tells of one at 256 env_steps"):
+            redline.train(resume=out, env=make, quiet=True)
+    else:
+        assert redline.train(resume=out, env=make, quiet=True).inspect()["env_steps"] == 1024
 
 
 def test_a_progress_file_that_lost_rows_is_told_from_one_that_was_changed(tmp_path: Path) -> None:

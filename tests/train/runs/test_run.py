@@ -489,7 +489,7 @@ def test_a_run_without_a_checkpoint_cannot_be_evaluated_yet(tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match=r"was trained for 128 env_steps\. Put"):
         run.evaluate(1)
     before = (run.out / "progress.csv").read_bytes()
-    with pytest.raises(RunDirectoryError, match=r"tells of 128 env_steps.*--config"):
+    with pytest.raises(RunDirectoryError, match=r"tells of one at 128 env_steps.*--config"):
         redline.train(resume=run.out, quiet=True)  # it would begin anew, and replace the curve
     assert (run.out / "progress.csv").read_bytes() == before
     history = run.out / "history.jsonl"

@@ -11,7 +11,12 @@ from typing import Any
 from redline.collect import Collector
 from redline.envs.attributes import plain_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
-from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
+from redline.errors import (
+    CallbackError,
+    ConfigError,
+    DivergenceError,
+    IncompatibleCheckpointError,
+)
 from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, import_place, place_of
 from redline.train.callbacks import EVENTS, RunState
@@ -84,10 +89,13 @@ class CallbackCalls:
 
         Raises:
             CallbackError: if one raises; with its traceback.
+            DivergenceError: if one would save what is not finite: that is not the callback's fault.
         """
         for callback, method in self._calls[event]:
             try:
                 method(self.state)
+            except DivergenceError:
+                raise
             except (Exception, SystemExit) as error:
                 raise CallbackError(
                     f"{callback_label(callback)}.{event} raised {type(error).__name__}: {error}\n"

@@ -94,6 +94,7 @@ class TrainLoop(ABC):
         environments: what callbacks may do to the training environments.
         stop_reason: why a callback ended the run before its length; None if none did.
         worker_restarts: how often all workers were restarted, in earlier sessions too.
+        saved_env_steps: of the newest checkpoint that this session has written; None before.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class TrainLoop(ABC):
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
+        self.saved_env_steps: int | None = None
         self._saved_reason: str | None = None
         self._hyperparameters = Hyperparameters(config)
         # The first row fixes the columns, and it may come before the first update.
@@ -420,8 +422,9 @@ class TrainLoop(ABC):
     def save_best(self, score: float) -> Path:
         """Write a checkpoint as the best one; see `RunState.save_best`."""
         with _CHECKPOINT:
+            state = self._sound_state()
             return self._store.save_best(
-                self.counters.env_steps, self.state_dict(), self._metadata(), score=float(score)
+                self.counters.env_steps, state, self._metadata(), score=float(score)
             )
 
     def _conditioning(self) -> dict[str, Tensor] | None:
@@ -571,10 +574,7 @@ class TrainLoop(ABC):
         self._ranks.check_equal(self.algorithm)
         score = self._evaluations.last.get("eval_return_mean", self._episodes.moving_mean)
         with _CHECKPOINT:
-            state = self.state_dict()
-            self._divergence.check_state(
-                state["algorithm"], state["metrics"]["totals"], self.counters.env_steps
-            )
+            state = self._sound_state()
             self._saved_at, self._saved_reason = self.counters.env_steps, self.stop_reason
             path = self._store.save(
                 self.counters.env_steps,
@@ -585,6 +585,8 @@ class TrainLoop(ABC):
                 replay=self._replay,
                 run_files=self._run_files(),
             )
+        if path is not None:
+            self.saved_env_steps = self.counters.env_steps
         if path is not None and final:
             self._console.message(f"checkpoint: {path}")
         return path
@@ -601,6 +603,18 @@ class TrainLoop(ABC):
             **({} if self._ranks.size == 1 else {"ranks": self._ranks.size}),
             **({} if self.stop_reason is None else {"stop_reason": self.stop_reason}),
         }
+
+    def _sound_state(self) -> dict[str, Any]:
+        """What is about to be saved.
+
+        Raises:
+            DivergenceError: if it is not finite, so that it does not replace what is.
+        """
+        state = self.state_dict()
+        self._divergence.check_state(
+            state["algorithm"], state["metrics"]["totals"], self.counters.env_steps
+        )
+        return state
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next iteration depends on, as plain data and tensors."""

@@ -304,7 +304,7 @@ def _train(loop: TrainLoop, history: RunHistory) -> int | None:
     try:
         stopped_by = loop.run()
     finally:
-        history.env_steps = loop.counters.env_steps
+        history.env_steps, history.saved = loop.counters.env_steps, loop.saved_env_steps
     state = "complete" if loop.stop_reason is None else "stopped"
     if stopped_by is not None:
         state = "interrupted"

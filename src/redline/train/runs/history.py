@@ -6,11 +6,11 @@ One JSON object per line, each with `event`, `time` (UTC) and `env_steps`:
 |---|---|
 | started | `init_from`, where it began with another run's weights |
 | resumed | `changed`: setting -> [before, now], where settings were changed |
-| ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason` |
+| ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason`; `saved`: the env_steps of this session's newest checkpoint, where it failed after one |
 
 It is for people and for `redline runs`. One thing that a run does depends on it: where the history
-tells of env_steps, it does not begin anew without a checkpoint.
-"""
+tells of a checkpoint, the run does not begin anew without one.
+"""  # noqa: E501 (a row of a table)
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ class RunHistory:
         event: "started" or "resumed".
         env_steps: where the session begins.
         **details: further entries of its line; None is left out.
+
+    Attributes:
+        env_steps: where the session stands.
+        saved: those of its newest checkpoint; None before it has written one.
     """
 
     def __init__(self, out: Path, event: str, env_steps: int, **details: Any) -> None:
@@ -40,6 +44,7 @@ class RunHistory:
         self._first = (event, env_steps, details)
         self._end: dict[str, Any] = {"state": "failed"}
         self.env_steps = env_steps
+        self.saved: int | None = None
 
     def ended(
         self, state: str, env_steps: int, reason: str | None = None, *, worker_restarts: int = 0
@@ -72,6 +77,8 @@ class RunHistory:
         if value is not None:
             first_line = str(value).partition("\n")[0]
             self._end = {"state": "failed", "reason": f"{type(value).__name__}: {first_line}"}
+            if self.saved is not None:
+                self._end["saved"] = self.saved
         self._write("ended", self.env_steps, self._end)
 
     def _write(self, event: str, env_steps: int, details: dict[str, Any]) -> None:
@@ -104,7 +111,16 @@ def read_history(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def reached(out: Path) -> int:
-    """The env_steps that a run's history tells of: 0 before its first session has ended."""
-    counts = [entry.get("env_steps") for entry in read_history(out)]
-    return max((count for count in counts if type(count) is int), default=0)
+def saved(out: Path) -> int:
+    """The env_steps of the newest checkpoint that a run's history tells of; 0: of none.
+
+    Every session but one that fails writes a checkpoint when it ends. One that failed or was killed
+    before its first one has left nothing to lose.
+    """
+    return max((_saved(entry) for entry in read_history(out)), default=0)
+
+
+def _saved(entry: dict[str, Any]) -> int:
+    is_saved = entry.get("event") != "ended" or entry.get("state") != "failed"
+    count = entry.get("env_steps" if is_saved else "saved")
+    return count if type(count) is int else 0

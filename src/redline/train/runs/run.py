@@ -48,7 +48,7 @@ from redline.train.runs.given import (
     require_same_algorithm,
     require_same_network,
 )
-from redline.train.runs.history import reached, read_history
+from redline.train.runs.history import read_history, saved
 from redline.train.runs.learner import build_policy, trainable_parts
 from redline.train.runs.recording import RecordingEnv
 from redline.train.runs.run_directory import read_config
@@ -143,7 +143,7 @@ class Run:
                 f"{self.config.run.checkpoints!r} and without the callback SaveBest, so none was "
                 f"marked. Use the latest one, or train a run with --checkpoints best."
             )
-        if env_steps := reached(self.out):
+        if env_steps := saved(self.out):
             return (
                 f"{self.out} has no {which} checkpoint, though it was trained for {env_steps:,} "
                 f"env_steps. Put its checkpoints back."

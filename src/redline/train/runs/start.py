@@ -45,7 +45,7 @@ from redline.train.runs.given import (
     require_same_algorithm,
     require_same_network,
 )
-from redline.train.runs.history import reached
+from redline.train.runs.history import saved
 from redline.train.runs.idle_settings import changed_settings
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
@@ -284,7 +284,7 @@ def resume_run(
         if change := _stretched_schedules(before, total):
             console.warning(change)
     else:
-        _require_untrained(out)
+        _require_nothing_saved(out)
     changed = differences(before, config)
     given = dataclasses.replace(given, changed=frozenset(changed))
     if changed:
@@ -340,19 +340,20 @@ def _require_one_length(total: int | None, changes: Mapping[str, Any]) -> None:
         )
 
 
-def _require_untrained(out: Path) -> None:
-    """Refuse to begin a run anew in its directory once it has trained there.
+def _require_nothing_saved(out: Path) -> None:
+    """Refuse to begin a run anew in its directory once it has written a checkpoint.
 
-    One that was killed in its first session, before it wrote a checkpoint, may begin again.
+    One that failed or was killed before its first checkpoint may begin again.
 
     Raises:
         RunDirectoryError: if its checkpoints are gone.
     """
-    if env_steps := reached(out):
+    if env_steps := saved(out):
         raise RunDirectoryError(
-            f"{out} has no checkpoint, and its {HISTORY_FILE} tells of {env_steps:,} env_steps: to "
-            f"go on would be to begin anew, over its curve. Put its checkpoints back, or train "
-            f"again in another directory: redline train --config {out / CONFIG_FILE} --out OTHER."
+            f"{out} has no checkpoint, and its {HISTORY_FILE} tells of one at {env_steps:,} "
+            f"env_steps: to go on would be to begin anew, over its curve. Put its checkpoints "
+            f"back, or train again in another directory: "
+            f"redline train --config {out / CONFIG_FILE} --out OTHER."
         )
 
 
