@@ -73,6 +73,37 @@ def test_one_seed_counts_once(tmp_path: Path) -> None:
     assert "has the same setting and seed 1" in said[0]
 
 
+def test_a_group_holds_runs_of_several_settings_that_share_a_seed(tmp_path: Path) -> None:
+    """Of a sweep over learning rates grouped by algorithm, one run per seed was left."""
+    for rate in (0.1, 0.2):
+        for seed in (1, 2):
+            _run(tmp_path, "ppo", "CartPole-v1", rate, seed, 10 * rate + seed)
+    said: list[str] = []
+    found = scored_runs([tmp_path], by=["algorithm"], score="best", warn=said.append)
+    assert sorted(run.score for run in found) == [2.0, 3.0, 3.0, 4.0]
+    assert said == []
+
+
+def test_environments_count_alike_over_all(tmp_path: Path) -> None:
+    """Two groups that are equal in each environment, one run more often here, one there."""
+    for env, scores in {
+        "a": {0.1: [5.0, 5.0, 5.0], 0.2: [5.0], 0.3: [1.0]},
+        "b": {0.1: [1.0], 0.2: [1.0, 1.0, 1.0], 0.3: [5.0]},
+    }.items():
+        for rate, tops in scores.items():
+            for seed, top in enumerate(tops):
+                _run(tmp_path, "ppo", env, rate, seed, top)
+    overall = [s for s in summarize(scored_runs([tmp_path], score="best")) if s.env == OVERALL]
+    # Scaled, each has 1 in one environment and 0 in the other. The first was 0.75, the second 0.25.
+    assert [(each.mean, each.mean_low, each.iqm) for each in overall] == [(0.5, 0.5, 0.5)] * 3
+
+
+@pytest.mark.parametrize("smooth", [0, -1])
+def test_curves_of_no_rows_are_refused(smooth: int, runs: Path) -> None:
+    with pytest.raises(ConfigError, match=f"smooth={smooth} must be at least 1"):
+        compare(runs, smooth=smooth)
+
+
 def test_unfinished_runs_are_named_in_the_table_and_in_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

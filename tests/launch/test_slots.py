@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from redline.command_line.launch import SweepArguments, given_options
+from redline.command_line.options import parse
 from redline.envs import cpus
 from redline.errors import ConfigError
 from redline.launch import slots as slots_module
 from redline.launch.slots import make_slots
+from redline.launch.sweep import LaunchOptions, launch_options
 
 
 @pytest.fixture
@@ -47,21 +50,36 @@ def test_the_quota_of_a_control_group_counts(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     (tmp_path / "cpu.max").write_text("200000 100000")
-    assert len(make_slots(cgroup=tmp_path)) == 2
+    slots = make_slots(cgroup=tmp_path)
+    # Every container of the machine may use all eight: on the first two they would all meet.
+    assert [(slot.cores, slot.threads) for slot in slots] == [((), 1), ((), 1)]
     with pytest.raises(ConfigError, match="may use 2"):
         make_slots(3, cgroup=tmp_path)
 
 
-def test_gpus_are_dealt_out_by_index(eight_cores: Path) -> None:
+def test_gpus_are_dealt_out_by_index(eight_cores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gpus(count: int, given: list[int]) -> list[tuple[int, ...] | None]:
         return [slot.gpus for slot in make_slots(count, gpus=given, cgroup=eight_cores)]
 
     assert gpus(2, [0, 1]) == [(0,), (1,)]
     assert gpus(4, [0, 3]) == [(0,), (3,), (0,), (3,)]
     assert gpus(2, [0, 1, 2, 3]) == [(0, 2), (1, 3)]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     slot = make_slots(1, gpus=[2], cgroup=eight_cores)[0]
     assert slot.environment()["CUDA_VISIBLE_DEVICES"] == "2"
     assert "CUDA_VISIBLE_DEVICES" not in make_slots(1, cgroup=eight_cores)[0].environment()
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"), [("3,5", "5"), ("GPU-aa, GPU-bb", "GPU-bb"), ("", "1")]
+)
+def test_gpus_are_among_those_that_the_launcher_sees(
+    seen: str, expected: str, eight_cores: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of GPUs 3 and 5 the second one is 5, and not 1, which is somebody else's."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    slot = make_slots(1, gpus=[1], cgroup=eight_cores)[0]
+    assert slot.environment()["CUDA_VISIBLE_DEVICES"] == expected
 
 
 def test_memory_must_suffice_for_all_slots(eight_cores: Path) -> None:
@@ -82,3 +100,23 @@ def test_more_slots_than_memory_holds_are_refused(eight_cores: Path) -> None:
     """A thousand million slots took minutes to list."""
     with pytest.raises(ConfigError, match="slots=1000000000: 1,000,000,000 runs at a time x"):
         make_slots(10**9, oversubscribe=True, cgroup=eight_cores)
+
+
+@pytest.mark.parametrize("name", ["slots", "cores_per_run"])
+def test_no_slots_are_refused_wherever_runs_take_place(name: str) -> None:
+    """On Ray a sweep of 0 slots started nothing and reported success."""
+    with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
+        LaunchOptions(on="ray", **{name: 0})
+
+
+def test_a_number_is_no_list_of_gpus() -> None:
+    """0 counted as none."""
+    with pytest.raises(ConfigError, match="gpus=0 must be a list"):
+        launch_options({"gpus": 0})
+    assert launch_options({"gpus": None}).gpus == ()
+
+
+def test_a_zero_on_the_command_line_is_given() -> None:
+    """`--retries 0` left the file's 3."""
+    parsed = parse(SweepArguments, ["a.yaml", "--retries", "0"], "sweep")
+    assert given_options(parsed, ("file", "confirm")) == {"retries": 0}

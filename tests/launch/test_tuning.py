@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+import redline
 from redline.cli import main
 from redline.errors import ConfigError, RedlineError, SweepStateError
 from redline.launch import locks
 from redline.launch.search_spaces import Choice, Span
 from redline.launch.state import Outcome
-from redline.launch.tuning import DATABASE, _study, plan_from, tune
+from redline.launch.tune_file import plan_from
+from redline.launch.tuning import DATABASE, _study, tune
 from redline.train.config_files import config_of, given_settings
 
 optuna = pytest.importorskip("optuna")
@@ -312,3 +314,120 @@ def test_searches_that_begin_together_make_the_study_one_after_the_other(tmp_pat
     os.close(held)
     making.join(60)
     assert made[0].study_name == "redline"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"base": {"env": "Acrobot-v1", "total_env_steps": 1000}}, "base"),
+        ({"search": {"gamma": [0.9, 0.99]}, "seed": 2}, "search, seed"),
+        ({"algorithm": "a2c"}, "algorithm"),
+        ({"score": "final"}, "score"),
+    ],
+)
+def test_a_folder_holds_one_search(change: dict[str, Any], named: str, tmp_path: Path) -> None:
+    """The best of the first one was written with the second one's environment."""
+    tune({**PLAN, "trials": 1}, out=tmp_path, places=lambda launch: Played())
+    best = (tmp_path / "best.yaml").read_text()
+    with pytest.raises(SweepStateError, match=f"holds a search of another {named}, and"):
+        tune(PLAN | change, out=tmp_path, places=lambda launch: Played())
+    assert (tmp_path / "best.yaml").read_text() == best
+    # More trials of the same one are welcome, however its numbers are written.
+    same = PLAN | {"base": {"env": "CartPole-v1", "total_env_steps": 1e3}, "trials": 2}
+    assert tune(same, out=tmp_path, places=lambda launch: Played()).counts == {"complete": 2}
+
+
+def test_going_on_knows_what_was_asked_for(tmp_path: Path) -> None:
+    """`--trials` and the launcher's options were forgotten."""
+    asked: list[Mapping[str, Any]] = []
+
+    def places(launch: Mapping[str, Any]) -> Played:
+        asked.append(launch)
+        return Played(stop_after=8 if len(asked) == 1 else None)
+
+    plan = {**PLAN, "trials": 1, "launch": {"slots": 2, "memory_gb": 1}}
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan, out=tmp_path, trials=3, options={"memory_gb": 2}, places=places)
+    assert tune(resume=tmp_path, places=places).counts == {"complete": 3}
+    assert asked == [{"slots": 2, "memory_gb": 2}] * 2
+
+
+def test_a_study_in_another_database_is_asked_for(tmp_path: Path) -> None:
+    """A second study was begun, which took the runs of the first for its own."""
+    folder, url = tmp_path / "search", f"sqlite:///{tmp_path / 'other.sqlite'}"
+    plan, said = {**PLAN, "trials": 1}, list[str]()
+    tune(plan, out=folder, storage=url, places=lambda launch: Played(), say=said.append)
+    with pytest.raises(SweepStateError, match=r"lies in another database.*--storage URL"):
+        tune(resume=folder, places=lambda launch: Played())
+    assert not (folder / DATABASE).exists()
+    assert "other.sqlite" not in (folder / "tune.json").read_text()  # it may hold a password
+    more = tune(
+        resume=folder, storage=url, trials=2, places=lambda launch: Played(), say=said.append
+    )
+    assert more.counts == {"complete": 2}
+    own = tmp_path / "own"
+    tune(plan, out=own, places=lambda launch: Played())
+    with pytest.raises(SweepStateError, match="lies in the folder itself"):
+        tune(resume=own, storage=url, places=lambda launch: Played())
+
+
+def test_a_lost_database_leaves_runs_that_are_not_taken_for_others(tmp_path: Path) -> None:
+    """Their keys were the trials' numbers, so that new trials had the scores of old ones."""
+    first, second = Played(), Played()
+    tune({**PLAN, "trials": 1}, out=tmp_path, places=lambda launch: first)
+    (tmp_path / "runs" / "trial-0000" / "order.json").write_text(json.dumps(first.ordered[0]))
+    tune(resume=tmp_path, places=lambda launch: second)  # nothing to do
+    assert second.started == []
+    (tmp_path / DATABASE).unlink()
+    tune(resume=tmp_path, places=lambda launch: second)  # the same seed draws the same trial
+    assert second.started == ["trial-0000"]
+    (tmp_path / DATABASE).unlink()
+    (tmp_path / "runs" / "trial-0000" / "order.json").write_text(
+        json.dumps({**first.ordered[0], "key": "trial-0-of-another"})
+    )
+    tune(resume=tmp_path, places=lambda launch: second)
+    assert second.started == ["trial-0000", "trial-0000-2"]
+
+
+def test_settings_reach_trials_as_sweeps_give_them(tmp_path: Path) -> None:
+    """One callback as a word, sections, and the like passed the check and failed in each trial."""
+    places = Played()
+    plan = {
+        **PLAN,
+        "base": {"run": {"env": "CartPole-v1", "total_env_steps": 1e3}, "log_info": "x"},
+        "search": {**PLAN["search"], "callbacks": ["redline.train.callbacks:SaveBest"]},  # type: ignore[dict-item]
+        "trials": 1,
+    }
+    found = tune(plan, out=tmp_path, places=lambda launch: places)
+    settings = places.ordered[0]["settings"]
+    assert settings["env"] == "CartPole-v1"
+    assert (settings["total_env_steps"], settings["log_info"]) == (1000, ["x"])
+    assert settings["callbacks"] == ["redline.train.callbacks:SaveBest"]
+    assert found.best_file is not None
+    assert given_settings(found.best_file).settings["env"] == "CartPole-v1"
+
+
+@pytest.mark.parametrize("where", ["run", "base"])
+def test_a_seed_in_a_section_is_named(where: str) -> None:
+    base = {"env": "CartPole-v1", "run": {"seed": 3}} if where == "run" else {"seed": 3}
+    with pytest.raises(ConfigError, match="'seed' is no setting in base or search"):
+        plan_from({**PLAN, "base": {"env": "CartPole-v1"} | base}, "search.yaml")
+
+
+def test_retries_are_for_sweeps(tmp_path: Path) -> None:
+    """They were taken, and nothing was tried again."""
+    with pytest.raises(ConfigError, match="launch: retries belongs to sweeps"):
+        plan_from({**PLAN, "launch": {"retries": 2}}, "search.yaml")
+    with pytest.raises(ConfigError, match="retries belongs to sweeps"):
+        redline.tune(PLAN, out=tmp_path, retries=2)
+
+
+def test_a_folder_alone_names_no_cluster(tmp_path: Path) -> None:
+    """It did where the folder was given as `out`, without a file."""
+    folder = tmp_path / "search"
+    folder.mkdir()
+    launch = {"on": "ray", "address": "10.0.0.9:6379"}
+    (folder / "tune.json").write_text(json.dumps({**PLAN, "launch": launch}))
+    for which in ("out", "resume"):
+        with pytest.raises(ConfigError, match=r"address=10\.0\.0\.9:6379 .* folder alone"):
+            redline.tune(**{which: folder})  # type: ignore[arg-type]

@@ -128,10 +128,11 @@ def _warn(sentence: str) -> None:
 
 def given_options(parsed: Any, others: Sequence[str]) -> dict[str, Any]:
     """The launcher's options that were given on the command line."""
+    given = {field.name: getattr(parsed, field.name) for field in fields(parsed)}
     return {
-        field.name: getattr(parsed, field.name)
-        for field in fields(parsed)
-        if field.name not in others and getattr(parsed, field.name) not in (None, False)
+        name: value
+        for name, value in given.items()
+        if name not in others and value is not None and value is not False  # 0 is given
     }
 
 

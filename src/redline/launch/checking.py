@@ -56,8 +56,21 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
         ]
     # Said even where it is the default: how far a run is depends on it.
     settings["total_env_steps"] = config.run.total_env_steps
+    return _typed(config, settings), []
+
+
+def typed_settings(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their flat names, as their types want them: a single word as a list of one.
+
+    Raises:
+        RedlineError: if one is wrong.
+    """
+    return _typed(starting_config(algorithm, dict(settings)), settings)
+
+
+def _typed(config: RunConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
     names = setting_names(config)
-    return {n: value_of(config, n) if n in names else v for n, v in settings.items()}, []
+    return {n: value_of(config, n) if n in names else v for n, v in settings.items()}
 
 
 def search_mistakes(algorithm: str, base: Mapping[str, Any], space: SearchSpace) -> list[str]:

@@ -17,10 +17,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from redline.errors import ConfigError
 from redline.launch.scores import ScoredRun, ScoreKind, scored_runs
 from redline.plain_text import csv_cell
 from redline.train.checkpoint.atomic_files import atomic_file
-from redline.train.progress.statistics import bootstrap_interval, interquartile_mean
+from redline.train.progress.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    joined_evenly,
+)
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -134,6 +139,8 @@ def compare(
         ConfigError: if a setting, column or format is unknown.
         RunDirectoryError: if there is nothing to compare.
     """
+    if smooth < 1:
+        raise ConfigError(f"smooth={smooth} must be at least 1 row.")
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     runs = scored_runs(given, by=by, score=score, column=column, warn=warn)
     compared = Comparison(
@@ -196,16 +203,21 @@ def _scaled(runs: Sequence[ScoredRun]) -> dict[str, dict[str, Array]]:
 def _summary(
     env: str, group: str, scores: Array, strata: Sequence[int] | None, unfinished: int
 ) -> Summary:
-    mean_low, mean_high = bootstrap_interval(scores, statistic=np.mean, strata=strata)
-    iqm_low, iqm_high = bootstrap_interval(scores, statistic=interquartile_mean, strata=strata)
+    # Over all environments each counts alike, whichever of them was run more often.
+    numbers = np.zeros(len(scores), np.int64) if strata is None else np.asarray(strata)
+    even = joined_evenly([scores[numbers == number] for number in np.unique(numbers)])
+    mean_low, mean_high = bootstrap_interval(scores, statistic=np.mean, strata=strata, evenly=True)
+    iqm_low, iqm_high = bootstrap_interval(
+        scores, statistic=interquartile_mean, strata=strata, evenly=True
+    )
     return Summary(
         env=env,
         group=group,
         runs=len(scores),
-        mean=float(scores.mean()),
+        mean=float(even.mean()),
         mean_low=float(mean_low),
         mean_high=float(mean_high),
-        iqm=float(interquartile_mean(scores)),
+        iqm=float(interquartile_mean(even)),
         iqm_low=float(iqm_low),
         iqm_high=float(iqm_high),
         std=float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,

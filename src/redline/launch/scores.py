@@ -61,6 +61,11 @@ class _Found:
     setting: Mapping[str, Any]
     varies: tuple[str, ...] | None  # what its sweep varies; None outside of one
 
+    def whole(self) -> str:
+        """All that bears on what is learned, but for seed and length."""
+        own = {k: v for k, v in self.setting.items() if _leaf(k) not in (*_NO_GROUP, "seed")}
+        return repr(sorted(own.items()))
+
     def value(self, name: str) -> Any:
         return next((v for key, v in self.setting.items() if _leaf(key) == name), None)
 
@@ -119,7 +124,7 @@ def scored_runs(
     for each in found:
         run = _scored(each, names, score, column, warn)
         if run is not None:
-            key = (run.env, run.group, run.path if run.seed is None else run.seed)
+            key = (run.env, each.whole(), run.path if run.seed is None else run.seed)
             runs[key] = run if key not in runs else _longer(runs[key], run, warn)
     if not runs:
         raise RunDirectoryError(
@@ -241,7 +246,7 @@ def _scored(
 def _longer(first: ScoredRun, second: ScoredRun, warn: Callable[[str], None]) -> ScoredRun:
     kept, left = (first, second) if first.env_steps >= second.env_steps else (second, first)
     warn(
-        f"left out: {left.path} has the same setting and seed {left.seed} as {kept.path}, so the "
-        f"two are not independent runs"
+        f"left out: {left.path} has the same setting and seed {left.seed} as {kept.path}, which "
+        f"got as far or further, so the two are not independent runs"
     )
     return kept

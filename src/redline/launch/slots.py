@@ -24,9 +24,10 @@ class Slot:
 
     Attributes:
         name: what status and messages call it.
-        cores: that the run is pinned to; () where the system does not pin.
+        cores: that the run is pinned to; () where the system does not pin, or where a quota says
+            how much of all cores this process may use: others of the machine have the same ones.
         threads: that the run is told to use.
-        gpus: indices of the GPUs that it sees; None: it sees what the launcher sees.
+        gpus: indices, among those that the launcher sees, of the GPUs that it sees; None: all.
         memory_bytes: that it may hold before it is ended; None: any amount.
     """
 
@@ -41,7 +42,14 @@ class Slot:
         threads = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         if self.gpus is None:
             return threads
-        return threads | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))}
+        return threads | {"CUDA_VISIBLE_DEVICES": ",".join(map(_gpu_name, self.gpus))}
+
+
+def _gpu_name(index: int) -> str:
+    """What CUDA calls a GPU that the launcher sees: itself it may see a part of all."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in seen.split(",")] if seen else []
+    return names[index] if index < len(names) else str(index)
 
 
 def make_slots(
@@ -86,7 +94,7 @@ def make_slots(
     )
     memory_bytes = None if memory_gb is None else int(memory_gb * _GIB)
     _check_memory(count, memory_gb, cgroup)
-    cores = allowed_cpus()
+    cores = allowed_cpus() if usable >= len(allowed_cpus()) else []
     return [
         Slot(
             name=str(number),

@@ -67,6 +67,10 @@ class LaunchOptions:
             value = getattr(self, name)
             if not _is_whole(value) and not (name == "slots" and value is None):
                 raise ConfigError(f"{name}={shown(value)} must be a whole number, such as 2.")
+        for name in ("slots", "cores_per_run"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1.")
         if not isinstance(self.gpus, Sequence) or not all(map(_is_whole, self.gpus)):
             raise ConfigError(f"gpus={shown(self.gpus)} must be a list of indices, such as [0, 1].")
         memory = self.memory_gb
@@ -329,15 +333,13 @@ def tune(
         SweepStateError: if the folder or the database cannot be used.
     """
     from redline.launch import tuning
+    from redline.launch.tune_file import NO_RETRIES
 
     if (out is None) == (resume is None):
         raise ConfigError("give a folder for the search: either out=, or resume= to go on.")
+    if options.get("retries"):
+        raise ConfigError(f"{NO_RETRIES}.")
     confirmed = Confirmed(Path(resume or out or ""), confirm, "tune")
-
-    def places(launch: Mapping[str, Any]) -> Places:
-        if resume is not None and "address" not in options:
-            confirmed.require_address(launch)
-        return launch_options({**launch, **options}).places()
 
     return tuning.tune(
         file,
@@ -345,7 +347,8 @@ def tune(
         resume=resume,
         trials=trials,
         storage=storage,
-        places=places,
+        options=options,
+        places=lambda launch: launch_options(launch).places(),
         confirmed=confirmed,
         say=_silent if quiet else _print_line,
     )
@@ -358,7 +361,9 @@ def launch_options(values: Mapping[str, Any]) -> LaunchOptions:
         ConfigError: if a name is unknown or a value of the wrong kind.
     """
     try:
-        return LaunchOptions(**{**values, "gpus": tuple(values.get("gpus") or ())})
+        gpus = values.get("gpus")
+        listed = () if gpus is None else tuple(gpus) if hasattr(gpus, "__iter__") else gpus
+        return LaunchOptions(**{**values, "gpus": listed})
     except TypeError as error:
         known = ", ".join(field.name for field in dataclasses.fields(LaunchOptions))
         raise ConfigError(f"{error}. Options of the launcher are {known}.") from error

@@ -1,6 +1,7 @@
 """Searching hyperparameters with Optuna: trials are runs on slots, pruned by their progress.
 
 ```
+DIR/tune.json        what is searched and how, for --resume
 DIR/study.sqlite     Optuna's storage, unless --storage names another database
 DIR/tuners/          a lock for each process that works on the study
 DIR/runs/trial-0000/ run directories, as `redline train` writes them
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import time
 import uuid
@@ -24,66 +26,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redline.errors import MissingExtraError, SweepStateError
+from redline.errors import MissingExtraError, RedlineError, SweepStateError
 from redline.launch import locks
-from redline.launch.checking import (
-    checked_settings,
-    search_mistakes,
-    seed_mistakes,
-    starting_config,
-    value_of,
-)
+from redline.launch.checking import typed_settings
 from redline.launch.confirming import Confirmed
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
+from redline.launch.run_process import is_of_another
 from redline.launch.scores import score_of
-from redline.launch.search_spaces import Choice, SearchSpace, default_space, space_from
+from redline.launch.search_spaces import Choice
 from redline.launch.state import RUNS, Outcome
-from redline.launch.sweep_file import refuse, unknown_keys
+from redline.launch.tune_file import (
+    TunePlan,
+    described,
+    keep_plan,
+    plan_from,
+    require_same_search,
+    require_storage,
+)
 from redline.launch.variants import Variant
 from redline.plain_files import refuse_special_files
-from redline.plain_text import shown
 from redline.train.checkpoint.atomic_files import atomic_file
-from redline.train.config_files import read_mapping
 from redline.train.progress.curves import load_progress
 
-KEYS = ("algorithm", "base", "search", "trials", "pruner", "sampler", "seed", "score", "launch")
-PRUNERS = ("median", "hyperband", "none")
-SAMPLERS = ("tpe", "random")
 STUDY = "redline"
 DATABASE = "study.sqlite"
-PLAN = "tune.json"
 
 _POLL_S = 0.2
 _GRACE_S = 60.0
 _MAKING, _MAKING_S = "making.lock", 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunePlan:
-    """What is searched.
-
-    Attributes:
-        algorithm: its name, or module:Name.
-        base: settings of every trial.
-        space: what is drawn for each.
-        trials: how many in all.
-        pruner: median, hyperband or none.
-        sampler: tpe or random.
-        seed: of every trial's run, and of the sampler.
-        score: of a run: area, final or best; the larger, the better.
-        launch: defaults of the launcher's options.
-    """
-
-    algorithm: str
-    base: Mapping[str, Any]
-    space: SearchSpace
-    trials: int = 30
-    pruner: str = "median"
-    sampler: str = "tpe"
-    seed: int = 1
-    score: str = "area"
-    launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,91 +78,6 @@ class Tuning:
     exit_code: int
 
 
-def plan_from(data: Mapping[str, Any], source: str, *, check_search: bool = True) -> TunePlan:
-    """The plan that plain data describe, every setting checked.
-
-    Args:
-        data: as a file says it.
-        source: what messages call it.
-        check_search: whether what is searched is checked too; modules that it names are imported.
-
-    Raises:
-        ConfigError: listing all mistakes.
-    """
-    mistakes = unknown_keys(data, KEYS, "")
-    for name, known in (("pruner", PRUNERS), ("sampler", SAMPLERS), ("score", _SCORES)):
-        if name in data and data[name] not in known:
-            mistakes.append(
-                f"{name}={shown(data[name])} is unknown. Choose from {', '.join(known)}"
-            )
-    mistakes += _number_mistakes(data)
-    parts = {name: _mapping(data, name, mistakes) for name in _EXAMPLES}
-    algorithm, base = data.get("algorithm"), parts["base"]
-    space = space_from(parts["search"], mistakes)
-    for name in ("seed", "out", "algorithm"):
-        if name in space or name in base:
-            mistakes.append(f"{name!r} is no setting in base or search. {_INSTEAD[name]}")
-    for name in sorted(set(space) & set(base)):
-        mistakes.append(f"{name!r} is given in base and in search. Leave it in one of them")
-    if not isinstance(algorithm, str):
-        mistakes.append(f"algorithm={shown(algorithm)} must be a name, such as ppo")
-    else:
-        mistakes += _setting_mistakes(algorithm, base, space)
-        if check_search and not mistakes:
-            mistakes += search_mistakes(algorithm, base, space)
-    refuse(mistakes, source)
-    name = str(algorithm)
-    if not space:
-        space = default_space(name, starting_config(name, base).algo)
-        space = {key: span for key, span in space.items() if key not in base}
-    plain = ("trials", "pruner", "sampler", "seed", "score")
-    given = {key: data[key] for key in plain if key in data}
-    return TunePlan(**given, algorithm=name, base=base, space=space, launch=parts["launch"])
-
-
-_SCORES = ("area", "final", "best")
-_EXAMPLES = {
-    "base": "{env: CartPole-v1}",
-    "search": "{gamma: [0.9, 0.99]}",
-    "launch": "{slots: 2}",
-}
-_INSTEAD = {
-    "seed": "Give it beside them: every trial has the same",
-    "out": "Runs lie in the search's folder, in runs/",
-    "algorithm": "Give one beside them",
-}
-
-
-def _number_mistakes(data: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
-    for name, least in (("trials", 1), ("seed", 0)):
-        number = data.get(name, 1)
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            found.append(f"{name}={shown(number)} must be a whole number of at least {least}")
-    return found or seed_mistakes(data.get("seed", 1))
-
-
-def _mapping(data: Mapping[str, Any], name: str, mistakes: list[str]) -> dict[str, Any]:
-    given = data.get(name) or {}
-    if not isinstance(given, Mapping):
-        mistakes.append(f"{name}={shown(given)} must be a mapping, such as {_EXAMPLES[name]}")
-        return {}
-    return {str(key): value for key, value in given.items()}
-
-
-def _setting_mistakes(algorithm: str, base: dict[str, Any], space: SearchSpace) -> list[str]:
-    _, mistakes = checked_settings(Variant(algorithm=algorithm, settings=base, varies={}))
-    if mistakes:
-        return mistakes
-    config = starting_config(algorithm, base)
-    for name in space:
-        try:
-            value_of(config, name)
-        except KeyError:
-            mistakes.append(f"search: {algorithm} has no setting {shown(name)}")
-    return mistakes
-
-
 def tune(
     file: str | Path | Mapping[str, Any] | None = None,
     *,
@@ -199,6 +85,7 @@ def tune(
     resume: str | Path | None = None,
     trials: int | None = None,
     storage: str | None = None,
+    options: Mapping[str, Any] | None = None,
     places: Callable[[Mapping[str, Any]], Places],
     say: Callable[[str], None] = lambda line: None,
     confirmed: Confirmed | None = None,
@@ -211,7 +98,8 @@ def tune(
         resume: folder of a search to go on with, in place of both.
         trials: how many in all; None: as the file says.
         storage: URL of a database in place of SQLite in the folder.
-        places: the plan's launch options -> where runs take place.
+        options: the launcher's, in place of the plan's.
+        places: the launcher's options -> where runs take place.
         say: takes one line about each trial that ends.
         confirmed: what the caller confirms of a folder's trials; None: nothing.
 
@@ -225,25 +113,31 @@ def tune(
     confirmed = confirmed or Confirmed(folder, command="tune")
     refuse_special_files(folder)
     from_folder = resume is not None or file is None
-    data, source = _described(file, folder, from_folder)
+    data, source = described(file, folder, from_folder=from_folder)
     if from_folder:
         _check_described(data, confirmed)  # before anything is imported
     # A folder's plan was checked as its search began, and may be a stranger's: what it searches
     # is imported trial by trial, as far as the caller says it.
-    plan = plan_from(data, source, check_search=not from_folder)
+    plan = plan_from(data, source, is_new=not from_folder)
     if not from_folder:
+        require_same_search(folder, data)
         _say_plan(plan, confirmed)
+    require_storage(folder, storage, has_study=(folder / DATABASE).exists())
     if trials is not None:
         plan = dataclasses.replace(plan, trials=trials)
-    where = places(plan.launch)
-    _keep_plan(folder, data)
+    if from_folder and "address" not in (options or {}):
+        confirmed.require_address(plan.launch)
+    launch = {**plan.launch, **(options or {})}
+    where = places(launch)
+    keep_plan(folder, data, trials=plan.trials, launch=launch, is_elsewhere=storage is not None)
     with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage)
         search = _Search(study, plan, folder, where, own, say, confirmed)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
             search.run(lambda: stop.number is not None)
-        return _finished(study, plan, folder, stop.number, say, confirmed)
+        resume = _resume(folder, storage)
+        return _finished(study, plan, folder, stop.number, say, confirmed, resume)
 
 
 def _check_described(data: Mapping[str, Any], confirmed: Confirmed) -> None:
@@ -269,25 +163,9 @@ def _require_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _described(file: Any, folder: Path, from_folder: bool) -> tuple[dict[str, Any], str]:
-    if from_folder:
-        path = folder / PLAN
-        if not path.is_file():
-            raise SweepStateError(
-                f"{folder} holds no search: it has no {PLAN}. Give the folder that `redline tune "
-                f"FILE --out DIR` was given."
-            )
-        return read_mapping(path), str(path)
-    if isinstance(file, Mapping):
-        return dict(file), "the search"
-    return read_mapping(file), str(file)
-
-
-def _keep_plan(folder: Path, data: Mapping[str, Any]) -> None:
-    import json
-
-    with atomic_file(folder / PLAN) as temporary:
-        temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+def _resume(folder: Path, storage: str | None) -> str:
+    """The command that goes on; the address of a database may hold a password."""
+    return f"redline tune --resume {folder}{'' if storage is None else ' --storage URL'}"
 
 
 @contextlib.contextmanager
@@ -366,8 +244,8 @@ def _named_errors(folder: Path, storage: str | None) -> Iterator[None]:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise SweepStateError(
             f"the study's database {_url(folder, storage)} cannot be used ({reason}). What the "
-            f"trials reached lies in {folder / RUNS}; mend the database, then go on with: redline "
-            f"tune --resume {folder}"
+            f"trials reached lies in {folder / RUNS}; mend the database, then go on with: "
+            f"{_resume(folder, storage)}"
         ) from error
 
 
@@ -428,19 +306,28 @@ class _Search:
                 break
             known = self._study.trials[trial.number].intermediate_values
             reported = max(known, default=-1)
-            run_dir = self._folder / RUNS / f"trial-{trial.number:04d}"
             settings = {**self._plan.base, **trial.params}
             self._confirmed.require(f"trial {trial.number}", self._plan.algorithm, settings)
-            order = {
-                "algorithm": self._plan.algorithm,
-                "settings": settings,
-                "seed": self._plan.seed,
-                "key": f"trial-{trial.number}",
-            }
+            order = self._order(trial.number, settings)
+            run_dir = _run_dir(self._folder, trial.number, order["key"])
             self._running[trial.number] = _Trial(trial, run_dir, reported)
             self._places.start(trial.number, run_dir, order, place)
             begun += 1
         return begun
+
+    def _order(self, number: int, settings: dict[str, Any]) -> dict[str, Any]:
+        """What the process of a trial's run is to do."""
+        algorithm, seed = self._plan.algorithm, self._plan.seed
+        with contextlib.suppress(RedlineError):  # the run itself says what is wrong
+            settings = typed_settings(algorithm, settings)
+        key = Variant(algorithm=algorithm, settings=settings, varies={}).key(seed)
+        return {
+            "algorithm": algorithm,
+            "settings": settings,
+            "seed": seed,
+            # The settings too: a folder whose database was lost has the runs of other trials.
+            "key": f"trial-{number}-{key}",
+        }
 
     def _taken_over(self) -> Any:
         """An open trial whose process is gone, if there is one."""
@@ -505,6 +392,15 @@ class _Search:
         self._say(f"trial {number}: {value:,.2f}  {_shown(each.trial.params)}")
 
 
+def _run_dir(folder: Path, number: int, key: str) -> Path:
+    """Where a trial's run lies: beside one of the same number that a lost database has left."""
+    name = f"trial-{number:04d}"
+    names = itertools.chain([name], (f"{name}-{again}" for again in itertools.count(2)))
+    return next(
+        run_dir for each in names if not is_of_another(run_dir := folder / RUNS / each, key)
+    )
+
+
 def _shown(params: Mapping[str, Any]) -> str:
     return " ".join(
         f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
@@ -535,6 +431,7 @@ def _finished(
     stopped_by: int | None,
     say: Callable[[str], None],
     confirmed: Confirmed,
+    resume: str,
 ) -> Tuning:
     trials = study.get_trials(deepcopy=False)
     counts: dict[str, int] = {}
@@ -554,7 +451,7 @@ def _finished(
     say(f"{folder}: {len(trials)} trials, {said}")
     code = 0 if complete else 1
     if stopped_by is not None:
-        say(f"stopped; go on with: redline tune --resume {folder}")
+        say(f"stopped; go on with: {resume}")
         code = 128 + stopped_by
     return Tuning(
         folder=folder,

@@ -13,6 +13,7 @@ import redline
 from redline.algos.ppo import PPO
 from redline.cli import main
 from redline.errors import ConfigError, RunDirectoryError
+from redline.train.runs import start
 from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {
@@ -69,6 +70,27 @@ def test_a_run_that_reached_its_return_goes_on_as_it_says(
     assert advice == "--total-env-steps 1024 --set stop_at_return=None"
     assert main(["train", "--resume", str(run.out), "--quiet", *advice.split()]) == 0
     assert Run(run.out, run.config).inspect()["env_steps"] == 1024
+
+
+def test_a_run_is_held_before_its_checkpoint_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who trained it might write one more in between: that one was removed, as of a later time."""
+    run = small(tmp_path / "run")
+    inner: list[BaseException] = []
+    written = start._why_it_ended
+
+    def meanwhile(*args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(start, "_why_it_ended", written)
+        with pytest.raises(RunDirectoryError, match="in use by another process") as caught:
+            redline.train(resume=run.out, total_env_steps=2048, quiet=True)
+        inner.append(caught.value)
+        return written(*args, **more)
+
+    monkeypatch.setattr(start, "_why_it_ended", meanwhile)
+    again = redline.train(resume=run.out, total_env_steps=1280, quiet=True)
+    assert inner
+    assert again.inspect()["env_steps"] == 1280
 
 
 class FailsOnce(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -46,6 +47,7 @@ def bootstrap_interval(
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
+    evenly: bool = False,
 ) -> tuple[Array, Array]:
     """Percentile bootstrap interval of a statistic over runs.
 
@@ -61,6 +63,7 @@ def bootstrap_interval(
         confidence: in (0, 1), share of resamples inside the interval.
         resamples: number of resamples.
         seed: of the resampling; the same seed gives the same interval.
+        evenly: whether strata count alike, however many runs each has; see `joined_evenly`.
 
     Returns:
         Lower and upper end, each [...]; equal where n is 1.
@@ -82,14 +85,15 @@ def bootstrap_interval(
     members = [last[..., groups == group] for group in np.unique(groups)]
     drawn = [own for own in members if own.shape[-1] > 1]
     fixed = [own for own in members if own.shape[-1] == 1]  # nothing else can be drawn
+    join = joined_evenly if evenly else _joined
     if not drawn:
-        middle = np.asarray(statistic(last, axis=-1))
+        middle = np.asarray(statistic(join(fixed), axis=-1))
         return middle, middle
 
     def over_all(*samples: Array, axis: int = -1) -> Array:
         shape = samples[0].shape[:-1]
         alone = [np.broadcast_to(_beside(own, len(shape)), (*shape, 1)) for own in fixed]
-        return statistic(np.concatenate([*samples, *alone], axis=-1), axis=axis)
+        return statistic(join([*samples, *alone]), axis=axis)
 
     interval = stats.bootstrap(
         drawn,
@@ -103,6 +107,20 @@ def bootstrap_interval(
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return np.asarray(interval.low), np.asarray(interval.high)
+
+
+def joined_evenly(strata: Sequence[Array]) -> Array:
+    """All strata one after the other, each run as often as makes them equally many.
+
+    Args:
+        strata: [..., n] of each; their n may differ.
+    """
+    length = math.lcm(*(own.shape[-1] for own in strata))
+    return _joined([np.repeat(own, length // own.shape[-1], axis=-1) for own in strata])
+
+
+def _joined(strata: Sequence[Array]) -> Array:
+    return np.concatenate(strata, axis=-1)
 
 
 def _beside(own: Array, ndim: int) -> Array:

@@ -91,6 +91,7 @@ def execute(
     recording: ProfileRecording | None,
     changed: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
+    is_locked: bool = False,
 ) -> tuple[RunConfig, int | None]:
     """Build everything, train, and close everything whatever happens.
 
@@ -102,6 +103,7 @@ def execute(
         recording: run directory -> context in which the training takes place.
         changed: setting -> (before, now), where a resumed run goes on with others.
         ranks: the processes that learn together; each calls this.
+        is_locked: whether the caller holds the run directory for this process.
 
     Returns:
         The settings with what was chosen, and the number of the signal that stopped the run,
@@ -121,12 +123,13 @@ def execute(
     kind = algorithm_of(config, given)
     began_with = _source(config, kind, given) if checkpoint is None else None
     data = RunData(config, given.data, kind, resumed=checkpoint is not None)
+    own = nullcontext() if is_locked else RunLock(out)
     with ExitStack() as closing:
         if recording is not None:
             # Around everything, so that worker processes are recorded from their start to their
             # end. It writes into the run directory, which otherwise is left alone until the
             # settings have proved right.
-            closing.enter_context(RunLock(out))
+            closing.enter_context(own)
             closing.enter_context(recording(out))
         backend = settings.backend_class
         settings.require_fit(ranks.share(config).algo.num_envs)
@@ -176,7 +179,7 @@ def execute(
         closing.callback(collector.close)
         remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing, acting)
         if recording is None:
-            closing.enter_context(RunLock(out))
+            closing.enter_context(own)
         moved = None
         if checkpoint is not None:
             moved = _moved_from(checkpoint, config, changed or {})

@@ -51,6 +51,7 @@ from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import (
+    RunLock,
     read_config,
     recorded_engine,
     run_directory,
@@ -260,6 +261,34 @@ def resume_run(
         require_positive(total_env_steps=total_env_steps)
     given = given or Given()
     _require_one_length(total_env_steps, changes or {})
+    read_config(out, given.algorithm, accept_changed=accept_changed_config)  # there is a run
+    # Before its checkpoint is read: whoever trains it still may write one more.
+    is_locked = os.environ.get("RANK", "0") == "0"  # the others have directories of their own
+    with RunLock(out) if is_locked else contextlib.nullcontext():
+        return _gone_on(
+            out,
+            given,
+            total_env_steps=total_env_steps,
+            changes=changes,
+            quiet=quiet,
+            accept_changed_config=accept_changed_config,
+            recording=recording,
+            is_locked=is_locked,
+        )
+
+
+def _gone_on(
+    out: Path,
+    given: Given,
+    *,
+    total_env_steps: int | None,
+    changes: Mapping[str, Any] | None,
+    quiet: bool,
+    accept_changed_config: bool,
+    recording: ProfileRecording | None,
+    is_locked: bool,
+) -> Run:
+    """See `resume_run`; nobody else trains in the directory now."""
     config = read_config(out, given.algorithm, accept_changed=accept_changed_config)
     _check_same(config, out, given)
     # An engine that the caller puts in place of the run's is the caller's word.
@@ -299,7 +328,9 @@ def resume_run(
         if checkpoint is not None:
             ranks.check_checkpoint(checkpoint.metadata, out)
             checkpoint = _own_checkpoint(checkpoint, out, ranks)
-        return _executed(config, out, given, checkpoint, recording, changed, ranks)
+        return _executed(
+            config, out, given, checkpoint, recording, changed, ranks, is_locked=is_locked
+        )
 
 
 def _why_it_ended(
@@ -432,6 +463,8 @@ def _executed(
     recording: ProfileRecording | None,
     changed: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
+    *,
+    is_locked: bool = False,
 ) -> Run:
     with may_not_exit("code that the run was given"):  # a network, or an algorithm of one's own
         config, stopped_by = execute(
@@ -442,6 +475,7 @@ def _executed(
             recording=recording,
             changed=changed,
             ranks=ranks,
+            is_locked=is_locked,
         )
     return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
 

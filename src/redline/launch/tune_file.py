@@ -1,0 +1,279 @@
+"""The file that describes a search, as plain data, and what its folder keeps of it.
+
+```yaml
+algorithm: ppo
+base: {env: CartPole-v1, total_env_steps: 20000}
+search:
+  learning_rate: {low: 0.00001, high: 0.01, log: true}   # a range
+  gamma: [0.95, 0.99]                                     # choices
+trials: 10
+```
+
+`tune.json` in the folder holds what the search goes on with: the file's content, with the number of
+trials and the launcher's options that were in force, and whether the study lies in another
+database. Its address is not kept, since it may hold a password.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redline.errors import SweepStateError
+from redline.launch.checking import (
+    checked_settings,
+    search_mistakes,
+    seed_mistakes,
+    starting_config,
+    value_of,
+)
+from redline.launch.search_spaces import SearchSpace, default_space, space_from
+from redline.launch.sweep_file import refuse, unknown_keys
+from redline.launch.variants import Variant
+from redline.plain_text import shown
+from redline.train.checkpoint.atomic_files import atomic_file
+from redline.train.config_files import given_settings, read_mapping
+
+KEYS = ("algorithm", "base", "search", "trials", "pruner", "sampler", "seed", "score", "launch")
+PRUNERS = ("median", "hyperband", "none")
+SAMPLERS = ("tpe", "random")
+PLAN = "tune.json"
+
+_STUDY_IS = "study"  # in tune.json: _ELSEWHERE, where it is not in the folder
+_ELSEWHERE = "elsewhere"
+_FIXED = {"algorithm": None, "base": {}, "search": {}, "seed": 1, "score": "area"}
+"""What all trials of a search share, and what it is where the file says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """What is searched.
+
+    Attributes:
+        algorithm: its name, or module:Name.
+        base: settings of every trial.
+        space: what is drawn for each.
+        trials: how many in all.
+        pruner: median, hyperband or none.
+        sampler: tpe or random.
+        seed: of every trial's run, and of the sampler.
+        score: of a run: area, final or best; the larger, the better.
+        launch: defaults of the launcher's options.
+    """
+
+    algorithm: str
+    base: Mapping[str, Any]
+    space: SearchSpace
+    trials: int = 30
+    pruner: str = "median"
+    sampler: str = "tpe"
+    seed: int = 1
+    score: str = "area"
+    launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def plan_from(data: Mapping[str, Any], source: str, *, is_new: bool = True) -> TunePlan:
+    """The plan that plain data describe, every setting checked.
+
+    Args:
+        data: as a file says it.
+        source: what messages call it.
+        is_new: whether what is searched is checked too; modules that it names are imported.
+
+    Raises:
+        ConfigError: listing all mistakes.
+    """
+    mistakes = unknown_keys(data, KEYS, "")
+    for name, known in (("pruner", PRUNERS), ("sampler", SAMPLERS), ("score", _SCORES)):
+        if name in data and data[name] not in known:
+            mistakes.append(
+                f"{name}={shown(data[name])} is unknown. Choose from {', '.join(known)}"
+            )
+    mistakes += _number_mistakes(data)
+    parts = {name: _mapping(data, name, mistakes) for name in _EXAMPLES}
+    algorithm, base = data.get("algorithm"), parts["base"]
+    space = space_from(parts["search"], mistakes)
+    mistakes += _misplaced(base, space)
+    if is_new and "retries" in parts["launch"]:
+        mistakes.append(f"launch: {NO_RETRIES}")
+    if not isinstance(algorithm, str):
+        mistakes.append(f"algorithm={shown(algorithm)} must be a name, such as ppo")
+    else:
+        base, found = _checked_base(algorithm, base, space)
+        mistakes += found or _misplaced(base, space)
+        if is_new and not mistakes:
+            mistakes += search_mistakes(algorithm, base, space)
+    refuse(mistakes, source)
+    name = str(algorithm)
+    if not space:
+        space = default_space(name, starting_config(name, base).algo)
+        space = {key: span for key, span in space.items() if key not in base}
+    plain = ("trials", "pruner", "sampler", "seed", "score")
+    given = {key: data[key] for key in plain if key in data}
+    return TunePlan(**given, algorithm=name, base=base, space=space, launch=parts["launch"])
+
+
+NO_RETRIES = (
+    "retries belongs to sweeps: a trial that fails counts as failed, and the search goes on. Leave "
+    "it out"
+)
+_SCORES = ("area", "final", "best")
+_EXAMPLES = {
+    "base": "{env: CartPole-v1}",
+    "search": "{gamma: [0.9, 0.99]}",
+    "launch": "{slots: 2}",
+}
+_INSTEAD = {
+    "seed": "Give it beside them: every trial has the same",
+    "out": "Runs lie in the search's folder, in runs/",
+    "algorithm": "Give one beside them",
+}
+
+
+def _number_mistakes(data: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for name, least in (("trials", 1), ("seed", 0)):
+        number = data.get(name, 1)
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            found.append(f"{name}={shown(number)} must be a whole number of at least {least}")
+    return found or seed_mistakes(data.get("seed", 1))
+
+
+def _mapping(data: Mapping[str, Any], name: str, mistakes: list[str]) -> dict[str, Any]:
+    given = data.get(name) or {}
+    if not isinstance(given, Mapping):
+        mistakes.append(f"{name}={shown(given)} must be a mapping, such as {_EXAMPLES[name]}")
+        return {}
+    return {str(key): value for key, value in given.items()}
+
+
+def _misplaced(base: Mapping[str, Any], space: SearchSpace) -> list[str]:
+    found = [
+        f"{name!r} is no setting in base or search. {_INSTEAD[name]}"
+        for name in _INSTEAD
+        if name in space or name in base
+    ]
+    return found + [
+        f"{name!r} is given in base and in search. Leave it in one of them"
+        for name in sorted(set(space) & set(base))
+    ]
+
+
+def _checked_base(
+    algorithm: str, base: dict[str, Any], space: SearchSpace
+) -> tuple[dict[str, Any], list[str]]:
+    """The settings of every trial by their flat names and of their types, and what is wrong."""
+    settings, mistakes = checked_settings(Variant(algorithm=algorithm, settings=base, varies={}))
+    if mistakes:
+        return base, mistakes
+    config = starting_config(algorithm, settings)
+    for name in space:
+        try:
+            value_of(config, name)
+        except KeyError:
+            mistakes.append(f"search: {algorithm} has no setting {shown(name)}")
+    if "total_env_steps" not in given_settings({"algorithm": algorithm, **base}).settings:
+        settings.pop("total_env_steps")  # nobody gave it: the search may
+    return settings, mistakes
+
+
+def described(file: Any, folder: Path, *, from_folder: bool) -> tuple[dict[str, Any], str]:
+    """What a search is, and what messages call that.
+
+    Args:
+        file: .yaml, .toml or .json file, or what it holds.
+        folder: of the search.
+        from_folder: whether the folder says it, in place of the file.
+
+    Raises:
+        SweepStateError: if the folder holds none.
+    """
+    if from_folder:
+        path = folder / PLAN
+        if not path.is_file():
+            raise SweepStateError(
+                f"{folder} holds no search: it has no {PLAN}. Give the folder that `redline tune "
+                f"FILE --out DIR` was given."
+            )
+        data = read_mapping(path)
+        data.pop(_STUDY_IS, None)
+        return data, str(path)
+    if isinstance(file, Mapping):
+        return dict(file), "the search"
+    return read_mapping(file), str(file)
+
+
+def require_same_search(folder: Path, data: Mapping[str, Any]) -> None:
+    """Refuse a folder whose trials were of another search: the best of both says nothing.
+
+    Raises:
+        SweepStateError: naming what differs.
+    """
+    if not (folder / PLAN).is_file():
+        return
+    before, now = read_mapping(folder / PLAN), json.loads(_as_json(data))
+    other = [n for n, usual in _FIXED.items() if (before.get(n) or usual) != (now.get(n) or usual)]
+    if other:
+        raise SweepStateError(
+            f"{folder} holds a search of another {', '.join(other)}, and trials of the two could "
+            f"not be compared. Give another --out, or go on with the one that is there: redline "
+            f"tune --resume {folder}"
+        )
+
+
+def require_storage(folder: Path, storage: str | None, *, has_study: bool) -> None:
+    """Refuse a second study beside the one that a search has.
+
+    Args:
+        folder: of the search.
+        storage: URL of the database that the caller gives; None: the folder's own.
+        has_study: whether the folder's own database is there.
+
+    Raises:
+        SweepStateError: naming what to give.
+    """
+    if not (folder / PLAN).is_file():
+        return
+    is_elsewhere = read_mapping(folder / PLAN).get(_STUDY_IS) == _ELSEWHERE
+    if is_elsewhere and storage is None:
+        raise SweepStateError(
+            f"the study of {folder} lies in another database, as it was begun with --storage. Give "
+            f"its URL again: --storage URL"
+        )
+    if storage is not None and has_study and not is_elsewhere:
+        raise SweepStateError(
+            f"the study of {folder} lies in the folder itself. Leave --storage out, or begin "
+            f"another search in another folder."
+        )
+
+
+def keep_plan(
+    folder: Path,
+    data: Mapping[str, Any],
+    *,
+    trials: int,
+    launch: Mapping[str, Any],
+    is_elsewhere: bool,
+) -> None:
+    """Write down what `--resume` goes on with.
+
+    Args:
+        folder: of the search.
+        data: as the file says it.
+        trials: how many in all.
+        launch: the launcher's options.
+        is_elsewhere: whether the study lies in another database.
+    """
+    kept = {**data, "trials": trials, "launch": dict(launch)}
+    if is_elsewhere:
+        kept[_STUDY_IS] = _ELSEWHERE
+    with atomic_file(folder / PLAN) as temporary:
+        temporary.write_text(_as_json(kept) + "\n", encoding="utf-8")
+
+
+def _as_json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, default=lambda number: number.item())  # numpy's
