@@ -217,6 +217,25 @@ def test_the_action_before_and_its_reward_are_seen(tmp_path: Path) -> None:
         assert torch.allclose(state[name], leaf, atol=1e-6)
 
 
+def test_the_reward_before_is_clipped_as_in_training(tmp_path: Path) -> None:
+    """A network that had learned from -1, 0 and 1 was shown -16."""
+    run = trained(
+        tmp_path / "r", "ppo", "Pendulum-v1", core="lstm", observe_previous=True, clip_reward=True,
+        num_minibatches=1,
+    )
+    policy, seen = run.policy(), list[float]()
+    policy.torso.register_forward_pre_hook(
+        lambda _, inputs: seen.append(float(inputs[0]["previous_reward"]))
+    )
+    env = gymnasium.make("Pendulum-v1")
+    obs, _ = env.reset(seed=1)
+    action, state = policy.predict(obs)
+    obs, reward, *_ = env.step(action)
+    assert -17 < float(reward) < 0
+    policy.predict(obs, state, reward=reward)
+    assert seen == [0.0, -1.0]
+
+
 def test_wrong_observations_are_refused(tmp_path: Path) -> None:
     policy = trained(tmp_path / "r", "ppo", "CartPole-v1").policy()
     obs = np.zeros(4, np.float32)

@@ -15,6 +15,7 @@ torch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ from redline.envs.spaces.layout import batch_to_carried, carried_space, make_wri
 from redline.envs.vec_env import zeros_like_space
 from redline.errors import ConfigError, EnvDataError
 from redline.nested import NestedArray
+from redline.policies.modes import evaluation_mode
 from redline.policies.policy import Policy, reset_state
 from redline.previous_inputs import ACTION, REWARD, ActionColumns, has_previous, without_previous
 
@@ -47,6 +49,8 @@ class Predictor:
         observation_space: of one environment, as that one has it.
         action_space: likewise.
         seed: of actions that are sampled; None: a different one each time.
+        clips_reward: whether the policy has learned from the signs of rewards, and so sees the sign
+            of the previous one.
 
     Raises:
         SpaceError: if a space has no array form.
@@ -59,8 +63,9 @@ class Predictor:
         action_space: Space[Any],
         *,
         seed: int | None = None,
+        clips_reward: bool = False,
     ) -> None:
-        self._policy = policy.eval()
+        self._policy, self._clips_reward = policy, clips_reward
         self._space, self._action_space = observation_space, action_space
         self._rng = np.random.default_rng(seed)
         seen = getattr(policy, "observation_space", None)
@@ -75,7 +80,8 @@ class Predictor:
         self._conditioning: dict[int, dict[str, Tensor]] = {}
         self._state_names = self._policy.initial_state(1).keys()
         self._columns = ActionColumns(self._codecs[1].space) if self._adds_previous else None
-        self._find_actor()
+        with evaluation_mode(policy):
+            self._find_actor()
 
     def _codec(self, num: int) -> ActionCodec:
         return make_codec(self._action_space, num, lambda i: f"predict, observation {i}")
@@ -120,7 +126,8 @@ class Predictor:
         if batch is None and self._actor is not None:
             return self._by_kernel(obs, deterministic), None
         carried = self._carried(obs, batch)
-        return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
+        with evaluation_mode(self._policy):
+            return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
 
     def _by_kernel(self, obs: Any, deterministic: bool) -> Any:
         self._write(0, obs)
@@ -159,7 +166,8 @@ class Predictor:
         rows = [action_mask] if batch is None else list(action_mask)
         masks = np.stack([flat_mask(row) for row in rows])
         carried = {"obs": self._carried(obs, batch), MASK: masks}
-        return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
+        with evaluation_mode(self._policy):
+            return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
 
     @torch.inference_mode()
     def _by_torch(
@@ -243,7 +251,8 @@ class Predictor:
                     "this policy sees the reward of its action before. Give it: "
                     "predict(obs, state, reward=reward)."
                 )
-            previous[REWARD][:, 0] = np.asarray(reward, dtype=np.float32)
+            given = np.asarray(reward, dtype=np.float32)
+            previous[REWARD][:, 0] = np.sign(given) if self._clips_reward else given
             if begins is not None:
                 for leaf in previous.values():
                     leaf[begins] = 0.0
@@ -293,12 +302,20 @@ def _as_tuples(space: Space[Any], action: Any) -> Any:
     return action
 
 
-def serve(policy: Policy, observation_space: Space[Any], action_space: Space[Any]) -> None:
+def serve(
+    policy: Policy,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    *,
+    clips_reward: bool = False,
+) -> None:
     """Let `policy.predict` answer in these spaces; what it needs is made when it is first called.
 
     Args:
         policy: of a run.
         observation_space: of one environment, as that one has it.
         action_space: likewise.
+        clips_reward: see `Predictor`.
     """
-    policy.served = (Predictor, observation_space, action_space)
+    kind = functools.partial(Predictor, clips_reward=clips_reward)
+    policy.served = (kind, observation_space, action_space)

@@ -12,10 +12,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from redline.algos.dqn import DQN, DQNConfig
-from redline.collect import DeviceCollector, SerialCollector
+from redline.collect import CollectorSetup, DeviceCollector, SerialCollector
 from redline.collect.noise import DeviceNoise
 from redline.data import Rollout, leaves
-from redline.envs import make_device_vec, make_vec
+from redline.envs import EnvSettings, make_device_vec, make_vec
 from redline.envs.device.mirrored import MirroredEnv
 from redline.errors import ActionError, ConfigError, EnvError
 from redline.policies import SkillPolicy, make_policy, with_skill
@@ -320,3 +320,24 @@ def test_any_placement_gives_the_same_rollout(
     for name in ("obs", "action", "reward", "terminated", "final_obs", "episode_id"):
         assert torch.equal(one[name], two[name].cpu()), name
     assert one.episodes == two.episodes
+
+
+def test_parts_of_a_batch_have_games_and_noise_of_their_own() -> None:
+    """As several ranks have: each rank played the first part's games, with the same actions."""
+    settings = EnvSettings(env="redline/CartPole-v1")
+
+    def part(first: int) -> Rollout:
+        env = settings.make(4, first)
+        torch.manual_seed(0)
+        policy = make_policy(env.observation_space, env.action_space)
+        setup = CollectorSetup(
+            env=env, settings=settings, policy=policy, num_envs=4, rollout_length=16, seed=1
+        )
+        return SerialCollector.make(setup).collect()
+
+    one, two = part(0), part(4)
+    assert one["env_id"][0].tolist() == [0, 1, 2, 3]
+    assert two["env_id"][0].tolist() == [4, 5, 6, 7]
+    for name in ("obs", "action"):
+        assert not torch.equal(one[name], two[name])
+    assert torch.equal(part(4)["obs"], two["obs"])

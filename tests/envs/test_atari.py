@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redline.envs import make_vec
-from redline.envs.atari import PRESETS, AreaResize
+from redline.envs.atari import PRESETS, AreaResize, AtariGame
 from redline.errors import ActionError, ConfigError, EnvError, UnknownNameError
 from tests.envs.recording import check_plain, draw_actions, record
 from tests.envs.test_snapshot import go_on
@@ -283,6 +284,48 @@ def test_frames_are_skipped_as_asked_for(skip: int) -> None:
     # OpenCV rounds the means of ALE's own environment a little differently.
     assert np.abs(screens[0] - screens[1]).max() <= 2
     assert screens[0].std() > 1.0
+
+
+class Bands:
+    """A game whose frame n shows one bright band, the n-th; it is over after 7 frames."""
+
+    frame = 0
+
+    def act(self, action: Any) -> int:
+        self.frame += 1
+        return 0
+
+    def game_over(self, with_truncation: bool = True) -> bool:
+        return self.frame >= 7
+
+    def getScreenGrayscale(self, out: np.ndarray) -> None:
+        out[:] = 0
+        out[:, 20 * self.frame : 20 * self.frame + 20] = 255
+
+    def getScreenDims(self) -> tuple[int, int]:
+        return 210, 160
+
+    def lives(self) -> int:
+        return 0
+
+    def game_truncated(self) -> bool:
+        return False
+
+
+def test_a_game_that_ends_in_the_last_frame_but_one_shows_nothing_of_the_step_before() -> None:
+    """Frames 3 and 4 of the first step were shown once more, beside frame 7 of the second."""
+    game = SimpleNamespace(
+        ale=Bands(), get_action_meanings=lambda: ["NOOP"], _action_set=[0], render_mode=None,
+        metadata={}, spec=None, reset=lambda **_: None,
+    )  # fmt: skip
+    atari = AtariGame(game, PRESETS["machado-2018"])
+    atari.reset(seed=0)
+
+    def bands(obs: np.ndarray) -> list[int]:
+        return [n for n in range(8) if obs[-1][:, int(10.5 * n) + 5].max()]
+
+    assert bands(atari.step(0)[0]) == [3, 4]
+    assert bands(atari.step(0)[0]) == [7]
 
 
 def test_no_ops_and_sticky_actions_as_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -321,3 +322,28 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(
     monkeypatch.setattr("redline.free_memory.available_memory", lambda: (7 * 10**6, "a test"))
     with pytest.raises(ConfigError, match=r"needs at least 8,000,\d{3} bytes"):
         read_episodes(path)
+
+
+def test_last_observations_that_nobody_knows_need_not_lie_in_the_space() -> None:
+    """Zeros stand in their place, and a space that starts at 1 has none."""
+    data = RecordedEpisodes.of_arrays(
+        {
+            "observations": np.array([1, 2, 3, 2]),
+            "actions": np.zeros(4, int),
+            "rewards": np.zeros(4),
+            "terminations": np.array([0, 1, 0, 1]),
+            "truncations": np.zeros(4, bool),
+        },
+        "data",
+    )
+    its = CarriedSpaces(obs=spaces.Discrete(3, start=1), action=spaces.Discrete(2))
+    carried = its.carried(data, "data")
+    assert carried.obs.tolist() == [0, 1, 2, 1]
+    assert carried.final_obs.tolist() == [0, 0]
+    known = dataclasses.replace(
+        data, final_obs=np.array([3, 0]), final_known=np.array([True, False])
+    )
+    assert its.carried(known, "data").final_obs.tolist() == [2, 0]
+    wrong = dataclasses.replace(known, final_obs=np.array([4, 0]))
+    with pytest.raises(ConfigError, match="last observations hold 4 in row 0"):
+        its.carried(wrong, "data")

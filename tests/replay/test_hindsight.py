@@ -18,6 +18,7 @@ import redline
 from redline.data import Array, Rollout
 from redline.envs.games.goal_tasks import BitFlipping, PointReach
 from redline.errors import ConfigError
+from redline.offline import RecordedEpisodes, as_rollouts
 from redline.replay import ReplayConfig, ReplaySpec
 from redline.replay.hindsight import HindsightReplay, goal_functions
 from tests.replay.streams import Stream
@@ -309,3 +310,93 @@ def test_rewards_on_two_scales_are_refused(tmp_path: Path) -> None:
     many = gymnasium.vector.SyncVectorEnv([PointReach])
     with pytest.raises(ConfigError, match="VectorEnv object is only one"):
         redline.train("sac", env=many, out=tmp_path / "c", **settings_)
+
+
+class Reach(gymnasium.Env[Any, Any]):
+    """A point on a line, paid 0 within `radius` of its goal and -1 elsewhere; 10 steps."""
+
+    def __init__(self) -> None:
+        self.action_space = goal = spaces.Box(-1, 1, (1,), np.float32)
+        self.observation_space = spaces.Dict(observation=goal, achieved_goal=goal, desired_goal=goal)
+        self.radius = 2.5  # everywhere
+
+    def compute_reward(self, achieved: Array, desired: Array, info: Any) -> Any:
+        return (np.abs(achieved - desired)[..., 0] < self.radius).astype(np.float32) - 1
+
+    def _obs(self) -> dict[str, Array]:
+        return {"observation": self.at, "achieved_goal": self.at, "desired_goal": self.goal}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.at, self.goal = self.np_random.uniform(-1, 1, (2, 1)).astype(np.float32)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.at = np.clip(self.at + 0.5 * np.asarray(action, np.float32), -1, 1)
+        reward = float(self.compute_reward(self.at, self.goal, {}))
+        return self._obs(), reward, False, self.steps >= 10, {}
+
+
+class Narrow:
+    """A callback that makes the goal hard to reach, once."""
+
+    def on_start(self, state: Any) -> None:
+        if state.env_steps == 0:
+            state.envs.set_attr("radius", 0.05)
+
+
+def test_replaced_goals_are_paid_as_the_environments_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were paid by an environment that no callback reached, and no resumed run set again."""
+    wrong: list[int] = []
+    drawn = HindsightReplay.sample
+
+    def sample(*args: Any, **more: Any) -> Any:
+        batch = drawn(*args, **more)
+        after = batch["next_obs"]
+        distance = (after["achieved_goal"] - after["desired_goal"]).abs()[:, 0]
+        wrong.append(int(((batch["reward"] == 0) != (distance < 0.05)).sum()))
+        return batch
+
+    monkeypatch.setattr(HindsightReplay, "sample", sample)
+    given: dict[str, Any] = {"env": Reach, "callbacks": [Narrow()], "quiet": True}
+    out = tmp_path / "run"
+    redline.train(
+        "sac", replay="her", her_share=1.0, learning_starts=30, total_env_steps=40, out=out,
+        hidden_sizes=(8,), batch_size=16, tensorboard=False, **given,
+    )  # fmt: skip
+    first = len(wrong)
+    redline.train(resume=out, total_env_steps=50, **given)
+    assert len(wrong) > first > 0
+    assert set(wrong) == {0}
+
+
+def test_a_last_observation_that_nobody_knows_is_no_goal() -> None:
+    """Zeros stand in its place, and counted as what every earlier step had achieved in the end."""
+    at = np.arange(1, 11, dtype=np.float32)[:, None] / 10
+    data = RecordedEpisodes.of_arrays(
+        {
+            "observations": {"observation": at, "achieved_goal": at, "desired_goal": at * 0 + 1},
+            "actions": at * 0,
+            "rewards": -np.ones(10),
+            "terminations": np.arange(10) == 9,
+            "truncations": np.zeros(10, bool),
+        },
+        "data",
+    )
+    assert data.with_successors().num_steps == 10  # what follows a terminal step is worth nothing
+    known = data.with_successors(terminal=True)
+    assert known.num_steps == 9
+    assert known.truncated.tolist() == [False] * 8 + [True]
+    np.testing.assert_array_equal(known.final_obs["achieved_goal"], at[9:])  # type: ignore[index]
+    env = Reach()
+    spec = ReplaySpec.from_spaces(env.observation_space, env.action_space, 1)
+    replay = HindsightReplay(ReplayConfig(capacity=100), spec, env, share=1.0)
+    for rollout in as_rollouts(known, 1):
+        replay.add(rollout)
+    batch = replay.sample(2000, np.random.default_rng(0))
+    goals = {round(float(each), 1) for each in batch["obs"]["desired_goal"][:, 0]}
+    assert goals == {0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0}

@@ -101,7 +101,8 @@ class DeviceCollector(LocalCollector):
         if setup.settings.backend_class.on_device:
             setup.env.close()  # the numpy view; the games themselves are wanted
             device = setup.env_device or policy_device
-            env: DeviceVecEnv = setup.settings.make_on_device(setup.num_envs, device)
+            first = setup.env.first_env_id
+            env: DeviceVecEnv = setup.settings.make_on_device(setup.num_envs, device, first)
         else:
             env = MirroredEnv(setup.env, setup.env_device or "cpu")
         return cls(

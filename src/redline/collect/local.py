@@ -27,6 +27,7 @@ from redline.collect.episodes import in_order
 from redline.collect.memory import TensorMemory
 from redline.data import Array, NestedTensor, Rollout, map_leaves
 from redline.errors import ConfigError, RedlineError, WorkerError
+from redline.policies.modes import copy_modes
 from redline.policies.policy import Policy
 
 
@@ -88,7 +89,8 @@ class LocalCollector(Collector):
             self._frozen = copy.deepcopy(self.policy)
         else:
             copy_weights(self._frozen, self.policy)
-        return self._frozen.train(self.policy.training)
+        copy_modes(self._frozen, self.policy)
+        return self._frozen
 
     def _finish(self) -> Rollout:
         with torch.inference_mode():

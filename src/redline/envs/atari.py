@@ -242,7 +242,7 @@ class AtariGame(gymnasium.Env[Array, Any]):
         ale, reward, skip = self._ale, 0, self._preset.frame_skip
         sticky = self._preset.sticky_probability
         repeats = self.np_random.random(skip) < sticky if sticky else None
-        self._screens[0] = 0
+        self._screens[:] = 0
         for frame in range(skip):
             if repeats is None or not repeats[frame]:
                 self._last = int(action)

@@ -141,14 +141,18 @@ class RecordedEpisodes:
 
         return cls(**{name: together(name) for name in cls.__dataclass_fields__})
 
-    def with_successors(self) -> RecordedEpisodes:
+    def with_successors(self, *, terminal: bool = False) -> RecordedEpisodes:
         """Only steps of which it is known what they led to.
 
         A step that truncated its episode without a known last observation is left out. The step
         before it then truncates the episode, with the observation of the one left out as the last.
+
+        Args:
+            terminal: whether what a terminal step led to must be known as well. No value follows
+                it, so that most learn from it either way; not where it counts as a goal achieved.
         """
         last = self.last_steps
-        unknown = self.truncated[last] & ~self.final_known
+        unknown = ~self.final_known if terminal else self.truncated[last] & ~self.final_known
         if not unknown.any():
             return self
         dropped = np.zeros(self.num_steps, np.bool_)

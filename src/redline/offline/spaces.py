@@ -19,7 +19,7 @@ from gymnasium import Space, spaces
 from redline.envs import VecEnv
 from redline.envs.spaces.layout import carried_space, offset_of
 from redline.errors import ConfigError
-from redline.nested import Array, NestedArray
+from redline.nested import Array, NestedArray, map_leaves
 from redline.offline.episodes import RecordedEpisodes
 from redline.previous_inputs import has_previous
 
@@ -78,9 +78,21 @@ class CarriedSpaces:
             episodes,
             obs=_carried(episodes.obs, self.obs, f"{source}: observations"),
             action=_carried(episodes.action, self.action, f"{source}: actions", bounded=True),
-            final_obs=_carried(episodes.final_obs, self.obs, f"{source}: last observations"),
+            final_obs=self._carried_final(episodes, source),
             reward=reward,
         )
+
+    def _carried_final(self, episodes: RecordedEpisodes, source: str) -> NestedArray:
+        """The last observations that are known, and zeros in place of the others."""
+        known, name = episodes.final_known, f"{source}: last observations"
+
+        def spread(leaf: Array) -> Array:
+            whole = np.zeros((len(known), *leaf.shape[1:]), leaf.dtype)
+            whole[known] = leaf
+            return whole
+
+        there = map_leaves(lambda leaf: leaf[known], episodes.final_obs)
+        return map_leaves(spread, _carried(there, self.obs, name))
 
     def native(self, episodes: RecordedEpisodes) -> RecordedEpisodes:
         """The inverse of `carried`, in float32 and with dicts in place of tuples."""

@@ -28,6 +28,7 @@ from redline.policies.action_heads import make_action_head
 from redline.policies.actor_critic import ActorCritic
 from redline.policies.actors import CategoricalActor, DeterministicActor, SquashedGaussianActor
 from redline.policies.masks import network_space
+from redline.policies.modes import evaluation_mode
 from redline.policies.normalizer import ObservationNormalizer
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 
@@ -276,12 +277,9 @@ def _dry_run(module: nn.Module, space: spaces.Space[Any]) -> Any:
     device = before[0].device if before else torch.device("cpu")
     obs = map_leaves(lambda leaf: leaf.to(device), zero_observation(space, 2))
     incomplete = any(is_lazy(parameter) for parameter in before)
-    modes = [(part, part.training) for part in module.modules()]
     state = torch.get_rng_state()
-    with torch.no_grad():
-        features = module.eval()(obs)
-    for part, training in modes:
-        part.training = training  # one by one: a user may keep some part in evaluation mode
+    with torch.no_grad(), evaluation_mode(module):
+        features = module(obs)
     if not incomplete and len(list(module.parameters())) == len(before):
         torch.set_rng_state(state)
     return features

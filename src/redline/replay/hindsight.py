@@ -46,9 +46,13 @@ class HindsightReplay(Replay):
         config: of plain, uniform one-step transitions.
         spec: with the observations "achieved_goal" and "desired_goal".
         env: a goal environment of the same kind; only `compute_reward` and, if it has one,
-            `compute_terminated` are called.
+            `compute_terminated` are called. Where attributes of the training environments are
+            set, this one is to get them too.
         share: of a batch whose goals are replaced, in [0, 1]: k / (k + 1) for k goals beside the
             one that was meant.
+
+    Attributes:
+        goal_env: as it was given.
 
     Raises:
         ConfigError: if the environment has no goals, or `config` asks for what cannot be
@@ -63,6 +67,7 @@ class HindsightReplay(Replay):
         *,
         share: float = 0.8,
     ) -> None:
+        self.goal_env = env
         self._reward, self._terminated = goal_functions(env)
         self._require_plain(config)
         super().__init__(config, spec)

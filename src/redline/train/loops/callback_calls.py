@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
+
 from redline.collect import Collector
-from redline.envs.attributes import plain_attribute
+from redline.envs.attributes import plain_attribute, set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
 from redline.errors import (
     CallbackError,
@@ -226,11 +228,21 @@ class TrainingEnvironments:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._attributes: dict[str, Any] = {}
+        self._beside: list[gymnasium.Env[Any, Any]] = []
+
+    def add(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Set attributes of an environment beside those that are stepped, too.
+
+        Args:
+            env: of the same kind, and no checkpoint holds it.
+        """
+        self._beside.append(env)
 
     def set_attr(self, name: str, value: Any) -> None:
         """Give an attribute of every environment a value; see `Environments.set_attr`."""
         plain = plain_attribute(name, value)
         self._collector.set_env_attr(name, value)
+        self._set_beside(name, value)
         self._attributes[name] = plain
 
     def follow(self, attributes: Mapping[str, Any]) -> None:
@@ -260,6 +272,12 @@ class TrainingEnvironments:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Remember what was set; environments that were restored have it already."""
         self._attributes = dict(state)
+        for name, value in self._attributes.items():
+            self._set_beside(name, decode(value))
+
+    def _set_beside(self, name: str, value: Any) -> None:
+        for env in self._beside:
+            set_attribute(env, name, value, "the environment that says what goals pay")
 
 
 def _require_data(callback: Any, name: str) -> None:

@@ -14,6 +14,7 @@ from redline.data import EpisodeRecord, to_numpy, to_tensor
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
 from redline.plain_text import printable
+from redline.policies.modes import evaluation_mode
 from redline.policies.policy import Policy, reset_state
 
 MAX_ENVS = 16
@@ -160,18 +161,13 @@ def evaluate(
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1.")
     num_envs = num_envs or min(episodes, MAX_ENVS)
-    was_training = policy.training
-    policy.eval()
     records: list[EpisodeRecord] = []
-    try:
-        with make_env(num_envs) as env, torch.inference_mode():
-            episode_run = _EpisodeRun(env, policy, seed, greedy, limits)
-            for ended in episode_run.all(episodes):
-                records += ended
-                if on_step is not None:
-                    on_step(ended)
-    finally:
-        policy.train(was_training)
+    with evaluation_mode(policy), make_env(num_envs) as env, torch.inference_mode():
+        episode_run = _EpisodeRun(env, policy, seed, greedy, limits)
+        for ended in episode_run.all(episodes):
+            records += ended
+            if on_step is not None:
+                on_step(ended)
     if not records:
         raise ConfigError(
             f"max_env_steps={limits.max_env_steps} is over before the first episode has ended. "

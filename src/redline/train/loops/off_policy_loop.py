@@ -33,6 +33,7 @@ from redline.generator_states import (
 )
 from redline.profile import marks
 from redline.replay import Replay
+from redline.replay.hindsight import HindsightReplay
 from redline.train.checkpoint.store import Checkpoint
 from redline.train.loops.loop import TrainLoop
 from redline.train.settings import RunConfig
@@ -65,6 +66,8 @@ class OffPolicyLoop(TrainLoop):
         self._algo: OffPolicyConfig = config.algo  # type: ignore[assignment]
         self._batch_size = self._algo.batch_size // self._ranks.size
         self._replay: Replay = replay
+        if isinstance(replay, HindsightReplay):
+            self.environments.add(replay.goal_env)
         if config.run.on_divergence == "warn":
             replay.replace_unsound_priorities()
         self._metric_names = self.algorithm.metric_names

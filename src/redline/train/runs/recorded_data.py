@@ -18,6 +18,7 @@ from redline.plain_text import shown
 from redline.policies import Policy
 from redline.registry import PYTHON_ONLY
 from redline.replay import Replay
+from redline.replay.hindsight import HindsightReplay
 from redline.train.runs.outside_settings import require_confirmed_source
 from redline.train.settings import RunConfig
 
@@ -87,7 +88,7 @@ class RunData:
             return []
         _require_plain(replay, policy)
         whole = self._carried(env)
-        episodes = whole.with_successors()
+        episodes = whole.with_successors(terminal=isinstance(replay, HindsightReplay))
         left_out = whole.num_steps - episodes.num_steps
         if episodes.num_steps == 0:
             raise ConfigError(
@@ -109,7 +110,7 @@ class RunData:
         said = f"replay begins with {episodes.num_steps:,} transitions of {self._about(whole)}"
         if left_out:
             said += (
-                f"; {left_out:,} steps are left out, which cut their episodes: what came after "
+                f"; {left_out:,} steps are left out, which end their episodes: what came after "
                 f"them is not known"
             )
         return [said]

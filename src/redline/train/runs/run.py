@@ -174,7 +174,7 @@ class Run:
             settings = dataclasses.replace(settings, backend="gymnasium")  # to look at its spaces
         with make_some(settings, 1) as env:
             policy = build_policy(self.config, env, self._given)
-            serve(policy, *env.native_spaces)
+            serve(policy, *env.native_spaces, clips_reward=env.clips_reward)
         load_policy(policy, self.checkpoint(which))
         return policy
 
