@@ -220,7 +220,12 @@ def test_the_action_before_and_its_reward_are_seen(tmp_path: Path) -> None:
 def test_the_reward_before_is_clipped_as_in_training(tmp_path: Path) -> None:
     """A network that had learned from -1, 0 and 1 was shown -16."""
     run = trained(
-        tmp_path / "r", "ppo", "Pendulum-v1", core="lstm", observe_previous=True, clip_reward=True,
+        tmp_path / "r",
+        "ppo",
+        "Pendulum-v1",
+        core="lstm",
+        observe_previous=True,
+        clip_reward=True,
         num_minibatches=1,
     )
     policy, seen = run.policy(), list[float]()

@@ -317,7 +317,9 @@ class Reach(gymnasium.Env[Any, Any]):
 
     def __init__(self) -> None:
         self.action_space = goal = spaces.Box(-1, 1, (1,), np.float32)
-        self.observation_space = spaces.Dict(observation=goal, achieved_goal=goal, desired_goal=goal)
+        self.observation_space = spaces.Dict(
+            observation=goal, achieved_goal=goal, desired_goal=goal
+        )
         self.radius = 2.5  # everywhere
 
     def compute_reward(self, achieved: Array, desired: Array, info: Any) -> Any:

@@ -243,6 +243,12 @@ class CheckpointStore:
         found = _scan(self.directory / "best")
         return load_checkpoint(found[-1][1]) if found else None
 
+    @property
+    def best_score(self) -> float | None:
+        """Of the checkpoint with the highest score; None if there is none, or it cannot be read."""
+        found = [_score(best) for _, best in _scan(self.directory / "best")]
+        return max(found, default=None)
+
     def _found(self) -> list[tuple[int, Path]]:
         return _scan(self.directory)
 

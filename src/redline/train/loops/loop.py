@@ -22,6 +22,7 @@ from redline.profile import marks
 from redline.replay import Replay
 from redline.train.callbacks import RunState, StopAtReturn
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
+from redline.train.loops.best_states import BestStates, Moment
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import (
     CallbackCalls,
@@ -132,6 +133,13 @@ class TrainLoop(ABC):
         self._metrics_are_known = False
         self._episodes = EpisodeStatistics(info_names=config.run.log_info)
         self._evaluations = Evaluations(config.run, evaluate, background, console, self._episodes)
+        self._evaluates_copies = background is not None
+        self._best = BestStates(
+            store,
+            self._moment,
+            self._require_sound,
+            by_evaluation=store.mode == "best" and self._evaluations.take_place,
+        )
         self._row_env_steps = 0
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
@@ -422,10 +430,7 @@ class TrainLoop(ABC):
     def save_best(self, score: float) -> Path:
         """Write a checkpoint as the best one; see `RunState.save_best`."""
         with _CHECKPOINT:
-            state = self._sound_state()
-            return self._store.save_best(
-                self.counters.env_steps, state, self._metadata(), score=float(score)
-            )
+            return self._best.keep(score)
 
     def _conditioning(self) -> dict[str, Tensor] | None:
         """Per-environment inputs of the policy for the next collection."""
@@ -439,15 +444,25 @@ class TrainLoop(ABC):
         self._take_evaluation()
         if self._crossed(before, self.config.run.eval_interval):
             self._take_evaluation(wait=True)
+            self._send_to_evaluation()
             self._tell_evaluation(self._evaluations.make(self.counters.env_steps))
 
     def _take_evaluation(self, *, wait: bool = False) -> None:
         self._tell_evaluation(self._evaluations.take(wait=wait))
 
     def _tell_evaluation(self, result: Evaluation | None) -> None:
-        if result is not None:
-            self._callbacks.state.evaluation = result
+        if result is None:
+            return
+        self._callbacks.state.evaluation = result
+        with self._best.told(result.return_mean):
             self._callbacks.call("on_evaluation")
+
+    def _send_to_evaluation(self) -> None:
+        """Keep what another process evaluates, if it may become the best."""
+        may = self._best.by_evaluation or self._callbacks.wants("on_evaluation")
+        if self._evaluates_copies and may:
+            with _CHECKPOINT:
+                self._best.send()
 
     @property
     def mean_return(self) -> float | None:
@@ -572,14 +587,16 @@ class TrainLoop(ABC):
             return None
         self._take_evaluation(wait=True)  # what is under way could not be saved
         self._ranks.check_equal(self.algorithm)
-        score = self._evaluations.last.get("eval_return_mean", self._episodes.moving_mean)
+        # Where the run is evaluated, the best state is kept as it is evaluated.
+        score = None if self._evaluations.take_place else self._episodes.moving_mean
         with _CHECKPOINT:
-            state = self._sound_state()
+            moment = self._moment()
+            self._require_sound(moment)
             self._saved_at, self._saved_reason = self.counters.env_steps, self.stop_reason
             path = self._store.save(
-                self.counters.env_steps,
-                state,
-                self._metadata(),
+                moment.env_steps,
+                moment.state,
+                moment.metadata,
                 score=score,
                 final=final,
                 replay=self._replay,
@@ -604,17 +621,18 @@ class TrainLoop(ABC):
             **({} if self.stop_reason is None else {"stop_reason": self.stop_reason}),
         }
 
-    def _sound_state(self) -> dict[str, Any]:
-        """What is about to be saved.
+    def _moment(self) -> Moment:
+        return Moment(self.counters.env_steps, self.state_dict(), self._metadata())
+
+    def _require_sound(self, moment: Moment) -> None:
+        """Refuse to replace what is saved by what is not finite.
 
         Raises:
-            DivergenceError: if it is not finite, so that it does not replace what is.
+            DivergenceError: if the run is to stop then.
         """
-        state = self.state_dict()
-        self._divergence.check_state(
-            state["algorithm"], state["metrics"]["totals"], self.counters.env_steps
-        )
-        return state
+        state = moment.state
+        totals = state["metrics"]["totals"]
+        self._divergence.check_state(state["algorithm"], totals, moment.env_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next iteration depends on, as plain data and tensors."""

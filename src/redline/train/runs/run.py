@@ -138,6 +138,13 @@ class Run:
 
     def _no_checkpoint(self, which: str, store: CheckpointStore) -> str:
         if which == "best" and store.list():
+            if self.config.run.checkpoints == "best":
+                return (
+                    f"{self.out} has no best checkpoint yet: the best one is known once an "
+                    f"evaluation has ended, or without eval_interval a training episode. Use the "
+                    f"latest one, or train longer: redline train --resume {self.out} "
+                    f"--total-env-steps N"
+                )
             return (
                 f"{self.out} has no best checkpoint: it was trained with checkpoints="
                 f"{self.config.run.checkpoints!r} and without the callback SaveBest, so none was "
