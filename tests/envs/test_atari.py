@@ -298,11 +298,11 @@ class Bands:
     def game_over(self, with_truncation: bool = True) -> bool:
         return self.frame >= 7
 
-    def getScreenGrayscale(self, out: np.ndarray) -> None:
+    def getScreenGrayscale(self, out: np.ndarray) -> None:  # noqa: N802 (ALE's own name)
         out[:] = 0
         out[:, 20 * self.frame : 20 * self.frame + 20] = 255
 
-    def getScreenDims(self) -> tuple[int, int]:
+    def getScreenDims(self) -> tuple[int, int]:  # noqa: N802 (ALE's own name)
         return 210, 160
 
     def lives(self) -> int:

@@ -39,9 +39,14 @@ def test_each_part_is_in_its_own_mode_afterwards() -> None:
     network = Frozen(spaces.Box(-1, 1, (3,)))
     before = modes(network)
     assert before == [True, False, True]
-    with pytest.raises(KeyError), evaluation_mode(network):
-        assert modes(network) == [False] * 3
-        raise KeyError
+
+    def fail() -> None:
+        with evaluation_mode(network):
+            assert modes(network) == [False] * 3
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert modes(network) == before
     copied = copy.deepcopy(network).train()
     copy_modes(copied, network)

@@ -22,8 +22,8 @@ from redline.profile import marks
 from redline.replay import Replay
 from redline.train.callbacks import RunState, StopAtReturn
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
-from redline.train.loops.best_states import BestStates, Moment
 from redline.train.loops.background_evaluation import BackgroundEvaluation
+from redline.train.loops.best_states import BestStates, Moment
 from redline.train.loops.callback_calls import (
     CallbackCalls,
     LoggedValues,
