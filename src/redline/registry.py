@@ -149,10 +149,17 @@ def import_place(place: str, kind: str) -> Any:
     Raises:
         UnknownNameError: if there is no such module, or nothing of that name in it.
     """
-    # `redline` is an installed program: unlike python's, its path does not begin here.
+    find_modules_here()
+    return _imported(place, kind)
+
+
+def find_modules_here() -> None:
+    """Let modules of the present directory be imported, after those that are installed.
+
+    `redline` is an installed program: unlike python's, its path does not begin here.
+    """
     if "" not in sys.path:
         sys.path.append("")
-    return _imported(place, kind)
 
 
 def require_place(module: str, name: str, what: str) -> None:

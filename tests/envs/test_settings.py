@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -133,3 +134,18 @@ def test_unknown_ids_suggest_other_versions_first(asked: str, meant: str) -> Non
 def test_a_package_that_is_there_is_not_called_missing() -> None:
     with pytest.raises(EnvError, match=r"HalfCheetah-v3 cannot be made: .*gymnasium-robotics"):
         make_vec("HalfCheetah-v3", 1)
+
+
+def test_a_module_of_the_present_directory_may_register_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for algorithms and callbacks; an installed `redline` does not begin its path here."""
+    (tmp_path / "nearby_envs.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        'gymnasium.register("Nearby-v0", CartPoleEnv, max_episode_steps=5)\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    with make_vec("nearby_envs:Nearby-v0", 1) as env:
+        assert env.observation_space.shape == (4,)

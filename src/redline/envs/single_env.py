@@ -20,7 +20,7 @@ from redline.envs.games import goal_tasks, ids, memory_tasks, minatar
 from redline.envs.space_checks import CheckEnv
 from redline.errors import ConfigError, EnvError, MissingExtraError, RedlineError, UnknownNameError
 from redline.plain_text import shortened, shown
-from redline.registry import require_place
+from redline.registry import find_modules_here, require_place
 from redline.user_code import may_not_exit
 
 # Part of the entry point of environments that need a package: its name, our extra, purpose.
@@ -171,6 +171,7 @@ def _import_module_of(env: str) -> str:
     if not colon:
         return env
     require_place(module, name, f"environment {env!r}")
+    find_modules_here()
     try:
         with may_not_exit(f"the module {module!r} of the environment {env!r}", ConfigError):
             importlib.import_module(module)

@@ -20,7 +20,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"^(redline/)?CartPole-v\d$", "cartpole"),
     (r"^(redline/)?Acrobot-v\d$", "acrobot"),
     (r"^(redline/)?MountainCar-v\d$", "mountaincar"),
-    (r"^MountainCarContinuous-v\d$", "mountaincarcontinuous"),
+    (r"^(redline/)?MountainCarContinuous-v\d$", "mountaincarcontinuous"),
     (r"^(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery)-v\d$", "toytext"),
     (r"^LunarLander-v\d$", "lunarlander"),
     (r"^LunarLanderContinuous-v\d$", "lunarlandercontinuous"),
