@@ -31,6 +31,14 @@ from redline.profile.marks import metadata, operation
 _INFERENCE, _SIMULATION = operation("inference"), operation("simulation")
 
 
+class PolicyWatch(Protocol):
+    """Knows what a policy was made of."""
+
+    def changed(self) -> bool:
+        """Whether anything is different from what it was when this was asked last."""
+        ...
+
+
 class FastActor(Protocol):
     """Acts in a policy's place, in less time.
 
@@ -43,10 +51,12 @@ class FastActor(Protocol):
         is_rowwise: which of the two.
         takes_arrays: whether `act` is given observations and noise as they lie on the host,
             wherever the policy is, and answers there.
+        watch: says whether the policy has become another one than this was made for.
     """
 
     is_rowwise: bool
     takes_arrays: bool
+    watch: PolicyWatch
     act: Callable[..., Any]
 
     def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:
@@ -206,7 +216,8 @@ class ActingLoop:
 
     def begin(self, conditioning: Mapping[str, Tensor] | None = None) -> None:
         """Start a rollout; see `collect`."""
-        if self._acting_for is not self.policy:
+        actor = self._actor
+        if self._acting_for is not self.policy or (actor is not None and actor.watch.changed()):
             self._find_actor()
         self._initial_state = self._state_copy()
         self.memory.begin()

@@ -23,6 +23,7 @@ from redline.engines.acting_check import are_close
 from redline.engines.captured_rollouts import captured_rollouts
 from redline.engines.cudagraph import CapturedStep, describe, rebuild
 from redline.engines.staged_copies import StagedCopies, places_in
+from redline.engines.watch import NetworksWatch
 from redline.policies.policy import ActOutput, Policy, State
 
 
@@ -74,12 +75,14 @@ class CapturedActor:
         inner: "", no algorithm is inside.
         device: of the policy.
         captured: the graphs.
+        watch: says whether the policy is still what was captured.
     """
 
     is_rowwise, takes_arrays, inner = False, True, ""
 
     def __init__(self, policy: Policy, num_envs: int, report: Callable[[str], None]) -> None:
         self._policy, self._report = policy, report
+        self.watch = NetworksWatch(policy)
         self.device = next(policy.parameters()).device
         # Every step waits for its actions, and so for what it was given.
         self._staged = StagedCopies(self.device, is_awaited=True)

@@ -20,6 +20,7 @@ from redline.data import leaves
 from redline.devices import exact_device, kind_of
 from redline.engines.acting_check import are_close
 from redline.engines.cudagraph import CapturedStep, describe, rebuild
+from redline.engines.watch import NetworksWatch
 
 MOST_STEPS = 256  # of one graph, whose every operator takes memory
 
@@ -58,17 +59,23 @@ class CapturedRollouts:
         self._held: list[Tensor] = []
         self._key: Any = None
         self._policy: Any = None
+        self._watch = NetworksWatch(loop.policy)
         self.captured = CapturedStep(self._steps, self, lends=True)
         self._is_captured: bool | None = None  # None: not known yet
 
     def __call__(self) -> bool:
         """Take all steps of a rollout that has just begun; whether that could be done."""
         loop = self._loop
-        if self._is_captured is False or loop.t or loop.episodes.active is not None:
+        if loop.t or loop.episodes.active is not None:
             return False
         if self._policy is not loop.policy:
-            self._policy = loop.policy
+            self._policy, self._watch = loop.policy, NetworksWatch(loop.policy)
             self.captured.forget()
+        elif self._watch.changed():
+            self.captured.forget()
+            self._is_captured = None
+        if self._is_captured is False:
+            return False
         self._settle()
         inputs = loop.drawn_noise, dict(loop.conditioning or {})
         if self._is_captured is None:

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from redline.devices import Graph, kind_of
 from redline.engines.capture_rules import CaptureWatch
 from redline.engines.snapshot import owners_of, restore, snapshot
+from redline.engines.watch import NetworksWatch
 
 WARMUP_CALLS = 2  # before a capture: libraries choose their algorithms and get their memory
 
@@ -66,6 +67,7 @@ class CapturedStep:
         self._device, self._borrows, self._is_compiled = algorithm.device, borrows, is_compiled
         self._capturing = kind_of(self._device).graphs(self._device)
         self._captured: dict[Any, tuple[Graph, StaticInputs, StaticResult]] = {}
+        self._watch = NetworksWatch(algorithm)
         self.launches = 0
 
     @property
@@ -78,7 +80,9 @@ class CapturedStep:
         self._captured.clear()
 
     def __call__(self, *inputs: Any) -> Any:
-        """Replay, capturing first where these shapes and flags are new."""
+        """Replay, capturing first where these shapes and flags are new, or networks are."""
+        if self._watch.changed():
+            self.forget()
         tensors: list[Tensor] = []
         key = describe(inputs, tensors)
         if key not in self._captured:

@@ -170,7 +170,9 @@ def _local_minari(name: str) -> Path:
     try:
         from minari.storage.datasets_root_dir import get_dataset_path
     except ImportError as error:
-        raise ConfigError(f"{missing} Minari is not installed: pip install 'redline[minari]'.") from error
+        raise ConfigError(
+            f"{missing} Minari is not installed: pip install 'redline[minari]'."
+        ) from error
     folder = get_dataset_path(name)
     if not folder.is_dir():
         raise ConfigError(missing)

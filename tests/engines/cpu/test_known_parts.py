@@ -293,16 +293,6 @@ def test_nothing_is_replaced_in_what_is_served() -> None:
         assert all(one[name] is value for name, value in other.items())
 
 
-def test_a_change_during_a_run_is_not_tracked() -> None:
-    """As `update_for` says: only where parameters lie is looked at again."""
-    learner = ppo()
-    update, _ = update_for(learner)
-    learner.policy.torso[1][0].weight.requires_grad_(False)
-    assert update is not None
-    assert update_for(learner)[0] is None
-    assert torch.is_tensor(learner.policy.torso[1][0].weight)
-
-
 def test_an_own_network_is_the_reason_and_not_that_it_is_shared() -> None:
     """An encoder of one's own is shared by actor and critic, which was given as the reason."""
 

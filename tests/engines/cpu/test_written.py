@@ -12,8 +12,7 @@ from redline.algos.optimizers import Adam
 from redline.engines.cpu import fingerprints, written
 from redline.engines.engine import choose_engine
 from redline.policies import SquashedGaussianActor, distributions
-from tests.engines.cpu.test_updates import assert_same_state
-from tests.engines.learners import batch, make
+from tests.engines.learners import make
 
 
 def test_the_table_is_of_the_code_as_it_is() -> None:
@@ -80,39 +79,6 @@ def actor_loss(value: Tensor, entropy: Tensor, alpha: Tensor) -> Tensor:
     monkeypatch.undo()
     written._fingerprint.cache_clear()
     assert choose_engine(make("sac"), "auto").name == "cpu"
-
-
-def frozen(learner: Any) -> None:
-    next(learner.critic.parameters()).requires_grad_(False)
-
-
-def moved(learner: Any) -> None:
-    """One weight among many, and not the first."""
-    parameter = list(learner.critic.parameters())[-1]
-    parameter.data = parameter.data.clone()
-
-
-def other_optimizer(learner: Any) -> None:
-    learner.critic_optimizer = Adam(learner.critic.parameters(), 0.1)
-
-
-def other_step(learner: Any) -> None:
-    written_step = learner.step
-    learner.step = lambda *args: written_step(*args[:-1], False)
-
-
-@pytest.mark.parametrize("change", [frozen, moved, other_optimizer, other_step])
-def test_what_changes_after_the_start_is_noticed(change: Any) -> None:
-    eager, run = make("sac"), make("sac")
-    update = choose_engine(run, "cpu").update
-    for seed in range(4):
-        if seed == 2:
-            change(eager)
-            change(run)
-        data = batch("sac", eager, seed)
-        eager.update(data)
-        update(data)
-    assert_same_state(run, eager, rtol=1e-4, atol=1e-5)
 
 
 def test_a_wrapped_method_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,9 +35,8 @@ def update_for(algorithm: Any) -> tuple[Callable[[Any], dict[str, Any]] | None, 
     the algorithm in place, so that the two can take turns.
 
     Ask once, when a run starts. The callable notices when parameters are moved to other memory
-    (`share_memory`), and when they have become something it does not serve it calls
-    `algorithm.update`. It does not notice what else changes during a run, such as a hook or a
-    frozen layer.
+    (`share_memory`) or frozen, and, once callbacks have been called, when layers were replaced or
+    have hooks. Then it is made anew, or calls `algorithm.update`.
 
     Args:
         algorithm: which learns; it is not changed here.

@@ -26,6 +26,7 @@ from redline.engines.cpu.known_parts import (
     require_parameters,
 )
 from redline.engines.cpu.mlp import MLP
+from redline.engines.watch import NetworksWatch
 from redline.policies.actor_critic import ActorCritic
 from redline.policies.actors import DeterministicActor, SquashedGaussianActor
 from redline.policies.policy import Policy
@@ -40,7 +41,10 @@ class RowActor(ABC):
     Attributes:
         is_rowwise: True: it has `act(t, obs, action)` in numpy, and `end`.
         known: the conditioning that it understands.
+        watch: says whether the policy is still what this was made for.
     """
+
+    watch: NetworksWatch
 
     is_rowwise, takes_arrays = True, False
     known: frozenset[str] = frozenset()

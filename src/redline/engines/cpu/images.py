@@ -39,6 +39,7 @@ from redline.engines.cpu.known_parts import (
     require_type,
 )
 from redline.engines.engine import twin
+from redline.engines.watch import NetworksWatch
 from redline.models.convolution import (
     ImpalaResNet,
     MinAtarCNN,
@@ -157,12 +158,14 @@ class PackedActor:
 
     Attributes:
         is_rowwise: False: `act` takes all environments' observations as tensors.
+        watch: says whether the policy is still what this was made for.
 
     Raises:
         NotServedError: if a part is not known, or there is no oneDNN.
     """
 
     is_rowwise = takes_arrays = False
+    watch: NetworksWatch
 
     def __init__(self, policy: Policy, num_images: int) -> None:
         require_modules({"policy": policy}, _IMAGE_PARTS)

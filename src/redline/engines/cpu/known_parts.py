@@ -7,8 +7,7 @@ class, no hooks, and each parameter is a plain one that occurs once and that the
 Everything else raises `NotServedError`, whose message is the sentence that the run prints; the
 doors in `__init__` catch it.
 
-The answer is taken once, when a run starts. Afterwards only parameters that were moved to other
-memory are noticed. Hooks, frozen layers or methods that somebody adds during a run are not.
+The answer is taken when a run starts, and again once something is different: `serving` looks.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from redline.engines.cpu.ppo import PPOUpdate
 from redline.engines.cpu.sac import SACUpdate
 from redline.engines.cpu.td3 import TD3Update
 from redline.engines.cpu.written import change_in
+from redline.engines.watch import NetworksWatch
 
 _UPDATES: dict[type, Any] = {
     SAC: SACUpdate,
@@ -46,15 +47,16 @@ class _FollowedUpdate:
 
     The kernels write to the parameters' memory. Where parameters were moved or frozen, or a
     network, an optimizer or a method was replaced, everything is looked at anew: the update is made
-    again, or the written one takes over for good.
+    again, or the written one takes over. Inside networks, and for hooks, `NetworksWatch` looks.
 
     Args:
         algorithm: which learns.
-        kind: class of the update; its constructor raises `NotServedError`.
+        kind: class of the update, or a function that makes it; it raises `NotServedError`.
     """
 
     def __init__(self, algorithm: Any, kind: Any) -> None:
         self._algorithm, self._kind = algorithm, kind
+        self._watch = NetworksWatch(algorithm)
         self._make()
 
     def _make(self) -> None:
@@ -79,7 +81,7 @@ class _FollowedUpdate:
 
     def __call__(self, batch: Any) -> Mapping[str, Any]:
         """As `algorithm.update`."""
-        if self._look() != self._seen:
+        if self._look() != self._seen or self._watch.changed():
             try:
                 self._make()
             except NotServedError:
@@ -93,7 +95,8 @@ def serve_update(algorithm: Any) -> tuple[Callable[[Any], Any] | None, str]:
     try:
         if has_images(algorithm):
             _require_unchanged("images")
-            return image_update(algorithm), "the convolutional networks have kernels"
+            update = _FollowedUpdate(algorithm, image_update)
+            return update, "the convolutional networks have kernels"
         if kind is None:
             return None, f"{type(algorithm).__name__} has no update on the CPU's kernels"
         _require_unchanged(type(algorithm).__name__)
@@ -107,14 +110,20 @@ def serve_actor(policy: Any, num_envs: int, rollout_length: int) -> Any | None:
     try:
         if num_envs == 1 and type(policy) in ROW_ACTORS:
             _require_unchanged(type(policy).__name__)
-            return row_actor(policy)
+            return _followed(row_actor(policy), policy)
     except NotServedError:
         pass  # it may have a convolutional network
     try:
         _require_unchanged("images")
-        return packed_actor(policy, num_envs, rollout_length)
+        return _followed(packed_actor(policy, num_envs, rollout_length), policy)
     except NotServedError:
         return None
+
+
+def _followed(actor: Any, policy: Any) -> Any:
+    """The actor, and what says whether it is still that policy's."""
+    actor.watch = NetworksWatch(policy)
+    return actor
 
 
 def _require_unchanged(kind: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from redline.collect import Collector
+from redline.engines.watch import may_have_changed
 from redline.envs.attributes import plain_attribute, set_attribute
 from redline.envs.plain_data import NotPlainError, decode, encode
 from redline.errors import (
@@ -103,6 +104,8 @@ class CallbackCalls:
                     f"{callback_label(callback)}.{event} raised {type(error).__name__}: {error}\n"
                     f"{''.join(traceback.format_exception(error))}"
                 ) from error
+        if self._calls[event]:
+            may_have_changed()  # as callbacks are given the networks
 
     def unsaved(self) -> list[str]:
         """One sentence for each callback of which a checkpoint cannot hold everything."""
