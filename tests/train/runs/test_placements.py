@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import shutil
 import signal
@@ -94,6 +95,28 @@ def test_every_algorithm_trains(
     if collector == "async":
         limit = settings.get("max_staleness", 1)
         assert {row["staleness_max"] for row in rows[2:]} == {str(limit)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "settings"), [(c[0], c[2], c[3]) for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_every_algorithm_learns_while_environments_wait(
+    algorithm: str, env: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Episodes of 5 steps, after which an environment idles to the end of the rollout."""
+    settings = {n: v for n, v in settings.items() if n not in ("num_workers", "max_staleness")}
+    env = env if env == "Pendulum-v1" else "CartPole-v1"
+    run = redline.train(
+        algorithm, env=env, env_kwargs={"max_episode_steps": 5}, out=tmp_path / "run",
+        **(TINY | settings | {"reset_mode": "wait", "log_interval": 1}),
+    )  # fmt: skip
+    rows = progress(run)
+    assert {int(row["env_steps"]) % (5 * TINY["num_envs"]) for row in rows} == {0}
+    assert int(rows[-1]["optimizer_steps"]) > 0
+    loss = {name for name in rows[-1] if "loss" in name}
+    assert loss
+    assert all(math.isfinite(float(rows[-1][name])) for name in loss)
+    assert {float(row["episode_length_mean"]) for row in rows} == {5.0}
 
 
 def test_every_algorithm_has_a_case() -> None:
