@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,15 @@ class Predictor:
         self._conditioning: dict[int, dict[str, Tensor]] = {}
         self._state_names = self._policy.initial_state(1).keys()
         self._columns = ActionColumns(self._codecs[1].space) if self._adds_previous else None
+        self._parts = list(policy.modules())
         with evaluation_mode(policy):
             self._find_actor()
+
+    def _in_evaluation_mode(self) -> AbstractContextManager[None]:
+        """For a policy that learns; one that was loaded is in that mode, which costs nothing."""
+        if any(part.training for part in self._parts):
+            return evaluation_mode(self._policy)
+        return nullcontext()
 
     def _codec(self, num: int) -> ActionCodec:
         return make_codec(self._action_space, num, lambda i: f"predict, observation {i}")
@@ -126,7 +134,7 @@ class Predictor:
         if batch is None and self._actor is not None:
             return self._by_kernel(obs, deterministic), None
         carried = self._carried(obs, batch)
-        with evaluation_mode(self._policy):
+        with self._in_evaluation_mode():
             return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
 
     def _by_kernel(self, obs: Any, deterministic: bool) -> Any:
@@ -166,7 +174,7 @@ class Predictor:
         rows = [action_mask] if batch is None else list(action_mask)
         masks = np.stack([flat_mask(row) for row in rows])
         carried = {"obs": self._carried(obs, batch), MASK: masks}
-        with evaluation_mode(self._policy):
+        with self._in_evaluation_mode():
             return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
 
     @torch.inference_mode()

@@ -50,9 +50,10 @@ def test_the_quota_of_a_control_group_counts(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     (tmp_path / "cpu.max").write_text("200000 100000")
-    slots = make_slots(cgroup=tmp_path)
     # Every container of the machine may use all eight: on the first two they would all meet.
-    assert [(slot.cores, slot.threads) for slot in slots] == [((), 1), ((), 1)]
+    found = {tuple(slot.cores for slot in make_slots(cgroup=tmp_path)) for _ in range(50)}
+    assert len(found) > 1  # of 28 pairs
+    assert all(0 <= first < second < 8 for (first,), (second,) in found)
     with pytest.raises(ConfigError, match="may use 2"):
         make_slots(3, cgroup=tmp_path)
 

@@ -322,6 +322,7 @@ def test_searches_that_begin_together_make_the_study_one_after_the_other(tmp_pat
         ({"base": {"env": "Acrobot-v1", "total_env_steps": 1000}}, "base"),
         ({"search": {"gamma": [0.9, 0.99]}, "seed": 2}, "search, seed"),
         ({"algorithm": "a2c"}, "algorithm"),
+        ({"seed": 0}, "seed"),
         ({"score": "final"}, "score"),
     ],
 )
@@ -387,6 +388,36 @@ def test_a_lost_database_leaves_runs_that_are_not_taken_for_others(tmp_path: Pat
     )
     tune(resume=tmp_path, places=lambda launch: second)
     assert second.started == ["trial-0000", "trial-0000-2"]
+
+
+def test_a_trial_that_an_earlier_version_had_begun_goes_on_in_its_directory(
+    tmp_path: Path,
+) -> None:
+    """It was called by its number alone; its settings tell whether it is the same."""
+    first, second = Played(), Played()
+    tune({**PLAN, "trials": 1}, out=tmp_path, places=lambda launch: first)
+    order = {**first.ordered[0], "key": "trial-0"}
+    order["settings"] = {**order["settings"], "total_env_steps": 1e3}  # as it was written
+    path = tmp_path / "runs" / "trial-0000" / "order.json"
+    path.write_text(json.dumps(order))
+    (tmp_path / DATABASE).unlink()
+    tune(resume=tmp_path, places=lambda launch: second)
+    assert second.started == ["trial-0000"]
+    (tmp_path / DATABASE).unlink()
+    path.write_text(json.dumps({**order, "seed": 2}))
+    tune(resume=tmp_path, places=lambda launch: second)
+    assert second.started == ["trial-0000", "trial-0000-2"]
+
+
+def test_an_address_that_cannot_be_used_marks_no_folder(tmp_path: Path) -> None:
+    plan = {**PLAN, "trials": 1}
+    with pytest.raises(SweepStateError, match="cannot be used"):
+        tune(
+            plan, out=tmp_path, storage=f"sqlite:///{tmp_path / 'no' / 'such.db'}",
+            places=lambda launch: Played(),
+        )  # fmt: skip
+    found = tune(plan, out=tmp_path, places=lambda launch: Played())
+    assert found.counts == {"complete": 1}
 
 
 def test_settings_reach_trials_as_sweeps_give_them(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class CapturedRollouts:
         self.device = loop.memory.device
         self._held: list[Tensor] = []
         self._key: Any = None
-        self._policy: Any = None
+        self._policy: Any = loop.policy
         self._watch = NetworksWatch(loop.policy)
         self.captured = CapturedStep(self._steps, self, lends=True)
         self._is_captured: bool | None = None  # None: not known yet

@@ -40,6 +40,7 @@ from redline.engines.snapshot import (
     snapshot,
 )
 from redline.engines.summed import SummedUpdates
+from redline.engines.watch import NetworksWatch
 from redline.errors import CaptureError
 
 _LONG_S = 1.0
@@ -68,7 +69,7 @@ class CheckedUpdate:
         self._algorithm, self.engine, self._report = algorithm, engine, report
         self._update: Update = engine.update
         self._left, self._calls = set(engine.checked_at), 0
-        self._counter = inner_of(algorithm)
+        self._counter, self._watch = inner_of(algorithm), NetworksWatch(algorithm)
         self._turns = _turns(self._counter) if engine.checked_at else {}
         self.agrees: bool | None = None
         self._due: dict[str, int] = {}  # turns that the update which is compared shows
@@ -76,6 +77,8 @@ class CheckedUpdate:
 
     def __call__(self, batch: Any) -> Mapping[str, Any]:
         """Improve the algorithm from one batch."""
+        if self._watch.changed() and self.agrees is not False:
+            return self._compare(batch)  # a graph of it is captured anew, or cannot be
         if (self._left or self._turns) and self._is_new(batch):
             return self._compare(batch)
         return self._update(batch)

@@ -1,25 +1,22 @@
 """Whether networks are still what an engine was made for.
 
 Only code of a user's changes them once a run has begun, and the only such code that gets hold of
-them is a callback. So nothing is looked at before callbacks have been called, which say so by
-`may_have_changed`: a look takes microseconds, and small updates take a few hundred.
+them is a callback. So nothing is looked at before a user's callback has been called, which
+`may_have_changed` says: a look takes some ten microseconds, and small updates take a few hundred.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 __all__ = ["NetworksWatch", "may_have_changed"]
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _count = [0]  # of the times that a user's code has run
 
 
@@ -37,29 +34,59 @@ class NetworksWatch:
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self._count = _count[0]
-        self._seen = self._look()
+        self._take()
 
     def changed(self) -> bool:
         """Whether anything is different from what it was when this was asked last."""
         if self._count == _count[0]:
             return False
         self._count = _count[0]
-        before, self._seen = self._seen, self._look()
-        return before != self._seen
+        if self._look() == self._seen and not (self._may_have_more() and self._found_more()):
+            return False
+        self._take()
+        return True
+
+    def _take(self) -> None:
+        """Remember what is there now."""
+        self._count = _count[0]
+        self._modules = [part for each in _networks(self._owner) for part in each.modules()]
+        self._held = [d for part in self._modules for d in (part._modules, part._parameters) if d]
+        self._parameters = [
+            p for part in self._modules for p in part._parameters.values() if p is not None
+        ]
+        self._own = [vars(part) for part in self._modules]
+        self._seen = self._look()
+        self._hooks_made, self._lengths = self._marks()
+        self._more = self._find_more()
 
     def _look(self) -> list[Any]:
-        modules = [part for network in _networks(self._owner) for part in network.modules()]
-        parameters = [p for part in modules for p in part._parameters.values() if p is not None]
-        hooks = [len(getattr(part, name)) for part in modules for name in _HOOKS]
-        hooks += [_gradient_hooks(parameter) for parameter in parameters]
+        """What a layer that was replaced, frozen or moved shows."""
         return [
-            *map(id, modules),
-            *map(id, parameters),
-            *(parameter.data_ptr() for parameter in parameters),
-            *(parameter.requires_grad for parameter in parameters),
+            *map(id, _networks(self._owner)),
+            *map(id, chain.from_iterable(map(dict.values, self._held))),
+            *(parameter.data_ptr() for parameter in self._parameters),
+            *(parameter.requires_grad for parameter in self._parameters),
+        ]
+
+    def _marks(self) -> tuple[int, int]:
+        """Hooks that were ever made, and attributes there are: more of them, and one looks."""
+        return RemovableHandle.next_id, sum(map(len, self._own))
+
+    def _may_have_more(self) -> bool:
+        before = self._hooks_made, self._lengths
+        self._hooks_made, self._lengths = self._marks()
+        return before != (self._hooks_made, self._lengths)
+
+    def _found_more(self) -> bool:
+        return self._find_more() != self._more
+
+    def _find_more(self) -> list[Any]:
+        """Hooks, and what covers a method of the class on an instance."""
+        hooks = [len(getattr(part, name)) for part in self._modules for name in _HOOKS]
+        return [
             *hooks,
-            *chain.from_iterable(_own_methods(part) for part in modules),
+            *map(_gradient_hooks, self._parameters),
+            *chain.from_iterable(map(_own_methods, self._modules)),
         ]
 
 
@@ -76,6 +103,5 @@ def _gradient_hooks(parameter: Any) -> int:
     return len(parameter._backward_hooks or ()) + len(after or ())
 
 
-def _own_methods(part: nn.Module) -> list[tuple[str, int]]:
-    """What covers a method of the class on this instance."""
+def _own_methods(part: nn.Module) -> Iterable[tuple[str, int]]:
     return [(n, id(v)) for n, v in vars(part).items() if callable(v) and hasattr(type(part), n)]

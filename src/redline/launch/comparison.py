@@ -23,8 +23,8 @@ from redline.plain_text import csv_cell
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.progress.statistics import (
     bootstrap_interval,
+    even_weights,
     interquartile_mean,
-    joined_evenly,
 )
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -204,20 +204,20 @@ def _summary(
     env: str, group: str, scores: Array, strata: Sequence[int] | None, unfinished: int
 ) -> Summary:
     # Over all environments each counts alike, whichever of them was run more often.
-    numbers = np.zeros(len(scores), np.int64) if strata is None else np.asarray(strata)
-    even = joined_evenly([scores[numbers == number] for number in np.unique(numbers)])
-    mean_low, mean_high = bootstrap_interval(scores, statistic=np.mean, strata=strata, evenly=True)
-    iqm_low, iqm_high = bootstrap_interval(
-        scores, statistic=interquartile_mean, strata=strata, evenly=True
+    sizes = [len(scores)] if strata is None else list(Counter(strata).values())
+    weights = even_weights(sizes)
+    (mean_low, mean_high), (iqm_low, iqm_high) = (
+        bootstrap_interval(scores, statistic=each, strata=strata, evenly=True)
+        for each in (np.average, interquartile_mean)
     )
     return Summary(
         env=env,
         group=group,
         runs=len(scores),
-        mean=float(even.mean()),
+        mean=float(np.average(scores, weights=weights)),
         mean_low=float(mean_low),
         mean_high=float(mean_high),
-        iqm=float(interquartile_mean(even)),
+        iqm=float(interquartile_mean(scores, weights=weights)),
         iqm_low=float(iqm_low),
         iqm_high=float(iqm_high),
         std=float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,

@@ -16,6 +16,7 @@ from redline.launch.state import DATABASE, RUNS, SweepState
 from redline.plain_files import read_json
 from redline.plain_text import shortened
 from redline.train.progress.curves import load_progress, load_setting
+from redline.train.runs.changes import OF_THE_RUN
 from redline.train.runs.summary import find_runs, summarize_run
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -63,7 +64,8 @@ class _Found:
 
     def whole(self) -> str:
         """All that bears on what is learned, but for seed and length."""
-        own = {k: v for k, v in self.setting.items() if _leaf(k) not in (*_NO_GROUP, "seed")}
+        left_out = OF_THE_RUN | {*_NO_GROUP, "seed", "changed"}
+        own = {name: v for name, v in self.setting.items() if _leaf(name) not in left_out}
         return repr(sorted(own.items()))
 
     def value(self, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,7 @@ class Slot:
 
     Attributes:
         name: what status and messages call it.
-        cores: that the run is pinned to; () where the system does not pin, or where a quota says
-            how much of all cores this process may use: others of the machine have the same ones.
+        cores: that the run is pinned to; () where the system does not pin.
         threads: that the run is told to use.
         gpus: indices, among those that the launcher sees, of the GPUs that it sees; None: all.
         memory_bytes: that it may hold before it is ended; None: any amount.
@@ -94,7 +94,11 @@ def make_slots(
     )
     memory_bytes = None if memory_gb is None else int(memory_gb * _GIB)
     _check_memory(count, memory_gb, cgroup)
-    cores = allowed_cpus() if usable >= len(allowed_cpus()) else []
+    cores = allowed_cpus()
+    if usable < len(cores):
+        # A quota of time, on cores that other groups of the machine may use as well: those would
+        # all begin with the first ones.
+        cores = sorted(random.SystemRandom().sample(cores, usable))
     return [
         Slot(
             name=str(number),

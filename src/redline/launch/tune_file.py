@@ -216,13 +216,18 @@ def require_same_search(folder: Path, data: Mapping[str, Any]) -> None:
     if not (folder / PLAN).is_file():
         return
     before, now = read_mapping(folder / PLAN), json.loads(_as_json(data))
-    other = [n for n, usual in _FIXED.items() if (before.get(n) or usual) != (now.get(n) or usual)]
+    other = [n for n, usual in _FIXED.items() if _said(before, n, usual) != _said(now, n, usual)]
     if other:
         raise SweepStateError(
             f"{folder} holds a search of another {', '.join(other)}, and trials of the two could "
             f"not be compared. Give another --out, or go on with the one that is there: redline "
             f"tune --resume {folder}"
         )
+
+
+def _said(data: Mapping[str, Any], name: str, usual: Any) -> Any:
+    value = data.get(name)
+    return usual if value is None else value
 
 
 def require_storage(folder: Path, storage: str | None, *, has_study: bool) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import time
@@ -32,7 +33,7 @@ from redline.launch.checking import typed_settings
 from redline.launch.confirming import Confirmed
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
-from redline.launch.run_process import is_of_another
+from redline.launch.run_process import ORDER, is_of_another
 from redline.launch.scores import score_of
 from redline.launch.search_spaces import Choice
 from redline.launch.state import RUNS, Outcome
@@ -45,7 +46,7 @@ from redline.launch.tune_file import (
     require_storage,
 )
 from redline.launch.variants import Variant
-from redline.plain_files import refuse_special_files
+from redline.plain_files import read_json, refuse_special_files
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.progress.curves import load_progress
 
@@ -129,9 +130,12 @@ def tune(
         confirmed.require_address(plan.launch)
     launch = {**plan.launch, **(options or {})}
     where = places(launch)
-    keep_plan(folder, data, trials=plan.trials, launch=launch, is_elsewhere=storage is not None)
+    kept = functools.partial(keep_plan, folder, data, trials=plan.trials, launch=launch)
+    kept(is_elsewhere=False)
     with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage)
+        if storage is not None:
+            kept(is_elsewhere=True)  # only now: the address may be wrong
         search = _Search(study, plan, folder, where, own, say, confirmed)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
@@ -309,7 +313,7 @@ class _Search:
             settings = {**self._plan.base, **trial.params}
             self._confirmed.require(f"trial {trial.number}", self._plan.algorithm, settings)
             order = self._order(trial.number, settings)
-            run_dir = _run_dir(self._folder, trial.number, order["key"])
+            run_dir = _run_dir(self._folder, trial.number, order)
             self._running[trial.number] = _Trial(trial, run_dir, reported)
             self._places.start(trial.number, run_dir, order, place)
             begun += 1
@@ -392,13 +396,24 @@ class _Search:
         self._say(f"trial {number}: {value:,.2f}  {_shown(each.trial.params)}")
 
 
-def _run_dir(folder: Path, number: int, key: str) -> Path:
+def _run_dir(folder: Path, number: int, order: Mapping[str, Any]) -> Path:
     """Where a trial's run lies: beside one of the same number that a lost database has left."""
-    name = f"trial-{number:04d}"
-    names = itertools.chain([name], (f"{name}-{again}" for again in itertools.count(2)))
-    return next(
-        run_dir for each in names if not is_of_another(run_dir := folder / RUNS / each, key)
-    )
+    first = folder / RUNS / f"trial-{number:04d}"
+    if _is_of_version_0_2(first, number, order):
+        return first
+    later = (first.with_name(f"{first.name}-{again}") for again in itertools.count(2))
+    return next(d for d in itertools.chain([first], later) if not is_of_another(d, order["key"]))
+
+
+def _is_of_version_0_2(run_dir: Path, number: int, order: Mapping[str, Any]) -> bool:
+    """Whether a directory holds the same trial by its number alone, as it was called then."""
+    try:
+        before = read_json(run_dir / ORDER)
+        settings = typed_settings(before["algorithm"], before["settings"])
+    except (OSError, ValueError, LookupError, TypeError, RedlineError):
+        return False
+    same = before["algorithm"] == order["algorithm"] and before.get("seed") == order["seed"]
+    return before.get("key") == f"trial-{number}" and same and settings == order["settings"]
 
 
 def _shown(params: Mapping[str, Any]) -> str:

@@ -73,3 +73,24 @@ def test_what_makes_no_sense_is_refused() -> None:
         bootstrap_interval([1.0], confidence=95)
     with pytest.raises(ConfigError, match="strata"):
         bootstrap_interval([1.0, 2.0], strata=[0])
+
+
+def test_the_middle_half_of_weights_by_hand() -> None:
+    """Weights 1, 1 and 2 of 4: 1 and 2 hold a quarter each, 4 the upper half."""
+    # The middle half is all of the 2's quarter and half of the 4's.
+    found = interquartile_mean([4.0, 1.0, 2.0], weights=[2.0, 1.0, 1.0])
+    assert found == pytest.approx((2.0 + 4.0) / 2)
+    values = np.random.default_rng(0).normal(size=(3, 8))
+    equal = interquartile_mean(values, axis=-1, weights=np.ones(8))
+    np.testing.assert_allclose(equal, interquartile_mean(values, axis=-1))  # a quarter is whole
+    np.testing.assert_allclose(interquartile_mean(values.T, axis=0, weights=np.ones(8)), equal)
+
+
+def test_strata_count_alike_if_asked_for() -> None:
+    """One stratum of one run at 3, one of three runs at 0: the mean is 1.5, and 0.75 by runs."""
+    values, strata = [0.0, 0.0, 0.0, 3.0], [0, 0, 0, 1]
+    even = bootstrap_interval(values, statistic=np.average, strata=strata, evenly=True)
+    assert even == (1.5, 1.5)
+    assert bootstrap_interval(values, statistic=np.average, strata=strata) == (0.75, 0.75)
+    alone = bootstrap_interval([1.0, 3.0], statistic=np.average, strata=[0, 1], evenly=True)
+    assert alone == (2.0, 2.0)

@@ -74,6 +74,7 @@ class CallbackCalls:
 
     def __init__(self, callbacks: Sequence[Any], state: RunState, own: Sequence[Any] = ()) -> None:
         self._callbacks, self.state = list(callbacks), state
+        self._are_a_users = any(not type(c).__module__.startswith("redline.") for c in callbacks)
         self._calls: dict[str, list[tuple[Any, Callable[[RunState], object]]]] = {
             event: [
                 (callback, method)
@@ -104,8 +105,8 @@ class CallbackCalls:
                     f"{callback_label(callback)}.{event} raised {type(error).__name__}: {error}\n"
                     f"{''.join(traceback.format_exception(error))}"
                 ) from error
-        if self._calls[event]:
-            may_have_changed()  # as callbacks are given the networks
+        if self._calls[event] and self._are_a_users:
+            may_have_changed()  # they are given the networks
 
     def unsaved(self) -> list[str]:
         """One sentence for each callback of which a checkpoint cannot hold everything."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +19,9 @@ FEWEST_FOR_IQM = 4
 _RESAMPLES_AT_ONCE = 64  # all resamples of long curves at once would take gigabytes
 
 
-def interquartile_mean(values: npt.ArrayLike, axis: int = 0) -> Array:
+def interquartile_mean(
+    values: npt.ArrayLike, axis: int = 0, weights: npt.ArrayLike | None = None
+) -> Array:
     """Mean of the middle half: floor(n / 4) of the smallest and of the largest are left out.
 
     Agarwal et al. 2021, arXiv:2108.13264, section 4.3: less swayed by single runs than the
@@ -29,6 +30,8 @@ def interquartile_mean(values: npt.ArrayLike, axis: int = 0) -> Array:
     Args:
         values: [..., n, ...] numbers.
         axis: the one of length n.
+        weights: [n] of the values; None: all count alike. With weights the middle half of the
+            weight counts, to the part of a value.
 
     Returns:
         [..., ...] without that axis.
@@ -36,7 +39,19 @@ def interquartile_mean(values: npt.ArrayLike, axis: int = 0) -> Array:
     from scipy import stats  # a second to import, and only plots need it
 
     numbers = np.asarray(values, dtype=np.float64)
+    if weights is not None:
+        return _middle_half(np.moveaxis(numbers, axis, -1), np.asarray(weights, np.float64))
     return np.asarray(stats.trim_mean(numbers, 0.25, axis=axis))
+
+
+def _middle_half(values: Array, weights: Array) -> Array:
+    """[...] the mean of the middle half of the weight of [..., n] values."""
+    order = np.argsort(values, axis=-1, kind="stable")
+    shares = weights[order] / weights.sum()
+    above = np.cumsum(shares, axis=-1)
+    counted = np.clip(np.minimum(above, 0.75) - np.maximum(above - shares, 0.25), 0.0, None)
+    ordered = np.take_along_axis(values, order, axis=-1)
+    return np.asarray((counted * ordered).sum(axis=-1) / counted.sum(axis=-1))
 
 
 def bootstrap_interval(
@@ -63,7 +78,8 @@ def bootstrap_interval(
         confidence: in (0, 1), share of resamples inside the interval.
         resamples: number of resamples.
         seed: of the resampling; the same seed gives the same interval.
-        evenly: whether strata count alike, however many runs each has; see `joined_evenly`.
+        evenly: whether strata count alike, however many runs each has. Where their numbers differ
+            the statistic is called with `weights` [n], too; see `even_weights`.
 
     Returns:
         Lower and upper end, each [...]; equal where n is 1.
@@ -85,15 +101,16 @@ def bootstrap_interval(
     members = [last[..., groups == group] for group in np.unique(groups)]
     drawn = [own for own in members if own.shape[-1] > 1]
     fixed = [own for own in members if own.shape[-1] == 1]  # nothing else can be drawn
-    join = joined_evenly if evenly else _joined
+    weights = even_weights([own.shape[-1] for own in (*drawn, *fixed)]) if evenly else None
+    weighted: dict[str, Any] = {} if weights is None else {"weights": weights}
     if not drawn:
-        middle = np.asarray(statistic(join(fixed), axis=-1))
+        middle = np.asarray(statistic(np.concatenate(fixed, axis=-1), axis=-1, **weighted))
         return middle, middle
 
     def over_all(*samples: Array, axis: int = -1) -> Array:
         shape = samples[0].shape[:-1]
         alone = [np.broadcast_to(_beside(own, len(shape)), (*shape, 1)) for own in fixed]
-        return statistic(join([*samples, *alone]), axis=axis)
+        return statistic(np.concatenate([*samples, *alone], axis=-1), axis=axis, **weighted)
 
     interval = stats.bootstrap(
         drawn,
@@ -109,18 +126,15 @@ def bootstrap_interval(
     return np.asarray(interval.low), np.asarray(interval.high)
 
 
-def joined_evenly(strata: Sequence[Array]) -> Array:
-    """All strata one after the other, each run as often as makes them equally many.
+def even_weights(sizes: Sequence[int]) -> Array | None:
+    """[n] weights with which strata of these numbers of runs count alike; None if they do anyway.
 
     Args:
-        strata: [..., n] of each; their n may differ.
+        sizes: of the strata, which lie one after the other.
     """
-    length = math.lcm(*(own.shape[-1] for own in strata))
-    return _joined([np.repeat(own, length // own.shape[-1], axis=-1) for own in strata])
-
-
-def _joined(strata: Sequence[Array]) -> Array:
-    return np.concatenate(strata, axis=-1)
+    if len(set(sizes)) == 1:
+        return None
+    return np.concatenate([np.full(size, 1.0 / size) for size in sizes])
 
 
 def _beside(own: Array, ndim: int) -> Array:

@@ -12,7 +12,7 @@ from redline.errors import ConfigError
 from redline.train.runs.placing import DEVICE_SETTINGS, PLACING_SETTINGS
 from redline.train.settings import RunConfig
 
-_OF_THE_RUN = frozenset(
+OF_THE_RUN = frozenset(
     (
         "total_env_steps",
         "device",
@@ -91,7 +91,7 @@ def changed_config(
         new = new.replace(accelerate="auto")
     if new.run.accelerate != engine and "cpu_acting" not in changes:
         new = new.replace(cpu_acting=None)  # follows the engine
-    fixed = {f.name for f in dataclasses.fields(config.run)} - _OF_THE_RUN
+    fixed = {f.name for f in dataclasses.fields(config.run)} - OF_THE_RUN
     fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
     changed = differences(config, new)
     if late := sorted(_OF_THE_START & changed.keys()):

@@ -6,7 +6,7 @@ One JSON object per line, each with `event`, `time` (UTC) and `env_steps`:
 |---|---|
 | started | `init_from`, where it began with another run's weights |
 | resumed | `changed`: setting -> [before, now], where settings were changed |
-| ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason`; `saved`: the env_steps of this session's newest checkpoint, where it failed after one |
+| ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason`; `saved`, where it failed: the env_steps of this session's newest checkpoint, 0 without one |
 
 It is for people and for `redline runs`. One thing that a run does depends on it: where the history
 tells of a checkpoint, the run does not begin anew without one.
@@ -77,8 +77,7 @@ class RunHistory:
         if value is not None:
             first_line = str(value).partition("\n")[0]
             self._end = {"state": "failed", "reason": f"{type(value).__name__}: {first_line}"}
-            if self.saved is not None:
-                self._end["saved"] = self.saved
+            self._end["saved"] = self.saved or 0
         self._write("ended", self.env_steps, self._end)
 
     def _write(self, event: str, env_steps: int, details: dict[str, Any]) -> None:
@@ -121,6 +120,6 @@ def saved(out: Path) -> int:
 
 
 def _saved(entry: dict[str, Any]) -> int:
-    is_saved = entry.get("event") != "ended" or entry.get("state") != "failed"
-    count = entry.get("env_steps" if is_saved else "saved")
+    # A session of 0.2 that failed did not say what it had saved: it may have.
+    count = entry.get("saved", entry.get("env_steps"))
     return count if type(count) is int else 0

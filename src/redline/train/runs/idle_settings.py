@@ -61,6 +61,10 @@ def _differing(part: Any, usual: Any) -> set[str]:
     }
 
 
+_OF_COLLECTING = ("stop_at_return", "reset_mode", "policy_device", "env_device")
+"""Settings that say how episodes are collected, or how good they must be."""
+
+
 def refuse_idle_settings(
     config: RunConfig,
     given: Given,
@@ -90,6 +94,11 @@ def refuse_idle_settings(
         "environments": frozenset(["ALE"] if is_atari(config.run.env) else []),
     }
     for name in sorted(given.changed):
+        if algorithm.learns_from_data and name in _OF_COLLECTING:
+            raise ConfigError(
+                f"{name}={values[name]!r} has no effect in this run: {config.algorithm} learns "
+                f"from recorded episodes, and collects none. Leave {name} out."
+            )
         problem = _idle_placement(name, config, collector, backend) or next(
             (_unmet(each, values) for each in _conditions(config, name) if not _met(each, values)),
             None,

@@ -132,15 +132,6 @@ class RunData:
         )
 
 
-_OF_COLLECTING = {
-    "stop_at_return": None,
-    "reset_mode": "auto",
-    "policy_device": None,
-    "env_device": None,
-}
-"""Settings that say how episodes are collected or how good they must be, and their defaults."""
-
-
 def _require_sense(config: RunConfig, algorithm: type[Algorithm]) -> None:
     """Refuse an algorithm without the data that it needs, and data that it has no use for."""
     run = config.run
@@ -156,12 +147,6 @@ def _require_sense(config: RunConfig, algorithm: type[Algorithm]) -> None:
                 f"collector={run.collector!r} has nothing to collect: {config.algorithm} learns "
                 f"from recorded episodes. Leave it out."
             )
-        for name, usual in _OF_COLLECTING.items():
-            if (value := getattr(run, name)) != usual:
-                raise ConfigError(
-                    f"{name}={value!r} has no effect in this run: {config.algorithm} learns from "
-                    f"recorded episodes, and collects none. Leave it out."
-                )
     elif run.data is not None and not issubclass(algorithm, OffPolicyAlgorithm):
         raise ConfigError(
             f"data={shown(run.data, 200)}: {config.algorithm} learns only from what its own "

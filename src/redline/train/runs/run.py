@@ -173,6 +173,8 @@ class Run:
     def policy(self, which: str = "latest") -> Policy:
         """The trained policy, on the CPU; its `predict` takes what an environment gives.
 
+        It is in evaluation mode.
+
         Args:
             which: "latest" or "best" checkpoint.
         """
@@ -183,7 +185,7 @@ class Run:
             policy = build_policy(self.config, env, self._given)
             serve(policy, *env.native_spaces, clips_reward=env.clips_reward)
         load_policy(policy, self.checkpoint(which))
-        return policy
+        return policy.eval()
 
     def evaluate(
         self,
