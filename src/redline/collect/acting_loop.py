@@ -56,8 +56,10 @@ class FastActor(Protocol):
 
     is_rowwise: bool
     takes_arrays: bool
-    watch: PolicyWatch
     act: Callable[..., Any]
+
+    @property
+    def watch(self) -> PolicyWatch: ...
 
     def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:
         """Whether it understands this conditioning; else the policy acts."""
