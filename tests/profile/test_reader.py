@@ -153,7 +153,9 @@ def test_the_report_names_every_file_that_it_refused(tmp_path: Path) -> None:
     process = write_session(tmp_path, [START, END])
     os.mkfifo(process / layout.SCHEDULER_SHARD)
     os.mkfifo(process / layout.SAMPLES_SHARD)
+    os.mkfifo(process / layout.GPU_NOTES)
     named = " ".join(report(tmp_path).problems)
+    assert f"{layout.GPU_NOTES} cannot be read" in named
     assert f"{layout.SCHEDULER_SHARD} is a special file" in named
     assert f"{layout.SAMPLES_SHARD} is a special file" in named
 

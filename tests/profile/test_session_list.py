@@ -50,6 +50,16 @@ def test_a_changed_session_is_not_sealed_and_a_broken_one_has_its_reason(profile
     assert "cannot be read" in rows["broken"].problem
 
 
+@pytest.mark.parametrize("when", [1e20, float("nan"), -1, True])
+def test_a_time_that_no_calendar_has_is_left_out(profiled: Any, when: Any) -> None:
+    """One such session ended the list of all of them."""
+    profiled.run(PROGRAM, mode="light")
+    path = profiled.session / "session.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "created_unix_s": when}))
+    (row,) = list_sessions([profiled.directory])
+    assert "-" in render_sessions([row]).splitlines()[1].split()
+
+
 def test_the_table() -> None:
     row = SessionRow("runs/a", 0.0, "full", 12.5, 3, 12345, 2_340_000, True, 0.25)
     broken = SessionRow("b", problem="why")

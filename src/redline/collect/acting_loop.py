@@ -51,7 +51,6 @@ class FastActor(Protocol):
         is_rowwise: which of the two.
         takes_arrays: whether `act` is given observations and noise as they lie on the host,
             wherever the policy is, and answers there.
-        watch: says whether the policy has become another one than this was made for.
     """
 
     is_rowwise: bool
@@ -59,7 +58,9 @@ class FastActor(Protocol):
     act: Callable[..., Any]
 
     @property
-    def watch(self) -> PolicyWatch: ...
+    def watch(self) -> PolicyWatch:
+        """Says whether the policy has become another one than this was made for."""
+        ...
 
     def serves(self, conditioning: Mapping[str, Tensor] | None) -> bool:
         """Whether it understands this conditioning; else the policy acts."""

@@ -15,6 +15,8 @@ from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.timeline import end_of
 from redline.profile.reader import Process, Session, open_session
 
+LAST_UNIX_S = 253_402_300_800  # the year 10,000, which no calendar here has
+
 __all__ = ["SessionRow", "list_sessions", "render_sessions", "rows_to_json"]
 
 
@@ -68,7 +70,7 @@ def _row(directory: Path) -> SessionRow:
     shares = [found.share for p in session.processes if (found := progress_of(p.progress))]
     return SessionRow(
         str(directory),
-        float(created) if isinstance(created, int | float) else None,
+        float(created) if _is_a_time(created) else None,
         session.mode,
         _seconds(session),
         len(session.processes),
@@ -77,6 +79,11 @@ def _row(directory: Path) -> SessionRow:
         bool(session.manifest.get("sealed")) and not session.seal_problems,
         max(shares, default=None),
     )
+
+
+def _is_a_time(value: Any) -> bool:
+    """Whether it is one that a calendar has; another is damage."""
+    return type(value) in (int, float) and 0 <= value < LAST_UNIX_S
 
 
 def _seconds(session: Session) -> float | None:

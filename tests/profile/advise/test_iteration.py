@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from redline.profile.advise.iteration import _per_step
 from redline.profile.advise.steady import once_compiled
 
 
@@ -26,3 +27,15 @@ def test_the_steady_state_begins_once_all_is_compiled(
     steps = np.arange(5, 100, 10, dtype=np.int64)
     found = once_compiled(learned, np.array(compiled, np.int64), steps)
     assert found.tolist() == expected
+
+
+def test_few_stretches_have_a_wide_interval() -> None:
+    """Of 4 stretches of 10 env steps: 10, 12, 8 and 10 us each; Student's t of 3 is 3.182.
+
+    Without one of them 300, 280, 320 or 300 us of 30 env steps are left, so that the jackknife's
+    error is sqrt(3 / 4 * 2 * (2 / 3)^2).
+    """
+    ns = np.array([100.0, 120.0, 80.0, 100.0]) * 1e3
+    found = _per_step(ns, np.array([10, 10, 10, 10]))
+    assert found.us == pytest.approx(10.0)
+    assert found.half_us == pytest.approx(3.182 * (0.75 * 2 * (2 / 3) ** 2) ** 0.5, rel=1e-3)

@@ -201,6 +201,9 @@ def test_overlap_hides_the_smaller_half() -> None:
     """Of 300 us of collecting 40% to 95%, beside 400 us of learning; one core cannot."""
     assert found(iteration(USUAL))["overlap"].predicted_us == pytest.approx(1000 - 202.5)
     assert "overlap" not in found(iteration(USUAL, cpus=1))
+    # A run that collects ahead already was told to, as a gain that is known.
+    assert "overlap" in found(iteration(USUAL, collector="serial"))
+    assert "overlap" not in found(iteration(USUAL, collector="async"))
 
 
 def test_small_gains_are_unknown_and_come_last() -> None:

@@ -37,6 +37,7 @@ from redline.profile.advise.steady import (
     learners,
 )
 from redline.profile.analyse.cells import Key
+from redline.profile.analyse.correction import t_quantile
 from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Cell, Summary, summarize
@@ -44,7 +45,6 @@ from redline.profile.analyse.timeline import Timeline
 from redline.profile.reader import Process, Session, open_session, printable
 from redline.profile.report.bins import CellBins
 
-WIDE = 1.96  # standard deviations of a 95% interval
 MOST_THREADS = 4096
 WORK_OF_WORKERS = (SIMULATION, "inference", "collection")
 BACKWARD = "torch._C._EngineBase.run_backward"
@@ -112,6 +112,8 @@ class Iteration:
     hot_lines: dict[str, HotLine] = field(default_factory=dict)  # by operation
     # The same if the probe cost as much, and as little, as it may have: see `_bounds`.
     extremes: tuple[Iteration, ...] = ()
+    collector: str = ""  # of a run of Redline
+    replay_is_near: bool = False  # its replay lies on the learner's device already, or may not
 
     def part(self, name: str) -> Part:
         """An operation, of no time if it never happened."""
@@ -281,6 +283,8 @@ class _Learner:
             gpu_busy=_gpu_share(summary, process.pid),
             torch_threads=_threads_of(process),
             optimizers=_optimizers_of(process),
+            collector=str(process.metadata.get("collector") or ""),
+            replay_is_near=bool(process.metadata.get("replay_is_near")),
             worker_busy_us=_worker_us(summary, workers, steady),
             problems=[
                 *summary.problems,
@@ -418,7 +422,7 @@ def _per_step(ns: NDArray[np.float64], counts: NDArray[np.int64]) -> Time:
     without = (whole - ns) / np.maximum(steps - counts, 1)
     number = len(ns)
     error = math.sqrt((number - 1) / number * float(((without - without.mean()) ** 2).sum()))
-    return Time(whole / steps / 1e3, WIDE * error / 1e3)
+    return Time(whole / steps / 1e3, t_quantile(max(number - 1, 1)) * error / 1e3)
 
 
 def _total(table: dict[tuple[str, str], NDArray[np.float64]], counts: NDArray[np.int64]) -> Time:
@@ -496,8 +500,9 @@ def _worker_us(summary: Summary, processes: list[Process], steady: Steady) -> fl
     pids = {process.pid for process in processes}
     cells = [c for c in summary.cells if c.pid in pids and c.operation in WORK_OF_WORKERS]
     seconds = sum(c.corrected_s for c in cells if c.level not in ("waiting", "ready"))
-    marks = sum(len(steady.steps[i]) for i in steady.workers)
-    return 1e6 * seconds / max(marks * steady.num_envs_each, 1)
+    shares = zip(steady.workers, steady.num_envs_each, strict=True)
+    env_steps = sum(len(steady.steps[i]) * num_envs for i, num_envs in shares)
+    return 1e6 * seconds / max(env_steps, 1)
 
 
 def _cpus_of(session: Session) -> int:

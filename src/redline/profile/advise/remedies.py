@@ -206,10 +206,13 @@ def _in_process(it: Iteration, rates: Rates | None) -> Change | None:
     )
 
 
+COLLECT_AHEAD = ("async", "ray")  # collectors of Redline that do it already
+
+
 def _overlap(it: Iteration, rates: Rates | None) -> Change | None:
     learning = it.us("backpropagation", "learning", "replay", "forward", "zero_grad")
     collecting = it.us("simulation", "inference", "collection")
-    if it.cpus < 2 or min(learning, collecting) <= 0:
+    if it.cpus < 2 or min(learning, collecting) <= 0 or it.collector in COLLECT_AHEAD:
         return None
     hidden = min(learning, collecting)
     return Change(
@@ -360,7 +363,7 @@ def _logging(it: Iteration, rates: Rates | None) -> Change | None:
 
 def _replay_on_device(it: Iteration, rates: Rates | None) -> Change | None:
     replay = it.us("replay")
-    if replay <= 0 or it.gpu_busy <= 0:
+    if replay <= 0 or it.gpu_busy <= 0 or it.replay_is_near:
         return None
     return Change(
         Range(0.3 * replay, 0.9 * replay),

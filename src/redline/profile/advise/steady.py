@@ -17,7 +17,7 @@ from redline.errors import ProfileError
 from redline.profile.advise.counted import UPDATES
 from redline.profile.analyse.summary import Summary
 from redline.profile.analyse.timeline import Slice
-from redline.profile.analyse.transitions import begins_of, times_of_begins
+from redline.profile.analyse.transitions import BeginsOutside, begins_of, times_of_begins
 from redline.profile.reader import Process, Session
 
 STRETCHES = 20  # at most, or exactly where learning comes in no bursts
@@ -25,7 +25,7 @@ MIN_BURSTS = 4
 MOST_ENVS = 1 << 30  # that a program says it steps at once; more is damage
 SAMPLE = 1 << 20  # pauses, of which the usual one is found
 LEARNING = ("backpropagation", "learning")
-SIMULATION, COMPILE = "simulation", "compile"
+SIMULATION, COMPILE, EVALUATION = "simulation", "compile", "evaluation"
 
 __all__ = [
     "LEARNING",
@@ -43,6 +43,8 @@ __all__ = [
 class Entries:
     """When simulation, learning and updates began in each process, slice by slice.
 
+    Simulation for an evaluation does not count: its env steps are none that a run learns from.
+
     Args:
         processes: of the session.
     """
@@ -50,13 +52,19 @@ class Entries:
     def __init__(self, processes: list[Process]) -> None:
         self._names = list(dict.fromkeys((SIMULATION, COMPILE, *LEARNING, *UPDATES)))
         self._begins = [[begins_of(process, name) for name in self._names] for process in processes]
+        self._steps = [BeginsOutside(each, SIMULATION, EVALUATION) for each in processes]
         # An hour has ten million env steps: these grow in place, and are not copied in the end.
         self._found = [[array("q") for _ in self._names] for _ in processes]
 
     def add(self, place: int, part: Slice) -> None:
         """The next slice of the process at this place."""
-        for begins, times in zip(self._begins[place], self._found[place], strict=True):
-            times.frombytes(times_of_begins(part.threads, begins).tobytes())
+        for name, begins, times in zip(
+            self._names, self._begins[place], self._found[place], strict=True
+        ):
+            is_step = name == SIMULATION
+            found = self._steps[place].times(part.threads) if is_step else None
+            found = times_of_begins(part.threads, begins) if found is None else found
+            times.frombytes(found.tobytes())
 
     def found(self) -> list[dict[str, NDArray[np.int64]]]:
         """Per process and operation the times, in order, ns since the process's base."""
@@ -76,7 +84,7 @@ class Steady:
     place: int  # in the session
     workers: list[int]  # places of those that simulate for it
     num_envs: int  # stepped at once, by all processes that do
-    num_envs_each: int  # by one mark of a worker
+    num_envs_each: list[int]  # by one mark of each worker
     edges_ns: NDArray[np.int64]  # [N + 1] of its stretches, since the process's base
     env_steps: NDArray[np.int64]  # [N] in each
     entries: dict[str, NDArray[np.int64]]  # of its operations, ns
@@ -144,20 +152,20 @@ def find_steady(
     own = steps[place]
     workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
     num_envs = _num_envs(process, steps_itself=len(own) > 0, workers=len(workers))
-    each = max(
-        (_num_envs(session.processes[i], steps_itself=True, workers=1) for i in workers),
-        default=1,
-    )
-    by_mark = num_envs
+    each = [_num_envs(session.processes[i], steps_itself=True, workers=1) for i in workers]
     if len(own) == 0 and not workers:
         raise _no_step(session)
     if len(own) == 0:  # its envs are stepped elsewhere, and it is not told
-        told = [(steps[i], session.processes[i].base_ns - process.base_ns) for i in workers]
-        own = np.sort(np.concatenate([times + later_ns for times, later_ns in told]))
-        by_mark, num_envs = each, each * len(workers)
+        told = [steps[i] + (session.processes[i].base_ns - process.base_ns) for i in workers]
+        own, num_envs = np.sort(np.concatenate(told)), sum(each)
+        marks = list(zip(told, each, strict=True))
+    else:
+        marks = [(own, num_envs)]
     learned = _in_order([entries[place][name] for name in LEARNING])
     edges = _steady(once_compiled(learned, entries[place][COMPILE], own), own)
-    counts = np.histogram(own, edges)[0] * by_mark
+    # Shares of envs may differ by one.
+    parts = [np.histogram(times, edges)[0] * of_a_mark for times, of_a_mark in marks]
+    counts = np.sum(parts, axis=0)
     if counts.sum() < STRETCHES:
         raise ProfileError(
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"

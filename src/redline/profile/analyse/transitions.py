@@ -18,7 +18,14 @@ from redline.profile.analyse.decoded import states_at
 from redline.profile.analyse.timeline import OTHER, Decoded, Stream, Timeline
 from redline.profile.reader import Process
 
-__all__ = ["TransitionSums", "Transitions", "begins_of", "times_of_begins", "transitions"]
+__all__ = [
+    "BeginsOutside",
+    "TransitionSums",
+    "Transitions",
+    "begins_of",
+    "times_of_begins",
+    "transitions",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Transitions:
     count: int
     steps: int  # calls of `profile.step()` while the boundary was observed
     entries: int  # how often the operation began meanwhile; 0 for `other`, which never begins
+    begun: int = 0  # how often it began in all
 
     @property
     def per_step(self) -> float | None:
@@ -58,6 +66,7 @@ class TransitionSums:
         self._process = process
         self._counts: dict[tuple[int, int], int] = defaultdict(int)
         self._entries: dict[int, int] = defaultdict(int)
+        self._begun: dict[int, int] = defaultdict(int)
         self._steps = 0
         self._is_begin = begins_of(process, None)
 
@@ -66,8 +75,11 @@ class TransitionSums:
         for thread in timeline.threads:
             for key, count in _crossings(thread).items():
                 self._counts[key] += count
-            for number, count in _entries(timeline, thread, self._is_begin).items():
-                self._entries[number] += count
+            rows = thread.turns_of(self._is_begin)
+            seen = rows[~_is_on(timeline.blind, thread.times_of(rows))]
+            for into, of in ((self._entries, seen), (self._begun, rows)):
+                for number, count in _entries(thread, of).items():
+                    into[number] += count
             at = thread.special_times[thread.special_codes == layout.CODE_STEP]
             self._steps += int((~_is_on(timeline.blind, at)).sum())
 
@@ -78,9 +90,11 @@ class TransitionSums:
         merged: dict[tuple[str, int], int] = defaultdict(int)
         for (operation, level), count in self._counts.items():
             merged[names.get(operation, OTHER), level] += count
+        seen: dict[str, int] = defaultdict(int)
         begun: dict[str, int] = defaultdict(int)
-        for number, count in self._entries.items():
-            begun[names[number]] += count
+        for by_name, counts in ((seen, self._entries), (begun, self._begun)):
+            for number, count in counts.items():
+                by_name[names[number]] += count
         rows = [
             Transitions(
                 process.name,
@@ -89,6 +103,7 @@ class TransitionSums:
                 levels.LEVELS[level],
                 count,
                 self._steps,
+                seen.get(operation, 0),
                 begun.get(operation, 0),
             )
             for (operation, level), count in sorted(merged.items())
@@ -123,10 +138,8 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     return counts
 
 
-def _entries(timeline: Timeline, thread: Decoded, is_begin: NDArray[np.bool_]) -> dict[int, int]:
-    """{operation: how often it began while the boundary was observed}."""
-    rows = thread.turns_of(is_begin)
-    rows = rows[~_is_on(timeline.blind, thread.times_of(rows))]
+def _entries(thread: Decoded, rows: NDArray[np.int64]) -> dict[int, int]:
+    """{operation: how often it began} of rows at which operations begin."""
     counts = np.bincount(thread.rows[1][rows] >> 1, minlength=1).tolist()
     return {number: count for number, count in enumerate(counts) if count}
 
@@ -141,3 +154,32 @@ def times_of_begins(threads: list[Decoded], is_begin: NDArray[np.bool_]) -> NDAr
     for thread in threads:
         found.append(thread.times_of(thread.turns_of(is_begin)))
     return np.sort(np.concatenate(found))
+
+
+class BeginsOutside:
+    """When an operation began in a process, where it was not inside another one, slice by slice.
+
+    Args:
+        process: that was recorded.
+        operation: whose begins are wanted.
+        around: the operation inside which they do not count.
+    """
+
+    def __init__(self, process: Process, operation: str, around: str) -> None:
+        self._begins, self._around = begins_of(process, operation), begins_of(process, around)
+        self._ends = np.roll(self._around, 1)  # the code of an end follows that of its begin
+        self._open: dict[int, int] = defaultdict(int)  # of the other operation, per thread
+
+    def times(self, threads: list[Decoded]) -> NDArray[np.int64]:
+        """[N] of the next slice, in order, ns since the process's base."""
+        found = [np.empty(0, np.int64)]
+        for thread in threads:
+            rows = thread.turns_of(self._begins | self._around | self._ends)
+            codes = thread.rows[1][rows]
+            depth = self._open[thread.index] + np.cumsum(
+                self._around[codes].astype(np.int64) - self._ends[codes]
+            )
+            if len(rows):
+                self._open[thread.index] = max(int(depth[-1]), 0)
+            found.append(thread.times_of(rows[self._begins[codes] & (depth <= 0)]))
+        return np.sort(np.concatenate(found))

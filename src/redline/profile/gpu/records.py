@@ -7,6 +7,7 @@ three decimals, so that whole nanoseconds are exact. Here they are CLOCK_MONOTON
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from redline.errors import SessionError
 from redline.plain_text import shortened, shown
 from redline.profile import layout
+from redline.profile.read.regular import read_whole
 from redline.profile.reader import Process
 
 KINDS = ("kernel", "copy", "set", "runtime", "driver", "graph", "sync")
@@ -86,7 +88,7 @@ def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
         SessionError: if it is cut short, or no trace.
     """
     try:
-        trace = json.loads(path.read_text(), parse_float=_exact)
+        trace = json.loads(read_whole(path), parse_float=_exact)
         base_ns = int(trace.get("baseTimeNanoseconds", 0)) - unix_offset_ns
         rows = [row for e in trace["traceEvents"] if (row := _row(e, base_ns)) is not None]
         rows.sort(key=lambda row: row[1])
@@ -124,9 +126,13 @@ def read_windows(process: Process) -> tuple[list[GpuWindow], list[str]]:
     path = process.directory / layout.GPU_NOTES
     windows: list[GpuWindow] = []
     problems: list[str] = []
-    if not path.exists():
+    if not os.path.lexists(path):
         return windows, problems
-    for line in path.read_text(errors="replace").splitlines():
+    try:
+        lines = read_whole(path).splitlines()
+    except OSError as error:
+        return windows, [f"{path.name} cannot be read ({shortened(error)})"]
+    for line in lines:
         try:
             note = json.loads(line)
             if "reason" in note:

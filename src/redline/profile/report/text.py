@@ -64,11 +64,11 @@ def _largest(summary: Summary) -> list[str]:
     (pid, operation), seconds = max(busy.items(), key=lambda item: item[1])
     (name, *_) = [cell.process for cell in cells if cell.pid == pid]
     said = f"largest operation: {operation} of {name} (pid {pid}), {seconds:.3f} s of work"
-    entries = [
-        row.entries for row in summary.transitions if (row.pid, row.operation) == (pid, operation)
+    begun = [
+        row.begun for row in summary.transitions if (row.pid, row.operation) == (pid, operation)
     ]
-    if entries and entries[0]:
-        said += f", {1e6 * seconds / entries[0]:,.1f} us each of {entries[0]:,} times"
+    if begun and begun[0]:
+        said += f", {1e6 * seconds / begun[0]:,.1f} us each of {begun[0]:,} times"
     return [said]
 
 

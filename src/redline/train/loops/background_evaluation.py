@@ -15,7 +15,10 @@ from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup, WorkerLink
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
+from redline.profile import marks
 from redline.train.loops.evaluate import NO_LIMITS, Evaluation, Limits, evaluate
+
+_EVALUATION = marks.operation("evaluation")
 
 
 class BackgroundEvaluation:
@@ -149,14 +152,15 @@ class _Handler:
         with torch.no_grad():
             for target, source in zip(own.values(), weights, strict=True):
                 target.copy_(torch.as_tensor(source))
-        return evaluate(
-            self._job.settings.make,
-            self._policy,
-            episodes=self._job.episodes,
-            seed=seed,
-            limits=self._job.limits,
-            on_step=self._note,
-        )
+        with _EVALUATION:
+            return evaluate(
+                self._job.settings.make,
+                self._policy,
+                episodes=self._job.episodes,
+                seed=seed,
+                limits=self._job.limits,
+                on_step=self._note,
+            )
 
     def _note(self, ended: list[EpisodeRecord]) -> None:
         """Let the parent see that it goes on, and which episodes have ended."""

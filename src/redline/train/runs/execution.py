@@ -23,6 +23,7 @@ from redline.errors import ConfigError, IncompatibleCheckpointError, RedlineErro
 from redline.generator_states import begun_anew
 from redline.plain_text import shown
 from redline.policies import Policy
+from redline.profile import marks
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.loops.determinism import only_deterministic
@@ -240,6 +241,10 @@ def execute(
             _give_up_overrides(loop, _changed_since(checkpoint, config, changed), console)
             # Only now is it certain that the saved state fits settings that were changed.
             sealed.write(config, engine.reason)
+        marks.metadata(  # for `redline advise`
+            collector=config.run.collector,
+            replay_is_near=_replay_stays(config.algo),
+        )
         event = "started" if checkpoint is None else "resumed"
         begun = loop.counters.env_steps
         source = None if began_with is None else str(began_with.path)
@@ -300,6 +305,12 @@ def _remaker(
         return made
 
     return remake
+
+
+def _replay_stays(algo: Any) -> bool:
+    """Whether replay lies with the learner already, or cannot."""
+    storage, kind = getattr(algo, "replay_storage", ""), getattr(algo, "replay", "")
+    return storage == "device" or kind == "her"
 
 
 def _train(loop: TrainLoop, history: RunHistory) -> int | None:

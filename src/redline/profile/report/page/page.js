@@ -137,8 +137,10 @@
         `${summary.processes.length} process${summary.processes.length === 1 ? "" : "es"}`,
     );
     const notes = [...summary.problems];
-    if (summary.dropped_events) {
-      notes.push(`${count(summary.dropped_events)} events were dropped: the rings were full. ` +
+    const deep = summary.too_deep_events, full = summary.dropped_events - deep;
+    if (deep > 0) notes.push(`${count(deep)} events were dropped: they were nested too deeply.`);
+    if (full > 0) {
+      notes.push(`${count(full)} events were dropped: the rings were full. ` +
         "Profile a shorter window, or give more memory.");
     }
     byId("notes").hidden = notes.length === 0;
@@ -497,7 +499,7 @@
       heading("to"), heading("s in all"), heading("", "text")],
     summary.overhead.map((one) => make("tr", {}, cellText(one.probe), make("td", { text: count(one.count) }),
       number(one.unit_ns), number(one.ci_low_ns), number(one.ci_high_ns),
-      one.corrected ? time((one.count * one.unit_ns) / 1e9) : cellText("–", "none"),
+      one.corrected ? time(one.cost_s) : cellText("–", "none"),
       cellText(one.corrected ? "taken out of the corrected times" : "not corrected for: " + one.reason, "text"))));
     const known = [["lasting_s", "Python 3.12 runs code once observed slower for good"],
       ["threads_s", "the profiler's threads, on the program's only core"]];
