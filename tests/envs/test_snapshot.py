@@ -166,6 +166,62 @@ def test_a_wrapper_with_objects_leads_to_a_journal() -> None:
         second.load_state_dict(first.state_dict())
 
 
+class Stats:
+    """An object of the user's own."""
+
+
+class Tracks(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A wrapper whose first reset makes an object; before that all it holds is plain."""
+
+    stats: Any = None
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.stats = None
+
+    def reset(self, **more: Any) -> Any:
+        self.stats = Stats()
+        return super().reset(**more)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Hopper-v5"])
+def test_what_becomes_an_object_is_said_and_fails_nothing(env_id: str) -> None:
+    """The first checkpoint failed, and with it the run."""
+    with make_vec(lambda: Tracks(gymnasium.make(env_id)), 1) as env:
+        assert env.restorable is None
+        env.reset(1)
+        assert "Tracks holds tests.envs.test_snapshot.Stats" in str(env.restorable)
+        with pytest.raises(EnvError, match="not plain data"):
+            env.state_dict()
+
+
+class ScalesItsAction(gymnasium.Env[Any, Any]):
+    """Changes the array that it is given, as `action *= scale` does."""
+
+    observation_space = spaces.Box(-9, 9, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.hidden = [object()]  # so that a journal is kept
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.zeros(1, np.float32)
+        return self.x.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        action *= 0.1
+        self.x += action
+        action *= 100
+        return self.x.copy(), 0.0, False, False, {}
+
+
+def test_an_environment_may_change_its_action() -> None:
+    """It changed the journal: replayed, the episode was another one, or an action out of bounds."""
+    go_on(make_vec(ScalesItsAction, 2), make_vec(ScalesItsAction, 2), 5, 5)
+
+
 def test_a_state_of_another_batch_is_refused() -> None:
     env = make_vec("CartPole-v1", 2)
     env.reset(0)
@@ -251,6 +307,15 @@ def test_generators_come_back_at_the_same_place(kind: Any) -> None:
 def test_what_is_not_plain_is_refused(value: Any) -> None:
     with pytest.raises(NotPlainError):
         encode({"part": [value]})
+
+
+def test_sets_of_what_does_not_compare_come_back() -> None:
+    """They raised what nobody caught: a callback that had seen None and True ended its run."""
+    value = {None, True, "a", 3}
+    assert decode(encode(value)) == value
+    assert encode({"b", "a"}) == {"__set__": ["a", "b"]}
+    with pytest.raises(NotPlainError):
+        encode({Stats(), 1})
 
 
 def test_damaged_data_is_refused() -> None:

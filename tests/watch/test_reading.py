@@ -11,6 +11,7 @@ import pytest
 from redline.errors import RunDirectoryError
 from redline.train.progress.writers import CsvWriter
 from redline.train.runs.summary import RunSummary, summarize_run
+from redline.watch import page
 from redline.watch.reading import FolderReader, RunReader
 from tests.watch.runs import HEADER, line, write_run
 
@@ -157,6 +158,18 @@ def test_of_a_folder_only_what_changed_is_read_again(
     assert [run.state for run in reader.read()] == ["killed"] * 3
     assert read == ["a", "b", "c", "a", "b", "b"]
     assert FolderReader(tmp_path).read(lambda: len(read) > 6) == runs[:1]
+
+
+def test_a_strangers_numbers_and_names_break_no_page(tmp_path: Path) -> None:
+    """A negative count asked for a bar of 40 terabytes; a number for a name ended the page."""
+    run = write_run(
+        tmp_path / "run", [(-1e12, 1, 1, 1, 1, "")], end={"state": "failed", "reason": 7},
+        name=5, total_env_steps=1,
+    )  # fmt: skip
+    view = RunReader(run).read()
+    assert view.progress == 0.0
+    assert any("7" in line for line in page.head(view, 80))
+    assert page.name(view.summary) == "5"
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -68,12 +68,22 @@ def _encode_tuple(value: tuple[Any, ...]) -> Any:
     return {"__tuple__": [encode(part) for part in value]}
 
 
+def _encode_set(value: set[Any]) -> list[Any]:
+    """In an order that does not depend on addresses."""
+    try:
+        return [encode(part) for part in sorted(value)]
+    except NotPlainError:
+        raise
+    except TypeError:  # parts that do not compare, such as None and True
+        return sorted((encode(part) for part in value), key=repr)
+
+
 _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     np.ndarray: _encode_array,
     np.generic: lambda value: {"__scalar__": encode(np.asarray(value))},
     bytes: lambda value: {"__bytes__": np.frombuffer(value, dtype=np.uint8).copy()},
     tuple: _encode_tuple,
-    set: lambda value: {"__set__": [encode(part) for part in sorted(value)]},
+    set: lambda value: {"__set__": _encode_set(value)},
     deque: lambda value: {"__deque__": [encode(part) for part in value], "maxlen": value.maxlen},
     dict: lambda value: {"__dict__": [[encode(k), encode(part)] for k, part in value.items()]},
     np.random.Generator: lambda value: {"__generator__": encode(value.bit_generator.state)},

@@ -84,6 +84,20 @@ class Snapshotter:
                 f"{type(self._inner).__name__} has no get_state() and set_state(state), and its "
                 f"episode is longer than the {JOURNAL_LIMIT} steps that are kept for replay"
             )
+        return None if self.method == "journal" else self._what_is_not_plain()
+
+    def _what_is_not_plain(self) -> str | None:
+        """What has come to hold something else than plain data since the method was chosen."""
+        skipped = self._own_names()
+        layers = self._layers if self.method != "protocol" else self._layers[:-1]
+        for layer in layers:
+            try:
+                _attributes(layer, skipped if layer is self._inner else frozenset())
+            except NotPlainError as error:
+                return (
+                    f"{type(layer).__name__} holds {error}, which is not plain data. Give it "
+                    f"get_state() and set_state(state), or keep plain data"
+                )
         return None
 
     def _choose(self) -> str:
@@ -134,7 +148,8 @@ class Snapshotter:
     def before_step(self, action: Any) -> None:
         """Add an action to the journal."""
         if len(self._actions) <= JOURNAL_LIMIT:
-            self._actions.append(action)
+            # A copy: an environment may scale the array that it is given.
+            self._actions.append(action if type(action) is int else copy.deepcopy(action))
 
     def after_set_attr(self, name: str, value: Any) -> None:
         """Add to the journal that the run gave an attribute a value, as plain data."""
@@ -276,7 +291,11 @@ class Snapshotter:
     ) -> None:
         """Set what the layer's own snapshot has, and nothing else: the file may be a stranger's."""
         kind = type(layer).__name__
-        own = _attributes(layer, skip) | dict.fromkeys(_VARYING.get(kind, ()))
+        try:
+            own = _attributes(layer, skip)
+        except NotPlainError:  # something else than what was saved, as a first observation
+            own = _attributes(layer, skip | (vars(layer).keys() - saved.keys()))
+        own |= dict.fromkeys(_VARYING.get(kind, ()))
         refuse_other_kinds(own, saved, f"{name}, {kind}")
         if type(layer).__module__.startswith(_ATTRIBUTE_MODULES):
             refuse_containers(own, saved, f"{name}, {kind}")
@@ -309,7 +328,7 @@ class Snapshotter:
         obs, info = self._env.reset(seed=origin["seed"])
         for number, action in enumerate(self._actions):
             self._change_attributes(number, name)
-            obs, _, terminated, truncated, info = self._env.step(action)
+            obs, _, terminated, truncated, info = self._env.step(copy.deepcopy(action))
             if terminated or truncated:
                 raise EnvError(
                     f"{name}: replaying the episode's actions ended it early, so its state cannot "

@@ -59,7 +59,7 @@ class RunView:
     def progress(self) -> float:
         """Share of its env_steps, 0 to 1."""
         total = self.summary.total_env_steps
-        return min(1.0, self.summary.env_steps / total) if total > 0 else 0.0
+        return min(1.0, max(0.0, self.summary.env_steps / total)) if total > 0 else 0.0
 
     @property
     def time_left_s(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -160,3 +161,32 @@ def test_vector_environments_that_do_not_fit_are_refused() -> None:
 def test_arguments_for_what_is_made_already_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"\['gravity'\] have no effect on a ready SyncVectorEnv"):
         make_vec(counting(AutoresetMode.SAME_STEP), 2, env_kwargs={"gravity": 5.0})
+
+
+class Says(gymnasium.Env[Any, Any]):
+    """Episodes of one step, whose last info holds this success."""
+
+    observation_space = action_space = spaces.Discrete(2)
+
+    def __init__(self, success: Any) -> None:
+        self.success = success
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, True, False, {"success": self.success}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [(True, True), (0.0, False), (float("nan"), None), (None, None)]
+)
+def test_an_unsaid_success_is_none_as_for_single_environments(said: Any, expected: Any) -> None:
+    """NaN counted as a success, and None as a failure."""
+    ready = SyncVectorEnv([lambda: Says(said)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    for env in (make_vec(ready, 2), make_vec(lambda: Says(said), 2)):
+        env.reset(0)
+        step = env.step(np.zeros(2, np.int64))
+        assert [record.success for record in step.episodes] == [expected] * 2
+        env.close()

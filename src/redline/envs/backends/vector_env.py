@@ -183,9 +183,10 @@ class VectorBackend(Backend):
                 np.copyto(self.buffers.info[:, column], said, where=rows)
         for name in ("success", "is_success"):  # the second one counts where both are there
             if name in last:
-                rows = np.asarray(last.get(f"_{name}", True), dtype=bool)
-                said = np.asarray(last[name], dtype=bool).astype(np.float32)
-                np.copyto(self.buffers.success, said, where=rows)
+                # None and NaN say nothing, as for single environments.
+                numbers = np.asarray(last[name], dtype=np.float64)
+                rows = np.asarray(last.get(f"_{name}", True), dtype=bool) & ~np.isnan(numbers)
+                np.copyto(self.buffers.success, (numbers != 0).astype(np.float32), where=rows)
 
     def _take_final(self, ended: Array, info: Mapping[str, Any]) -> None:
         if "final_obs" not in info:

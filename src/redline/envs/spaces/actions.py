@@ -141,7 +141,7 @@ class _ArrayCodec(ActionCodec):
         self._shape = (num_envs, *(space.shape or ()))
         self._dtype = space.dtype
         offset = offset_of(space)
-        self._start = offset if np.any(offset) else None
+        self._start = np.asarray(offset).astype(self._dtype) if np.any(offset) else None
         self._label, self._key = label, key
         self._continuous = isinstance(space, spaces.Box) and np.issubdtype(self._dtype, np.floating)
         if isinstance(self.space, spaces.Box):

@@ -165,7 +165,7 @@ def _leaf_writer(space: Space[Any], buffer: Array, label: Label, key: str) -> Wr
                 f"{label(i)}: observation{_named(key)} has dtype {value.dtype}, but the space "
                 f"declares {dtype}. Cast it in the environment, or declare the right dtype."
             )
-        if integral and buffer.dtype.kind == "u" and value.size:
+        if not np.can_cast(value.dtype, buffer.dtype, casting="safe"):
             _check_integer_range(value, buffer.dtype, label(i), key)
         buffer[i] = value - offset if has_offset else value
 
@@ -173,6 +173,8 @@ def _leaf_writer(space: Space[Any], buffer: Array, label: Label, key: str) -> Wr
 
 
 def _check_integer_range(value: Array, dtype: np.dtype[Any], name: str, key: str) -> None:
+    if dtype.kind not in "iu" or value.size == 0:
+        return
     limits = np.iinfo(dtype)
     if int(value.min()) < limits.min or int(value.max()) > limits.max:
         raise EnvDataError(
@@ -217,5 +219,7 @@ def batch_to_carried(space: Space[Any], target: NestedArray, obs: Any, name: str
             f"{name}: observations have dtype {value.dtype}, but the space declares {to.dtype}. "
             f"Cast them in the environment, or declare the right dtype."
         )
+    if not np.can_cast(value.dtype, to.dtype, casting="safe"):
+        _check_integer_range(value, to.dtype, name, "")
     offset = offset_of(space)
     np.copyto(to, value - offset if np.any(offset) else value, casting="same_kind")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from redline.data import EpisodeRecord, to_numpy, to_tensor
+from redline.data import Array, EpisodeRecord, to_numpy, to_tensor
 from redline.envs.vec_env import VecEnv
 from redline.errors import ConfigError
 from redline.plain_text import printable
@@ -235,8 +235,9 @@ class _EpisodeRun:
         remaining = quota.copy()
         obs, steps = env.reset(seed), 0
         while remaining.any() and not self._is_over:
+            noise = self._noise(remaining > 0)
             output = policy.act(
-                to_tensor(obs, self._device), state, self._noise(), self._conditioning or None
+                to_tensor(obs, self._device), state, noise, self._conditioning or None
             )
             action = policy.env_action(to_numpy(output.action))
             step = env.step(action, remaining > 0 if env.can_idle else None)
@@ -256,12 +257,21 @@ class _EpisodeRun:
                 remaining[:] = 0
             yield counted
 
-    def _noise(self) -> torch.Tensor | None:
-        """[B, noise_size] from each environment's own stream; None to act greedily."""
+    def _noise(self, active: Array) -> torch.Tensor | None:
+        """[B, noise_size] from each environment's own stream; None to act greedily.
+
+        Args:
+            active: [B] bool; the others wait, and their streams with them, so that an episode has
+                its noise however long those before it and beside it were.
+        """
         if self._greedy:
             return None
-        rows = np.concatenate([self._policy.draw_noise(rng, 1) for rng in self._rngs])
-        return torch.from_numpy(rows).to(self._device)
+        nothing = np.full((1, self._policy.noise_size), 0.5, np.float32)  # of any distribution
+        rows = [
+            self._policy.draw_noise(rng, 1) if is_active else nothing
+            for rng, is_active in zip(self._rngs, active.tolist(), strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(rows)).to(self._device)
 
 
 def explain_greedy(

@@ -96,14 +96,19 @@ def summarize_run(path: Path) -> RunSummary | None:
             total_env_steps=total,
             return_mean=return_mean,
             sps=sps,
-            name=run.get("name"),
-            group=run.get("group"),
+            name=_word(run.get("name")),
+            group=_word(run.get("group")),
             tags=tuple(map(str, run.get("tags", ()))),
-            reason=end.get("reason"),
+            reason=_word(end.get("reason")),
             problem=problem,
         )
     except (OSError, ValueError, OverflowError, KeyError, TypeError):
         return None
+
+
+def _word(value: Any) -> str | None:
+    """Text, also where somebody's file holds something else there."""
+    return None if value is None else str(value)
 
 
 def _numbers(path: Path) -> tuple[int, float | None, float | None, str | None]:
