@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -430,6 +431,72 @@ class Counts(A2C):
     def update(self, rollout: Any) -> Any:
         self.turns += 1
         return super().update(rollout) if self.turns < 3 else {}
+
+
+class Lists:
+    """An algorithm of a user's own: networks in a list, and much beside its state."""
+
+    inner, device = "", torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.nets = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
+        self.mean, self.recent = np.zeros(3), deque[int]()
+        self.averages = {"w": torch.zeros(2), "of": [torch.zeros(1)]}
+
+    def update(self, data: Any) -> dict[str, Any]:
+        with torch.no_grad():
+            for net in self.nets:
+                net.weight -= 0.1
+        self.mean += 1
+        self.recent.append(1)
+        self.averages["w"] += 1  # type: ignore[operator]
+        self.averages["of"][0] += 1
+        return {"pair": 1.0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"nets": [net.state_dict() for net in self.nets], "point": Point(1.0, 2.0)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for net, own in zip(self.nets, state["nets"], strict=True):
+            net.load_state_dict(own)
+
+
+class Point(NamedTuple):
+    """A pair in a state."""
+
+    x: float
+    y: float
+
+
+def test_lists_and_what_changes_in_place_are_compared_and_put_back() -> None:
+    """Tensors in a list ended the run; arrays, deques and what containers hold changed twice."""
+    plain, checked = Lists(), Lists()
+    checked.load_state_dict(plain.state_dict())
+    held = checked.averages["w"], checked.nets[0].weight
+    engine = Engine("same", "", checked.update, checked_at=(0,))
+    update = CheckedUpdate(checked, engine, pytest.fail)
+    for _ in range(2):
+        plain.update(None)
+        update(None)
+    assert update.agrees
+    for one, other in zip(checked.nets, plain.nets, strict=True):
+        assert torch.equal(one.weight, other.weight)
+    assert checked.mean.tolist() == [2.0] * 3
+    assert list(checked.recent) == [1, 1]
+    assert (checked.averages["w"].tolist(), checked.averages["of"][0].item()) == ([2.0, 2.0], 2.0)
+    assert held[0] is checked.averages["w"]
+    assert held[1] is checked.nets[0].weight
+
+    def forgets_one() -> dict[str, Any]:
+        checked.update(None)
+        with torch.no_grad():
+            checked.nets[1].weight += 0.1
+        return {"pair": 1.0}
+
+    told: list[str] = []
+    engine = Engine("wrong", "", lambda _: forgets_one(), checked_at=(0,))
+    CheckedUpdate(checked, engine, told.append)(None)
+    assert "nets.1.weight" in told[0]
 
 
 def test_a_count_beside_the_state_that_an_engine_forgets_is_found() -> None:

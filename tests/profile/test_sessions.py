@@ -194,6 +194,43 @@ def test_the_profilers_own_threads_are_told_apart(profiled: Any, mode: str) -> N
     assert 0.0 < row.profiler_cpu_s < 0.5 * row.cpu_s
 
 
+def test_watched_methods_take_what_they_took(profiled: Any, tmp_path: Path) -> None:
+    """A static method got the instance, and the program ended with a TypeError."""
+    (tmp_path / "kinds_of_calls.py").write_text(
+        "class Twice:\n"
+        "    def __call__(self, x): return 2 * x\n"
+        "class Env:\n"
+        "    @staticmethod\n"
+        "    def static(x): return x + 1\n"
+        "    @classmethod\n"
+        "    def of_class(cls, x): return (cls.__name__, x)\n"
+        "    def plain(self, x): return x - 1\n"
+        "    called = Twice()\n"
+    )
+    names = ("static", "of_class", "plain", "called")
+    watch = [f"kinds_of_calls:Env.{name}" for name in names]
+    profiled.run(
+        f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+from kinds_of_calls import Env
+env = Env()
+found = env.static(1), env.of_class(1), env.plain(1), env.called(3), Env.static(5)
+assert found == (2, ("Env", 1), 0, 6, 6), found
+""",
+        watch=watch,
+    )
+
+
+def test_a_session_ends_where_the_signal_to_end_is_ignored(tmp_path: Path) -> None:
+    """Its helper process inherits that, and was waited for without end."""
+    program = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "from redline import profile\n"
+        f"with profile.session({str(tmp_path / 's')!r}, mode='light'): pass\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_what_was_to_be_watched_and_never_came_is_told(profiled: Any) -> None:
     """`statistics` was imported, `statsitics` is a slip of the finger."""
     watch = ("statistics:mean", "statsitics:mean")

@@ -242,8 +242,15 @@ class TensorEpisodes(Episodes):
             self.quota = self.quota - step.episode_ended.long()
             self.active = self.active & (self.quota > 0)
 
-    def read_ended(self) -> EndedTable:
+    def read_ended(self) -> Sequence[EndedEpisode]:
         """See `ArrayEpisodes`; one copy from the device holds all of them."""
+        table, records = self._read_table(), self._env.take_records()
+        if not records:
+            return table
+        known = {(record.env_id, record.episode_id): record for record in records}
+        return [(row, known.get((ended.env_id, ended.episode_id), ended)) for row, ended in table]
+
+    def _read_table(self) -> EndedTable:
         at = self._has_ended.nonzero(as_tuple=True)
         parts = (*at, self._episode_id[at], self._returns[at], self._lengths[at])
         # float64 holds numbers below 2^53 exactly.

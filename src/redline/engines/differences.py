@@ -76,6 +76,10 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         for name, part in tree.items():
             yield from _leaves(part, f"{prefix}.{name}" if prefix else str(name))
+    elif isinstance(tree, (list, tuple)):
+        yield f"{prefix}.length", len(tree)
+        for number, part in enumerate(tree):
+            yield from _leaves(part, f"{prefix}.{number}")
     else:
         yield prefix, tree
 

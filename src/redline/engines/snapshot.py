@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from redline.devices import global_rng_states, set_global_rng_states
 
+_DEEPEST = 8
 _PLAIN = (Tensor, bool, int, float, str, type(None))
 
 
@@ -87,27 +89,50 @@ def _is_own(algorithm: Any) -> bool:
 
 
 def _can_be_put_back(value: Any) -> bool:
-    return isinstance(value, (list, dict, set)) or hasattr(value, "load_state_dict")
+    kinds = (list, dict, set, deque, np.ndarray)
+    return isinstance(value, kinds) or hasattr(value, "load_state_dict")
 
 
-def _held(value: Any) -> Any:
-    """A copy of what an attribute holds."""
+def _held(value: Any, depth: int = 0) -> Any:
+    """A copy of what an attribute holds; what is nested deeper than `_DEEPEST` is no data."""
+    if depth > _DEEPEST:
+        return None
     if hasattr(value, "load_state_dict"):
         return _copied(value.state_dict())
-    return copy.copy(value) if isinstance(value, (list, dict, set)) else _copied(value)
+    if isinstance(value, (list, deque)):
+        return [(part, _held(part, depth + 1)) for part in value]
+    if isinstance(value, dict):
+        return {name: (part, _held(part, depth + 1)) for name, part in value.items()}
+    return copy.copy(value) if isinstance(value, set) else _copied(value)
 
 
 def _put_back(value: Any, held: Any) -> None:
-    """Let an attribute hold what it held."""
+    """Let an attribute hold what it held, each tensor and array in its own memory."""
+    if held is None:
+        return
     if isinstance(value, Tensor):
         value.copy_(held)
+    elif isinstance(value, np.ndarray):
+        value[...] = held
     elif hasattr(value, "load_state_dict"):
         value.load_state_dict(_copied(held))
-    elif isinstance(value, list):
-        value[:] = held
-    elif isinstance(value, (dict, set)):
+    elif isinstance(value, set):
         value.clear()
         value.update(held)
+    elif isinstance(value, (list, deque, dict)):
+        _refill(value, held)
+
+
+def _refill(container: Any, held: Any) -> None:
+    """The parts that it had, in their order, each with what it held."""
+    container.clear()
+    if isinstance(container, dict):
+        container.update((name, part) for name, (part, _) in held.items())
+        held = held.values()
+    else:
+        container.extend(part for part, _ in held)
+    for part, inside in held:
+        _put_back(part, inside)
 
 
 def generator_states(algorithm: Any) -> tuple[Any, ...]:
@@ -129,5 +154,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _copied(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(part) for part in value)
+        parts = [_copied(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value

@@ -404,10 +404,24 @@ def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:
     assert run.evaluate(episodes=1, which="best").return_mean == 4.0
 
 
-def test_infos_and_success_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The level is 1 in rows 1 and 2 and 2 thereafter; a level above 1 is a success."""
+@pytest.mark.parametrize(
+    "place",
+    [
+        {},
+        {"policy_device": "cpu"},
+        {"env_device": "cpu", "observe_previous": True, "core": "gru", "core_size": 8},
+    ],
+)
+def test_infos_and_success_are_logged(
+    place: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The level is 1 in rows 1 and 2 and 2 thereafter; a level above 1 is a success.
+
+    Where environments or acting had a place, training rows had neither.
+    """
     run = train(
         tmp_path / "r",
+        **place,
         log_info="level,missing",
         callbacks=[Curriculum("level", [1, 2], at_env_steps=[256])],
         eval_interval=256,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from redline.data import NestedTensor, map_leaves, to_numpy
+from redline.data import EpisodeRecord, NestedTensor, map_leaves, to_numpy
 from redline.devices import exact_device, kind_of
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.vec_env import EnvStep, VecEnv
@@ -60,11 +61,17 @@ class MirroredEnv(DeviceVecEnv):
         self._rows = dict(zip(_ROWS, self._numbers.numpy(), strict=True))
         self._episode_id = np.zeros(env.num_envs, np.int64)
         self._in_episode = np.zeros(env.num_envs, np.bool_)
+        self._records: list[EpisodeRecord] = []
 
     @property
     def restorable(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """None if the environments can be saved bit for bit, else why not."""
         return self._env.restorable
+
+    def take_records(self) -> Sequence[EpisodeRecord]:
+        """See `DeviceVecEnv.take_records`."""
+        taken, self._records = self._records, []
+        return taken
 
     def reset(self, seed: int | None = None) -> NestedTensor:
         """Start a new episode everywhere; see `DeviceVecEnv.reset`."""
@@ -114,6 +121,8 @@ class MirroredEnv(DeviceVecEnv):
             rows["episode_ended"][i] = True
             rows["episode_return"][i], rows["episode_length"][i] = record.return_, record.length
             self._episode_id[i], self._in_episode[i] = record.episode_id + 1, False
+            if record.success is not None or record.info:
+                self._records.append(record)
 
     def _send(self, name: str, tree: NestedArray) -> NestedTensor:
         """Nested arrays as tensors on the device; on the CPU they share memory."""

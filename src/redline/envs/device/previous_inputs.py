@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from redline.data import NestedTensor
+from redline.data import EpisodeRecord, NestedTensor
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.previous_inputs import joined, refuse_without_previous
 from redline.previous_inputs import ACTION, REWARD, ActionColumns, with_previous
@@ -73,6 +74,10 @@ class DevicePreviousInputs(DeviceVecEnv):
             obs=joined(step.obs, now, self._space),
             final_obs=joined(step.final_obs, taken, self._space),
         )
+
+    def take_records(self) -> Sequence[EpisodeRecord]:
+        """See `DeviceVecEnv.take_records`."""
+        return self._env.take_records()
 
     def carried(self) -> Any:
         """See `DeviceVecEnv.carried`."""

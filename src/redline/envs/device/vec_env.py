@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import torch
 from torch import Tensor
 
-from redline.data import NestedTensor
+from redline.data import EpisodeRecord, NestedTensor
 from redline.errors import ConfigError
 
 
@@ -93,6 +94,13 @@ class DeviceVecEnv(ABC):
             ActionError: for an action of the wrong shape or dtype. Bad values are found by
                 `raise_faults`: looking at them here would wait for the device.
         """
+
+    def take_records(self) -> Sequence[EpisodeRecord]:
+        """The episodes that ended since this was last called, where more is known than tensors say.
+
+        What an environment's last info says, its success and values to log, is on the host.
+        """
+        return ()
 
     def carried(self) -> NestedTensor | None:
         """All tensors that a step replaces by others, nested; it depends on nothing else.

@@ -150,6 +150,9 @@ class MachineThread:
             self._sampler.close()
 
 
+_PATIENCE_S = 2.0  # for a process that has been told to end
+
+
 class HelperProcess:
     """Readings from a process of its own, which ends by itself when the session does."""
 
@@ -175,7 +178,11 @@ class HelperProcess:
         if os.getpid() != self._pid:
             return
         self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # it ignores the signal, as whoever started us does
+            self._process.kill()
+            self._process.wait()
 
 
 def watch_session(directory: str) -> None:

@@ -214,7 +214,7 @@ class Patches:
                     "Check the spelling against the module"
                 ) from None
             number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
-            self._replace(owner, last, _native.Wrapper(function, number, level=levels.SIMULATOR))
+            self._replace(owner, last, _as_bound(owner, function, number))
             known: list[str] = marks.known_metadata().get(layout.WATCHED) or []
             marks.metadata(**{layout.WATCHED: [*known, target]})
 
@@ -268,6 +268,7 @@ class Patches:
                 function is None
                 or isinstance(function, (staticmethod, classmethod, property, _native.Wrapper))
                 or not callable(function)
+                or not hasattr(type(function), "__get__")  # it is no method: it gets no self
                 or getattr(function, "__isabstractmethod__", False)
             ):
                 continue
@@ -432,3 +433,13 @@ def _descendants(root: type) -> list[type]:
             found.append(kind)
             queue.extend(kind.__subclasses__())
     return found
+
+
+def _as_bound(owner: Any, function: Any, number: int) -> Any:
+    """A wrapper of a call that takes the instance, the class or neither, as the original does."""
+    if isinstance(function, (staticmethod, classmethod)):
+        inner = _native.Wrapper(cast(Any, function).__func__, number, level=levels.SIMULATOR)
+        return type(function)(inner)
+    wrapper = _native.Wrapper(function, number, level=levels.SIMULATOR)
+    is_method = not isinstance(owner, type) or hasattr(type(function), "__get__")
+    return wrapper if is_method else staticmethod(wrapper)
