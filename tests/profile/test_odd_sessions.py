@@ -15,6 +15,8 @@ from redline.errors import SessionError
 from redline.profile import layout
 from redline.profile.analyse.shares import with_shares
 from redline.profile.analyse.summary import Summary, summarize
+from redline.profile.analyse.timeline import build_timeline
+from redline.profile.analyse.transitions import begins_of, times_of_begins
 from redline.profile.commands import main
 from redline.profile.gpu.records import read_windows
 from redline.profile.reader import open_session, read_shard
@@ -242,6 +244,41 @@ def test_a_pid_that_comes_again_is_told_apart(tmp_path: Path) -> None:
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     write_session(tmp_path, [START, {**END, "write_errno": 28, "dropped": 3}])
     assert any("could be written: No space" in problem for problem in report(tmp_path).problems)
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_that_moment(profiled: Any) -> None:
+    """The batch that did not fit was left half written, and swallowed all behind it."""
+    done = profiled.run(
+        """
+import resource, signal
+from redline import profile
+from redline.profile import _native
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+def marks(name, count):
+    for k in range(count):
+        with profile.operation(name):
+            pass
+        if k % 500 == 0:
+            _native.flush()
+
+marks("first", 2000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_001, hard))
+marks("lost", 20_000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+marks("last", 3000)
+""",
+        mode="light", calibrate=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    found = summarize(profiled.session)
+    (process,) = open_session(profiled.session).processes
+    threads = build_timeline(process).threads
+    assert len(times_of_begins(threads, begins_of(process, "first"))) == 2000
+    assert len(times_of_begins(threads, begins_of(process, "last"))) == 3000
+    assert any("could be written: File too large" in problem for problem in found.problems)
+    assert not any("damaged" in problem or "cut short" in problem for problem in found.problems)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")

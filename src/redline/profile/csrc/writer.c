@@ -143,9 +143,14 @@ static void write_batch(RlThread *t) {
         {batch->code, 2 * rows},
         {(void *)zeros, rl_pad8(2 * rows) - 2 * rows},
     };
+    const off_t before = lseek(t->file, 0, SEEK_END);
     if (write_all(t->file, parts, 5) != 0) {
         atomic_store(&rl_writer_error, errno);
         atomic_fetch_add(&rl_lost_events, rows);
+        /* A part of a batch would swallow the beginning of the next one, and all behind it. */
+        if (before >= 0 && ftruncate(t->file, before) == 0) {
+            lseek(t->file, before, SEEK_SET);
+        }
     } else {
         atomic_fetch_add(&rl_events_written, rows);
     }
