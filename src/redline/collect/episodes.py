@@ -244,7 +244,8 @@ class TensorEpisodes(Episodes):
 
     def read_ended(self) -> Sequence[EndedEpisode]:
         """See `ArrayEpisodes`; one copy from the device holds all of them."""
-        table, records = self._read_table(), self._env.take_records()
+        env: Any = self._env
+        table, records = self._read_table(), env.take_records()
         if not records:
             return table
         known = {(record.env_id, record.episode_id): record for record in records}

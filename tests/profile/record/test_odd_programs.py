@@ -366,6 +366,29 @@ def test_an_interrupt_that_hits_a_hook_reaches_the_program(fake_recorder: Any) -
     recorder.stop()
 
 
+def test_the_main_thread_comes_first_where_the_window_opens_late(profiled: Any) -> None:
+    """A thread of the profiler's opens it, was the first one, and led: all was `other`."""
+    profiled.run(
+        """
+import time
+from redline import profile
+
+def work(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(100))
+
+for _ in range(60):
+    with profile.operation("work"):
+        work(0.02)
+""",
+        delay_s=0.3,
+    )
+    functions = summarize(profiled.session).python_functions
+    by_operation = {row.operation: row.total_s for row in functions if row.function == "work"}
+    assert max(by_operation, key=lambda name: by_operation[name]) == "work"
+
+
 @pytest.mark.skipif(find_spec("ale_py") is None, reason="ale_py is not installed")
 def test_a_bare_ale_is_simulation(tmp_path: Path) -> None:
     from tests.profile.conftest import Profiled

@@ -38,6 +38,7 @@ static PyObject *start(PyObject *module, PyObject *args, PyObject *kwargs) {
         errno = failed;
         return PyErr_SetFromErrno(PyExc_OSError);
     }
+    (void)rl_thread(); /* the first one, also where a thread of ours opens the window later */
     return PyLong_FromLongLong(rl_base_ns());
 }
 

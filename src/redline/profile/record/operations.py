@@ -437,9 +437,17 @@ def _descendants(root: type) -> list[type]:
 
 def _as_bound(owner: Any, function: Any, number: int) -> Any:
     """A wrapper of a call that takes the instance, the class or neither, as the original does."""
-    if isinstance(function, (staticmethod, classmethod)):
-        inner = _native.Wrapper(cast(Any, function).__func__, number, level=levels.SIMULATOR)
-        return type(function)(inner)
-    wrapper = _native.Wrapper(function, number, level=levels.SIMULATOR)
-    is_method = not isinstance(owner, type) or hasattr(type(function), "__get__")
-    return wrapper if is_method else staticmethod(wrapper)
+    wrapper: Any = _native.Wrapper(
+        getattr(function, "__func__", function) if _is_bare(function) else function,
+        number,
+        level=levels.SIMULATOR,
+    )
+    if isinstance(function, classmethod):
+        return classmethod(wrapper)
+    takes_none = _is_bare(function) or not hasattr(type(function), "__get__")
+    return staticmethod(wrapper) if isinstance(owner, type) and takes_none else wrapper
+
+
+def _is_bare(function: Any) -> bool:
+    """Whether it is a function with its kind of binding around it, as in a class's dict."""
+    return isinstance(function, (staticmethod, classmethod))
