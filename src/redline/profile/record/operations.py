@@ -437,6 +437,7 @@ def _descendants(root: type) -> list[type]:
 
 def _as_bound(owner: Any, function: Any, number: int) -> Any:
     """A wrapper of a call that takes the instance, the class or neither, as the original does."""
+    takes_none = isinstance(owner, type) and not hasattr(function.__class__, "__get__")
     wrapper: Any = _native.Wrapper(
         getattr(function, "__func__", function) if _is_bare(function) else function,
         number,
@@ -444,8 +445,7 @@ def _as_bound(owner: Any, function: Any, number: int) -> Any:
     )
     if isinstance(function, classmethod):
         return classmethod(wrapper)
-    takes_none = _is_bare(function) or not hasattr(type(function), "__get__")
-    return staticmethod(wrapper) if isinstance(owner, type) and takes_none else wrapper
+    return staticmethod(wrapper) if takes_none or isinstance(function, staticmethod) else wrapper
 
 
 def _is_bare(function: Any) -> bool:
