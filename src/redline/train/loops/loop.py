@@ -199,9 +199,10 @@ class TrainLoop(ABC):
     def release(self) -> None:
         """Let the loop and all it holds be freed as soon as nobody uses them any more.
 
-        What callbacks are given knows the loop, which knows the callbacks: a cycle.
+        What callbacks are given knows the loop, which knows the callbacks: a cycle. So does what
+        keeps the best state, which asks the loop for the present one.
         """
-        del self._callbacks
+        del self._callbacks, self._best
 
     @property
     def _signal(self) -> int | None:
