@@ -34,8 +34,10 @@ $(VENV)/.torch: constraints.txt $(VENV)/.made
 	@$(PIP) --no-deps torch
 	@touch $@
 
-# Redline without what it needs: its C code is compiled while torch is installed.
-$(VENV)/.package: pyproject.toml setup.py $(VENV)/.made
+# Redline without what it needs: its C code is compiled while torch is installed, and again once
+# it has changed: an editable installation would go on with what it has.
+CSRC := $(wildcard src/redline/*/csrc/* src/redline/*/*/csrc/*)
+$(VENV)/.package: pyproject.toml setup.py $(CSRC) $(VENV)/.made
 	@echo "Compiling Redline ..."
 	@$(PIP) --no-deps --editable .
 	@touch $@
