@@ -362,6 +362,13 @@ def test_a_study_in_another_database_is_asked_for(tmp_path: Path) -> None:
         tune(resume=folder, places=lambda launch: Played())
     assert not (folder / DATABASE).exists()
     assert "other.sqlite" not in (folder / "tune.json").read_text()  # it may hold a password
+    with pytest.raises(SweepStateError, match="cannot be used"):  # it is down for a moment
+        tune(
+            resume=folder, storage=f"sqlite:///{tmp_path / 'no' / 'such.db'}",
+            places=lambda launch: Played(),
+        )  # fmt: skip
+    with pytest.raises(SweepStateError, match="lies in another database"):
+        tune(resume=folder, places=lambda launch: Played())
     more = tune(
         resume=folder, storage=url, trials=2, places=lambda launch: Played(), say=said.append
     )

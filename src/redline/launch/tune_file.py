@@ -230,6 +230,12 @@ def _said(data: Mapping[str, Any], name: str, usual: Any) -> Any:
     return usual if value is None else value
 
 
+def is_elsewhere(folder: Path) -> bool:
+    """Whether the study of a search lies in another database, as far as its folder knows."""
+    path = folder / PLAN
+    return path.is_file() and read_mapping(path).get(_STUDY_IS) == _ELSEWHERE
+
+
 def require_storage(folder: Path, storage: str | None, *, has_study: bool) -> None:
     """Refuse a second study beside the one that a search has.
 
@@ -243,13 +249,12 @@ def require_storage(folder: Path, storage: str | None, *, has_study: bool) -> No
     """
     if not (folder / PLAN).is_file():
         return
-    is_elsewhere = read_mapping(folder / PLAN).get(_STUDY_IS) == _ELSEWHERE
-    if is_elsewhere and storage is None:
+    if is_elsewhere(folder) and storage is None:
         raise SweepStateError(
             f"the study of {folder} lies in another database, as it was begun with --storage. Give "
             f"its URL again: --storage URL"
         )
-    if storage is not None and has_study and not is_elsewhere:
+    if storage is not None and has_study and not is_elsewhere(folder):
         raise SweepStateError(
             f"the study of {folder} lies in the folder itself. Leave --storage out, or begin "
             f"another search in another folder."
@@ -262,7 +267,7 @@ def keep_plan(
     *,
     trials: int,
     launch: Mapping[str, Any],
-    is_elsewhere: bool,
+    elsewhere: bool,
 ) -> None:
     """Write down what `--resume` goes on with.
 
@@ -271,10 +276,10 @@ def keep_plan(
         data: as the file says it.
         trials: how many in all.
         launch: the launcher's options.
-        is_elsewhere: whether the study lies in another database.
+        elsewhere: whether the study lies in another database.
     """
     kept = {**data, "trials": trials, "launch": dict(launch)}
-    if is_elsewhere:
+    if elsewhere:
         kept[_STUDY_IS] = _ELSEWHERE
     with atomic_file(folder / PLAN) as temporary:
         temporary.write_text(_as_json(kept) + "\n", encoding="utf-8")

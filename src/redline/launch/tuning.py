@@ -40,6 +40,7 @@ from redline.launch.state import RUNS, Outcome
 from redline.launch.tune_file import (
     TunePlan,
     described,
+    is_elsewhere,
     keep_plan,
     plan_from,
     require_same_search,
@@ -131,11 +132,11 @@ def tune(
     launch = {**plan.launch, **(options or {})}
     where = places(launch)
     kept = functools.partial(keep_plan, folder, data, trials=plan.trials, launch=launch)
-    kept(is_elsewhere=False)
+    kept(elsewhere=is_elsewhere(folder))
     with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage)
         if storage is not None:
-            kept(is_elsewhere=True)  # only now: the address may be wrong
+            kept(elsewhere=True)  # only now: the address may be wrong
         search = _Search(study, plan, folder, where, own, say, confirmed)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
