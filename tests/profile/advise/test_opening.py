@@ -45,7 +45,6 @@ def iteration(**changes: Any) -> Iteration:
         "total": Time(100.0, 3.0),
         "ready_us": 0.0,
         "optimizer_us": math.nan,
-        "gpu_busy": 0.0,
         "updates": Updates("update", "learning", 1000),
         "waiting": Waiting("simulation", "the env workers", "stepping", 0.25),
         "hot_lines": {"simulation": HotLine("/p/lib/env.py", 9, "step", 0.5, "/p/train.py:3")},

@@ -17,6 +17,7 @@ from redline.profile.advise.iteration import Iteration, Part, Time, _cpus_of
 from redline.profile.advise.rates import Range, Rates
 from redline.profile.advise.remedies import REMEDIES, Advice, advise
 from redline.profile.advise.report import advice_to_json, render_advice
+from redline.profile.advise.stretches import OnGpu
 from redline.profile.reader import Session
 
 RATES = Rates(
@@ -52,7 +53,6 @@ def iteration(times: dict[str, dict[str, float]], **other: Any) -> Iteration:
         total=Time(total, 0.01 * total),
         ready_us=0.0,
         optimizer_us=math.nan,
-        gpu_busy=0.0,
     )
     return dataclasses.replace(made, **other)
 
@@ -221,6 +221,14 @@ def test_what_needs_a_gpu_or_rates_is_not_advised_without() -> None:
     assert not {"graphs", "replay"} & found(iteration(USUAL)).keys()
     without = {each.remedy for each in advise(iteration(USUAL, optimizer_us=9.0), None)}
     assert not {"fused", "foreach", "threads", "batches", "workers"} & without
+
+
+def test_graphs_gain_what_the_gpu_idles_while_the_update_launches() -> None:
+    """Of 400 us of update the GPU idles 240, and 160 launch: 0.3 * 160 to 240 us go."""
+    it = iteration(USUAL, gpu=OnGpu(busy=0.3, launching=0.4, idle=0.6))
+    graphs = found(it)["graphs"]
+    assert graphs.before_us - graphs.predicted_us == pytest.approx((48 + 240) / 2)
+    assert "graphs" not in found(iteration(USUAL, gpu=OnGpu(busy=0.3, launching=0.0, idle=0.6)))
 
 
 def test_the_text_names_the_largest_first_and_the_json_is_plain() -> None:

@@ -115,13 +115,14 @@ class TestFigures:
         )
 
     def test_times_of_a_process(self) -> None:
+        """Two GPUs, each busy a quarter of the second in which it was observed: 1 s of 2 s."""
         from redline.profile.report.figures import _times
 
         devices = [DeviceBusy("program", 1, n, 10**9, 25 * 10**7, 0, 0, 0, 1) for n in (0, 1)]
         waiting = [Cell("program", 1, "", "other", "waiting", False, 0.25, 0.25)]
         one = summary()
         one = dataclasses.replace(one, gpu_devices=devices, cells=[*one.cells, *waiting])
-        assert _times(one.processes[0], one) == (2.0, 1.5, 0.25, 0.5)
+        assert _times(one.processes[0], one) == (2.0, 1.5, 0.25, 1.0)
 
     def test_children_follow_their_parents(self) -> None:
         """Also where a parent is not part of the session, or pids make a circle."""

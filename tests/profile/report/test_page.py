@@ -328,7 +328,8 @@ def test_a_phase_can_be_chosen(open_page: Any, text: str, recorded: Path) -> Non
 
 
 def test_gpu_time_and_waits_for_others_are_shown(open_page: Any, recorded: Path) -> None:
-    """Two devices busy 250 and 500 ms with one process's work: 0.750 s in the tree."""
+    """Two devices busy 250 and 500 ms of the second in which they were observed: 37.5%, however long
+    the session is."""
     summary = summarize(recorded)
     first, second = summary.processes
     rows = [
@@ -343,7 +344,8 @@ def test_gpu_time_and_waits_for_others_are_shown(open_page: Any, recorded: Path)
     )
     page = open_page(render_html(open_session(recorded), whole))
     cells = page.tab.locator(f"#tree tr[data-pid='{first.pid}'] td").all_inner_texts()
-    assert cells[6] == "0.750"
+    assert cells[6] == "37.5 %"
+    assert "37.5 % of 2.000 s of windows" in page.tab.inner_text("#figures")
     assert page.tab.locator("#shares tbody td").all_inner_texts() == [
         *("backend", "level", first.name, "–", "50.0 %", "1.0 %", "250")  # noqa: RUF001
     ]

@@ -88,12 +88,13 @@ def who_waits(summary: Summary, pid: int, workers_s: dict[int, float]) -> Waitin
         and row.worker_operation not in START_UP
     ]
     longest = max(rows, key=lambda row: row.both_ns, default=None)
-    busy_s = sum(
-        cell.corrected_s
-        for cell in summary.cells
-        if cell.pid in workers_s and cell.operation not in START_UP and cell.level not in IDLE
-    )
-    whole_s = sum(workers_s.values())
+    cells = [c for c in summary.cells if c.pid in workers_s and c.operation not in START_UP]
+    busy_s = sum(cell.corrected_s for cell in cells if cell.level not in IDLE)
+    recorded_s = dict.fromkeys(workers_s, 0.0)
+    for cell in cells:
+        recorded_s[cell.pid] += cell.raw_s
+    # Between two windows of the recording nothing is known of them.
+    whole_s = sum(min(stepping_s, recorded_s[each]) for each, stepping_s in workers_s.items())
     idle = max(1.0 - busy_s / whole_s, 0.0) if whole_s > 0 else math.nan
     if longest is None:
         return Waiting("", "", "", idle)

@@ -36,18 +36,18 @@ from redline.profile.advise.steady import (
     find_steady,
     learners,
 )
+from redline.profile.advise.stretches import BACKPROPAGATION, OnGpu, Stretches
 from redline.profile.analyse.cells import Key
 from redline.profile.analyse.correction import t_quantile
 from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Cell, Summary, summarize
 from redline.profile.analyse.timeline import Timeline
+from redline.profile.gpu.records import GpuWindow, windows_of
 from redline.profile.reader import Process, Session, open_session, printable
-from redline.profile.report.bins import CellBins
 
 MOST_THREADS = 4096
 WORK_OF_WORKERS = (SIMULATION, "inference", "collection")
-BACKWARD = "torch._C._EngineBase.run_backward"
 
 __all__ = [
     "Iteration",
@@ -102,7 +102,7 @@ class Iteration:
     total: Time  # without `ready`
     ready_us: float
     optimizer_us: float  # of backpropagation what is not the backward pass; nan: not known
-    gpu_busy: float  # share of the time
+    gpu: OnGpu = field(default_factory=OnGpu)
     torch_threads: int = 0  # of the process; 0: not told
     optimizers: tuple[str, ...] = ()  # such as "Adam" or "Adam fused"; empty: not told
     worker_busy_us: float = math.nan  # of a worker, per env step of its own, acting included
@@ -139,8 +139,9 @@ def read_iteration(session: Session | str | Path) -> Iteration:
     entries = Entries(session.processes)
     outlines = outline(session.processes, beside=entries.add)
     stacks = [read_stacks(process) for process in session.processes]
-    reader = IterationReader(session, outlines, entries.found())
-    summary = summarize(session, outlines, reader.add, stacks=stacks)
+    windows = [windows_of(process) for process in session.processes]
+    reader = IterationReader(session, outlines, entries.found(), windows)
+    summary = summarize(session, outlines, reader.add, stacks=stacks, windows=windows)
     return reader.result(summary, stacks)
 
 
@@ -154,6 +155,7 @@ class IterationReader:
         session: that was recorded.
         outlines: of its processes.
         entries: likewise, see `Entries`.
+        windows: likewise, in which the GPU was observed.
     """
 
     def __init__(
@@ -161,17 +163,19 @@ class IterationReader:
         session: Session,
         outlines: list[Outline],
         entries: list[dict[str, NDArray[np.int64]]],
+        windows: list[list[GpuWindow]],
     ) -> None:
         self._session, self._outlines, self._entries = session, outlines, entries
-        self._followed: dict[int, tuple[Steady, StretchBins]] = {}
+        self._windows = windows
+        self._followed: dict[int, tuple[Steady, Stretches]] = {}
         for place in learners(entries):
             # Too few env steps matter if this is the process that learns, and are told then.
             with suppress(ProfileError):
                 self._followed[place] = self._begin(place)
 
-    def _begin(self, place: int) -> tuple[Steady, StretchBins]:
+    def _begin(self, place: int) -> tuple[Steady, Stretches]:
         steady = find_steady(self._session, place, self._entries)
-        return steady, StretchBins(self._outlines[place], steady.edges_ns)
+        return steady, Stretches(self._outlines[place], steady.edges_ns, self._windows[place])
 
     def add(self, place: int, timeline: Timeline) -> None:
         """The next slice of the process at this place."""
@@ -190,12 +194,12 @@ class IterationReader:
         """
         place = find_learner(self._session, summary, self._entries)
         if place not in self._followed:  # its entries did not tell: it is walked through alone
-            steady, bins = self._begin(place)
-            follow([self._outlines[place]], lambda _, timeline: bins.add(timeline))
-            self._followed[place] = steady, bins
-        steady, bins = self._followed[place]
+            steady, stretches = self._begin(place)
+            follow([self._outlines[place]], lambda _, timeline: stretches.add(timeline))
+            self._followed[place] = steady, stretches
+        steady, stretches = self._followed[place]
         found = _Learner(self._session, summary, self._outlines[place], steady, stacks[place])
-        return found.iteration(bins.rows())
+        return found.iteration(stretches)
 
 
 class _Learner:
@@ -220,43 +224,55 @@ class _Learner:
         self._session, self._summary, self._outline, self._steady = session, summary, found, steady
         self._stacks = stacks
 
-    def iteration(self, rows: dict[Key, NDArray[np.float64]]) -> Iteration:
+    def iteration(self, stretches: Stretches) -> Iteration:
         """What an env step costs.
 
         Args:
-            rows: [STRETCHES] ns of each cell, as recorded.
+            stretches: of the steady state, after the last slice.
 
         Raises:
             ProfileError: if the session holds no time in its steady state.
         """
         counts = self._steady.env_steps
         pid = self._outline.process.pid
+        rows, gpu = stretches.rows(), stretches.on_gpu()
         bounds = _bounds(self._summary)
-        middle, *extremes = (_corrected(rows, self._summary, pid, of) for of in bounds)
+        shares = [_shares_left(self._summary, pid, of) for of in bounds]
+        middle, *extremes = (_corrected(rows, share) for share in shares)
         nothing = np.zeros(len(counts))
         ready = sum((row for key, row in middle.items() if key[1] == _READY), nothing)
-        made = self._without_times(_per_step(ready, counts).us)
+        made = self._without_times(_per_step(ready, counts).us, gpu)
 
-        def with_times(table: dict[tuple[str, str], NDArray[np.float64]], of: Bound) -> Iteration:
+        def with_times(
+            table: dict[tuple[str, str], NDArray[np.float64]], left: dict[Key, float]
+        ) -> Iteration:
             parts = _parts(table, counts)
-            optimizer_us = _optimizer_us(self._summary, self._outline, parts, of)
             return replace(
-                made, parts=parts, total=_total(table, counts), optimizer_us=optimizer_us
+                made,
+                parts=parts,
+                total=_total(table, counts),
+                optimizer_us=self._optimizer_us(parts, stretches, left),
             )
 
-        likely = with_times(middle, bounds[0])
+        likely = with_times(middle, shares[0])
         if not likely.total.us > 0:  # of a damaged session, or one that was ready throughout
             raise ProfileError(
                 f"{self._session.directory} holds env steps, but no time that they took. Record "
                 "the program again"
             )
-        others = zip(extremes, bounds[1:], strict=True)
-        return replace(
-            likely,
-            extremes=tuple(with_times(table, of) for table, of in others),
-        )
+        others = zip(extremes, shares[1:], strict=True)
+        return replace(likely, extremes=tuple(with_times(*other) for other in others))
 
-    def _without_times(self, ready_us: float) -> Iteration:
+    def _optimizer_us(
+        self, parts: dict[str, Part], stretches: Stretches, left: dict[Key, float]
+    ) -> float:
+        """Backpropagation without the backward passes; nan where these were not observed."""
+        if self._summary.mode != "full" or BACKPROPAGATION not in parts:
+            return math.nan
+        share = stretches.backward_share(left)
+        return (1.0 - share) * parts[BACKPROPAGATION].time.us
+
+    def _without_times(self, ready_us: float, gpu: OnGpu) -> Iteration:
         """All but what the parts take."""
         session, summary, steady = self._session, self._summary, self._steady
         process = self._outline.process
@@ -280,7 +296,7 @@ class _Learner:
             total=Time(0.0),
             ready_us=ready_us,
             optimizer_us=math.nan,
-            gpu_busy=_gpu_share(summary, process.pid),
+            gpu=gpu,
             torch_threads=_threads_of(process),
             optimizers=_optimizers_of(process),
             collector=str(process.metadata.get("collector") or ""),
@@ -378,39 +394,22 @@ def _optimizers_of(process: Process) -> tuple[str, ...]:
     return tuple(map(str, cast(list[Any], said))) if isinstance(said, list) else ()
 
 
-class StretchBins:
-    """The cells of each stretch, slice by slice.
-
-    Args:
-        found: outline of the process.
-        edges: [N + 1] ns since the process's base, of the stretches.
-    """
-
-    def __init__(self, found: Outline, edges: NDArray[np.int64]) -> None:
-        last = max(found.end_ns, int(edges[-1])) + 1
-        self._bins = CellBins(np.concatenate([[0], edges, [last]]))
-
-    def add(self, timeline: Timeline) -> None:
-        """The next slice."""
-        self._bins.add(timeline)
-
-    def rows(self) -> dict[Key, NDArray[np.float64]]:
-        """[N] ns of each cell, as recorded."""
-        return {key: row[1:-1].astype(np.float64) for key, row in self._bins.result().items()}
+def _shares_left(summary: Summary, pid: int, of: Bound) -> dict[Key, float]:
+    """What is left of each cell of a process without the probe's cost, of 1."""
+    return {
+        (cell.phase, cell.operation, cell.level, cell.gpu_busy): of(cell) / cell.raw_s
+        for cell in summary.cells
+        if cell.pid == pid and cell.raw_s > 0
+    }
 
 
 def _corrected(
-    rows: dict[Key, NDArray[np.float64]], summary: Summary, pid: int, of: Bound
+    rows: dict[Key, NDArray[np.float64]], left: dict[Key, float]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
     """{(operation, level): [STRETCHES] ns}, corrected as the process's cells are."""
-    share: dict[Key, float] = {}
-    for cell in summary.cells:
-        if cell.pid == pid and cell.raw_s > 0:
-            key = (cell.phase, cell.operation, cell.level, cell.gpu_busy)
-            share[key] = of(cell) / cell.raw_s
     table: dict[tuple[str, str], NDArray[np.float64]] = {}
     for key, row in rows.items():
-        scaled = row * share.get(key, 1.0)
+        scaled = row * left.get(key, 1.0)
         into = key[1], key[2]
         table[into] = table.get(into, np.zeros(len(scaled))) + scaled
     return table
@@ -442,9 +441,10 @@ def parts_between(
         edges: [N + 1] ns since the process's base, of stretches of whole steps.
         counts: [N] steps in each.
     """
-    bins = StretchBins(found, edges)
-    follow([found], lambda _, timeline: bins.add(timeline))
-    table = _corrected(bins.rows(), summary, found.process.pid, _bounds(summary)[0])
+    stretches = Stretches(found, edges, windows_of(found.process))
+    follow([found], lambda _, timeline: stretches.add(timeline))
+    left = _shares_left(summary, found.process.pid, _bounds(summary)[0])
+    table = _corrected(stretches.rows(), left)
     return _parts(table, counts), _total(table, counts)
 
 
@@ -459,38 +459,6 @@ def _parts(
         by_level = {level: _per_step(row, counts).us for level, row in own.items()}
         parts[operation] = Part(operation, by_level, _per_step(busy, counts))
     return dict(sorted(parts.items(), key=lambda item: -item[1].time.us))
-
-
-def _optimizer_us(summary: Summary, found: Outline, parts: dict[str, Part], of: Bound) -> float:
-    """Backpropagation without the backward passes, whose share the observed blocks tell."""
-    if summary.mode != "full" or "backpropagation" not in parts:
-        return math.nan
-    pid = found.process.pid
-    backward_s = sum(
-        row.total_s for row in summary.functions if row.pid == pid and row.function == BACKWARD
-    )
-    cells = [c for c in summary.cells if c.pid == pid and c.operation == "backpropagation"]
-    # The probe slows the optimizer's Python, not the native backward pass.
-    own_s = sum(of(cell) for cell in cells)
-    if backward_s <= 0 or own_s <= 0:
-        return math.nan
-    observed = 1.0 - _blind_share(found)
-    share = min(backward_s / max(observed, 1e-3) / own_s, 1.0)
-    return (1.0 - share) * parts["backpropagation"].time.us
-
-
-def _blind_share(found: Outline) -> float:
-    times, states = found.blind
-    if len(times) == 0 or found.end_ns <= 0:
-        return 0.0
-    held = np.diff(np.append(times, max(found.end_ns, int(times[-1]))))
-    return float(held[states == 1].sum()) / found.end_ns
-
-
-def _gpu_share(summary: Summary, pid: int) -> float:
-    cells = [cell for cell in summary.cells if cell.pid == pid]
-    whole = sum(cell.raw_s for cell in cells)
-    return sum(cell.raw_s for cell in cells if cell.gpu_busy) / whole if whole else 0.0
 
 
 def _worker_us(summary: Summary, processes: list[Process], steady: Steady) -> float:

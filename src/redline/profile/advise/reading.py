@@ -19,6 +19,7 @@ from redline.profile.analyse.shares import with_shares
 from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, read_stacks
 from redline.profile.analyse.summary import Summary, summarize
+from redline.profile.gpu.records import GpuWindow, windows_of
 from redline.profile.reader import Session
 from redline.profile.report.html import render_html
 from redline.profile.report.page_data import PageBins
@@ -35,6 +36,7 @@ class Reading:
     summary: Summary
     reader: IterationReader
     stacks: list[Stacks | None]  # per process, with what each sample was in
+    windows: list[list[GpuWindow]]  # per process, in which the GPU was observed
 
 
 def read_session(session: Session, sampled: Session | None = None) -> Reading:
@@ -51,11 +53,12 @@ def read_session(session: Session, sampled: Session | None = None) -> Reading:
     session.look_at_seal()
     entries = Entries(session.processes)
     outlines = outline(session.processes, beside=entries.add)
-    reader = IterationReader(session, outlines, entries.found())
+    windows = [windows_of(process) for process in session.processes]
+    reader = IterationReader(session, outlines, entries.found(), windows)
     stacks = [read_stacks(process) for process in session.processes]
-    summary = summarize(session, outlines, reader.add, stacks=stacks)
+    summary = summarize(session, outlines, reader.add, stacks=stacks, windows=windows)
     summary = with_shares(summary, session, sampled, outlines)
-    return Reading(session, outlines, summary, reader, stacks)
+    return Reading(session, outlines, summary, reader, stacks, windows)
 
 
 def find_iteration(reading: Reading) -> Iteration | None:
@@ -72,7 +75,9 @@ def render_page(reading: Reading) -> tuple[str, Iteration | None]:
     Raises:
         ProfileError: if plotly is not installed.
     """
-    bins = PageBins(reading.session, reading.summary, reading.outlines, reading.stacks)
+    bins = PageBins(
+        reading.session, reading.summary, reading.outlines, reading.stacks, reading.windows
+    )
     follow(reading.outlines, bins.add)
     iteration = find_iteration(reading)
     page = render_html(reading.session, reading.summary, _advice_of(iteration), bins.data())

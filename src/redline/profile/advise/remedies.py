@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from redline.profile.advise.iteration import Iteration
 from redline.profile.advise.rates import LARGER, Range, Rates
+from redline.profile.advise.stretches import UPDATE
 
 SMALL_SHARE = 0.02  # of an env step: what is less is within the noise of most machines
 # What is saved, relative to what a remedy's model says: it leaves out caches, the allocator, what
@@ -233,7 +234,7 @@ def _is_plain_adam(it: Iteration, *done: str) -> bool:
 
 
 def _fused(it: Iteration, rates: Rates | None) -> Change | None:
-    if rates is None or not it.optimizer_us > 0 or it.gpu_busy > 0:
+    if rates is None or not it.optimizer_us > 0 or it.gpu.busy > 0:
         return None
     if not _is_plain_adam(it, "fused"):
         return None
@@ -262,7 +263,7 @@ def _told(it: Iteration) -> str:
 
 
 def _foreach(it: Iteration, rates: Rates | None) -> Change | None:
-    if rates is None or not it.optimizer_us > 0 or it.gpu_busy > 0:
+    if rates is None or not it.optimizer_us > 0 or it.gpu.busy > 0:
         return None
     if not _is_plain_adam(it, "fused", "foreach"):
         return None
@@ -306,10 +307,10 @@ def _compile(it: Iteration, rates: Rates | None) -> Change | None:
 
 
 def _graphs(it: Iteration, rates: Rates | None) -> Change | None:
-    launching = sum(part.level("cuda_api") for part in it.parts.values())
-    if launching <= 0 or it.gpu_busy <= 0:
+    update = it.us(*UPDATE)
+    launching, idle = it.gpu.launching * update, it.gpu.idle * update
+    if launching <= 0 or it.gpu.busy <= 0:
         return None
-    idle = max(1.0 - it.gpu_busy, 0.0) * it.us("backpropagation", "learning", "forward")
     return Change(
         Range(0.3 * min(launching, idle), idle),
         "the GPU idles between kernels while the update is launched, and the update has fixed "
@@ -363,7 +364,7 @@ def _logging(it: Iteration, rates: Rates | None) -> Change | None:
 
 def _replay_on_device(it: Iteration, rates: Rates | None) -> Change | None:
     replay = it.us("replay")
-    if replay <= 0 or it.gpu_busy <= 0 or it.replay_is_near:
+    if replay <= 0 or it.gpu.busy <= 0 or it.replay_is_near:
         return None
     return Change(
         Range(0.3 * replay, 0.9 * replay),

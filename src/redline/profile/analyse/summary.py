@@ -55,11 +55,10 @@ from redline.profile.gpu.activity import (
     DeviceBusy,
     GpuSums,
     Launched,
-    api_stream,
-    busy_stream,
     device_busy,
+    streams_of,
 )
-from redline.profile.gpu.records import GpuWindow, read_windows
+from redline.profile.gpu.records import GpuWindow, windows_of
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process, Session, open_session, printable
 
@@ -216,6 +215,7 @@ def summarize(
     outlines: list[Outline] | None = None,
     *beside: Callable[[int, Timeline], None],
     stacks: list[Stacks | None] | None = None,
+    windows: list[list[GpuWindow]] | None = None,
 ) -> Summary:
     """Analyse a whole session.
 
@@ -224,6 +224,7 @@ def summarize(
         outlines: of its processes, where they are known.
         beside: let these have each slice as well, as `slices.follow` does.
         stacks: the samples of its processes, which are told what they were in; None: read here.
+        windows: of its processes, in which the GPU was observed; None: likewise.
 
     Raises:
         SessionError: if the directory is not a session that can be read.
@@ -235,8 +236,10 @@ def summarize(
     outlines = outlines or outline(session.processes)
     if stacks is None:
         stacks = [read_stacks(process) for process in session.processes]
+    if windows is None:
+        windows = [windows_of(process) for process in session.processes]
     room = Room()
-    sums = [_ProcessSums(*each, room) for each in zip(outlines, stacks, strict=True)]
+    sums = [_ProcessSums(*each, room) for each in zip(outlines, stacks, windows, strict=True)]
     begin, end = session_span(outlines)
     together = WaitSums(session.processes, begin, end)
     for step in slices_of(outlines):
@@ -251,15 +254,12 @@ def summarize(
 class _ProcessSums:
     """All tables of one process, slice by slice."""
 
-    def __init__(self, found: Outline, stacks: Stacks | None, room: Room) -> None:
+    def __init__(
+        self, found: Outline, stacks: Stacks | None, windows: list[GpuWindow], room: Room
+    ) -> None:
         process = self.process = found.process
-        self.windows = _gpu_windows(process)
-        base_ns = process.base_ns
-        self._gpu = (
-            (busy_stream(self.windows, base_ns), api_stream(self.windows, base_ns))
-            if self.windows
-            else (None, None)
-        )
+        self.windows = windows
+        self._gpu = streams_of(windows, process.base_ns)
         self.gpu = GpuSums(process, self.windows)
         self.cell_sums = CellSums()
         self.charges = ChargeSums()
@@ -431,12 +431,6 @@ def _attributed(cells: list[Cells]) -> float:
     times = [(key[2], ns) for each in cells for key, ns in each.time_ns.items()]
     whole = sum(ns for _, ns in times)
     return sum(ns for level, ns in times if level != unknown) / whole if whole else math.nan
-
-
-def _gpu_windows(process: Process) -> list[GpuWindow]:
-    windows, problems = read_windows(process)
-    process.problems.extend(problems)
-    return windows
 
 
 def _cell_rows(

@@ -43,11 +43,13 @@ __all__ = [
     "DeviceBusy",
     "GpuSums",
     "Launched",
+    "Meanwhile",
     "api_stream",
     "busy_stream",
     "concurrent_with",
     "device_busy",
     "launched_by",
+    "streams_of",
 ]
 
 
@@ -136,6 +138,13 @@ def api_stream(windows: list[GpuWindow], base_ns: int) -> Stream:
     return times, states.astype(np.uint32)
 
 
+def streams_of(windows: list[GpuWindow], base_ns: int) -> tuple[Stream | None, Stream | None]:
+    """`busy_stream` and `api_stream`; None where nothing was observed."""
+    if not windows:
+        return None, None
+    return busy_stream(windows, base_ns), api_stream(windows, base_ns)
+
+
 def device_busy(process: Process, windows: list[GpuWindow]) -> list[DeviceBusy]:
     """How busy each device was."""
     rows: list[DeviceBusy] = []
@@ -177,8 +186,8 @@ def launched_by(timeline: Timeline, windows: list[GpuWindow]) -> list[Launched]:
     return sums.launched_by()
 
 
-class GpuSums:
-    """What a process's CPU did in its windows, slice by slice.
+class Meanwhile:
+    """What a process's CPU did in its windows, slice by slice; see `concurrent_with`.
 
     Args:
         process: it belongs to.
@@ -189,14 +198,55 @@ class GpuSums:
         self._process, self._windows = process, windows
         base_ns = process.base_ns
         self._busy, self._api = busy_stream(windows, base_ns), api_stream(windows, base_ns)
-        self._spans: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
         self._totals: dict[tuple[str, str, bool], int] = defaultdict(int)
 
     def add(self, timeline: Timeline) -> None:
         """The next slice."""
         for window in self._windows:
+            self._add(timeline, window)
+
+    def _add(self, timeline: Timeline, window: GpuWindow) -> None:
+        base_ns = self._process.base_ns
+        begin = max(window.begin_ns - base_ns, timeline.begin_ns)
+        end = min(window.end_ns - base_ns, timeline.until_ns)
+        if end <= begin:
+            return
+        sizes = [len(timeline.states), 2, 3]
+        table = sweep_streams([timeline.lead, self._busy, self._api], sizes, begin, end)
+        for number, gpu, call in np.argwhere(table).tolist():
+            state = timeline.states[number]
+            operation = operation_name(timeline, state) if number else OTHER
+            level = levels.LEVELS[level_with_api(state.level, call)]
+            self._totals[operation, level, bool(gpu)] += int(table[number, gpu, call])
+
+    def rows(self) -> list[Concurrent]:
+        """After the last slice, the longest first."""
+        process = self._process
+        rows = [
+            Concurrent(process.name, process.pid, *key, ns)
+            for key, ns in sorted(self._totals.items())
+        ]
+        return sorted(rows, key=lambda row: -row.time_ns)
+
+
+class GpuSums:
+    """What a process launched in its windows, and did meanwhile, slice by slice.
+
+    Args:
+        process: it belongs to.
+        windows: in which the GPU was observed.
+    """
+
+    def __init__(self, process: Process, windows: list[GpuWindow]) -> None:
+        self._process, self._windows = process, windows
+        self._meanwhile = Meanwhile(process, windows)
+        self._spans: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
+
+    def add(self, timeline: Timeline) -> None:
+        """The next slice."""
+        for window in self._windows:
             self._add_launches(timeline, window)
-            self._add_meanwhile(timeline, window)
+        self._meanwhile.add(timeline)
 
     def _add_launches(self, timeline: Timeline, window: GpuWindow) -> None:
         base_ns = self._process.base_ns
@@ -225,20 +275,6 @@ class GpuSums:
         for key, span in zip(keys, spans, strict=True):
             self._spans[key].append(span)
 
-    def _add_meanwhile(self, timeline: Timeline, window: GpuWindow) -> None:
-        base_ns = self._process.base_ns
-        begin = max(window.begin_ns - base_ns, timeline.begin_ns)
-        end = min(window.end_ns - base_ns, timeline.until_ns)
-        if end <= begin:
-            return
-        sizes = [len(timeline.states), 2, 3]
-        table = sweep_streams([timeline.lead, self._busy, self._api], sizes, begin, end)
-        for number, gpu, call in np.argwhere(table).tolist():
-            state = timeline.states[number]
-            operation = operation_name(timeline, state) if number else OTHER
-            level = levels.LEVELS[level_with_api(state.level, call)]
-            self._totals[operation, level, bool(gpu)] += int(table[number, gpu, call])
-
     def launched_by(self) -> list[Launched]:
         """See `launched_by`."""
         rows = [
@@ -258,12 +294,7 @@ class GpuSums:
 
     def concurrent_with(self) -> list[Concurrent]:
         """See `concurrent_with`."""
-        process = self._process
-        rows = [
-            Concurrent(process.name, process.pid, *key, ns)
-            for key, ns in sorted(self._totals.items())
-        ]
-        return sorted(rows, key=lambda row: -row.time_ns)
+        return self._meanwhile.rows()
 
 
 def _launch_times(records: GpuRecords, on_device: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -284,6 +315,6 @@ def concurrent_with(timeline: Timeline, windows: list[GpuWindow]) -> list[Concur
     Inside the ML back end, CUDA calls are a level of their own; in one that waits for the device
     the CPU waits.
     """
-    sums = GpuSums(timeline.process, windows)
+    sums = Meanwhile(timeline.process, windows)
     sums.add(timeline)
-    return sums.concurrent_with()
+    return sums.rows()

@@ -35,7 +35,7 @@ CATEGORIES = {
     "hip_runtime": RUNTIME,
 }
 
-__all__ = ["KINDS", "GpuRecords", "GpuWindow", "read_kineto", "read_windows"]
+__all__ = ["KINDS", "GpuRecords", "GpuWindow", "read_kineto", "read_windows", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,14 @@ def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, 
             kind = GRAPH
     correlation = int(args.get("correlation", 0))
     return kind, begin, begin + _ns(event["dur"]), device, stream, correlation, name
+
+
+def windows_of(process: Process) -> list[GpuWindow]:
+    """The windows of a process; what went wrong is noted there."""
+    windows, problems = read_windows(process)
+    for problem in problems:
+        process.note(problem)
+    return windows
 
 
 def read_windows(process: Process) -> tuple[list[GpuWindow], list[str]]:

@@ -91,6 +91,10 @@ class CellBins:
                 self._seen[key][at] += ns
                 self._shares.add(stretch, mark, key, ns)
 
+    def observed(self) -> dict[Key, NDArray[np.int64]]:
+        """[N] ns of each cell outside of calibration blocks, after the last slice."""
+        return {key: row.copy() for key, row in self._seen.items()}
+
     def result(self) -> dict[Key, NDArray[np.int64]]:
         """After the last slice."""
         seen: dict[Key, NDArray[np.int64]] = defaultdict(self._zeros)

@@ -282,7 +282,7 @@ def process_tree(processes: list[ProcessRow]) -> list[tuple[ProcessRow, int]]:
 
 def _processes(figure: Figure, summary: Summary) -> None:
     tree = process_tree(summary.processes)
-    kinds = ("recorded", "CPU", "waiting", "GPU")
+    kinds = ("recorded", "CPU", "waiting", "GPU, by its windows")
     colors = ("#D0D0D0", SERIES_COLORS[0], "#8A8A8A", SERIES_COLORS[1])
     values = [_times(process, summary) for process, _ in tree]
     shown = [k for k in range(len(kinds)) if k != 3 or any(row[3] for row in values)]
@@ -312,9 +312,7 @@ def _processes(figure: Figure, summary: Summary) -> None:
 def _times(process: ProcessRow, summary: Summary) -> tuple[float, float, float, float]:
     own = [cell for cell in summary.cells if cell.pid == process.pid]
     waiting = sum(cell.corrected_s for cell in own if cell.level == "waiting")
-    return (
-        process.wall_s,
-        process.cpu_s,
-        waiting,
-        sum(row.busy_ns for row in summary.gpu_devices if row.pid == process.pid) / 1e9,
-    )
+    # A GPU is observed in windows only; the time between them is taken to be like them.
+    devices = [row for row in summary.gpu_devices if row.pid == process.pid and row.window_ns]
+    busy = sum(row.busy_ns / row.window_ns for row in devices)
+    return process.wall_s, process.cpu_s, waiting, busy * process.wall_s

@@ -25,8 +25,8 @@ from redline.profile.analyse.slices import Outline, follow, outline
 from redline.profile.analyse.stacks import Stacks, flame, read_stacks
 from redline.profile.analyse.summary import Summary
 from redline.profile.analyse.timeline import Timeline
-from redline.profile.gpu.activity import api_stream, busy_stream
-from redline.profile.gpu.records import read_windows
+from redline.profile.gpu.activity import streams_of
+from redline.profile.gpu.records import GpuWindow, windows_of
 from redline.profile.levels import LEVELS
 from redline.profile.reader import Process, Session
 from redline.profile.report.bins import CallBins, CellBins
@@ -52,7 +52,8 @@ def page_data(session: Session, summary: Summary) -> dict[str, Any]:
     """
     outlines = outline(session.processes)
     stacks = [read_stacks(process) for process in session.processes]
-    bins = PageBins(session, summary, outlines, stacks)
+    windows = [windows_of(process) for process in session.processes]
+    bins = PageBins(session, summary, outlines, stacks, windows)
     follow(outlines, bins.add, partial(_tell, stacks))
     return bins.data()
 
@@ -71,6 +72,7 @@ class PageBins:
         summary: of the same session.
         outlines: of its processes.
         stacks: their samples, which know in the end what they were in.
+        windows: of each, in which the GPU was observed.
     """
 
     def __init__(
@@ -79,11 +81,15 @@ class PageBins:
         summary: Summary,
         outlines: list[Outline],
         stacks: list[Stacks | None],
+        windows: list[list[GpuWindow]],
     ) -> None:
         self._session, self._summary, self._outlines = session, summary, outlines
         self._begin_ns, end_ns = session_span(outlines)
         self._edges = _edges(self._begin_ns, max(end_ns, self._begin_ns + 1), len(outlines))
-        self._sums = [_Bins(each, summary, self._edges) for each in outlines]
+        self._sums = [
+            _Bins(each, own, summary, self._edges)
+            for each, own in zip(outlines, windows, strict=True)
+        ]
         self._stacks = stacks
 
     def add(self, place: int, timeline: Timeline) -> None:
@@ -130,15 +136,17 @@ def _edges(begin: int, end: int, processes: int) -> NDArray[np.int64]:
 class _Bins:
     """What the page shows of one process per stretch of time, slice by slice."""
 
-    def __init__(self, found: Outline, summary: Summary, edges: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        found: Outline,
+        windows: list[GpuWindow],
+        summary: Summary,
+        edges: NDArray[np.int64],
+    ) -> None:
         self.process, self._summary = found.process, summary
         base_ns = self.process.base_ns
-        self.windows = read_windows(self.process)[0]
-        self._gpu = (
-            (busy_stream(self.windows, base_ns), api_stream(self.windows, base_ns))
-            if self.windows
-            else ()
-        )
+        self.windows = windows
+        self._gpu = streams_of(windows, base_ns)
         self._rows = _shown_functions(self.process, summary)
         self._cells = CellBins(edges - base_ns)
         self._calls = CallBins([number for _, number in self._rows], edges - base_ns)

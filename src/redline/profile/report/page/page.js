@@ -187,11 +187,9 @@
   }
 
   function showFigures(total) {
-    const cells = chosenCells();
     const measured = total[state.measure];
     const waiting = total.levels.waiting?.[state.measure] ?? 0;
     const corrected = total.raw !== total.corrected;
-    const busy = cells.filter((c) => c.gpu_busy).map((c) => c[state.measure]);
     const rows = chosenRows().map((row) => summary.processes[row]);
     const items = [
       [state.process === "" && summary.processes.length > 1 ? "time of all processes" : "time",
@@ -199,13 +197,25 @@
       corrected ? ["taken out for the profiler", percent(total.raw - total.corrected, total.raw), ""]
         : ["taken out for the profiler", "–", "nothing: see its own cost"],
       ["waiting", percent(waiting, measured), ""],
-      ["GPU busy", busy.length ? percent(sum(busy), measured) : "–", busy.length ? "" : "none recorded"],
+      ["GPU busy", gpuBusy(rows.map((p) => p.pid)) || "–", gpuObserved(rows.map((p) => p.pid))],
       ["CPU time, whole run", seconds(sum(rows.map((p) => p.cpu_s))), "s"],
     ];
     byId("figures").replaceChildren(...items.map(([name, value, unit]) =>
       make("div", {}, make("dt", { text: name }),
         make("dd", {}, value, " ", make("small", { text: unit })))));
   }
+
+  /** A GPU is observed in windows only, so its busy time is a share of these, of the whole session. */
+  const onGpu = (pids) => summary.gpu_devices.filter((d) => pids.includes(d.pid));
+  const windowsNs = (rows) => sum(rows.map((d) => d.window_ns));
+  const gpuBusy = (pids) => {
+    const rows = onGpu(pids);
+    return rows.length ? percent(sum(rows.map((d) => d.busy_ns)), windowsNs(rows)) : "";
+  };
+  const gpuObserved = (pids) => {
+    const rows = onGpu(pids);
+    return rows.length ? `of ${seconds(windowsNs(rows) / 1e9)} s of windows` : "none recorded";
+  };
 
   const chosenRows = () =>
     state.process === "" ? summary.processes.map((_, row) => row) : [+state.process];
@@ -399,7 +409,6 @@
 
   function showTree() {
     const end = edges[last] || 1;
-    const onGpu = (pid) => sum(summary.gpu_devices.filter((d) => d.pid === pid).map((d) => d.busy_ns)) / 1e9;
     const lines = tree().map(([row, depth]) => {
       const process = summary.processes[row];
       const { begin_s: begin, end_s: until } = data.processes[row];
@@ -416,13 +425,13 @@
         make("td", { text: (depth ? "\u00a0".repeat(4 * depth - 3) + "└ " : "") + process.name, title: process.name }),
         make("td", { text: process.pid }), time(process.wall_s), time(process.cpu_s),
         make("td", { text: percent(process.cpu_s, process.wall_s) }), time(waiting),
-        time(onGpu(process.pid)),
+        make("td", { text: gpuBusy([process.pid]) }),
         make("td", { text: [progress(process), process.ended ? "" : "did not end by itself"]
           .filter(Boolean).join("; "), className: "text" }),
         make("td", { className: "text" }, life));
     });
     fill(byId("tree"), [heading("process"), heading("pid"), heading("recorded s"), heading("CPU s"),
-      heading("CPU share"), heading("waiting s"), heading("GPU s"), heading("", "text"),
+      heading("CPU share"), heading("waiting s"), heading("GPU busy"), heading("", "text"),
       heading("life", "text")], lines);
   }
 
