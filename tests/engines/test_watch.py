@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import redline
 from redline.algos.optimizers import Adam
+from redline.algos.ppo import PPO
 from redline.collect import SerialCollector
 from redline.engines.acting import actor_for
 from redline.engines.engine import choose_engine
@@ -71,6 +74,19 @@ def networks(learner: Any) -> list[nn.Module]:
 
 def layers(learner: Any) -> list[nn.Linear]:
     return [part for part in learner.policy.modules() if type(part) is nn.Linear]
+
+
+def other_mode(learner: Any) -> None:
+    """As `eval()` does to one network."""
+    learner.policy.eval()
+
+
+def other_attribute(learner: Any) -> None:
+    learner.policy.log_std_range = (-0.5, 0.1)
+
+
+def other_buffer(learner: Any) -> None:
+    learner.policy._buffers["scale"] = learner.policy.scale.clone()
 
 
 INSIDE = [frozen, forward_hook, gradient_hook, other_activation, method_on_an_instance]
@@ -143,6 +159,49 @@ def test_who_acts_looks_again(change: Any) -> None:
     assert asked[0] is not None
     assert asked[1] is None
     env.close()
+
+
+def test_the_range_of_a_standard_deviation_is_the_present_one() -> None:
+    changed_midway("sac", "cpu", other_attribute, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [other_mode, other_attribute, other_buffer])
+def test_modes_attributes_and_buffers_are_seen(change: Any) -> None:
+    """Dropout goes on in a graph after `eval()`, and a mask stays what it was."""
+    learner = learners.make("sac")
+    learner.policy.register_buffer("scale", torch.ones(2))
+    watch = NetworksWatch(learner)
+    may_have_changed()
+    assert not watch.changed()
+    change(learner)
+    may_have_changed()
+    assert watch.changed()
+
+
+class Moving(PPO):
+    """Puts its parameters into other memory, as `vector_to_parameters` does."""
+
+    differences: ClassVar[list[float]] = []
+
+    def update(self, rollout: Any) -> dict[str, Tensor]:
+        with torch.no_grad():
+            value = self.policy.evaluate_rollout(rollout).value
+        self.differences.append(float((value - rollout["value"]).abs().max()))
+        metrics = super().update(rollout)
+        for parameter in self.policy.parameters():
+            parameter.data = parameter.data + 1.0
+        return metrics
+
+
+def test_what_acts_looks_again_after_the_update_of_a_users_algorithm(tmp_path: Path) -> None:
+    """The kernel for one environment acted with the weights from before for ever."""
+    Moving.differences.clear()
+    redline.train(
+        Moving, env="CartPole-v1", total_env_steps=128, out=tmp_path / "run", quiet=True,
+        num_envs=1, rollout_length=32, num_minibatches=1,
+    )  # fmt: skip
+    assert len(Moving.differences) == 4
+    assert max(Moving.differences) < 1e-3
 
 
 def test_without_callbacks_nothing_is_looked_at() -> None:

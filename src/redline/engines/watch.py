@@ -1,8 +1,8 @@
 """Whether networks are still what an engine was made for.
 
-Only code of a user's changes them once a run has begun, and the only such code that gets hold of
-them is a callback. So nothing is looked at before a user's callback has been called, which
-`may_have_changed` says: a look takes some ten microseconds, and small updates take a few hundred.
+Only code of a user's changes them once a run has begun: a callback, or an algorithm of the user's
+own. So nothing is looked at before one of these has been called, which `may_have_changed` says: a
+look takes some ten microseconds, and small updates take a few hundred.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 __all__ = ["NetworksWatch", "may_have_changed"]
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PLAIN = (bool, int, float, str, tuple, type(None))
 _count = [0]  # of the times that a user's code has run
 
 
@@ -26,7 +27,10 @@ def may_have_changed() -> None:
 
 
 class NetworksWatch:
-    """Notices layers that were replaced or frozen, hooks, and methods set on an instance.
+    """Notices what was replaced, frozen or moved in networks, their modes, hooks and attributes.
+
+    Attributes are plain ones, such as the range of a standard deviation, and methods that were set
+    on an instance.
 
     Args:
         owner: a network, or an algorithm, whose networks are meant and those of one inside it.
@@ -50,23 +54,42 @@ class NetworksWatch:
         """Remember what is there now."""
         self._count = _count[0]
         self._modules = [part for each in _networks(self._owner) for part in each.modules()]
-        self._held = [d for part in self._modules for d in (part._modules, part._parameters) if d]
+        self._held = [
+            held
+            for part in self._modules
+            for held in (part._modules, part._parameters, part._buffers)
+            if held
+        ]
         self._parameters = [
             p for part in self._modules for p in part._parameters.values() if p is not None
         ]
+        self._buffers = [
+            b for part in self._modules for b in part._buffers.values() if b is not None
+        ]
         self._own = [vars(part) for part in self._modules]
+        self._plain = [
+            (own, name)
+            for own in self._own
+            for name, value in own.items()
+            if isinstance(value, _PLAIN)
+        ]
+        self._kept = self._plain_values()  # so that no other object gets the identity of one
         self._seen = self._look()
         self._hooks_made, self._lengths = self._marks()
         self._more = self._find_more()
 
     def _look(self) -> list[Any]:
-        """What a layer that was replaced, frozen or moved shows."""
+        """What a layer that was replaced, frozen, moved or set to another mode shows."""
         return [
             *map(id, _networks(self._owner)),
             *map(id, chain.from_iterable(map(dict.values, self._held))),
-            *(parameter.data_ptr() for parameter in self._parameters),
+            *(tensor.data_ptr() for tensor in chain(self._parameters, self._buffers)),
             *(parameter.requires_grad for parameter in self._parameters),
+            *map(_comparable, self._plain_values()),
         ]
+
+    def _plain_values(self) -> list[Any]:
+        return [own.get(name) for own, name in self._plain]
 
     def _marks(self) -> tuple[int, int]:
         """Hooks that were ever made, and attributes there are: more of them, and one looks."""
@@ -96,6 +119,11 @@ def _networks(owner: Any) -> list[nn.Module]:
     found = [part for part in vars(owner).values() if isinstance(part, nn.Module)]
     inner = getattr(owner, "inner", "")
     return found + (_networks(getattr(owner, inner)) if inner else [])
+
+
+def _comparable(value: Any) -> Any:
+    """A tuple may hold what does not compare, as tensors."""
+    return id(value) if isinstance(value, tuple) else value
 
 
 def _gradient_hooks(parameter: Any) -> int:

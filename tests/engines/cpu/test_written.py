@@ -11,7 +11,9 @@ from redline.algos import critics, ppo, sac
 from redline.algos.optimizers import Adam
 from redline.engines.cpu import fingerprints, written
 from redline.engines.engine import choose_engine
-from redline.policies import SquashedGaussianActor, distributions
+from redline.models.observation_encoder import FlatLeaf
+from redline.policies import ActorCritic, SquashedGaussianActor, distributions
+from redline.policies.normalizer import RunningMoments
 from tests.engines.learners import make
 
 
@@ -40,6 +42,9 @@ def eager_because(name: str) -> str:
         (ppo.PPO, "step", "ppo-box", "ppo.py:PPO was replaced"),
         (Adam, "step", "ppo-box", "optimizers.py:Adam was replaced"),
         (ppo, "value_loss", "ppo-box", "ppo.py:value_loss was replaced"),
+        (FlatLeaf, "forward", "sac", "observation_encoder.py:FlatLeaf was replaced"),
+        (RunningMoments, "forward", "ppo-box", "normalizer.py:RunningMoments was replaced"),
+        (ActorCritic, "evaluate_rollout", "ppo-box", "actor_critic.py:ActorCritic was replaced"),
         (distributions.Gaussian, "sample", "sac", "distributions.py:Gaussian was replaced"),
     ],
 )

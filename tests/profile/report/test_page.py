@@ -328,8 +328,8 @@ def test_a_phase_can_be_chosen(open_page: Any, text: str, recorded: Path) -> Non
 
 
 def test_gpu_time_and_waits_for_others_are_shown(open_page: Any, recorded: Path) -> None:
-    """Two devices busy 250 and 500 ms of the second in which they were observed: 37.5%, however long
-    the session is."""
+    """Two devices busy 250 and 500 ms of the second in which they were observed: 37.5%, of any
+    session."""
     summary = summarize(recorded)
     first, second = summary.processes
     rows = [

@@ -37,7 +37,14 @@ _ON_POLICY = (
     "redline.data.rollout:masked_mean",
     "redline.data.rollout:masked_mean_std",
 )
+_INPUTS = (
+    "redline.models.observation_encoder:FlatLeaf",
+    "redline.models.observation_encoder:ObservationEncoder",
+    "redline.policies.normalizer:ObservationNormalizer",
+    "redline.policies.normalizer:RunningMoments",
+)
 _ACTOR_CRITIC = (
+    *_INPUTS,
     "redline.policies.actor_critic:ActorCritic",
     "redline.policies.action_heads:CategoricalHead",
     "redline.policies.action_heads:GaussianHead",
@@ -45,6 +52,7 @@ _ACTOR_CRITIC = (
     "redline.policies.distributions:Gaussian",
 )
 _CRITICS = (
+    *_INPUTS,
     *_OPTIMIZERS,
     "redline.algos.optimizers:move_towards",
     "redline.algos.critics:Critic",
@@ -53,6 +61,7 @@ _CRITICS = (
     "redline.models.ensemble:EnsembleMLP",
 )
 _BOX_ACTOR = (
+    *_INPUTS,
     "redline.policies.actors:Actor",
     "redline.policies.actors:BoxActor",
     "redline.policies.actors:BoxBounds",
@@ -66,6 +75,7 @@ _SQUASHED = (
 )
 _DETERMINISTIC = (*_BOX_ACTOR, "redline.policies.actors:DeterministicActor")
 _VALUES = (
+    *_INPUTS,
     "redline.policies.q_policy:ActionValues",
     "redline.policies.q_policy:QPolicy",
     "redline.policies.q_policy:at_action",
@@ -119,6 +129,7 @@ MIRRORED: dict[str, tuple[str, ...]] = {
     "SquashedGaussianActor": _SQUASHED,
     "DeterministicActor": _DETERMINISTIC,
     "images": (
+        *_INPUTS,
         "redline.models.convolution:NatureCNN",
         "redline.models.convolution:ScaledConv2d",
         "redline.models.convolution:Pixels",
@@ -132,7 +143,7 @@ _CALLED = frozenset(
         "__init__", "make", "make_policy", "conditioning", "state_dict", "load_state_dict",
         "initial_priorities", "set_hyperparameters", "optimizer_steps", "export_module",
         "initial_state", "draw_noise", "noise_from_uniform", "update_normalizer", "env_action",
-        "evaluate_rollout", "value", "_critic_settings", "_modules", "_optimizers",
+        "value", "_critic_settings", "_modules", "_optimizers",
     )
 )  # fmt: skip
 # What a class says of itself (`algos.algorithm.Algorithm`).

@@ -17,6 +17,7 @@ from torch import Tensor
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
+from redline.engines.watch import may_have_changed
 from redline.errors import CallbackError, ConfigError, EnvError, EnvExitError, WorkerError
 from redline.profile import marks
 from redline.replay import Replay
@@ -125,6 +126,7 @@ class TrainLoop(ABC):
         self._agreed_stop: str | None = None
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
+        self._learns_by_a_users_code = any(not _is_redlines(each) for each in _chain(algorithm))
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
         self._run_files = run_files or dict
@@ -318,6 +320,8 @@ class TrainLoop(ABC):
         self.counters.iteration += 1
         self._episodes.add(episodes)
         self._learn(rollout, collected)
+        if self._learns_by_a_users_code:
+            may_have_changed()  # what acts may be made of these networks
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
         if self._console.is_drawing:
@@ -721,3 +725,13 @@ class TrainLoop(ABC):
     @abstractmethod
     def _begin_fresh_episodes(self) -> None:
         """The environments could not be restored: they start new episodes."""
+
+
+def _chain(algorithm: Any) -> list[Any]:
+    """An algorithm, and those inside it."""
+    inner = getattr(algorithm, "inner", "")
+    return [algorithm, *(_chain(getattr(algorithm, inner)) if inner else [])]
+
+
+def _is_redlines(thing: Any) -> bool:
+    return type(thing).__module__.startswith("redline.")
