@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,64 @@ def test_the_kernel_acts_as_the_policy_does(
         obs = made.step(action)[0]
 
 
+def hook(policy: Any) -> None:
+    policy.policy_head.register_forward_hook(lambda module, inputs, output: -output)
+
+
+def other_layer(policy: Any) -> None:
+    policy.policy_head = torch.nn.Linear(8, 2)
+
+
+def other_parameter(policy: Any) -> None:
+    policy.policy_head.bias = torch.nn.Parameter(torch.tensor([9.0, -9.0]))
+
+
+def other_memory(policy: Any) -> None:
+    parameters = list(policy.parameters())
+    numbers = torch.nn.utils.parameters_to_vector(parameters).detach()
+    torch.nn.utils.vector_to_parameters(-numbers, parameters)
+
+
+def assigned(policy: Any) -> None:
+    policy.load_state_dict({k: -v for k, v in policy.state_dict().items()}, assign=True)
+
+
+def method(policy: Any) -> None:
+    written = policy.policy_head.forward
+    policy.policy_head.forward = lambda features: -written(features)
+
+
+@pytest.mark.parametrize(
+    "change", [hook, other_layer, other_parameter, other_memory, assigned, method]
+)
+def test_a_policy_that_was_changed_predicts_as_it_is_now(tmp_path: Path, change: Any) -> None:
+    """One observation, which a kernel may serve, as a batch of one, which none does."""
+    policy = trained(tmp_path / "r", "ppo", "CartPole-v1").policy()
+    obs = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
+    before = [policy.predict(each)[0] for each in obs]
+    change(policy)
+    after = [policy.predict(each)[0] for each in obs]
+    assert after == [int(policy.predict(each[None])[0][0]) for each in obs]
+    assert after != before
+
+
+@pytest.mark.parametrize("settings", [{}, {"core": "gru"}])
+def test_threads_may_share_a_policy(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Each gets the action for its own observation, by a kernel and by torch."""
+    policy = trained(tmp_path / "r", "ppo", "CartPole-v1", **settings).policy()
+    obs = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32) * 3
+    alone = [policy.predict(each)[0] for each in obs]
+    pair = [alone.index(0), alone.index(1)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = pool.map(lambda i: {policy.predict(obs[i])[0] for _ in range(2000)}, pair)
+            assert list(found) == [{0}, {1}]
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_a_state_is_reset_where_an_episode_begins(tmp_path: Path) -> None:
     """Row 0 begins an episode and row 1 goes on: as alone without a state, and with it."""
     policy = trained(tmp_path / "r", "ppo", "CartPole-v1", core="gru").policy()
@@ -177,6 +236,13 @@ def test_masks_of_info_are_obeyed(tmp_path: Path) -> None:
     assert both.tolist() == [1, 2]
     with pytest.raises(ConfigError, match=r'action_mask=info\["action_mask"\]'):
         policy.predict(obs)
+    three = np.stack([obs] * 3)
+    with pytest.raises(EnvDataError, match="has 1 entries, and the policy's actions have 3"):
+        policy.predict(three, action_mask=np.array([1, 0, 1]))  # one mask for all
+    with pytest.raises(EnvDataError, match="2 action masks were given with 3 observations"):
+        policy.predict(three, action_mask=[[0, 1, 0], [0, 0, 1]])
+    with pytest.raises(EnvDataError, match="has 4 entries"):
+        policy.predict(obs, action_mask=[0, 1, 0, 1])
 
 
 def test_masks_of_info_are_obeyed_beside_the_action_before(tmp_path: Path) -> None:

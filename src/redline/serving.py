@@ -16,6 +16,7 @@ torch.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from redline.data import to_numpy, to_tensor
 from redline.engines.acting import actor_for
+from redline.engines.watch import QuickLook
 from redline.envs.previous_inputs import joined
 from redline.envs.spaces.action_mask import KEY as MASK
 from redline.envs.spaces.action_mask import flat_mask
@@ -43,7 +45,7 @@ _TAKEN = "previous_action"
 
 
 class Predictor:
-    """Acts with a policy for whoever steps the environment.
+    """Acts with a policy for whoever steps the environment; threads take turns.
 
     Args:
         policy: acts; it may be on any device, and is not changed.
@@ -76,13 +78,19 @@ class Predictor:
         self._one = zeros_like_space(carried_space(observation_space), 1)
         self._write = make_writer(observation_space, self._one, lambda _: "predict")
         self._codecs = {1: self._codec(1)}
-        parameter = next(policy.parameters(), None)
-        self._device = torch.device("cpu") if parameter is None else parameter.device
-        self._conditioning: dict[int, dict[str, Tensor]] = {}
         self._state_names = self._policy.initial_state(1).keys()
         self._columns = ActionColumns(self._codecs[1].space) if self._adds_previous else None
-        self._parts = list(policy.modules())
-        with evaluation_mode(policy):
+        self._turn = threading.Lock()  # the buffers are one caller's at a time
+        self._take_policy()
+
+    def _take_policy(self) -> None:
+        """Look where it is, and at what can act in its place."""
+        parameter = next(self._policy.parameters(), None)
+        self._device = torch.device("cpu") if parameter is None else parameter.device
+        self._conditioning: dict[int, dict[str, Tensor]] = {}
+        self._parts = list(self._policy.modules())
+        self._look = QuickLook(self._policy)
+        with evaluation_mode(self._policy):
             self._find_actor()
 
     def _in_evaluation_mode(self) -> AbstractContextManager[None]:
@@ -121,6 +129,20 @@ class Predictor:
         reward: Any = None,
     ) -> tuple[Any, Any]:
         """Choose the action for one observation or a batch; see `Policy.predict`."""
+        with self._turn:
+            if not self._look.is_the_same():
+                self._take_policy()
+            return self._predict(obs, state, deterministic, episode_start, action_mask, reward)
+
+    def _predict(
+        self,
+        obs: Any,
+        state: Any,
+        deterministic: bool,
+        episode_start: Any,
+        action_mask: Any,
+        reward: Any,
+    ) -> tuple[Any, Any]:
         if action_mask is not None and not self._takes_mask:
             raise ConfigError(
                 "action_mask was given to a policy that knows no masks: its environment reported "
@@ -171,11 +193,30 @@ class Predictor:
                 'predict(obs, action_mask=info["action_mask"]).'
             )
         batch = _batch_size(self._space, obs)
-        rows = [action_mask] if batch is None else list(action_mask)
-        masks = np.stack([flat_mask(row) for row in rows])
+        masks = self._masks(action_mask, batch)
         carried = {"obs": self._carried(obs, batch), MASK: masks}
         with self._in_evaluation_mode():
             return self._by_torch(carried, batch, state, deterministic, episode_start, reward)
+
+    def _masks(self, action_mask: Any, batch: int | None) -> Any:
+        """[B, width] one row for each observation."""
+        space: Any = without_previous(self._policy.observation_space)
+        width = space.spaces[MASK].shape[0]
+        rows = [action_mask] if batch is None else list(action_mask)
+        if batch is not None and len(rows) != batch:
+            raise EnvDataError(
+                f"predict: {len(rows)} action masks were given with {batch} observations. Give one "
+                "for each."
+            )
+        masks = [flat_mask(row) for row in rows]
+        for mask in masks:
+            if mask.shape != (width,):
+                raise EnvDataError(
+                    f"predict: an action mask has {mask.size} entries, and the policy's actions "
+                    f"have {width}. Give action_mask as the environment reports it, for each "
+                    "observation one."
+                )
+        return np.stack(masks)
 
     @torch.inference_mode()
     def _by_torch(

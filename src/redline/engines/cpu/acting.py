@@ -95,8 +95,13 @@ class SquashedGaussianRowActor(RowActor):
 
     def __init__(self, policy: SquashedGaussianActor) -> None:
         self._mlp = _mlp_of(known_actor(policy, SquashedGaussianActor))
-        self._size, self._range = policy.action_size, policy.log_std_range
+        self._policy, self._size = policy, policy.action_size
         self._outputs = np.empty(2 * self._size, np.float32)
+
+    def begin(self, conditioning: Mapping[str, Tensor] | None, noise: Array) -> None:
+        """See `RowActor`."""
+        super().begin(conditioning, noise)
+        self._range = self._policy.log_std_range
 
     def act(self, t: int, obs: Array, action: Array) -> None:
         """See `RowActor`."""

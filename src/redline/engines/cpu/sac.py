@@ -64,7 +64,6 @@ class SACUpdate:
         chains = [self._actor.chain, *self._critic.members]
         require_quick(chains, algorithm.config.batch_size)
         self._algorithm, self._size = algorithm, policy.action_size
-        self._lowest, self._highest = map(np.float32, policy.log_std_range)
         self._gradients = [
             Gradients(optimizer.parameters)
             for optimizer in (algorithm.actor_optimizer, algorithm.critic_optimizer)
@@ -126,8 +125,9 @@ class SACUpdate:
         """
         outputs = self._actor_network.forward(x)
         mean, raw = outputs[:, : self._size], outputs[:, self._size :]
-        log_std = np.maximum(raw, self._lowest)
-        np.minimum(log_std, self._highest, out=log_std)
+        lowest, highest = map(np.float32, self._algorithm.policy.log_std_range)
+        log_std = np.maximum(raw, lowest)
+        np.minimum(log_std, highest, out=log_std)
         spread = np.exp(log_std)
         spread *= noise
         u = mean + spread
