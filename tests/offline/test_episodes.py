@@ -71,7 +71,10 @@ def test_last_observations_come_from_either_array(name: str) -> None:
         ({"observations": [[1.0], [1.0, 2.0]]}, "observations is no array"),
         ({"actions": np.zeros(4, int)}, r"action has shape \(4,\), and 5 rows"),
         ({"terminations": np.array([0, 2, 0, 0, 0])}, "one truth for each step"),
-        ({"final_observations": np.zeros((3, 2))}, "2 rows were expected"),
+        (
+            {"final_observations": np.zeros((3, 2))},
+            "2 rows .*, one for each of the 2 episodes",
+        ),
         ({"final_observations": {"a": np.zeros((2, 2))}}, "same parts"),
     ],
 )
@@ -149,6 +152,35 @@ def test_values_outside_the_space_are_refused(action: Any, space: Any, said: str
     episodes = RecordedEpisodes.of_arrays(arrays(actions=action), "here")
     with pytest.raises(ConfigError, match=said):
         CarriedSpaces(obs=spaces.Box(-99, 99, (2,)), action=space).carried(episodes, "here")
+
+
+@pytest.mark.parametrize(
+    ("obs", "dtype", "said"),
+    [
+        (np.array([[1, 2], [3, 300], [0, 0], [0, 0], [0, 0]], np.uint16), np.uint8, "row 1"),
+        (np.array([[0, -200]] * 5, np.int64), np.int8, "-200"),
+        (np.full((5, 2), 1e39), np.float32, "e[+]39.*float32 cannot hold it"),
+    ],
+)
+def test_observations_that_the_space_cannot_hold_are_refused(
+    obs: Any, dtype: Any, said: str
+) -> None:
+    """300 became 44 in a uint8, 1e39 an infinity."""
+    low, high = (0, 100) if dtype != np.int8 else (-100, 100)
+    space = CarriedSpaces(obs=spaces.Box(low, high, (2,), dtype), action=spaces.Discrete(2))
+    episodes = RecordedEpisodes.of_arrays(arrays(observations=obs), "here")
+    with pytest.raises(ConfigError, match=said):
+        space.carried(episodes, "here")
+
+
+def test_a_key_with_a_slash_is_read_back(tmp_path: Path) -> None:
+    data = arrays(observations={"walker/joints": np.ones((5, 2)), "50%": np.zeros((5, 1))})
+    episodes = RecordedEpisodes.of_arrays(data, "here")
+    space = spaces.Dict({"walker/joints": BOX, "50%": BOX})
+    write_episodes(episodes, tmp_path / "d.npz", space, BOX, {})
+    found = read_episodes(tmp_path / "d.npz")
+    assert [name for name, _ in leaves(found.obs)] == [name for name, _ in leaves(episodes.obs)]
+    assert set(found.obs) == {"walker/joints", "50%"}
 
 
 def test_rounding_over_a_bound_is_taken_back() -> None:

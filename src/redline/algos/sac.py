@@ -273,10 +273,10 @@ class SAC(OffPolicyActorCritic):
         **network: Any,
     ) -> SquashedGaussianActor | CategoricalActor:
         """Only the actor, on the CPU; arguments as for `make`."""
-        settings = network_settings("sac", **network)
+        settings = network_settings(cls.name, **network)
         if not isinstance(action_space, (spaces.Box, spaces.Discrete)):
             raise SpaceError(
-                f"sac needs a Box or Discrete action space, got {action_space}. "
+                f"{cls.name} needs a Box or Discrete action space, got {action_space}. "
                 f"{algorithms_for(action_space)}"
             )
         discrete = isinstance(action_space, spaces.Discrete)

@@ -198,7 +198,11 @@ def _final(
         return zeros, np.zeros(len(last), np.bool_)
     found = _tree(arrays[given[0]], f"{source}: {given[0]}")
     rows = len(last) if given[0] == "final_observations" else len(arrays["rewards"])
-    _require_rows(rows, source, **{given[0]: found})
+    if given[0] == "final_observations":
+        why = f"one for each of the {rows} episodes; one that is under way at the end counts"
+        _require_rows(rows, source, why, **{given[0]: found})
+    else:
+        _require_rows(rows, source, **{given[0]: found})
     mine, other = ([name for name, _ in leaves(tree)] for tree in (obs, found))
     if mine != other:
         raise ConfigError(
@@ -258,12 +262,14 @@ def _flags(value: Any, name: str, source: str) -> Array:
     return flags.reshape(-1).astype(np.bool_)
 
 
-def _require_rows(rows: int, source: str, **trees: Any) -> None:
+def _require_rows(
+    rows: int, source: str, why: str = "as rewards has one for each step", **trees: Any
+) -> None:
     for kind, tree in trees.items():
         for name, leaf in leaves(tree):
             if leaf.ndim == 0 or len(leaf) != rows:
                 label = f"{kind}.{name}" if name else kind
                 raise ConfigError(
-                    f"{source}: {label} has shape {leaf.shape}, and {rows} rows were expected, as "
-                    f"rewards has one for each step."
+                    f"{source}: {label} has shape {leaf.shape}, and {rows} rows were expected, "
+                    f"{why}."
                 )

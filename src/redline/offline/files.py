@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from gymnasium import Space
@@ -115,14 +116,14 @@ def _top(name: str) -> str:
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """observations/pose as observations -> pose.
+    """observations/pose as observations -> pose; `_escaped` says how a key may have a slash.
 
     Raises:
         ValueError: if a name is both an array and the first part of others.
     """
     tree: dict[str, Any] = {}
     for name, leaf in flat.items():
-        *path, last = name.split("/")
+        *path, last = map(unquote, name.split("/"))
         inside = tree
         for key in path:
             inside = inside.setdefault(key, {})
@@ -137,7 +138,16 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _flat(tree: Any, prefix: str) -> dict[str, Any]:
     if not hasattr(tree, "keys"):
         return {prefix: tree}
-    return {n: leaf for key in tree for n, leaf in _flat(tree[key], f"{prefix}/{key}").items()}
+    return {
+        name: leaf
+        for key in tree
+        for name, leaf in _flat(tree[key], f"{prefix}/{_escaped(key)}").items()
+    }
+
+
+def _escaped(key: str) -> str:
+    """A key without slashes, which stand between keys: walker/joints_pos as walker%2Fjoints_pos."""
+    return key.replace("%", "%25").replace("/", "%2F")
 
 
 def _write_npz(episodes: RecordedEpisodes, path: Path) -> None:

@@ -138,16 +138,26 @@ def _carried_leaf(value: Array, space: Space[Any], name: str, bounded: bool) -> 
             f"space is {space}. Convert them, or give the environment that they were recorded in."
         )
     value = value.reshape(shape)
-    if value.dtype.kind == "f" and not np.isfinite(value).all():
-        step = int(np.argwhere(~np.isfinite(value))[0][0])
-        raise ConfigError(f"{name} hold {value[step]} in row {step}. Remove it.")
+    _require_finite(value, value, name, "Remove it.")
     start = offset_of(space)
     value = value - start if np.any(start) else value
     if isinstance(carried, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         _require_range(value, *_whole_bounds(carried), name, space, start)
     elif bounded and isinstance(carried, spaces.Box):
         value = _clipped(value, carried, name)
-    return np.ascontiguousarray(value.astype(carried.dtype, copy=False))
+    elif np.issubdtype(carried.dtype, np.integer):
+        limits: Any = np.iinfo(carried.dtype)
+        _require_range(value, limits.min, limits.max, name, space, start)
+    with np.errstate(over="ignore"):  # said below
+        found = value.astype(carried.dtype, copy=False)
+    _require_finite(found, value, name, f"{found.dtype} cannot hold it. Scale it, or remove it.")
+    return np.ascontiguousarray(found)
+
+
+def _require_finite(value: Array, shown: Array, name: str, advice: str) -> None:
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        step = int(np.argwhere(~np.isfinite(value))[0][0])
+        raise ConfigError(f"{name} hold {shown[step]} in row {step}. {advice}")
 
 
 def _whole_bounds(space: Space[Any]) -> tuple[Any, Any]:

@@ -127,7 +127,8 @@ class RunningMoments(nn.Module):
 class ObservationNormalizer(nn.Module):
     """Running normalization of the float leaves of an observation.
 
-    Whole numbers, images, one-hot codes and masks pass unchanged. In evaluation mode
+    Whole numbers, images, one-hot codes of observations and masks pass unchanged; the action before
+    and its reward (`observe_previous`) are numbers like others. In evaluation mode
     (`eval()`) the statistics are frozen.
 
     Args:

@@ -302,6 +302,7 @@ class PolicySettings:
         "core_window": (OnlyIf("core", ("transformer",)),),
         "core_layers": (OnlyIf("core", ("transformer",)),),
         "core_heads": (OnlyIf("core", ("transformer",)),),
+        "distribution": (OnlyIf("actions", ("Box",)),),
         "initial_log_std": (OnlyIf("actions", ("Box",)),),
         "normalize_obs": (OnlyIf("observations", ("float",)),),
     }

@@ -145,6 +145,52 @@ def test_recorded_episodes_are_those_that_were_lived(
         first = last + 1
 
 
+def test_rewards_are_recorded_as_they_are_paid(tmp_path: Path) -> None:
+    """Episode 0 pays 1 + 2 + 3. The learner saw the signs, 1 + 1 + 1."""
+    run = redline.train(
+        "dqn",
+        env=Countdown,
+        out=tmp_path / "a",
+        total_env_steps=64,
+        num_envs=1,
+        quiet=True,
+        learning_starts=8,
+        target_update_interval=1,
+        clip_reward=True,
+        tensorboard=False,
+        num_threads=1,
+        hidden_sizes=(4,),
+    )
+    recorded = run.collect(1, tmp_path / "d.npz")
+    assert recorded.reward.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_the_return_of_data_is_what_was_paid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 10 + 200, where the learner sees 1 + 1."""
+    np.savez(
+        tmp_path / "d.npz",
+        observations=np.zeros((2, 2)), actions=np.array([5, 6]), rewards=np.array([10.0, 200.0]),
+        terminations=np.array([False, True]), truncations=np.array([False, False]),
+    )  # fmt: skip
+    redline.train(
+        "dqn",
+        env=Countdown,
+        data=tmp_path / "d.npz",
+        out=tmp_path / "a",
+        total_env_steps=64,
+        num_envs=1,
+        learning_starts=8,
+        target_update_interval=1,
+        clip_reward=True,
+        tensorboard=False,
+        num_threads=1,
+        hidden_sizes=(4,),
+    )
+    assert "whose return is 210.0" in capsys.readouterr().err
+
+
 def test_collect_refuses_what_exists(counted: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists already"):
         counted.collect(1, tmp_path)

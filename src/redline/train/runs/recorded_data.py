@@ -68,8 +68,8 @@ class RunData:
 
     def collector(self, env: VecEnv, policy: Policy) -> RecordedCollector:
         """What draws the rollouts of an algorithm that learns from data."""
-        episodes = self._carried(env)
-        self._said = [f"learns from {episodes.num_steps:,} steps of {self._about(episodes)}"]
+        episodes, about = self._carried(env), self._about()
+        self._said = [f"learns from {episodes.num_steps:,} steps of {about}"]
         self._episodes = None  # the collector has them
         return RecordedCollector(
             episodes,
@@ -87,7 +87,7 @@ class RunData:
         if self._episodes is None:
             return []
         _require_plain(replay, policy)
-        whole = self._carried(env)
+        whole, about = self._carried(env), self._about()
         episodes = whole.with_successors(terminal=isinstance(replay, HindsightReplay))
         left_out = whole.num_steps - episodes.num_steps
         if episodes.num_steps == 0:
@@ -107,7 +107,7 @@ class RunData:
             replay.add(rollout)
         replay.break_chain()  # what is collected first is no continuation
         self._episodes = None  # a second copy is of no use
-        said = f"replay begins with {episodes.num_steps:,} transitions of {self._about(whole)}"
+        said = f"replay begins with {episodes.num_steps:,} transitions of {about}"
         if left_out:
             said += (
                 f"; {left_out:,} steps are left out, which end their episodes: what came after "
@@ -124,10 +124,13 @@ class RunData:
             raise ConfigError("there are no recorded episodes. Give data.")
         return CarriedSpaces.of(env).carried(self._episodes, self._label or "data")
 
-    def _about(self, episodes: RecordedEpisodes) -> str:
-        returns = episodes.returns
+    def _about(self) -> str:
+        """Their number, and their return by the environment's own rewards."""
+        if self._episodes is None:
+            return ""
+        returns = self._episodes.returns
         return (
-            f"{episodes.num_episodes:,} recorded episodes ({self._label}), whose return is "
+            f"{self._episodes.num_episodes:,} recorded episodes ({self._label}), whose return is "
             f"{float(np.mean(returns)):,.1f} +- {float(np.std(returns)):,.1f}"
         )
 

@@ -270,12 +270,14 @@ class Run:
         """
         if out is not None:
             require_writable(Path(out))
-        settings = env_settings(self.config, self._given)
+        # A data set holds what the environment pays, not what a learner was shown.
+        settings = dataclasses.replace(env_settings(self.config, self._given), clip_reward=False)
         recording: list[RecordingEnv] = []
 
         def make_env(num_envs: int) -> VecEnv:
             env = make_some(settings, num_envs)
             recording.append(RecordingEnv(env, episodes))
+            CarriedSpaces.of(recording[0])  # refuses what no data set holds, before the work
             return recording[0]
 
         evaluate(
@@ -295,7 +297,8 @@ class Run:
             "description": f"recorded by Redline on {self.config.run.env}",
         }
         appears = atomic_file if out.suffix == ".npz" else atomic_directory
-        with appears(out) as temporary:
+        # The caller named it: a link on the way is meant.
+        with appears(out.parent.resolve() / out.name) as temporary:
             write_episodes(episodes, temporary, *spaces.written, about)
 
     def _seed(self, seed: int | None) -> int:
