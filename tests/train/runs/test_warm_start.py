@@ -11,7 +11,7 @@ import torch
 import redline
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.runs.run import Run
-from redline.train.runs.warm_start import source_checkpoint
+from redline.train.runs.warm_start import _source_of, source_checkpoint
 
 ON: dict[str, Any] = {
     "total_env_steps": 64,
@@ -109,6 +109,33 @@ def test_statistics_begin_with_the_replay_that_was_taken(
         init_parts="normalizer,replay", normalize_obs=True, **OFF | {"total_env_steps": 33},
     )  # fmt: skip
     assert float(weights(kept)["normalizer.moments.0.count"]) == 64 + 33 + 33
+
+
+def test_statistics_of_other_numbers_are_not_taken_in_halves(
+    source: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The count of 128 rows beside a mean and a variance of 0 made all inputs far too large."""
+    run = redline.train(
+        "ppo", env="MountainCar-v0", out=tmp_path / "r", init_from=source.out, seed=9,
+        normalize_obs=True, **ON,
+    )  # fmt: skip
+    found = weights(run)
+    count, factor = (found[f"normalizer.moments.0.{name}"] for name in ("count", "factor"))
+    assert float(count) == 64
+    squares = found["normalizer.moments.0.squares"]
+    assert torch.allclose(factor.double(), (squares / 64 + 1e-8).rsqrt(), rtol=1e-3)
+    said = capsys.readouterr().err
+    assert "begins anew: policy.normalizer.moments.0.count goes with such ones" in said
+
+
+def test_a_target_follows_what_it_is_the_target_of() -> None:
+    """Discrete SAC has a `target`, which is one of its critics: nothing for DQN."""
+    mine = {"torso.0.weight": torch.zeros(2, 3)}
+    policy, critic = {"torso.0.weight": torch.ones(2, 3)}, {"encoder.0.weight": torch.ones(2, 3)}
+    theirs = {"policy": policy, "critic": critic, "target": critic}
+    assert _source_of("target", mine, theirs) is policy
+    assert _source_of("target", critic, theirs) is critic
+    assert _source_of("target", {"other": torch.zeros(1)}, theirs) is critic  # is told as missing
 
 
 def test_what_cannot_begin_a_run_is_refused(source: Run, tmp_path: Path) -> None:

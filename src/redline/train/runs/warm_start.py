@@ -20,6 +20,7 @@ from redline.train.runs.files import CONFIG_FILE
 
 PARTS = ("weights", "normalizer", "replay")
 _NORMALIZER = "normalizer."
+_COUNTS = ("count", "batches", "num_batches_tracked")  # of what running statistics have seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,14 @@ def take_over(algorithm: Algorithm, checkpoint: Checkpoint, parts: tuple[str, ..
     for part, mine in ours.items():
         if not _is_network(part, mine):
             continue
-        source = _source_of(part, theirs)
+        source = _source_of(part, mine, theirs)
+        anew = _begin_anew(mine, source)
         for name, tensor in mine.items():
             if ("normalizer" if _NORMALIZER in name else "weights") in parts:
-                _take(taken, f"{part}.{name}", tensor, source.get(name))
+                if name in anew:
+                    taken.other_shape.append(f"{part}.{name} goes with such ones")
+                else:
+                    _take(taken, f"{part}.{name}", tensor, source.get(name))
     if not taken.fitting and {"weights", "normalizer"} & set(parts):
         raise ConfigError(
             f"nothing in {checkpoint.path} fits this run's networks. Give the same kind of "
@@ -150,6 +155,31 @@ def see_replay(policy: Policy, replay: Replay) -> list[str]:
     return ["statistics of observations begin with those of replay"]
 
 
+def _begin_anew(mine: Mapping[str, Any], source: Mapping[str, Any]) -> set[str]:
+    """Statistics that fit, of which the others do not: a count of rows says nothing of zeros.
+
+    Args:
+        mine: parameters and buffers of a network of this run.
+        source: of the other run.
+    """
+    owners = {name.rpartition(".")[0] for name in mine if name.rpartition(".")[2] in _COUNTS}
+    torn = {
+        owner
+        for owner in owners
+        for name, tensor in mine.items()
+        if name.rpartition(".")[0] == owner and not _fits(tensor, source.get(name))
+    }
+    return {
+        name
+        for name, tensor in mine.items()
+        if name.rpartition(".")[0] in torn and _fits(tensor, source.get(name))
+    }
+
+
+def _fits(tensor: Tensor, source: Any) -> bool:
+    return isinstance(source, Tensor) and source.shape == tensor.shape
+
+
 def _take(taken: Taken, name: str, tensor: Tensor, source: Any) -> None:
     if not isinstance(source, Tensor):
         taken.missing.append(name)
@@ -170,10 +200,16 @@ def _is_network(part: str, state: Any) -> bool:
     )
 
 
-def _source_of(part: str, theirs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where a network's tensors come from: what has its name, or what it is the target of."""
+def _source_of(part: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where a network's tensors come from: what has its name, or what it is the target of.
+
+    The first of these of which anything fits: another algorithm may give the name to something
+    else.
+    """
     fallbacks = {"target_policy": ("policy",), "target": ("critic", "policy")}
-    for name in (part, *fallbacks.get(part, ())):
-        if isinstance(theirs.get(name), Mapping):
-            return theirs[name]
-    return {}
+    names = (part, *fallbacks.get(part, ()))
+    found = [theirs[name] for name in names if isinstance(theirs.get(name), Mapping)]
+    for each in found:
+        if any(_fits(tensor, each.get(name)) for name, tensor in mine.items()):
+            return each
+    return found[0] if found else {}
