@@ -209,7 +209,8 @@ class Curriculum:
         values: in the order in which they are set; the first one at the start.
         at_env_steps: env_steps at which each value but the first is set.
         at_return: instead, the mean return at which the next value is set: one for all, or one
-            for each value but the last. It is taken over `episodes` episodes under the value.
+            for each value but the last. It is taken over `episodes` episodes under the value; the
+            first one that ends in each environment after a move began under the one before.
         episodes: how many.
 
     Raises:
@@ -241,6 +242,7 @@ class Curriculum:
         self.by_return = at_return is not None
         self.stage = 0
         self.returns: deque[float] = deque(maxlen=self.episodes)
+        self.begun: list[int] = []  # environments in which an episode ended since the last move
 
     def on_start(self, state: RunState) -> None:
         """Set the first value; a resumed run has the present one already."""
@@ -248,15 +250,21 @@ class Curriculum:
             state.envs.set_attr(self.attribute, self.values[0])
 
     def on_episode(self, state: RunState) -> None:
-        """Take the episode's return in."""
-        if state.episode is not None:
-            self.returns.append(float(state.episode.return_))
+        """Take the episode's return in, unless it began under the value before."""
+        episode = state.episode
+        if episode is None:
+            return
+        if self.stage == 0 or episode.env_id in self.begun:
+            self.returns.append(float(episode.return_))
+        else:
+            self.begun.append(episode.env_id)
 
     def on_iteration(self, state: RunState) -> None:
         """Set the next value if it is time, and log how far the curriculum is."""
         if self.stage < len(self.limits) and self._is_time(state):
             self.stage += 1
             self.returns.clear()
+            self.begun.clear()
             state.envs.set_attr(self.attribute, self.values[self.stage])
         state.log(f"curriculum/{self.attribute}", self.stage)
 

@@ -15,9 +15,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import redline
 from redline.algos.registry import declaration
 from redline.cli import main
-from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
+from redline.data import EpisodeRecord
+from redline.errors import (
+    CallbackError,
+    ConfigError,
+    CorruptCheckpointError,
+    IncompatibleCheckpointError,
+)
 from redline.train.callbacks import Callback, Curriculum, RunState, SaveBest, StopAtReturn
 from redline.train.loops.callback_calls import CallbackCalls
+from redline.train.loops.evaluate import Evaluation
 from redline.train.presets import preset_config
 from redline.train.runs.changes import changed_config
 from redline.train.runs.run import Run
@@ -323,6 +330,10 @@ class Wrong:
             state.envs.set_attr("level", object())
         elif self.what == "column":
             state.log("sps", 1)
+        elif self.what == "metric":
+            state.log("entropy", 1)
+        elif self.what == "rate":
+            state.log("learning_rate", 1)
         elif self.what == "number":
             state.log("mine", "high")  # type: ignore[arg-type]
         elif self.what == "comma":
@@ -337,6 +348,8 @@ class Wrong:
         ("attribute", "has no attribute 'levle'"),
         ("value", "a checkpoint cannot hold"),
         ("column", "has a column of that name"),
+        ("metric", "a callback logs 'entropy': progress.csv has a column of that name"),
+        ("rate", "a callback logs 'learning_rate'"),
         ("number", "it is no number"),
         ("comma", "cannot name a column"),
         ("gamma", "clip_range, entropy_coef and learning_rate can"),
@@ -387,6 +400,81 @@ def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:
         Curriculum("level", [1, 2], at_env_steps=[1, 2])
     with pytest.raises(ConfigError, match="and not both"):
         Curriculum("level", [1, 2])
+
+
+class Latching(Leveled):
+    """The level of an episode is the one that it began with; level 1 pays 10 a step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.begun = self.level
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 10.0 if self.begun == 1.0 else 0.0, *rest
+
+
+def test_a_stage_is_judged_by_its_own_episodes(tmp_path: Path) -> None:
+    """32 episodes are under way as level 1 is left: what they pay says nothing of level 2."""
+    course = Curriculum("level", [1.0, 2.0, 3.0], at_return=30, episodes=20)
+    settings: dict[str, Any] = {"num_envs": 32, "rollout_length": 6, "total_env_steps": 32 * 6 * 5}
+    run = redline.train(
+        "ppo", env=Latching, out=tmp_path / "r", callbacks=[course], **SMALL | settings
+    )
+    assert rows(run)[-1]["curriculum/level"] == "1.0"
+
+
+class LooksBack:
+    """Logs what it sees of the newest evaluation in each iteration."""
+
+    def on_iteration(self, state: RunState) -> None:
+        found = state.evaluation
+        state.log("seen", -1.0 if found is None else found.returns[-1] + found.lengths[0])
+
+
+def test_the_newest_evaluation_is_there_after_resuming(tmp_path: Path) -> None:
+    """Saved at 384 between the evaluations at 256 and 512, whose episodes pay 4 in 4 steps.
+
+    A row is
+    of two iterations: of those of the second, one saw none, one 8.
+    """
+    settings: dict[str, Any] = {"eval_interval": 256, "eval_episodes": 2}
+    train(tmp_path / "r", callbacks=[LooksBack()], total_env_steps=384, **settings)
+    run = redline.train(
+        resume=tmp_path / "r", env=Leveled, callbacks=[LooksBack()], total_env_steps=512, quiet=True
+    )
+    assert [row["seen"] for row in rows(run)] == ["-1.0", "3.5", "8.0", "8.0"]
+
+
+def test_a_broken_evaluation_is_a_broken_checkpoint() -> None:
+    record = EpisodeRecord(env_id=0, episode_id=0, return_=1.0, length=4, info={"a": 2.0})
+    state = Evaluation.of([record]).to_state()
+    assert Evaluation.from_state(state).to_state() == state
+    for broken in ({}, 3, state | {"returns": ["high"]}, state | {"info": 1}):
+        with pytest.raises(CorruptCheckpointError, match="last evaluation makes no sense"):
+            Evaluation.from_state(broken)
+
+
+class StopsAtEvaluation:
+    def on_evaluation(self, state: RunState) -> None:
+        state.stop("seen enough")
+
+
+def test_an_evaluation_beside_training_that_ends_the_run_is_in_its_last_row(
+    tmp_path: Path,
+) -> None:
+    """It was waited for after the row had been written."""
+    run = train(
+        tmp_path / "r", callbacks=[StopsAtEvaluation()], eval_interval=128, eval_episodes=1,
+        eval_async=True, log_interval=192,
+    )  # fmt: skip
+    last = rows(run)[-1]
+    assert (last["env_steps"], last["eval_return_mean"]) == ("128", "4.0")
+
+
+def test_infos_cannot_take_the_place_of_metrics(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="log_info='entropy': progress"):
+        train(tmp_path / "r", log_info=("entropy",))
 
 
 def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:

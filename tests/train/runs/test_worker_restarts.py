@@ -73,6 +73,44 @@ def test_a_run_goes_on_after_its_worker_was_killed(
         assert list(csv.DictReader(file))[-1]["worker_restarts"] == "1"
 
 
+def test_a_worker_that_dies_ahead_is_replaced_at_a_checkpoint(tmp_path: Path) -> None:
+    """The third rollout, in which it dies, is made while the second is saved."""
+    lives = deaths(tmp_path / "lives", 1)
+    run = redline.train(
+        "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", collector="async",
+        on_worker_failure="restart", **SMALL | {"checkpoint_interval": 16},
+    )  # fmt: skip
+    assert run.exit_code == 0
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        assert list(csv.DictReader(file))[-1]["worker_restarts"] == "1"
+
+
+class Numbered(Deadly):
+    """Its number is what a callback last said."""
+
+    number = -1
+
+
+class SetsEach:
+    """Numbers the environments in each iteration."""
+
+    def on_iteration(self, state: Any) -> None:
+        state.envs.set_attr("number", state.iteration)
+
+
+def test_a_worker_that_dies_ahead_is_replaced_where_an_attribute_is_set(tmp_path: Path) -> None:
+    """The third rollout is waited for by the callback of the second iteration."""
+    lives = deaths(tmp_path / "lives", 1)
+    run = redline.train(
+        "ppo", env=lambda: Numbered(lives), out=tmp_path / "run", collector="async",
+        on_worker_failure="restart", callbacks=[SetsEach()],
+        **SMALL | {"checkpoint_interval": 1000},
+    )  # fmt: skip
+    assert run.exit_code == 0
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        assert list(csv.DictReader(file))[-1]["worker_restarts"] == "1"
+
+
 def test_restarts_in_a_row_are_limited(tmp_path: Path) -> None:
     """Rollouts of 32 steps, each of which meets the 20th step: none is ever completed."""
     lives = deaths(tmp_path / "lives", 9)

@@ -18,7 +18,9 @@ from redline.errors import (
     CallbackError,
     ConfigError,
     DivergenceError,
+    EnvExitError,
     IncompatibleCheckpointError,
+    WorkerError,
 )
 from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, import_place, place_of
@@ -227,10 +229,16 @@ class TrainingEnvironments:
 
     Args:
         collector: steps them.
+        restart: what was raised -> new workers, to which all attributes were given; or it raises
+            that.
     """
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+    def __init__(
+        self,
+        collector: Collector,
+        restart: Callable[[WorkerError | EnvExitError], None] | None = None,
+    ) -> None:
+        self._collector, self._restart = collector, restart
         self._attributes: dict[str, Any] = {}
         self._beside: list[gymnasium.Env[Any, Any]] = []
 
@@ -245,9 +253,22 @@ class TrainingEnvironments:
     def set_attr(self, name: str, value: Any) -> None:
         """Give an attribute of every environment a value; see `Environments.set_attr`."""
         plain = plain_attribute(name, value)
-        self._collector.set_env_attr(name, value)
-        self._set_beside(name, value)
-        self._attributes[name] = plain
+        before = dict(self._attributes)
+        self._attributes[name] = plain  # for workers that are made anew
+        try:
+            self._set_or_restart(name, value)
+            self._set_beside(name, value)
+        except Exception:
+            self._attributes = before
+            raise
+
+    def _set_or_restart(self, name: str, value: Any) -> None:
+        try:
+            self._collector.set_env_attr(name, value)
+        except (WorkerError, EnvExitError) as error:
+            if self._restart is None:
+                raise
+            self._restart(error)
 
     def follow(self, attributes: Mapping[str, Any]) -> None:
         """Set what differs from what was set in the environments of another rank.

@@ -12,8 +12,8 @@ import torch
 
 from redline.data import Array, EpisodeRecord, to_numpy, to_tensor
 from redline.envs.vec_env import VecEnv
-from redline.errors import ConfigError
-from redline.plain_text import printable
+from redline.errors import ConfigError, CorruptCheckpointError
+from redline.plain_text import printable, shortened
 from redline.policies.modes import evaluation_mode
 from redline.policies.policy import Policy, reset_state
 
@@ -58,6 +58,37 @@ class Evaluation:
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "info"}
         plain = {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
         return plain | {name: mean for name, mean in self.info.items() if name not in plain}
+
+    def to_state(self) -> dict[str, Any]:
+        """All of it as plain data, for a checkpoint."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        lists = {name: list(plain[name]) for name in ("returns", "lengths")}
+        return plain | lists | {"info": dict(self.info)}
+
+    @classmethod
+    def from_state(cls, state: Any) -> Evaluation:
+        """What `to_state` gave.
+
+        Raises:
+            CorruptCheckpointError: if it is something else.
+        """
+        try:
+            rate = state["success_rate"]
+            means = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
+            return cls(
+                episodes=int(state["episodes"]),
+                **{name: float(state[name]) for name in means},
+                returns=tuple(map(float, state["returns"])),
+                lengths=tuple(map(int, state["lengths"])),
+                cut=int(state["cut"]),
+                success_rate=None if rate is None else float(rate),
+                info={str(name): float(mean) for name, mean in state["info"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CorruptCheckpointError(
+                f"the checkpoint's last evaluation makes no sense ({shortened(error)}). Use an "
+                "earlier checkpoint."
+            ) from error
 
     @classmethod
     def of(cls, records: Sequence[EpisodeRecord], *, cut: int = 0) -> Evaluation:

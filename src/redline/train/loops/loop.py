@@ -157,7 +157,7 @@ class TrainLoop(ABC):
         self._empty_rollouts = 0  # in a row
         self._replaced_said = 0
         self._divergence = DivergenceCheck(config, algorithm, store, console)
-        self.environments = TrainingEnvironments(collector)
+        self.environments = TrainingEnvironments(collector, self._restart_workers)
         self._logged = LoggedValues()
         self._is_over = self._has_looked_for_infos = False
         threshold = config.run.stop_at_return
@@ -193,10 +193,17 @@ class TrainLoop(ABC):
                     and self.counters.iteration > 0
                     and self._saved_at != self.counters.env_steps
                 ):
-                    self._save(final=True)
+                    self._save_after_failure()
                 raise
         is_complete = self.counters.env_steps >= total or self.stop_reason is not None
         return None if is_complete else self._signal
+
+    def _save_after_failure(self) -> None:
+        """Save the run that a callback ended; if that fails, too, the callback's error stands."""
+        try:
+            self._save(final=True)
+        except _WORKER_FAILURES as error:
+            self._console.warning(f"the run could not be saved as it is: {error}")
 
     def release(self) -> None:
         """Let the loop and all it holds be freed as soon as nobody uses them any more.
@@ -275,6 +282,9 @@ class TrainLoop(ABC):
         before = self.counters.env_steps
         self._iterate()
         self._maybe_evaluate(before)
+        due = self._crossed(before, self.config.run.checkpoint_interval)
+        if due and self._store.wants(self.counters.env_steps):
+            self._take_evaluation(wait=True)  # what is under way could not be saved
         self._callbacks.call("on_iteration")
         self._follow_first_rank()
         complete = self.counters.env_steps >= total or self.stop_reason is not None
@@ -282,7 +292,7 @@ class TrainLoop(ABC):
             self._take_evaluation(wait=True)
         if complete or self._crossed(before, self.config.run.log_interval):
             self._write_row()
-        if complete or self._crossed(before, self.config.run.checkpoint_interval):
+        if complete or due:
             self.save(final=complete)
 
     def _begin_shares(self) -> OperationShares | None:
@@ -495,17 +505,17 @@ class TrainLoop(ABC):
             "wall_time_s": counters.wall_time_s,
             "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
             **self._episodes.take_row(),
-            **dict.fromkeys(self._metric_names),
-            **metrics,
         }
-        row |= (
+        further: dict[str, Any] = {**dict.fromkeys(self._metric_names), **metrics}
+        further |= (
             self._hyperparameters.last | self._own_columns() | numbers | self._collector_columns()
         )
-        row |= self._evaluations.columns()
+        self._require_free(further)
+        row |= further | self._evaluations.columns()
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
-        late = self._late_columns()
+        late = self._late_columns() | self._logged_columns(row)
         if self._logger.columns:  # a resumed run may evaluate or schedule what it did not before
             schedules = self._hyperparameters.last
             late |= {n: row[n] for n in row if n.startswith("eval_") or n in schedules}
@@ -513,6 +523,15 @@ class TrainLoop(ABC):
         self._warn_of_missing_infos(row)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
         self._divergence.check_row(metrics, counters.env_steps)
+
+    def _require_free(self, columns: Collection[str]) -> None:
+        """Refuse values of infos under names that columns of the run itself have."""
+        taken = [name for name in self.config.run.log_info if name in columns]
+        if taken:
+            raise ConfigError(
+                f"log_info={taken[0]!r}: progress.csv has a column of that name, which "
+                f"{self.config.algorithm} writes. Rename the value in info, or leave it out."
+            )
 
     def _warn_of_missing_infos(self, row: Mapping[str, Any]) -> None:
         """Say once, when episodes have ended, what of `log_info` none of them had."""
@@ -539,7 +558,22 @@ class TrainLoop(ABC):
         found = {n: value for n, value in rates.items() if value is not None or n in known}
         if self.worker_restarts:
             found["worker_restarts"] = self.worker_restarts
-        return found | self._logged.take()
+        return found
+
+    def _logged_columns(self, row: Mapping[str, Any]) -> dict[str, float | None]:
+        """What callbacks logged.
+
+        Raises:
+            CallbackError: if a column of the row has such a name: its number would be lost.
+        """
+        logged = self._logged.take()
+        taken = [name for name in row if logged.get(name) is not None]
+        if taken:
+            raise CallbackError(
+                f"a callback logs {taken[0]!r}: progress.csv has a column of that name. Choose "
+                f"another one, such as my/{taken[0]}."
+            )
+        return {name: value for name, value in logged.items() if name not in row}
 
     def _say_who_was_replaced(self) -> None:
         """Warn of each worker that has died and was replaced since the last look."""
@@ -627,7 +661,15 @@ class TrainLoop(ABC):
         }
 
     def _moment(self) -> Moment:
-        return Moment(self.counters.env_steps, self.state_dict(), self._metadata())
+        """What a checkpoint holds; workers that fail meanwhile are restarted, as they always are.
+
+        Workers that collect ahead are waited for here, so this is where such a failure shows.
+        """
+        while True:
+            try:
+                return Moment(self.counters.env_steps, self.state_dict(), self._metadata())
+            except _WORKER_FAILURES as error:
+                self._restart_workers(error)
 
     def _require_sound(self, moment: Moment) -> None:
         """Refuse to replace what is saved by what is not finite.
@@ -665,8 +707,14 @@ class TrainLoop(ABC):
                 "hyperparameters": dict(self._hyperparameters.overrides),
                 "logged": self._logged.state_dict(),
                 "env_attributes": self.environments.state_dict(),
+                **self._newest_evaluation(),
             },
         }
+
+    def _newest_evaluation(self) -> dict[str, Any]:
+        """What callbacks see of it; nothing before the first."""
+        newest = self._callbacks.state.evaluation
+        return {} if newest is None else {"evaluation": newest.to_state()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, bit for bit where the environments can be saved.
@@ -713,6 +761,8 @@ class TrainLoop(ABC):
         self._hyperparameters.overrides = {name: float(value) for name, value in overrides.items()}
         self._logged.load_state_dict(saved["logged"])
         self.environments.load_state_dict(saved["env_attributes"])
+        if "evaluation" in saved:
+            self._callbacks.state.evaluation = Evaluation.from_state(saved["evaluation"])
 
     @abstractmethod
     def _learning_state(self) -> dict[str, Any]:
