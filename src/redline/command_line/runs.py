@@ -213,7 +213,10 @@ def _evaluated(run: Run, parsed: EvalArguments) -> Evaluation:
         render=parsed.render,
         on_episodes=records.extend,
     )
-    note = explain_greedy(result, *run.last_training_return()) if greedy else None
+    training = run.last_training_return()
+    note = explain_greedy(result, *training) if greedy else None
+    if note is not None and not run.policy(parsed.which).samples:
+        note = explain_greedy(result, *training, samples=False)
     if note is not None:
         sys.stderr.write(printable(f"note: {note}\n"))
     if parsed.video:

@@ -436,6 +436,7 @@ class DeterministicActor(BoxActor):
         normalizer: as for `Actor`.
     """
 
+    samples = False
     _conditions = frozenset(("greedy", "random", "noise_scale"))
 
     def __init__(

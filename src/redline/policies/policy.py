@@ -74,6 +74,8 @@ class Policy(nn.Module, ABC):
         has_value: whether `value` is there to bootstrap rollouts with.
         learns_normalized: whether what is not `act` takes observations that `normalizer` has seen
             to already, so that the loop normalizes batches of replay.
+        samples: whether noise alone, without conditioning, makes `act` do something else than its
+            greedy action. What only explores, as by epsilon, does not sample.
         served: what `predict` is made from: its class, and the spaces of one environment.
         conditioning_names: the conditioning that `act` keeps as extras of the same names,
             because `evaluate_rollout`, `value` and updates need it again.
@@ -89,6 +91,7 @@ class Policy(nn.Module, ABC):
     learns_normalized: bool = False
     conditioning_names: tuple[str, ...] = ()
     conditioning_bounds: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    samples: bool = True
     served: tuple[Any, ...] | None = None
 
     @abstractmethod
@@ -290,7 +293,7 @@ class PolicyWrapper(Policy):
         super().__init__()
         self.policy = policy
         self.noise_size, self.is_recurrent = policy.noise_size, policy.is_recurrent
-        self.noise_color = policy.noise_color
+        self.noise_color, self.samples = policy.noise_color, policy.samples
         self.extras_spec, self.has_value = policy.extras_spec, policy.has_value
         self.action_space = policy.action_space
         stored = getattr(policy, "stored_action_space", None)

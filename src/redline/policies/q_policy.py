@@ -104,6 +104,7 @@ class QPolicy(Policy):
             observation_space, action_space, make_action_head(action_space)
         )
         self.torso, self.core, self.head = torso, core, head
+        self.samples = head.is_noisy
         self.normalizer = normalizer
 
     def initial_state(self, batch_size: int) -> State:

@@ -261,7 +261,15 @@ def test_evaluate_export_and_inspect(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert main(["eval", str(run.out), "--episodes", "2"]) == 0
         line = capsys.readouterr().out.strip().splitlines()[-1]
         assert json.loads(line)["episodes"] == 2
-        assert main(["eval", str(run.out), "--episodes", "2", "--stochastic"]) == 0
+        samples = case == "sac"
+        sampled = ["eval", str(run.out), "--episodes", "2", "--stochastic"]
+        assert main(sampled) == (0 if samples else 2)
+        if not samples:
+            assert "has no effect: this policy explores only" in capsys.readouterr().err
+            with pytest.raises(ConfigError, match="has no distribution to sample from"):
+                run.collect(1, greedy=False)
+            with pytest.raises(ConfigError, match="has no distribution to sample from"):
+                run.record_video(tmp_path / "a.gif", greedy=False)
         path = run.export(tmp_path / f"{case}.pt2", format="torch")
         assert path.exists()
 

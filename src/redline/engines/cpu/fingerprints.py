@@ -46,7 +46,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.policies.actors:Actor": "aca3fc6387313b9e",
     "redline.policies.actors:BoxActor": "22438e3d7f600de7",
     "redline.policies.actors:BoxBounds": "95b4d614fecf1343",
-    "redline.policies.actors:DeterministicActor": "bf36b5e48dc30a37",
+    "redline.policies.actors:DeterministicActor": "38aff2ee625bace3",
     "redline.policies.actors:SquashedGaussianActor": "45c70c69ee27a2cf",
     "redline.policies.actors:squashed_log_prob": "4ea8dd8c257663bb",
     "redline.policies.distributions:Categorical": "fb1618d78613aaa6",

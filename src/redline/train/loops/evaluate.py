@@ -185,8 +185,11 @@ def evaluate(
         on_step: called after every step with those of the episodes that ended in it.
 
     Raises:
-        ConfigError: if episodes < 1, or `max_env_steps` is over before any episode.
+        ConfigError: if episodes < 1, if `max_env_steps` is over before any episode, or if actions
+            are to be sampled by a policy that samples none.
     """
+    if not greedy:
+        require_samples(policy)
     if isinstance(episodes, bool) or not isinstance(episodes, Integral):
         raise ConfigError(f"episodes={episodes!r} must be a whole number of 1 or more.")
     if episodes < 1:
@@ -305,8 +308,26 @@ class _EpisodeRun:
         return torch.from_numpy(np.concatenate(rows)).to(self._device)
 
 
+def require_samples(policy: Policy) -> None:
+    """Refuse to sample the actions of a policy that has no distribution of them.
+
+    Raises:
+        ConfigError: if it explores only while it trains.
+    """
+    if not policy.samples:
+        raise ConfigError(
+            "--stochastic (greedy=False) has no effect: this policy explores only while it trains, "
+            "by random actions or by noise on its own, and has no distribution to sample from. "
+            "Leave it out."
+        )
+
+
 def explain_greedy(
-    result: Evaluation, training_mean: float | None, training_std: float | None
+    result: Evaluation,
+    training_mean: float | None,
+    training_std: float | None,
+    *,
+    samples: bool = True,
 ) -> str | None:
     """Why a greedy evaluation may lie far below what training showed; None if it does not.
 
@@ -314,6 +335,7 @@ def explain_greedy(
         result: of acting greedily.
         training_mean: newest mean return of training episodes; None: not known.
         training_std: their standard deviation.
+        samples: whether the policy can sample its actions, see `Policy`.
     """
     if training_mean is None:
         return None
@@ -321,6 +343,12 @@ def explain_greedy(
     if gap <= max(0.3 * abs(training_mean), training_std or 0.0, result.return_std):
         return None
     cut = f"{result.cut} of {result.episodes} episodes were cut, which may be why. "
+    if not samples:
+        return (
+            f"acting greedily reaches {result.return_mean:,.1f}, and training reached "
+            f"{training_mean:,.1f} while it explored. {cut if result.cut else ''}A random action "
+            "now and then can free a policy where it is held. Train longer."
+        )
     return (
         f"acting greedily reaches {result.return_mean:,.1f}, and training reached "
         f"{training_mean:,.1f} by sampling its actions. "

@@ -26,6 +26,7 @@ class Evaluations:
         background: evaluates in another process instead; None: none does.
         console: what was found is said there.
         episodes: of training, beside whose returns a greedy one may look odd.
+        samples: whether the policy can sample its actions, see `Policy`.
 
     Attributes:
         last: columns of the last one; empty before the first.
@@ -38,9 +39,11 @@ class Evaluations:
         background: BackgroundEvaluation | None,
         console: Console,
         episodes: EpisodeStatistics,
+        *,
+        samples: bool = True,
     ) -> None:
         self._run, self._evaluate, self._background = run, evaluate, background
-        self._console, self._episodes = console, episodes
+        self._console, self._episodes, self._samples = console, episodes, samples
         self._has_explained = False
         self.last: dict[str, float] = {}
 
@@ -81,7 +84,7 @@ class Evaluations:
             + (f" ({result.cut} cut)" if result.cut else "")
             + ("" if rate is None else f", success {rate:.0%}")
         )
-        note = explain_greedy(result, *self._episodes.moving_statistics)
+        note = explain_greedy(result, *self._episodes.moving_statistics, samples=self._samples)
         if note is not None and not self._has_explained:
             self._has_explained = True
             self._console.message(f"note: {note}")

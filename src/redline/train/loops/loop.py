@@ -134,7 +134,14 @@ class TrainLoop(ABC):
         self._metrics, self._sums = MetricMeans(), sums
         self._metrics_are_known = False
         self._episodes = EpisodeStatistics(info_names=config.run.log_info)
-        self._evaluations = Evaluations(config.run, evaluate, background, console, self._episodes)
+        self._evaluations = Evaluations(
+            config.run,
+            evaluate,
+            background,
+            console,
+            self._episodes,
+            samples=algorithm.policy.samples,
+        )
         self._evaluates_copies = background is not None
         self._best = BestStates(
             store,

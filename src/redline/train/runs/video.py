@@ -23,6 +23,7 @@ from redline.errors import ConfigError, MissingExtraError
 from redline.nested import NestedArray
 from redline.policies.policy import Policy, reset_state
 from redline.train.checkpoint.atomic_files import atomic_file
+from redline.train.loops.evaluate import require_samples
 
 SUFFIXES = (".mp4", ".gif")
 
@@ -174,6 +175,8 @@ class EpisodeFrames:
         episode_id: int = 0,
         max_steps: int | None = None,
     ) -> None:
+        if not greedy:
+            require_samples(policy)
         self._policy, self._seed, self._greedy = policy, seed, greedy
         self._env_id, self._episode_id, self._max_steps = env_id, episode_id, max_steps
         self.record: EpisodeRecord | None = None
