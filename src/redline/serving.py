@@ -200,8 +200,9 @@ class Predictor:
 
     def _masks(self, action_mask: Any, batch: int | None) -> Any:
         """[B, width] one row for each observation."""
-        space: Any = without_previous(self._policy.observation_space)
-        width = space.spaces[MASK].shape[0]
+        own: Any = self._policy.observation_space
+        seen: Any = without_previous(own)
+        width: int = seen.spaces[MASK].shape[0]
         rows = [action_mask] if batch is None else list(action_mask)
         if batch is not None and len(rows) != batch:
             raise EnvDataError(

@@ -86,7 +86,7 @@ def resume(arguments: list[str]) -> int:
             env_backend=parsed.env_backend,
             collector=parsed.collector,
             network=parsed.network,
-            callbacks=callbacks,
+            callbacks=(*callbacks, *parsed.callbacks),
             confirmed={
                 "wandb": parsed.wandb or None,
                 "accelerate": parsed.accelerate,

@@ -128,7 +128,8 @@ class QuickLook:
         self._own = [vars(part) for part in modules]
         self._layers = [part._modules.values() for part in modules if part._modules]
         self._parameters = [part._parameters.values() for part in modules if part._parameters]
-        self._address = _address if None in self._present(self._parameters) else _TENSOR_ADDRESS
+        has_gaps = None in self._present(self._parameters)
+        self._address: Any = _address if has_gaps else Tensor.data_ptr
         self._seen = self._look()
 
     @staticmethod
@@ -146,9 +147,6 @@ class QuickLook:
     def is_the_same(self) -> bool:
         """Whether all is as it was when this was made."""
         return self._look() == self._seen
-
-
-_TENSOR_ADDRESS = Tensor.data_ptr
 
 
 def _address(parameter: Tensor | None) -> int:

@@ -386,6 +386,8 @@ def test_a_callback_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     again = ["train", "--resume", "r", "--callback", "own_callback:Mine", "--quiet"]
     assert main([*again, "--total-env-steps", "576"]) == 0
     assert redline.load("r").inspect()["env_steps"] == 128
+    plural = ["train", "--resume", "r", "--callbacks", "own_callback:Mine", "--quiet"]
+    assert main([*plural, "--total-env-steps", "640"]) == 0
 
 
 def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:

@@ -518,7 +518,7 @@ class TrainLoop(ABC):
             self._hyperparameters.last | self._own_columns() | numbers | self._collector_columns()
         )
         self._require_free(further)
-        row |= further | self._evaluations.columns()
+        row |= further | dict(self._evaluations.columns())
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
