@@ -96,6 +96,23 @@ def test_what_follows_from_the_length_makes_no_other_setting(tmp_path: Path) -> 
         assert len(scored_runs([tmp_path], by=by)) == 1
 
 
+def test_what_a_run_finds_on_its_machine_makes_no_other_group(tmp_path: Path) -> None:
+    """Of loose runs, one that fell back to eager updates was a group of its own."""
+    for seed, engine in ((1, "cpu"), (2, "eager")):
+        path = _run(tmp_path, "ppo", "CartPole-v1", 0.1, seed, 1.0)
+        config = json.loads((path / "config.json").read_text())
+        config["run"]["accelerate"] = engine
+        (path / "config.json").write_text(json.dumps(config))
+    assert [run.group for run in scored_runs([tmp_path])] == ["ppo", "ppo"]
+
+
+def test_area_needs_no_function_that_an_older_numpy_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0, 50 and 100 steps: (50 * (4 + 8) / 2 + 50 * (8 + 6) / 2) / 100."""
+    monkeypatch.delattr(np, "trapezoid", raising=False)
+    columns = {"env_steps": np.array([0.0, 50.0, 100.0]), "return_mean": np.array([4.0, 8.0, 6.0])}
+    assert score_of(columns, "area") == 6.5
+
+
 def test_environments_count_alike_over_all(tmp_path: Path) -> None:
     """Two groups that are equal in each environment, one run more often here, one there."""
     for env, scores in {

@@ -16,8 +16,8 @@ from redline.launch.state import DATABASE, RUNS, SweepState
 from redline.plain_files import read_json
 from redline.plain_text import shortened
 from redline.train.progress.curves import load_progress, load_setting
-from redline.train.runs.changes import OF_THE_RUN
 from redline.train.runs.summary import find_runs, summarize_run
+from redline.train.setting_names import OF_THE_RUN
 
 Array: TypeAlias = npt.NDArray[np.float64]
 ScoreKind: TypeAlias = Literal["final", "area", "best"]
@@ -92,7 +92,9 @@ def score_of(columns: Mapping[str, Array], kind: ScoreKind, column: str = "retur
         return float(values[steps > (1.0 - _FINAL_SHARE) * steps[-1]].mean())
     if len(values) == 1:
         return float(values[0])
-    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0]))
+    # Written out: numpy names this `trapezoid` from 2.0 on, and `trapz` before.
+    area = ((values[1:] + values[:-1]) / 2 * np.diff(steps)).sum()
+    return float(area / (steps[-1] - steps[0]))
 
 
 def scored_runs(
@@ -183,7 +185,7 @@ def _grouping(runs: Sequence[_Found]) -> list[str]:
     names = list(dict.fromkeys([*_FIRST, *varied]))
     if any(run.varies is None for run in runs):
         others = sorted({_leaf(key) for run in runs for key in run.setting})
-        names += [n for n in others if n not in (*names, *_NO_GROUP, "seed")]
+        names += [n for n in others if n not in {*names, *_NO_GROUP, *OF_THE_RUN, "seed"}]
     chosen: list[str] = []
     classes = _classes(runs, chosen)
     for name in names:

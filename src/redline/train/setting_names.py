@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from redline.plain_text import shown
 
-__all__ = ["NAMES_ELSEWHERE", "did_you_mean", "meant", "unknown_setting"]
+__all__ = ["NAMES_ELSEWHERE", "OF_THE_RUN", "did_you_mean", "meant", "unknown_setting"]
 
 NAMES_ELSEWHERE: dict[str, str] = {
     "dataset": "data",
@@ -47,6 +47,42 @@ NAMES_ELSEWHERE: dict[str, str] = {
     "polyak": "tau",
 }
 """What other libraries and people call a setting -> its name here."""
+
+OF_THE_RUN = frozenset(
+    (
+        "total_env_steps",
+        "device",
+        "policy_device",
+        "env_device",
+        "eval_device",
+        "accelerate",
+        "cpu_acting",
+        "check_env",
+        "cpu_affinity",
+        "worker_timeout_s",
+        "on_worker_failure",
+        "max_worker_restarts",
+        "num_threads",
+        "self_check",
+        "log_interval",
+        "checkpoints",
+        "checkpoint_interval",
+        "checkpoint_gap",
+        "eval_interval",
+        "eval_async",
+        "eval_episodes",
+        "eval_max_episode_steps",
+        "stop_at_return",
+        "on_divergence",
+        "tensorboard",
+        "jsonl",
+        "wandb",
+        "quiet",
+        "name",
+        "tags",
+    )
+)
+"""Settings of a run that what is saved does not depend on: a resumed run may change them."""
 
 
 def unknown_setting(name: str, algorithm: str, known: Iterable[str]) -> str:

@@ -163,6 +163,24 @@ def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_run_finds_on_its_machine_makes_no_other_setting(tmp_path: Path) -> None:
+    """One seed had two threads and fell back to eager updates, and one was made longer: mean 2x."""
+    runs = [make_run(tmp_path / str(seed), line(2 * seed - 1), seed=seed) for seed in (1, 2)]
+    of_the_run = (
+        {"num_threads": 2, "accelerate": "eager", "total_env_steps": 100},
+        {"num_threads": 1, "accelerate": "cpu", "total_env_steps": 200},
+    )
+    for run, own in zip(runs, of_the_run, strict=True):
+        config = json.loads((run / "config.json").read_text())
+        config["run"] |= own
+        if own["total_env_steps"] == 200:
+            config["changed"] = ["total_env_steps"]
+        (run / "config.json").write_text(json.dumps(config))
+    (curve,) = learning_curves(runs)
+    assert (curve.label, curve.num_runs) == ("ppo, CartPole-v1", 2)
+    np.testing.assert_allclose(curve.y, 2 * curve.x)
+
+
 def test_labels_name_no_more_than_is_needed() -> None:
     """A preset that changes five settings is named once."""
     base = {"algorithm": "ppo", "run.env": "A"}

@@ -22,6 +22,7 @@ from redline.train.progress.statistics import (
     bootstrap_interval,
     interquartile_mean,
 )
+from redline.train.setting_names import OF_THE_RUN
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -36,6 +37,9 @@ _NOT_SETTINGS = {
     *("engine", "build", "sha256"),  # what config.json says beside the settings
     *("tensorboard", "jsonl", "wandb"),
 }
+# Many of these hold what a run found on its machine, such as its threads; `compare` and the plot
+# leave them out alike. A resumed run lists in "changed" those that it changed.
+_OF_NO_CURVE = OF_THE_RUN | {"changed"}
 # These name a setting best, so labels try them first.
 _TELLING = ("algorithm", "env", "preset")
 
@@ -167,6 +171,7 @@ def learning_curves(
 ) -> list[Curve]:
     """One curve per setting, in the order in which the settings first occur.
 
+    What a resumed run may change, such as devices, threads and length, makes no other setting.
     Several runs of a setting are interpolated to a common grid over the range that all of
     them cover. The interval is a bootstrap over runs with a fixed seed. Runs of one setting
     with one seed are no independent runs: the one that got furthest counts, the others do not.
@@ -194,7 +199,8 @@ def learning_curves(
     groups: dict[str, list[Path]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for run_dir in run_dirs:
-        setting = load_setting(run_dir)
+        config = load_setting(run_dir)
+        setting = {name: v for name, v in config.items() if _leaf(name) not in _OF_NO_CURVE}
         key = json.dumps(setting, sort_keys=True)
         settings[key] = setting
         groups.setdefault(key, []).append(Path(run_dir))
@@ -366,7 +372,8 @@ def plot_runs(
     """Draw learning curves; the same runs always give the same picture.
 
     Args:
-        run_dirs: run directories; those that differ in nothing but the seed form one line.
+        run_dirs: run directories; those that differ in the seed, or in what a resumed run may change,
+            form one line.
         out: file to write, ending in .png, .pdf or .svg.
         x: column of the horizontal axis.
         y: column of the vertical axis.

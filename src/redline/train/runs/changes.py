@@ -10,43 +10,9 @@ from redline.devices import choose_device, kind_of_name, require_device
 from redline.engines.engine import ASKED_FOR
 from redline.errors import ConfigError
 from redline.train.runs.placing import DEVICE_SETTINGS, PLACING_SETTINGS
+from redline.train.setting_names import OF_THE_RUN
 from redline.train.settings import RunConfig
 
-OF_THE_RUN = frozenset(
-    (
-        "total_env_steps",
-        "device",
-        "policy_device",
-        "env_device",
-        "eval_device",
-        "accelerate",
-        "cpu_acting",
-        "check_env",
-        "cpu_affinity",
-        "worker_timeout_s",
-        "on_worker_failure",
-        "max_worker_restarts",
-        "num_threads",
-        "self_check",
-        "log_interval",
-        "checkpoints",
-        "checkpoint_interval",
-        "checkpoint_gap",
-        "eval_interval",
-        "eval_async",
-        "eval_episodes",
-        "eval_max_episode_steps",
-        "stop_at_return",
-        "on_divergence",
-        "tensorboard",
-        "jsonl",
-        "wandb",
-        "quiet",
-        "name",
-        "tags",
-    )
-)
-"""Those that what is saved does not depend on."""
 _OF_THE_DATA = frozenset(
     (
         "num_envs",
