@@ -67,7 +67,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"config\.json cannot be read"):
         load_setting(tmp_path)
     run = make_run(tmp_path / "run", [(10, 1.0)])
-    for row in ("20,high\n", "20\n"):
+    for row in ("20,high\n", "20\n", f"20,{'1' * 131_073}\n"):  # the last: more than csv reads
         (run / "progress.csv").write_text("env_steps,return_mean\n10,1\n" + row)
         with pytest.raises(RunDirectoryError, match="is damaged"):
             load_progress(run)

@@ -620,3 +620,17 @@ def test_another_build_is_named_at_resume(
     monkeypatch.setattr("redline.engines.cpu.kernel_instructions", lambda: "avx1024")
     redline.train(resume=run, total_env_steps=512)
     assert f"kernels {build['kernels']} (here avx1024)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"env_steps,return_mean\n256,abc\n", b"\xff\xfe\n256,1\n", b"a" * 131_073 + b"\n256\n"],
+    ids=["a-word-for-a-number", "a-header-that-is-no-text", "a-header-that-csv-refuses"],
+)
+def test_a_damaged_table_does_not_cost_an_evaluation(
+    damage: bytes, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was read for a note after all episodes had run, and they were lost with it."""
+    (run / "progress.csv").write_bytes(damage)
+    assert main(["eval", str(run), "--episodes", "2", "--max-episode-steps", "5"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2

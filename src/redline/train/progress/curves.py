@@ -106,7 +106,10 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
-    table = list(csv.reader(lines))
+    try:
+        table = list(csv.reader(lines))
+    except csv.Error as error:  # such as a field of more than 131,072 characters
+        raise _damaged(path, error) from error
     if len(table) < 2:
         raise RunDirectoryError(
             f"{path} has no rows yet. Wait for the first, which comes after log_interval "
@@ -117,9 +120,7 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
         cells = [[float(cell) if cell else math.nan for cell in row] for row in rows]
         columns = np.array(cells, dtype=np.float64).reshape(len(rows), len(header)).T
     except ValueError as error:
-        raise RunDirectoryError(
-            f"{path} is damaged: {shortened(error)}. Resume the run to repair it, or leave it out."
-        ) from error
+        raise _damaged(path, error) from error
     found = dict(zip(header, columns, strict=True))
     steps = found.get("env_steps", np.zeros(1))
     if not ((steps >= 0) & (steps <= _MOST_STEPS)).all():  # neither is NaN
@@ -128,6 +129,12 @@ def load_progress(run_dir: Path | str) -> dict[str, Array]:
             f"this run out."
         )
     return found
+
+
+def _damaged(path: Path, error: Exception) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{path} is damaged: {shortened(error)}. Resume the run to repair it, or leave it out."
+    )
 
 
 def load_setting(run_dir: Path | str) -> dict[str, Any]:
@@ -372,8 +379,8 @@ def plot_runs(
     """Draw learning curves; the same runs always give the same picture.
 
     Args:
-        run_dirs: run directories; those that differ in the seed, or in what a resumed run may change,
-            form one line.
+        run_dirs: run directories; those that differ in nothing but the seed, or in what a resumed
+            run may change, form one line.
         out: file to write, ending in .png, .pdf or .svg.
         x: column of the horizontal axis.
         y: column of the vertical axis.

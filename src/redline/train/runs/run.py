@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import re
@@ -104,9 +105,15 @@ class Run:
         return ProgressTable.of(self.out)
 
     def last_training_return(self) -> tuple[float | None, float | None]:
-        """Mean and standard deviation of the newest row in which training episodes ended."""
-        row = last_return_row(self.out)
-        return _number(row, "return_mean"), _number(row, "return_std")
+        """Mean and standard deviation of the newest row in which training episodes ended.
+
+        Both are None where no episode has ended, or where progress.csv is damaged.
+        """
+        try:
+            row = last_return_row(self.out)
+            return _number(row, "return_mean"), _number(row, "return_std")
+        except (ValueError, csv.Error):  # an evaluation that has ended is worth more than this
+            return None, None
 
     def history(self) -> list[dict[str, Any]]:
         """When the run began, went on, was changed and ended; see docs/warm_start.md."""
