@@ -44,6 +44,16 @@ def test_the_axis_goes_on_to_where_the_run_is() -> None:
     assert lines[0].rstrip(chr(0x2800)) != lines[0]
 
 
+@pytest.mark.parametrize("top", [1e308, 1.7e308])
+def test_values_farther_apart_than_floats_go_are_drawn(top: float) -> None:
+    """From the lowest dot of the first column to the highest of the last."""
+    lines = chart([(0, -top), (17, top)], width=20, height=3)
+    assert lines[0].split("┤")[1][-1] != chr(0x2800)
+    assert lines[1].split("┤")[1][0] != chr(0x2800)
+    assert all(len(line) <= 20 for line in lines)
+    assert len(chart([(1, top), (2, top)], width=20, height=3)) == 3
+
+
 def test_without_points_or_room_there_is_no_chart() -> None:
     assert chart([], 80, 10) == []
     assert chart([(1, 1.0)], 5, 10) == []
@@ -52,7 +62,15 @@ def test_without_points_or_room_there_is_no_chart() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (-3, "-3"), (0.125, "0.125"), (999.6, "1,000"), (60_160, "60.2k"), (2.5e6, "2.5M")],
+    [
+        (0, "0"),
+        (-3, "-3"),
+        (0.125, "0.125"),
+        (999.6, "1,000"),
+        (60_160, "60.2k"),
+        (2.5e6, "2.5M"),
+        (-1e308, "-1e+308"),
+    ],
 )
 def test_labels_are_short(value: float, text: str) -> None:
     assert short(value) == text

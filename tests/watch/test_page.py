@@ -91,6 +91,44 @@ def test_words_of_a_stranger_are_no_commands_for_the_terminal(
     assert shown.count("]0;owned") == 4  # the environment thrice, and an operation
 
 
+SANE = (100, 1.0, 100.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "shown"),
+    [
+        (  # the sum of both is 4e-9, of which the first is 2.5e8 times as much
+            ("time_share/a", "time_share/b"),
+            [(*SANE, 1.0, -0.999999996)],
+            f"a  100%  {'█' * 40}",
+        ),
+        (("time_share/a", "time_share/b"), [(*SANE, 1e308, 1e308)], page.NO_SHARES),
+        ((), [(100, 1.0, 100.0, 1e308), (200, 2.0, 100.0, -1e308)], "1e+308 ┤"),
+        ((), [SANE, (200, 2.0, 5e-324, 1.7e308)], "return 1.7e+308"),
+        ((), [SANE, (1e308, 1e308, 1e308, 1.0)], "1e+308 SPS"),
+        ((), [(5e-324, 1.0, 1.0, 1.0), (200, 2.0, 1.0, 2.0), (5e-324, 1.0, 1.0, 1.0)], "0 of"),
+    ],
+    ids=["shares", "whole-of-shares", "span-of-returns", "return", "env-steps", "no-env-steps"],
+)
+def test_odd_numbers_of_a_stranger_neither_break_nor_fill_the_page(
+    header: tuple[str, ...],
+    rows: list[tuple[float, ...]],
+    shown: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A share of 250 million made a line of 10 GB; returns farther apart than floats go, nan."""
+    monkeypatch.setenv("COLUMNS", "100")
+    run = write_run(tmp_path / "run", rows, header=(*HEADER[:4], *header))
+    assert main(["watch", str(run), "--once"]) == 0
+    text = capsys.readouterr().out
+    assert shown in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert main(["watch", str(tmp_path), "--once"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
 def test_what_cannot_be_watched_is_refused_with_the_fix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

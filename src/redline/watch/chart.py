@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Sequence
 
 _EMPTY = 0x2800
 # Bit of the dot in column 0 or 1 and row 0 (top) to 3, as Unicode numbers them.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _LEAST_WIDTH, _LEAST_HEIGHT = 12, 3
+_LARGEST_IN_G = 1e13  # 9,999G; from here on, digits would fill the page
 
 
 def chart(
@@ -36,9 +38,9 @@ def chart(
     columns, rows = 2 * max(2, width - margin - 1), 4 * (height - 1)
     dots = _Dots(columns, rows)
     last = max(last, points[-1][0])
-    placed = _averaged(points, last, columns)
-    heights = [(x, round((y - low) / (high - low) * (rows - 1))) for x, y in placed]
-    dots.join(heights)
+    shares = [(x, _share(y, low, high)) for x, y in points]
+    placed = _averaged(shares, last, columns)
+    dots.join([(x, round(share * (rows - 1))) for x, share in placed])
     drawn = dots.lines()
     shown = {0: labels[0], len(drawn) - 1: labels[1]}
     lines = [
@@ -52,7 +54,9 @@ def chart(
 
 
 def short(value: float) -> str:
-    """A number in at most some six characters: 12.5, 1,200, 15k, 2.5M."""
+    """A number in at most some eight characters: 12.5, 1,200, 15k, 2.5M, 1e+308."""
+    if abs(value) >= _LARGEST_IN_G:
+        return f"{value:.3g}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             scaled = value / (1e3 if letter == "k" else size)
@@ -63,21 +67,27 @@ def short(value: float) -> str:
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     """Ends of the vertical axis; apart, also where all values are equal."""
     low, high = min(values), max(values)
-    if high > low and math.isfinite(high - low):
+    if high > low:
         return low, high
     room = max(1.0, abs(high) * 0.1)
-    return low - room, high + room
+    return max(low - room, -sys.float_info.max), min(high + room, sys.float_info.max)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Where a value lies between the limits, of 1."""
+    if math.isfinite(high - low):  # a stranger's may be farther apart than floats go
+        return (value - low) / (high - low)
+    return (value / 2 - low / 2) / (high / 2 - low / 2)
 
 
 def _averaged(
     points: Sequence[tuple[float, float]], last: float, columns: int
 ) -> list[tuple[int, float]]:
     """One point for each column of dots that has any."""
-    scale = (columns - 1) / last if last > 0 else 0.0
     sums: dict[int, list[float]] = {}
     for x, y in points:
-        column = min(columns - 1, max(0, round(x * scale)))
-        sums.setdefault(column, []).append(y)
+        along = min(1.0, max(0.0, x / last)) if last > 0 else 0.0
+        sums.setdefault(round(along * (columns - 1)), []).append(y)
     return [(column, sum(ys) / len(ys)) for column, ys in sorted(sums.items())]
 
 

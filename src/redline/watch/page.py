@@ -13,6 +13,8 @@ from redline.watch.reading import Points, RunView
 
 CHART_HEIGHT = 9  # lines, title and axis left out
 _BAR_AT_LEAST, _BAR_AT_MOST = 8, 40
+_LARGEST_WRITTEN_OUT = 1e15  # a stranger's may have hundreds of digits
+_LONGEST_S = 1e10  # three centuries, likewise
 _LEAST_SHARE = 0.005  # below, it would be shown as 0%
 _KINDS = ("best", "worst")  # in the names of videos
 RETURNS, NO_RETURNS = "return of training episodes", "no episode has ended yet"
@@ -72,8 +74,8 @@ def folder_row(run: RunSummary, folder: Path) -> tuple[str, ...]:
         printable(run.state),
         f"{run.env_steps:,}",
         f"{min(1.0, done):.0%}",
-        "" if run.return_mean is None else f"{run.return_mean:,.1f}",
-        "" if run.sps is None else f"{run.sps:,.0f}",
+        "" if run.return_mean is None else _number(run.return_mean, 1),
+        "" if run.sps is None else _number(run.sps, 0),
         printable(run.algorithm),
         printable(run.env),
         str(run.seed),
@@ -102,13 +104,13 @@ def head(view: RunView, width: int) -> list[str]:
 
 def _pace(view: RunView) -> list[str]:
     newest = view.newest
-    facts = [f"{newest['sps']:,.0f} SPS"] if "sps" in newest else []
+    facts = [f"{_number(newest['sps'], 0)} SPS"] if "sps" in newest else []
     if "wall_time_s" in newest:
-        facts.append(f"{duration(newest['wall_time_s'])} trained")
+        facts.append(f"{_lasting(newest['wall_time_s'])} trained")
     if view.time_left_s is not None:
-        facts.append(f"{duration(view.time_left_s)} left")
+        facts.append(f"{_lasting(view.time_left_s)} left")
     if view.summary.state == "running" and view.age_s is not None:
-        facts.append(f"last row {duration(view.age_s)} ago")
+        facts.append(f"last row {_lasting(view.age_s)} ago")
     return facts
 
 
@@ -120,8 +122,8 @@ def _results(view: RunView) -> list[str]:
     for prefix, title in (("", "return"), ("eval_", "evaluation")):
         if f"{prefix}return_mean" in newest:
             spread = newest.get(f"{prefix}return_std")
-            about = "" if spread is None else f" ± {spread:,.1f}"
-            facts.append(f"{title} {newest[f'{prefix}return_mean']:,.1f}{about}")
+            about = "" if spread is None else f" ± {_number(spread, 1)}"
+            facts.append(f"{title} {_number(newest[f'{prefix}return_mean'], 1)}{about}")
         if f"{prefix}success_rate" in newest:
             facts.append(f"{title} success {newest[f'{prefix}success_rate']:.0%}")
     return facts
@@ -169,7 +171,15 @@ def _bar(share: float, width: int) -> str:
 
 
 def _filled(share: float, width: int) -> str:
-    return "█" * round(share * max(0, width))
+    return "█" * round(min(1.0, share) * max(0, width))
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}" if abs(value) < _LARGEST_WRITTEN_OUT else f"{value:.3g}"
+
+
+def _lasting(seconds: float) -> str:
+    return duration(min(max(0.0, seconds), _LONGEST_S))
 
 
 def _folded(facts: Sequence[str], width: int) -> list[str]:

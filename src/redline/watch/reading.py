@@ -241,11 +241,13 @@ class _Rows:
                 self._shares_s[operation] = before_s + value * spent_s
 
     def shares(self) -> dict[str, float]:
-        whole_s = sum(self._shares_s.values())
-        if whole_s <= 0:
+        """Of those that make sense: a stranger's may be negative, and sum to next to nothing."""
+        spent_s = {name: seconds for name, seconds in self._shares_s.items() if seconds > 0}
+        whole_s = sum(spent_s.values())
+        if not math.isfinite(whole_s):
             return {}
-        largest_first = sorted(self._shares_s.items(), key=lambda item: -item[1])
-        return {name: seconds / whole_s for name, seconds in largest_first if seconds > 0}
+        largest_first = sorted(spent_s.items(), key=lambda item: -item[1])
+        return {name: seconds / whole_s for name, seconds in largest_first}
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:

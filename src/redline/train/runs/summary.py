@@ -116,6 +116,8 @@ def _numbers(path: Path) -> tuple[int, float | None, float | None, str | None]:
     try:
         last = last_row(path)
         env_steps = int(float(last.get("env_steps") or 0))
+        if abs(env_steps) > _MOST_ENV_STEPS:
+            raise ValueError(f"env_steps={last['env_steps']} is more than a run has")
         sps = float(last["sps"]) if last.get("sps") else None
         return env_steps, _last_return(path), sps, None
     except (ValueError, OverflowError, TypeError, csv.Error) as error:
