@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from redline.errors import SessionError
 from redline.profile import layout
+from redline.profile.analyse.samples import read_machine_samples
 from redline.profile.analyse.shares import with_shares
+from redline.profile.analyse.stacks import read_stacks
 from redline.profile.analyse.summary import Summary, summarize
 from redline.profile.analyse.timeline import build_timeline
 from redline.profile.analyse.transitions import begins_of, times_of_begins
@@ -24,6 +29,7 @@ from redline.profile.report.text import render_text
 from redline.profile.report.trace import write_trace
 
 START = {"event": "start", "pid": 7, "parent_pid": 1, "name": "p", "base_ns": 1000}
+NESTED = "[" * 100_000  # deeper than json follows
 END = {"event": "end", "time_ns": 2000, "cpu_s": 0.5, "dropped": 0}
 
 
@@ -55,16 +61,26 @@ def report(directory: Path) -> Summary:
 
 @pytest.mark.parametrize(
     "manifest",
-    [b"", b"\xff\xfe", b"[]", b"7", b"null", b'{"format": "redline-profile", "version": 1}'],
+    [
+        *(b"", b"\xff\xfe", b"[]", b"7", b"null", b'{"format": "redline-profile", "version": 1}'),
+        pytest.param(NESTED.encode(), id="nested"),
+    ],
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, manifest: bytes) -> None:
-    write_session(tmp_path, [START])
-    (tmp_path / "session.json").write_bytes(manifest)
+def test_a_manifest_that_is_none_is_refused(
+    tmp_path: Path, manifest: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("whole", "damaged"):
+        write_session(tmp_path / name, [START])
+    (tmp_path / "damaged" / "session.json").write_bytes(manifest)
     with pytest.raises(SessionError):
-        open_session(tmp_path)
+        open_session(tmp_path / "damaged")
+    assert main(["sessions", str(tmp_path), "--format", "json"]) == 0
+    damaged, whole = json.loads(capsys.readouterr().out)
+    assert damaged["problem"]
+    assert (whole["mode"], whole["problem"]) == ("full", "")
 
 
-@pytest.mark.parametrize("name", ["session.json", "names.jsonl", "process.jsonl"])
+@pytest.mark.parametrize("name", ["session.json", "names.jsonl", "process.jsonl", layout.STACKS])
 def test_a_file_of_a_terabyte_is_not_read(name: str, tmp_path: Path) -> None:
     """Sparse, so that it takes no room on the disk, but all of the memory of who reads it."""
     process = write_session(tmp_path, [START, END])
@@ -76,6 +92,10 @@ def test_a_file_of_a_terabyte_is_not_read(name: str, tmp_path: Path) -> None:
             open_session(tmp_path)
     else:
         session = open_session(tmp_path)
+        if name == layout.STACKS:
+            stacks = read_stacks(session.processes[0])
+            assert stacks is not None
+            assert len(stacks.times_ns) == 0
         assert session.problems or session.processes[0].problems
 
 
@@ -182,28 +202,33 @@ def test_files_outside_of_a_session_are_not_read(tmp_path: Path, file: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "args", [{}, {"device": "x", "stream": 1}, {"device": 1 << 80, "stream": 1}, 7]
+    "args",
+    [
+        *({}, {"device": "x", "stream": 1}, {"device": 1 << 80, "stream": 1}, 7),
+        pytest.param(NESTED, id="nested"),
+    ],
 )
 def test_gpu_records_that_make_no_sense_are_named(tmp_path: Path, args: Any) -> None:
     process = write_session(tmp_path, [START, END])
     event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1.0, "dur": 1.0, "args": args}
     trace = {"baseTimeNanoseconds": 0, "traceEvents": [event]}
-    (process / "gpu-00000.json").write_text(json.dumps(trace))
+    (process / "gpu-00000.json").write_text(json.dumps(trace).replace(f'"{NESTED}"', NESTED))
     note = {"file": "gpu-00000.json", "begin_ns": 1, "end_ns": 2, "unix_offset_ns": 0}
-    (process / layout.GPU_NOTES).write_text(json.dumps(note) + "\n")
-    assert any("no Kineto trace" in problem for problem in report(tmp_path).problems)
+    (process / layout.GPU_NOTES).write_text(f"{json.dumps(note)}\n{NESTED}\n")
+    problems = report(tmp_path).problems
+    assert any("no Kineto trace" in problem for problem in problems)
+    assert any(f"{layout.GPU_NOTES}: a torn line" in problem for problem in problems)
 
 
 def test_readings_and_samples_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
-    from redline.profile.analyse.samples import read_machine_samples
-
     process = write_session(tmp_path, [START, END])
     rows = [{"event": "start", "cores": [0]}, 7, {"time_ns": 1}]
-    (tmp_path / layout.MACHINE_SAMPLES).write_text("".join(json.dumps(r) + "\n" for r in rows))
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / layout.MACHINE_SAMPLES).write_text(f"{text}{NESTED}\n")
     samples = read_machine_samples(open_session(tmp_path))
     assert samples is not None
     assert len(samples.times_ns) == 0
-    assert len(samples.problems) == 2
+    assert len(samples.problems) == 3
     codes = pa.array([0, 900, 1], pa.uint16())
     write_shard(process / layout.SAMPLES_SHARD, delta_ns=pa.array([5] * 3, pa.uint32()), code=codes)
     window = pa.array([layout.CODE_WINDOW_ON, layout.CODE_STEP], pa.uint16())
@@ -211,6 +236,33 @@ def test_readings_and_samples_that_make_no_sense_are_left_out(tmp_path: Path) ->
         process / "thread-00000.arrow", delta_ns=pa.array([0, 900], pa.uint32()), code=window
     )
     assert {row.name for row in report(tmp_path).shares} >= {"backend"}
+
+
+def test_numbers_that_json_has_not_do_not_end_the_page(tmp_path: Path) -> None:
+    """Of two readings of a core, infinity and a half, the second is shown."""
+    session = tmp_path / "session"
+    write_session(session, [START, END])
+    manifest = json.loads((session / "session.json").read_text())
+    manifest |= {"cpus": math.nan, "python": math.inf, "command": 5}
+    (session / "session.json").write_text(json.dumps(manifest))
+    reading = {"rss_bytes": math.inf, "cpu_s": math.nan}
+    rows: list[Any] = [{"event": "start", "cores": [0], "gpus": ["g"]}]
+    for time_ns, share in ((1000, math.inf), (2000, 0.5)):
+        row = {"time_ns": time_ns, "cpu": [share], "processes": {"7": reading}}
+        rows.append({**row, "gpu": [{"power_w": -math.inf}]})
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (session / layout.MACHINE_SAMPLES).write_text(text)
+    samples = read_machine_samples(open_session(session))
+    assert samples is not None
+    np.testing.assert_array_equal(samples.cpu, [[math.nan], [0.5]])
+    assert all(np.isnan(table).all() for table in samples.gpu.values())
+    page = tmp_path / "page.html"
+    assert main(["report", str(session), "--html", str(page)]) == 0
+    data = re.search(r'<script id="data"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert data is not None
+    found = json.loads(data[1], parse_constant=pytest.fail)
+    assert found["machine"]["CPUs"] is None
+    assert [each["value"] for each in found["series"]] == [[0.5]]
 
 
 def test_names_that_no_terminal_can_show_are_escaped(tmp_path: Path, capsysbinary: Any) -> None:

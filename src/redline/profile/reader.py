@@ -288,7 +288,7 @@ def open_session(directory: str | Path) -> Session:
             f"{path} is a file, and a profile session is a directory. Give the directory that "
             "`redline profile --out` wrote"
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise SessionError(
             f"{path / 'session.json'} cannot be read: {shortened(error)}. Profile again"
         ) from error

@@ -490,8 +490,8 @@ def _cpus_of(session: Session) -> int:
 
 def _framework(session: Session) -> str:
     """By its name, as told while recording or in the command; "" if none is known."""
-    words = cast(list[Any], session.manifest.get("command") or [])
-    command = " ".join(map(str, words)).lower()
+    words: Any = session.manifest.get("command")
+    command = " ".join(map(str, words if isinstance(words, list) else [])).lower()
     said = {str(process.metadata.get("framework", "")) for process in session.processes}
     for name in ("TorchRL", "SB3", "CleanRL", "Redline"):
         if name in said or name.lower() in command:

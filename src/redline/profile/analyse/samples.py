@@ -58,7 +58,7 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
     for line in lines:
         try:
             row: Any = json.loads(line)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             problems.append(f"{path.name}: a torn line, ignored")
             continue
         if not isinstance(row, dict):
@@ -98,6 +98,8 @@ def _assemble(
             for k, name in enumerate(GPU_READINGS):
                 value = reading.get(name)
                 gpu[k, i, device] = np.nan if value is None else value
+    for readings in (table, cpu, gpu):
+        readings[~np.isfinite(readings)] = np.nan
     return MachineSamples(
         times_ns=np.array([row["time_ns"] for row in rows], np.int64),
         cpu=cpu,

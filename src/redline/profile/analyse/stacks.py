@@ -12,8 +12,10 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby, islice
-from typing import Any, NamedTuple, TypeVar, cast
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,7 @@ Key = TypeVar("Key")
 
 MAX_LISTED = 200  # functions, and lines, of each process
 LINES_AT_ONCE = 4096
+LONGEST_LINE = 1 << 16  # characters; the longest path that Linux opens has 4096
 NO_CALLER = -1
 IMPORTER = "<frozen importlib"  # in the name of the file of what imports
 OF_PROFILER = "/redline/profile/record/"  # what stands around functions that are observed
@@ -219,11 +222,27 @@ def _runs(process: Process) -> Iterator[tuple[bool, list[Any]]]:
     try:
         regular_size(path)
         with path.open(errors="replace") as file:
-            while lines := list(islice(file, LINES_AT_ONCE)):
+            every = iter(partial(_line, file), "")
+            while lines := list(islice(every, LINES_AT_ONCE)):
                 for are_samples, rows in groupby(_parsed(lines), _is_sample):
                     yield are_samples, list(rows)
     except OSError as error:
         process.note(str(error))
+
+
+def _line(file: TextIO) -> str:
+    """The next line; "" at the end. A hole in a file is one without end, and is not read.
+
+    Raises:
+        OSError: if it is longer than a recording makes one.
+    """
+    line = file.readline(LONGEST_LINE)
+    if len(line) == LONGEST_LINE and not line.endswith("\n"):
+        raise OSError(
+            f"{Path(file.name).name}: a line has more than {LONGEST_LINE:,} characters, and is "
+            "ignored with all behind it"
+        )
+    return line
 
 
 def _parsed(lines: list[str]) -> list[Any]:

@@ -74,6 +74,7 @@ __all__ = [
     "Summary",
     "all_problems",
     "summarize",
+    "without_nan",
 ]
 
 
@@ -196,15 +197,16 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; numbers that are not known are null."""
-        return _without_nan(asdict(self))
+        return without_nan(asdict(self))
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """The same plain data for strict JSON: NaN is null, and infinities are words."""
     if isinstance(value, dict):
         items = cast(dict[str, Any], value).items()
-        return {key: _without_nan(item) for key, item in items}
+        return {key: without_nan(item) for key, item in items}
     if isinstance(value, list):
-        return [_without_nan(item) for item in cast(list[Any], value)]
+        return [without_nan(item) for item in cast(list[Any], value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value

@@ -34,6 +34,10 @@ CATEGORIES = {
     "cuda_driver": DRIVER,
     "hip_runtime": RUNTIME,
 }
+_NO_TRACE = (
+    *(OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError),
+    RecursionError,  # nested without end
+)
 
 __all__ = ["KINDS", "GpuRecords", "GpuWindow", "read_kineto", "read_windows", "windows_of"]
 
@@ -98,7 +102,7 @@ def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
             *(np.array(column, np.int64) for column in columns[1:6]),
             names=list(columns[6]),
         )
-    except (OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except _NO_TRACE as error:
         raise SessionError(
             f"{path.name}: cut short or no Kineto trace ({shortened(error)})"
         ) from error
@@ -151,7 +155,7 @@ def read_windows(process: Process) -> tuple[list[GpuWindow], list[str]]:
                 raise ValueError(f"{shown(note['file'])} is no file of this process")
             records = read_kineto(process.directory / note["file"], times[2])
             windows.append(GpuWindow(times[0], times[1], records))
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             problems.append(f"{path.name}: a torn line, ignored")
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             problems.append(

@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from redline.errors import ProfileError
-from redline.profile.analyse.summary import Summary
+from redline.profile.analyse.summary import Summary, without_nan
 from redline.profile.reader import Session
 from redline.profile.report.page_data import page_data
 
@@ -62,7 +62,8 @@ def render_html(
 
 def embed_json(value: Any) -> str:
     """JSON that may stand inside a script element: no `<`, `>` or `&`, so that nothing ends it."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    # A manifest's own values are a stranger's: NaN would be no JSON, and end the page's program.
+    text = json.dumps(without_nan(value), separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -112,7 +112,7 @@ def session_series(session: Session, begin_ns: int) -> tuple[list[dict[str, Any]
 
 
 def _known(times_s: list[float], values: list[float]) -> list[tuple[float, float]]:
-    return [(t, v) for t, v in zip(times_s, values, strict=True) if not math.isnan(v)]
+    return [(t, v) for t, v in zip(times_s, values, strict=True) if math.isfinite(v)]
 
 
 def gpu_series(
