@@ -242,7 +242,8 @@ def train(args: Args) -> float:
             metrics = update(torch.randint(replay.size, (args.batch_size,), device=args.device))
         if env_steps % args.target_interval < args.num_envs:
             target.load_state_dict(network.state_dict())
-        if env_steps % args.log_every < args.num_envs or env_steps >= args.total_env_steps:
+        is_last = env_steps + args.num_envs > args.total_env_steps
+        if env_steps % args.log_every < args.num_envs or is_last:
             progress.report(env_steps, **metrics)
     return evaluate(network, args)
 

@@ -135,7 +135,7 @@ class QNetwork(nn.Module):
         for t in range(len(obs)):
             state = self.step(obs[t], state * keep[t])
             states.append(state)
-        return torch.stack(states)
+        return torch.stack(states) if states else state.new_empty((0, *state.shape))
 
     def values(self, states: Tensor) -> Tensor:
         """[..., A] of states [..., 2 H]: a state value plus advantages less their mean."""
@@ -407,7 +407,8 @@ def train(args: Args) -> float:
             updates += 1
             if updates % args.target_interval == 0:
                 target.load_state_dict(network.state_dict())
-        if env_steps % args.log_every < args.num_envs or env_steps >= args.total_env_steps:
+        is_last = env_steps + args.num_envs > args.total_env_steps
+        if env_steps % args.log_every < args.num_envs or is_last:
             progress.report(env_steps, **metrics)
     return evaluate(network, args)
 

@@ -283,7 +283,8 @@ def train(args: Args) -> float:
                 episode_return[i] = 0.0
         for _ in range(args.num_envs * args.updates_per_step if learning else 0):
             metrics = update(torch.randint(replay.size, (args.batch_size,), device=args.device))
-        if env_steps % args.log_every < args.num_envs or env_steps >= args.total_env_steps:
+        is_last = env_steps + args.num_envs > args.total_env_steps
+        if env_steps % args.log_every < args.num_envs or is_last:
             progress.report(env_steps, **metrics)
     return evaluate(actor, args)
 

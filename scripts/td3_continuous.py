@@ -274,7 +274,8 @@ def train(args: Args) -> float:
             updates += 1
             if updates % args.policy_delay == 0:
                 metrics["actor_loss"] = update_actor(index)
-        if env_steps % args.log_every < args.num_envs or env_steps >= args.total_env_steps:
+        is_last = env_steps + args.num_envs > args.total_env_steps
+        if env_steps % args.log_every < args.num_envs or is_last:
             progress.report(env_steps, **metrics)
     return evaluate(actor, args)
 

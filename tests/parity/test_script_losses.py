@@ -500,10 +500,11 @@ def recurrent_batches(module: Any, args: Any) -> tuple[Any, SequenceBatch]:
     )  # fmt: skip
 
 
-def test_r2d1() -> None:
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_r2d1(n_step: int) -> None:
     """Loss, priorities, and the gradients by the parameters after a step of plain descent."""
     module = load("r2d1")
-    sizes = {"burn_in": 2, "sequence_length": 6, "n_step": 3}
+    sizes = {"burn_in": 2, "sequence_length": 6, "n_step": n_step}
     args = module.Args(**sizes, gamma=GAMMA, hidden_size=6)
     network, target = module.QNetwork(OBS, CHOICES, 6), module.QNetwork(OBS, CHOICES, 6)
     config = R2D1Config(

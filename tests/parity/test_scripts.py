@@ -77,6 +77,22 @@ def test_same_seed_same_run(name: str, capsys: Any, tmp_path: Path) -> None:
     assert 0.75 * TINY[name]["total_env_steps"] <= steps[-1]
 
 
+@pytest.mark.parametrize("name", ["sac_continuous", "td3_continuous", "dqn", "c51", "r2d1"])
+def test_the_last_interval_has_a_row_where_environments_do_not_divide_the_steps(
+    name: str, capsys: Any, tmp_path: Path
+) -> None:
+    """Of 100 steps by 3 environments 99 are taken; no interval of 100 ends by then."""
+    sizes = {"num_envs": 3, "total_env_steps": 100, "log_every": 100, "eval_episodes": 0}
+    _, rows = run(name, capsys, tmp_path, **sizes)
+    assert [row[0] for row in rows] == ["env_steps", "99"]
+
+
+def test_windows_of_one_step_can_be_learned_from(capsys: Any, tmp_path: Path) -> None:
+    """No row follows those that are learned from."""
+    printed, _ = run("r2d1", capsys, tmp_path, n_step=1, eval_episodes=0)
+    assert "loss" in printed
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_cuda_graphs_are_refused_on_the_cpu(name: str) -> None:
     module = load(name)
