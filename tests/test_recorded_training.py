@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     resume = ["train", "--resume", str(run), "--total-env-steps", "480", "--quiet"]
     assert main([*resume, "--profile", "light"]) == 0
     assert (run / "profile" / "session-2").is_dir()
+
+    # Counting those that are left gave the second one's number again, which was refused.
+    shutil.rmtree(run / "profile" / "session-1")
+    resume = ["train", "--resume", str(run), "--total-env-steps", "640", "--quiet"]
+    assert main([*resume, "--profile", "light"]) == 0
+    names = {path.name for path in (run / "profile").iterdir() if path.is_dir()}
+    assert names == {"session-2", "session-3"}
+    assert (run / "profile" / "report-3.html").is_file()
 
 
 def test_updates_of_the_cpu_engine_are_learning_as_a_whole(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ nothing of training.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 from redline.profile.record.options import Options
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+_NUMBERED = re.compile(r"(?:session|report)-(\d+)")
 
 
 def recording(mode: str, **options: Any) -> ProfileRecording:
@@ -38,13 +40,19 @@ def recording(mode: str, **options: Any) -> ProfileRecording:
         from redline.profile.record.recorder import session
 
         folder = out / "profile"
-        number = 1 + sum(1 for _ in folder.glob("session-*"))
+        number = _next_number(folder)
         directory = folder / f"session-{number}"
         with session(directory, mode=mode, **options):
             yield
         _write_report(directory, folder, number)
 
     return record
+
+
+def _next_number(folder: Path) -> int:
+    """One more than the largest that was given: earlier sessions may have been removed."""
+    given = (_NUMBERED.match(path.name) for path in folder.glob("*-*"))
+    return 1 + max((int(found[1]) for found in given if found), default=0)
 
 
 def _write_report(directory: Path, folder: Path, number: int) -> None:
