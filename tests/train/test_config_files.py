@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,7 +14,13 @@ import redline
 from redline.cli import main
 from redline.command_line.train import parse_train_arguments
 from redline.errors import ConfigError
-from redline.train.config_files import config_of, given_settings, read_mapping, setting_mistakes
+from redline.train.config_files import (
+    config_of,
+    given_settings,
+    read_mapping,
+    setting_mistakes,
+    value_of,
+)
 from redline.train.presets import preset_config
 from redline.train.runs.run import Run
 from redline.train.settings import RunConfig
@@ -272,3 +278,23 @@ def test_off_is_a_word_where_a_setting_has_it(tmp_path: Path) -> None:
     path.write_text("algorithm: ppo\nenv: CartPole-v1\ncheck_env: off\nnormalize_obs: off\n")
     config = config_of(given_settings(path))
     assert (config.run.check_env, config.policy.normalize_obs) == ("off", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("3", str, "3"),
+        ("0-3", str, "0-3"),
+        ("2024-01-01", str | None, "2024-01-01"),
+        ("None", str | None, None),
+        ("'3'", str, "3"),
+        ("7", tuple[str, ...], "7"),
+        ("[a, b]", tuple[str, ...], ["a", "b"]),
+        ("{a: 1}", str, {"a": 1}),
+        ("3", int | None, 3),
+        ("off", Literal["off", "warn"], False),  # which the setting takes for the word
+        ("1e-4", None, 1e-4),
+    ],
+)
+def test_a_setting_of_words_takes_numbers_as_they_stand(text: str, kind: Any, value: Any) -> None:
+    assert value_of(text, kind) == value

@@ -110,7 +110,10 @@ def _changes(words: list[str]) -> dict[str, Any]:
         ConfigError: if a word has another form, or a setting is given twice.
     """
     from redline.train.config_files import value_of
+    from redline.train.setting_values import types_of
+    from redline.train.settings import RunSettings
 
+    kinds = types_of(RunSettings)
     changes: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -119,5 +122,5 @@ def _changes(words: list[str]) -> dict[str, Any]:
         name = name.replace("-", "_")
         if name in changes:
             raise ConfigError(f"--set {name} is given twice. Leave one of them out.")
-        changes[name] = value_of(value)
+        changes[name] = value_of(value, kinds.get(name))
     return changes

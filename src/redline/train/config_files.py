@@ -40,7 +40,7 @@ from redline.train.runs.outside_settings import (
     require_confirmed_source,
 )
 from redline.train.setting_names import unknown_setting
-from redline.train.setting_values import types_of
+from redline.train.setting_values import kinds_in, types_of
 from redline.train.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -119,17 +119,23 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def value_of(text: str) -> Any:
+def value_of(text: str, kind: Any = None) -> Any:
     """One value as YAML has it: 1e-4 is a number, true a truth, anything else a word.
 
     None is written as elsewhere on the command line.
+
+    Args:
+        text: as it was given.
+        kind: type of the setting; one of words takes 3 and 2024-01-01 as they stand.
     """
     if text == "None":
         return None
     try:
-        return _from_yaml(text)
+        value = _from_yaml(text)
     except ValueError:
         return text
+    is_word = str in kinds_in(kind) and not isinstance(value, (str, list, dict, type(None)))
+    return text if is_word else value
 
 
 def given_settings(source: str | Path | RunConfig | Mapping[str, Any]) -> GivenSettings:

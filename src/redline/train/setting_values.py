@@ -13,7 +13,7 @@ from redline.errors import ConfigError
 from redline.plain_text import shortened, shown
 from redline.train.setting_names import did_you_mean
 
-__all__ = ["as_json", "coerced", "from_plain", "require_64_bits", "types_of", "words"]
+__all__ = ["as_json", "coerced", "from_plain", "kinds_in", "require_64_bits", "types_of", "words"]
 
 
 @functools.cache
@@ -72,6 +72,13 @@ def coerced(name: str, value: Any, kind: Any) -> Any:
     raise ConfigError(
         f"{shortened(name)}={shown(value, 200)} has the wrong type or value: expected {expected}."
     )
+
+
+def kinds_in(kind: Any) -> tuple[Any, ...]:
+    """The types of which a value may be, or its items."""
+    if isinstance(kind, type) and not typing.get_args(kind):
+        return (kind,)
+    return tuple(each for option in typing.get_args(kind) for each in kinds_in(option))
 
 
 def require_64_bits(name: str, value: Any) -> None:

@@ -584,6 +584,9 @@ def test_set_changes_a_resumed_run_and_its_history_says_so(
         assert main([*command, "--set", wrong]) == 2
         assert "cannot be changed" in capsys.readouterr().err
     longer = [word.replace("640", "704") for word in command]
+    for cores in ("3", "0-3"):  # the first is a number to YAML, and was refused as none
+        assert main([*longer, "--set", f"cpu_affinity={cores}"]) == 2
+        assert f"cpu_affinity='{cores}' has no effect in this run" in capsys.readouterr().err
     assert main([*longer, "--set", "worker_timeout_s=9"]) == 2
     assert "has no effect in this run" in capsys.readouterr().err
     assert main([*command, "--set", "lr=1"]) == 2
