@@ -30,6 +30,7 @@ from redline.profile.report.trace import write_trace
 
 START = {"event": "start", "pid": 7, "parent_pid": 1, "name": "p", "base_ns": 1000}
 NESTED = "[" * 100_000  # deeper than json follows
+DEEP = b"[" * 500 + b"]" * 500  # which it follows, and what writes reports does not
 END = {"event": "end", "time_ns": 2000, "cpu_s": 0.5, "dropped": 0}
 
 
@@ -64,6 +65,10 @@ def report(directory: Path) -> Summary:
     [
         *(b"", b"\xff\xfe", b"[]", b"7", b"null", b'{"format": "redline-profile", "version": 1}'),
         pytest.param(NESTED.encode(), id="nested"),
+        pytest.param(
+            b'{"format": "redline-profile", "version": 1, "mode": "full", "cpus": %s}' % DEEP,
+            id="deep",
+        ),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(
@@ -109,6 +114,7 @@ def test_a_session_without_processes_is_refused(tmp_path: Path) -> None:
 def test_lines_that_make_no_sense_are_named(tmp_path: Path) -> None:
     """Numbers for objects, and objects without what they need."""
     odd_notes = [7, [], {}, {"event": "start"}, {"event": "end"}, {"event": "metadata"}]
+    odd_notes += [{"event": "metadata", "values": {"x": json.loads(DEEP)}}]
     odd_notes += [{**END, "time_ns": -1}, {**END, "time_ns": 1 << 70}, {**END, "cpu_s": "x"}]
     good = [9, "call", "spin", 3, "mujoco"]
     odd_names = [7, {}, [], [1], ["a", "call", "b", 1, None], [8, "call", "b", 8, None]]
@@ -119,8 +125,9 @@ def test_lines_that_make_no_sense_are_named(tmp_path: Path) -> None:
     (process,) = open_session(tmp_path).processes
     assert list(process.names) == [9]
     assert process.end == END
-    problems = [p for p in process.problems if "makes no sense" in p]
+    problems = [p for p in process.problems if "makes no sense" in p or "torn line" in p]
     assert len(problems) == len(odd_notes) + len(odd_names)
+    assert process.metadata == {}
     assert report(tmp_path).processes[0].cpu_s == 0.5
 
 

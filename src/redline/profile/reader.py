@@ -9,7 +9,6 @@ What the files themselves hold is read by `redline.profile.read`, whose public n
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from redline.profile.read.notes import (
     read_names,
     read_notes,
 )
-from redline.profile.read.regular import read_whole, regular_size
+from redline.profile.read.regular import parsed, read_whole, regular_size
 from redline.profile.read.shards import (
     PIECE_ROWS,
     Rows,
@@ -277,7 +276,7 @@ def open_session(directory: str | Path) -> Session:
     """
     path = Path(directory)
     try:
-        content: Any = json.loads(read_whole(path / "session.json"))
+        content: Any = parsed(read_whole(path / "session.json"))
     except FileNotFoundError:
         raise SessionError(
             f"{path} is not a profile session: it has no session.json. Give the directory that "
@@ -288,7 +287,7 @@ def open_session(directory: str | Path) -> Session:
             f"{path} is a file, and a profile session is a directory. Give the directory that "
             "`redline profile --out` wrote"
         ) from None
-    except (ValueError, OSError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         raise SessionError(
             f"{path / 'session.json'} cannot be read: {shortened(error)}. Profile again"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from redline.plain_text import shown
 from redline.profile import layout, levels
-from redline.profile.read.regular import read_whole
+from redline.profile.read.regular import parsed, read_whole
 
 READ_NOTES = (
     "start",
@@ -74,8 +73,8 @@ def _lines(path: Path, problems: list[str]) -> Iterator[Any]:
         return
     for line in text.splitlines():
         try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
+            yield parsed(line)
+        except ValueError:
             problems.append(f"{path.name}: a torn line, ignored")
 
 

@@ -5,12 +5,16 @@ A link may lead out of the session, and a pipe may never end, so that neither is
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
 
-__all__ = ["LARGEST_TEXT", "read_whole", "regular_size"]
+DEEPEST = 64  # lists and objects in each other; what writes a report goes down into each
+
+__all__ = ["LARGEST_TEXT", "parsed", "read_whole", "regular_size"]
 
 
 def regular_size(path: Path) -> int:
@@ -38,3 +42,27 @@ def read_whole(path: Path) -> str:
             f"{path.name} has {size:,} bytes, and such a file has at most {LARGEST_TEXT:,}"
         )
     return path.read_text(errors="replace")
+
+
+def parsed(text: str) -> Any:
+    """What JSON says.
+
+    Raises:
+        ValueError: if it is none, or nested deeper than a recording makes it.
+    """
+    try:
+        found: Any = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        level = [item for each in level for item in _items(each)]
+        if not level:
+            return found
+    raise ValueError("it is nested too deep")
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast(dict[str, Any], value).values())
+    return cast(list[Any], value) if isinstance(value, list) else []
