@@ -490,10 +490,11 @@ def _cpus_of(session: Session) -> int:
 
 def _framework(session: Session) -> str:
     """By its name, as told while recording or in the command; "" if none is known."""
-    words: Any = session.manifest.get("command")
-    command = " ".join(map(str, words if isinstance(words, list) else [])).lower()
-    said = {str(process.metadata.get("framework", "")) for process in session.processes}
+    said: Any = session.manifest.get("command")
+    words = cast(list[Any], said) if isinstance(said, list) else []
+    command = " ".join(map(str, words)).lower()
+    told = {str(process.metadata.get("framework", "")) for process in session.processes}
     for name in ("TorchRL", "SB3", "CleanRL", "Redline"):
-        if name in said or name.lower() in command:
+        if name in told or name.lower() in command:
             return name
     return "SB3" if "stable_baselines3" in command else ""
