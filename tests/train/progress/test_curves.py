@@ -181,6 +181,22 @@ def test_what_a_run_finds_on_its_machine_makes_no_other_setting(tmp_path: Path) 
     np.testing.assert_allclose(curve.y, 2 * curve.x)
 
 
+def test_the_same_seeds_by_two_engines_are_compared(tmp_path: Path) -> None:
+    """Each engine ran seeds 1 and 2: two curves. Threads alone make none."""
+    runs = []
+    for engine, slope in (("eager", 1), ("cpu", 3)):
+        for seed in (1, 2):
+            run = make_run(tmp_path / f"{engine}{seed}", line(slope), seed=seed)
+            config = json.loads((run / "config.json").read_text())
+            config["run"] |= {"accelerate": engine, "num_threads": seed}
+            (run / "config.json").write_text(json.dumps(config))
+            runs.append(run)
+    curves = learning_curves(runs)
+    assert [(curve.label, curve.num_runs) for curve in curves] == [
+        *(("accelerate=eager", 2), ("accelerate=cpu", 2))
+    ]
+
+
 def test_labels_name_no_more_than_is_needed() -> None:
     """A preset that changes five settings is named once."""
     base = {"algorithm": "ppo", "run.env": "A"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -40,6 +40,7 @@ _NOT_SETTINGS = {
 # Many of these hold what a run found on its machine, such as its threads; `compare` and the plot
 # leave them out alike. A resumed run lists in "changed" those that it changed.
 _OF_NO_CURVE = OF_THE_RUN | {"changed"}
+_FOUND = ("changed", "num_threads", "total_env_steps", "log_interval", "checkpoint_interval")
 # These name a setting best, so labels try them first.
 _TELLING = ("algorithm", "env", "preset")
 
@@ -178,7 +179,8 @@ def learning_curves(
 ) -> list[Curve]:
     """One curve per setting, in the order in which the settings first occur.
 
-    What a resumed run may change, such as devices, threads and length, makes no other setting.
+    What a resumed run may change, such as devices, threads and length, makes no other setting,
+    unless the same seeds were run with several devices or engines: then these are compared.
     Several runs of a setting are interpolated to a common grid over the range that all of
     them cover. The interval is a bootstrap over runs with a fixed seed. Runs of one setting
     with one seed are no independent runs: the one that got furthest counts, the others do not.
@@ -203,17 +205,10 @@ def learning_curves(
     if statistic not in ("mean", "iqm"):
         raise ConfigError(f"statistic={statistic!r} is unknown. Choose mean or iqm.")
     warn = warn or (lambda sentence: None)
-    groups: dict[str, list[Path]] = {}
-    settings: dict[str, dict[str, Any]] = {}
-    for run_dir in run_dirs:
-        config = load_setting(run_dir)
-        setting = {name: v for name, v in config.items() if _leaf(name) not in _OF_NO_CURVE}
-        key = json.dumps(setting, sort_keys=True)
-        settings[key] = setting
-        groups.setdefault(key, []).append(Path(run_dir))
-    labels = setting_labels(list(settings.values()))
+    groups = _runs_by_setting({Path(each): load_setting(each) for each in run_dirs})
+    labels = setting_labels([setting for setting, _ in groups])
     curves: list[Curve] = []
-    for label, runs in zip(labels, groups.values(), strict=True):
+    for label, (_, runs) in zip(labels, groups, strict=True):
         points = {run: run_points(run, x, y, smooth) for run in dict.fromkeys(runs)}
         chosen = _one_per_seed(label, points, warn)
         curves.append(curve_over_runs(label, [points[run] for run in chosen], statistic))
@@ -224,6 +219,34 @@ def learning_curves(
                 f"{FEWEST_FOR_IQM} seeds."
             )
     return curves
+
+
+_Setting: TypeAlias = dict[str, Any]
+
+
+def _runs_by_setting(configs: Mapping[Path, _Setting]) -> list[tuple[_Setting, list[Path]]]:
+    """The runs of each setting, in the order in which the settings first occur.
+
+    Where one seed was run on several devices, or by several engines, these are what is compared.
+    """
+    groups: list[tuple[_Setting, list[Path]]] = []
+    for setting, runs in _alike(configs, _OF_NO_CURVE):
+        apart = _alike({run: configs[run] for run in runs}, _FOUND)
+        seeds = [_seed_of(run) for run in runs]
+        one_each = [len({_seed_of(run) for run in own}) == len(own) for _, own in apart]
+        is_compared = len(set(seeds)) < len(seeds) and len(apart) > 1 and all(one_each)
+        groups += apart if is_compared else [(setting, runs)]
+    return groups
+
+
+def _alike(
+    configs: Mapping[Path, _Setting], left_out: Collection[str]
+) -> list[tuple[_Setting, list[Path]]]:
+    found: dict[str, tuple[_Setting, list[Path]]] = {}
+    for run, config in configs.items():
+        setting = {name: v for name, v in config.items() if _leaf(name) not in left_out}
+        found.setdefault(json.dumps(setting, sort_keys=True), (setting, []))[1].append(run)
+    return list(found.values())
 
 
 def _one_per_seed(
