@@ -157,6 +157,11 @@ def other_parameter(policy: Any) -> None:
     policy.policy_head.bias = torch.nn.Parameter(torch.tensor([9.0, -9.0]))
 
 
+def without_bias(policy: Any) -> None:
+    policy.policy_head.bias = None
+    other_memory(policy)
+
+
 def other_memory(policy: Any) -> None:
     parameters = list(policy.parameters())
     numbers = torch.nn.utils.parameters_to_vector(parameters).detach()
@@ -173,7 +178,7 @@ def method(policy: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [hook, other_layer, other_parameter, other_memory, assigned, method]
+    "change", [hook, other_layer, other_parameter, without_bias, other_memory, assigned, method]
 )
 def test_a_policy_that_was_changed_predicts_as_it_is_now(tmp_path: Path, change: Any) -> None:
     """One observation, which a kernel may serve, as a batch of one, which none does."""

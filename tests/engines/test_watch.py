@@ -165,6 +165,31 @@ def test_the_range_of_a_standard_deviation_is_the_present_one() -> None:
     changed_midway("sac", "cpu", other_attribute, rtol=1e-4, atol=1e-5)
 
 
+def test_an_attribute_may_become_anything() -> None:
+    """A number became a tensor, which does not compare; and a user's module counts its calls."""
+
+    class Counting(nn.Linear):
+        calls = 0
+
+        def forward(self, obs: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(obs)
+
+    learner = learners.make("sac")
+    learner.policy.scale = 1.0
+    learner.policy.own = Counting(2, 2)
+    watch = NetworksWatch(learner)
+    learner.policy.scale = torch.ones(2)
+    may_have_changed()
+    assert watch.changed()
+    learner.policy.own(torch.zeros(2))  # sets an attribute, which is looked at once
+    may_have_changed()
+    watch.changed()
+    learner.policy.own(torch.zeros(2))
+    may_have_changed()
+    assert not watch.changed()
+
+
 @pytest.mark.parametrize("change", [other_mode, other_attribute, other_buffer])
 def test_modes_attributes_and_buffers_are_seen(change: Any) -> None:
     """Dropout goes on in a graph after `eval()`, and a mask stays what it was."""

@@ -17,7 +17,8 @@ from torch.utils.hooks import RemovableHandle
 __all__ = ["NetworksWatch", "QuickLook", "may_have_changed"]
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PLAIN = (bool, int, float, str, tuple, type(None))
+_PLAIN = (bool, int, float, str, type(None))
+_OTHER = object()
 _count = [0]  # of the times that a user's code has run
 
 
@@ -29,8 +30,9 @@ def may_have_changed() -> None:
 class NetworksWatch:
     """Notices what was replaced, frozen or moved in networks, their modes, hooks and attributes.
 
-    Attributes are plain ones, such as the range of a standard deviation, and methods that were set
-    on an instance.
+    Attributes are plain ones of Redline's own modules, such as the range of a standard deviation,
+    and methods that were set on any instance. What a user's module notes of itself while it runs
+    would be a change each time.
 
     Args:
         owner: a network, or an algorithm, whose networks are meant and those of one inside it.
@@ -68,12 +70,8 @@ class NetworksWatch:
         ]
         self._own = [vars(part) for part in self._modules]
         self._plain = [
-            (own, name)
-            for own in self._own
-            for name, value in own.items()
-            if isinstance(value, _PLAIN)
+            (vars(part), name) for part in self._modules for name in _plain_attributes(part)
         ]
-        self._kept = self._plain_values()  # so that no other object gets the identity of one
         self._seen = self._look()
         self._hooks_made, self._lengths = self._marks()
         self._more = self._find_more()
@@ -85,11 +83,8 @@ class NetworksWatch:
             *map(id, chain.from_iterable(map(dict.values, self._held))),
             *(tensor.data_ptr() for tensor in chain(self._parameters, self._buffers)),
             *(parameter.requires_grad for parameter in self._parameters),
-            *map(_comparable, self._plain_values()),
+            *(_comparable(own.get(name)) for own, name in self._plain),
         ]
-
-    def _plain_values(self) -> list[Any]:
-        return [own.get(name) for own, name in self._plain]
 
     def _marks(self) -> tuple[int, int]:
         """Hooks that were ever made, and attributes there are: more of them, and one looks."""
@@ -146,7 +141,10 @@ class QuickLook:
 
     def is_the_same(self) -> bool:
         """Whether all is as it was when this was made."""
-        return self._look() == self._seen
+        try:
+            return self._look() == self._seen
+        except TypeError:  # a parameter is None by now
+            return False
 
 
 def _address(parameter: Tensor | None) -> int:
@@ -161,9 +159,22 @@ def _networks(owner: Any) -> list[nn.Module]:
     return found + (_networks(getattr(owner, inner)) if inner else [])
 
 
+def _plain_attributes(part: nn.Module) -> list[str]:
+    """Names of attributes that say how it computes; its mode is one."""
+    if not type(part).__module__.startswith("redline."):
+        return ["training"]
+    return [name for name, value in vars(part).items() if _is_plain(value)]
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN
+
+
 def _comparable(value: Any) -> Any:
-    """A tuple may hold what does not compare, as tensors."""
-    return id(value) if isinstance(value, tuple) else value
+    """What has become something else, such as a tensor, need not compare with what it was."""
+    return (type(value), value) if _is_plain(value) else _OTHER
 
 
 def _gradient_hooks(parameter: Any) -> int:

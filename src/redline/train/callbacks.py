@@ -107,6 +107,11 @@ class RunState:
         return self._loop.counters.wall_time_s
 
     @property
+    def rollouts_ahead(self) -> int:
+        """How many of the coming iterations may learn from what was collected before now."""
+        return self._loop.collector.max_staleness
+
+    @property
     def mean_return(self) -> float:
         """Mean return of the last 100 training episodes; NaN before the first has ended.
 
@@ -209,8 +214,9 @@ class Curriculum:
         values: in the order in which they are set; the first one at the start.
         at_env_steps: env_steps at which each value but the first is set.
         at_return: instead, the mean return at which the next value is set: one for all, or one
-            for each value but the last. It is taken over `episodes` episodes under the value; the
-            first one that ends in each environment after a move began under the one before.
+            for each value but the last. It is taken over `episodes` episodes under the value: after
+            a move the rollouts that were made ahead do not count, nor does the first episode that
+            then ends in each environment.
         episodes: how many.
 
     Raises:
@@ -242,7 +248,8 @@ class Curriculum:
         self.by_return = at_return is not None
         self.stage = 0
         self.returns: deque[float] = deque(maxlen=self.episodes)
-        self.begun: list[int] = []  # environments in which an episode ended since the last move
+        self.begun: set[int] = set()  # environments in which an episode ended since the last move
+        self.ahead = 0  # iterations whose rollouts were made before it, at the most
 
     def on_start(self, state: RunState) -> None:
         """Set the first value; a resumed run has the present one already."""
@@ -252,19 +259,21 @@ class Curriculum:
     def on_episode(self, state: RunState) -> None:
         """Take the episode's return in, unless it began under the value before."""
         episode = state.episode
-        if episode is None:
+        if episode is None or not self.by_return or self.ahead:
             return
         if self.stage == 0 or episode.env_id in self.begun:
             self.returns.append(float(episode.return_))
         else:
-            self.begun.append(episode.env_id)
+            self.begun.add(episode.env_id)
 
     def on_iteration(self, state: RunState) -> None:
         """Set the next value if it is time, and log how far the curriculum is."""
+        self.ahead = max(self.ahead - 1, 0)
         if self.stage < len(self.limits) and self._is_time(state):
             self.stage += 1
             self.returns.clear()
             self.begun.clear()
+            self.ahead = state.rollouts_ahead
             state.envs.set_attr(self.attribute, self.values[self.stage])
         state.log(f"curriculum/{self.attribute}", self.stage)
 

@@ -19,9 +19,9 @@ import mujoco, torch
 from redline import profile
 for i in range(150):
     with profile.operation("simulation"):
-        mujoco.spin(500_000)
+        mujoco.spin(530_000)
     with profile.operation("learning"):
-        torch.spin(1_500_000)
+        torch.spin(1_730_000)
 """
 MS = 1_000_000
 
@@ -64,6 +64,9 @@ def test_gpu_shares_are_of_the_windows_in_the_steady_state(session: Path) -> Non
     again = find_iteration(read_session(open_session(session)))
     assert again is not None
     assert again.gpu == found.gpu
+    assert not found.gpu.replays
+    observe(process, 0, middle, [Launch("graph", begin, 10, (Ran(begin, begin + 10, 0, 7),))])
+    assert read_iteration(session).gpu.replays
 
 
 def test_calls_of_the_gpu_are_a_level_of_an_env_step(session: Path) -> None:

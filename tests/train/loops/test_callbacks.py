@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -334,6 +335,8 @@ class Wrong:
             state.log("entropy", 1)
         elif self.what == "rate":
             state.log("learning_rate", 1)
+        elif self.what == "late":
+            state.log("success_rate", 1)
         elif self.what == "number":
             state.log("mine", "high")  # type: ignore[arg-type]
         elif self.what == "comma":
@@ -350,6 +353,7 @@ class Wrong:
         ("column", "has a column of that name"),
         ("metric", "a callback logs 'entropy': progress.csv has a column of that name"),
         ("rate", "a callback logs 'learning_rate'"),
+        ("late", "cannot log 'success_rate'"),
         ("number", "it is no number"),
         ("comma", "cannot name a column"),
         ("gamma", "clip_range, entropy_coef and learning_rate can"),
@@ -419,11 +423,30 @@ class Latching(Leveled):
 def test_a_stage_is_judged_by_its_own_episodes(tmp_path: Path) -> None:
     """32 episodes are under way as level 1 is left: what they pay says nothing of level 2."""
     course = Curriculum("level", [1.0, 2.0, 3.0], at_return=30, episodes=20)
-    settings: dict[str, Any] = {"num_envs": 32, "rollout_length": 6, "total_env_steps": 32 * 6 * 5}
+    settings: dict[str, Any] = {"num_envs": 32, "rollout_length": 5, "total_env_steps": 32 * 5 * 5}
     run = redline.train(
         "ppo", env=Latching, out=tmp_path / "r", callbacks=[course], **SMALL | settings
     )
     assert rows(run)[-1]["curriculum/level"] == "1.0"
+
+
+def test_rollouts_made_ahead_of_a_move_do_not_count() -> None:
+    """Two iterations learn from what was collected before; then one episode began before."""
+    course = Curriculum("level", [1.0, 2.0, 3.0], at_return=1, episodes=1)
+    state: Any = SimpleNamespace(
+        env_steps=0,
+        rollouts_ahead=2,
+        envs=SimpleNamespace(set_attr=lambda name, value: None),
+        log=lambda name, value: None,
+    )
+    stages = []
+    for ends in (1, 3, 3, 1, 1):
+        for number in range(ends):
+            state.episode = EpisodeRecord(env_id=0, episode_id=number, return_=5.0, length=4)
+            course.on_episode(state)
+        course.on_iteration(state)
+        stages.append(course.stage)
+    assert stages == [1, 1, 1, 1, 2]
 
 
 class LooksBack:
@@ -474,9 +497,25 @@ def test_an_evaluation_beside_training_that_ends_the_run_is_in_its_last_row(
     assert (last["env_steps"], last["eval_return_mean"]) == ("128", "4.0")
 
 
-def test_infos_cannot_take_the_place_of_metrics(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="log_info='entropy': progress"):
-        train(tmp_path / "r", log_info=("entropy",))
+@pytest.mark.parametrize("name", ["entropy", "learning_rate", "success_rate", "eval_return_mean"])
+def test_infos_cannot_take_the_place_of_metrics(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"log_info='{name}': progress"):
+        train(tmp_path / "r", log_info=(name,))
+
+
+class LogsEntropy:
+    def on_iteration(self, state: RunState) -> None:
+        state.log("entropy", 1.0)
+
+
+def test_a_refused_name_leaves_a_whole_row_and_checkpoint(tmp_path: Path) -> None:
+    """The row at 128 has the run's own numbers, and the next one begins there."""
+    with pytest.raises(CallbackError, match="a callback logs 'entropy'"):
+        train(tmp_path / "r", callbacks=[LogsEntropy()])
+    (row,) = rows(redline.load(tmp_path / "r", env=Leveled))
+    assert row["env_steps"] == "128"
+    assert 0.5 < float(row["entropy"]) < 0.7  # of two actions, chosen about evenly
+    assert row["return_mean"] == "4.0"
 
 
 def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:

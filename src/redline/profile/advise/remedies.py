@@ -309,7 +309,7 @@ def _compile(it: Iteration, rates: Rates | None) -> Change | None:
 def _graphs(it: Iteration, rates: Rates | None) -> Change | None:
     update = it.us(*UPDATE)
     launching, idle = it.gpu.launching * update, it.gpu.idle * update
-    if launching <= 0 or it.gpu.busy <= 0:
+    if launching <= 0 or it.gpu.busy <= 0 or it.gpu.replays:
         return None
     return Change(
         Range(0.3 * min(launching, idle), idle),

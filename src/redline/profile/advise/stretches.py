@@ -13,7 +13,7 @@ from redline.profile.analyse.cells import Key
 from redline.profile.analyse.slices import Outline
 from redline.profile.analyse.timeline import Timeline
 from redline.profile.gpu.activity import Meanwhile, streams_of
-from redline.profile.gpu.records import GpuWindow
+from redline.profile.gpu.records import GRAPH, GpuWindow
 from redline.profile.reader import Process
 from redline.profile.report.bins import CallBins, CellBins
 
@@ -32,11 +32,13 @@ class OnGpu:
         busy: share of the windows in which a device was busy.
         launching: share of the update in calls that launch work, as far as it lies in windows.
         idle: likewise, with no device busy.
+        replays: whether CUDA graphs were launched.
     """
 
     busy: float = 0.0
     launching: float = 0.0
     idle: float = 0.0
+    replays: bool = False
 
 
 class Stretches:
@@ -54,7 +56,9 @@ class Stretches:
         self._bins = CellBins(np.concatenate([[0], edges, [last]]))
         self._streams = streams_of(windows, process.base_ns)
         self._backward = CallBins(_ids_of(process, BACKWARD), edges)
-        self._gpu = Meanwhile(process, _within(windows, edges + process.base_ns))
+        inside = _within(windows, edges + process.base_ns)
+        self._gpu = Meanwhile(process, inside)
+        self._replays = any((each.records.kinds == GRAPH).any() for each in inside)
 
     def add(self, timeline: Timeline) -> None:
         """The next slice."""
@@ -100,6 +104,7 @@ class Stretches:
             busy=sum(row.time_ns for row in rows if row.gpu_busy) / whole,
             launching=sum(row.time_ns for row in update if row.level == launching)
             / max(update_ns, 1),
+            replays=self._replays,
             idle=sum(row.time_ns for row in update if not row.gpu_busy) / max(update_ns, 1),
         )
 

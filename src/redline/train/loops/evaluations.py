@@ -12,9 +12,9 @@ from redline.train.progress.progress import EpisodeStatistics
 from redline.train.settings import RunSettings
 
 _EVALUATION = marks.operation("evaluation")
-_COLUMNS = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
+EVALUATION_COLUMNS = ("eval_return_mean", "eval_return_std", "eval_episode_length_mean")
 
-__all__ = ["Evaluations"]
+__all__ = ["EVALUATION_COLUMNS", "Evaluations"]
 
 
 class Evaluations:
@@ -74,7 +74,7 @@ class Evaluations:
     def _noted(self, result: Evaluation, env_steps: int) -> Evaluation:
         rate = result.success_rate
         found = (result.return_mean, result.return_std, result.length_mean)
-        self.last = dict(zip(_COLUMNS, found, strict=True))
+        self.last = dict(zip(EVALUATION_COLUMNS, found, strict=True))
         if rate is not None:
             self.last["eval_success_rate"] = rate
         self.last |= {f"eval_{name}": mean for name, mean in result.info.items()}
@@ -94,5 +94,8 @@ class Evaluations:
         """Of a row: those of every evaluation, None before the first."""
         if not self.take_place:
             return {}
-        names: Sequence[str] = (*_COLUMNS, *(f"eval_{name}" for name in self._run.log_info))
+        names: Sequence[str] = (
+            *EVALUATION_COLUMNS,
+            *(f"eval_{name}" for name in self._run.log_info),
+        )
         return {name: self.last.get(name) for name in names}

@@ -32,7 +32,7 @@ from redline.train.loops.callback_calls import (
 )
 from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.evaluate import Evaluation
-from redline.train.loops.evaluations import Evaluations
+from redline.train.loops.evaluations import EVALUATION_COLUMNS, Evaluations
 from redline.train.loops.hyperparameters import Hyperparameters
 from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.randomness import rng_state, set_rng_state
@@ -50,6 +50,7 @@ _CHECKPOINT = marks.operation("checkpoint")
 
 _STEPS = "optimizer_steps"
 _MOST_EMPTY_ROLLOUTS = 8
+LATE_COLUMNS = ("success_rate", "eval_success_rate", "worker_restarts")  # see `_late_columns`
 _WORKER_FAILURES = (WorkerError, EnvExitError)  # what new workers may not meet again
 
 
@@ -166,6 +167,7 @@ class TrainLoop(ABC):
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector, self._restart_workers)
         self._logged = LoggedValues()
+        self._taken_names: list[str] = []
         self._is_over = self._has_looked_for_infos = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
@@ -181,6 +183,7 @@ class TrainLoop(ABC):
             The number of the signal that stopped the run; None if it is complete.
 
         Raises:
+            ConfigError: if values of `log_info` have names of other columns.
             DivergenceError: if metrics or parameters are no longer finite, unless
                 `on_divergence="warn"`.
             CallbackError: if a callback raises; the run has been saved then.
@@ -188,6 +191,8 @@ class TrainLoop(ABC):
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._shares = self._begin_shares()
+        if not self._logger.columns:
+            self._require_free_names(self._own_names())
         with self._stop:
             try:
                 self._run_until(total)
@@ -215,10 +220,11 @@ class TrainLoop(ABC):
     def release(self) -> None:
         """Let the loop and all it holds be freed as soon as nobody uses them any more.
 
-        What callbacks are given knows the loop, which knows the callbacks: a cycle. So does what
-        keeps the best state, which asks the loop for the present one.
+        What callbacks are given knows the loop, which knows the callbacks: a cycle. So do what
+        keeps the best state, which asks the loop for the present one, and what callbacks may do to
+        the environments, which asks it for new workers.
         """
-        del self._callbacks, self._best
+        del self._callbacks, self._best, self.environments
 
     @property
     def _signal(self) -> int | None:
@@ -442,7 +448,8 @@ class TrainLoop(ABC):
                 f"{name} cannot be logged when the run is over: no row follows. Log it in "
                 f"on_iteration."
             )
-        if name not in self._logged.names and name in (*BASE_COLUMNS, *self._logger.columns):
+        own = (*BASE_COLUMNS, *LATE_COLUMNS, *self._logger.columns)
+        if name not in self._logged.names and name in own:
             raise ConfigError(
                 f"a callback cannot log {name!r}: progress.csv has a column of that name. Choose "
                 f"another one, such as my/{name}."
@@ -517,11 +524,11 @@ class TrainLoop(ABC):
         further |= (
             self._hyperparameters.last | self._own_columns() | numbers | self._collector_columns()
         )
-        self._require_free(further)
         row |= further | dict(self._evaluations.columns())
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
+        is_first = not self._logger.columns
         late = self._late_columns() | self._logged_columns(row)
         if self._logger.columns:  # a resumed run may evaluate or schedule what it did not before
             schedules = self._hyperparameters.last
@@ -530,10 +537,24 @@ class TrainLoop(ABC):
         self._warn_of_missing_infos(row)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
         self._divergence.check_row(metrics, counters.env_steps)
+        self._refuse_taken_names()
+        if is_first:
+            self._require_free_names(further)
 
-    def _require_free(self, columns: Collection[str]) -> None:
-        """Refuse values of infos under names that columns of the run itself have."""
-        taken = [name for name in self.config.run.log_info if name in columns]
+    def _own_names(self) -> set[str]:
+        """Columns of which is known before the first update that the run writes them."""
+        names = {*LATE_COLUMNS, *EVALUATION_COLUMNS, *self.hyperparameters()}
+        return names | {*getattr(self.algorithm, "metric_names", ()), *self._own_columns()}
+
+    def _require_free_names(self, own: Collection[str]) -> None:
+        """Refuse values of infos under names that columns of the run itself have.
+
+        A run that has rows already goes on as it is: nothing could be changed there.
+
+        Raises:
+            ConfigError: if there is one.
+        """
+        taken = [name for name in self.config.run.log_info if name in own]
         if taken:
             raise ConfigError(
                 f"log_info={taken[0]!r}: progress.csv has a column of that name, which "
@@ -568,19 +589,23 @@ class TrainLoop(ABC):
         return found
 
     def _logged_columns(self, row: Mapping[str, Any]) -> dict[str, float | None]:
-        """What callbacks logged.
+        """What callbacks logged, but for what would take the place of a column of the run."""
+        logged = self._logged.take()
+        self._taken_names = [name for name in row if logged.get(name) is not None]
+        return {name: value for name, value in logged.items() if name not in row}
+
+    def _refuse_taken_names(self) -> None:
+        """After the row, so that what is saved next is whole.
 
         Raises:
-            CallbackError: if a column of the row has such a name: its number would be lost.
+            CallbackError: if a callback logged under the name of a column.
         """
-        logged = self._logged.take()
-        taken = [name for name in row if logged.get(name) is not None]
-        if taken:
+        if self._taken_names:
+            name = self._taken_names[0]
             raise CallbackError(
-                f"a callback logs {taken[0]!r}: progress.csv has a column of that name. Choose "
-                f"another one, such as my/{taken[0]}."
+                f"a callback logs {name!r}: progress.csv has a column of that name. Choose another "
+                f"one, such as my/{name}."
             )
-        return {name: value for name, value in logged.items() if name not in row}
 
     def _say_who_was_replaced(self) -> None:
         """Warn of each worker that has died and was replaced since the last look."""

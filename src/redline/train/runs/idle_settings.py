@@ -201,7 +201,6 @@ def _kinds(space: spaces.Space[Any]) -> frozenset[str]:
 
 def _number_kinds(env: VecEnv) -> frozenset[str]:
     """Whether a policy is shown floats, which can be normalized, or only other numbers."""
-    own = without_previous(network_space(env.observation_space))
-    leaves = [leaf for _, leaf in leaf_spaces(own)]
+    leaves = [leaf for _, leaf in leaf_spaces(network_space(env.observation_space))]
     is_float = [isinstance(each, spaces.Box) and each.dtype.kind == "f" for each in leaves]
     return frozenset(["float"] if any(is_float) else [])

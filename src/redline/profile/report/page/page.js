@@ -197,7 +197,7 @@
       corrected ? ["taken out for the profiler", percent(total.raw - total.corrected, total.raw), ""]
         : ["taken out for the profiler", "–", "nothing: see its own cost"],
       ["waiting", percent(waiting, measured), ""],
-      ["GPU busy", gpuBusy(rows.map((p) => p.pid)) || "–", gpuObserved(rows.map((p) => p.pid))],
+      ["GPU busy, whole run", gpuBusy(rows.map((p) => p.pid)) || "–", gpuObserved(rows.map((p) => p.pid))],
       ["CPU time, whole run", seconds(sum(rows.map((p) => p.cpu_s))), "s"],
     ];
     byId("figures").replaceChildren(...items.map(([name, value, unit]) =>
