@@ -73,7 +73,7 @@ class Predictor:
         self._rng = np.random.default_rng(seed)
         seen = getattr(policy, "observation_space", None)
         self._adds_previous = seen is not None and has_previous(seen)
-        self._takes_mask = _mask_in_info(seen, observation_space)
+        self._takes_mask = mask_in_info(seen, observation_space)
         # What lies in this buffer is one observation; the kernel and torch read it in place.
         self._one = zeros_like_space(carried_space(observation_space), 1)
         self._write = make_writer(observation_space, self._one, lambda _: "predict")
@@ -310,7 +310,7 @@ class Predictor:
         return joined(carried, previous, space)
 
 
-def _mask_in_info(seen: Any, own: Space[Any]) -> bool:
+def mask_in_info(seen: Any, own: Space[Any]) -> bool:
     """Whether the policy sees masks that the environment gives in info, not in its observations."""
     declared = isinstance(own, spaces.Dict) and MASK in own.spaces
     seen = without_previous(seen)

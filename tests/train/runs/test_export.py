@@ -4,11 +4,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
+import redline
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 from redline.train.runs.export import export_policy
 
@@ -130,3 +133,80 @@ def test_bad_requests_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'redline\[onnx\]'"):
         export_policy(linear, (torch.ones(2, 1),), out)
+
+
+class StartsElsewhere(gymnasium.Env[Any, Any]):
+    """Numbers that begin at `start`; no step looks at the action."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self._steps += 1
+        return self.observation_space.sample(), 0.0, self._steps % 10 == 0, False, {}
+
+
+DISCRETE = (spaces.Discrete(4, start=2), spaces.Discrete(3, start=5))
+NESTED = (
+    spaces.Dict(d=spaces.Discrete(4, start=2), m=spaces.MultiDiscrete([3, 4], start=[1, -2])),
+    spaces.Tuple((spaces.Discrete(3, start=5), spaces.MultiDiscrete([2, 3], start=[4, 7]))),
+)
+
+
+def trained(native: tuple[Any, Any], out: Path, **settings: Any) -> Any:
+    """A run whose policy is far from even, so that its actions follow the observation."""
+    run = redline.train(
+        "ppo", env=lambda: StartsElsewhere(*native), out=out, preset="default",
+        total_env_steps=64, num_envs=2, rollout_length=32, num_minibatches=1, hidden_sizes=(8,),
+        learning_rate=0.3, quiet=True, tensorboard=False, **settings,
+    )  # fmt: skip
+    return run, torch.export.load(run.export(out / "p.pt2", format="torch")).module()
+
+
+def test_numbers_begin_where_the_spaces_say(tmp_path: Path) -> None:
+    """The file answered 0 to 2 where the actions are 5 to 7, and took 0 to 3 for 2 to 5."""
+    run, program = trained(DISCRETE, tmp_path)
+    policy = run.policy()
+    own = np.arange(2, 6)
+    counted = policy.act(torch.arange(4), {}).action.numpy()
+    got = program(torch.from_numpy(own)).numpy()
+    np.testing.assert_array_equal(got, counted + 5)
+    np.testing.assert_array_equal(got, policy.predict(own)[0])
+
+
+def test_numbers_of_nested_spaces_begin_where_these_say(tmp_path: Path) -> None:
+    run, program = trained(NESTED, tmp_path)
+    policy = run.policy()
+    own = {"d": np.array([2, 5, 3]), "m": np.array([[1, -2], [3, 1], [2, 0]])}
+    carried = {"d": torch.tensor([0, 3, 1]), "m": torch.tensor([[0, 0], [2, 3], [1, 2]])}
+    counted = policy.act(carried, {}).action
+    got = program({name: torch.from_numpy(leaf) for name, leaf in own.items()})
+    np.testing.assert_array_equal(got["0"], counted["0"] + 5)
+    np.testing.assert_array_equal(got["1"], counted["1"] + torch.tensor([4, 7]))
+    for part, wanted in zip(got.values(), policy.predict(own)[0], strict=True):
+        np.testing.assert_array_equal(part, wanted)
+
+
+def test_numbers_beside_the_action_before_begin_where_the_space_says(tmp_path: Path) -> None:
+    run, program = trained(DISCRETE, tmp_path, core="gru", core_size=4, observe_previous=True)
+    policy = run.policy()
+    previous = {"previous_action": torch.zeros(4, 3), "previous_reward": torch.zeros(4, 1)}
+    counted = policy.act({"observed": torch.arange(4), **previous}, policy.initial_state(4))
+    got, _ = program({"observed": torch.arange(2, 6), **previous}, torch.zeros(4, 4))
+    np.testing.assert_array_equal(got, counted.action + 5)
+    np.testing.assert_array_equal(got, policy.predict(np.arange(2, 6))[0])
+
+
+def test_onnx_numbers_begin_where_the_spaces_say(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    run, program = trained(DISCRETE, tmp_path)
+    session = runtime.InferenceSession(str(run.export(tmp_path / "p.onnx")))
+    own = np.arange(2, 6)
+    got = session.run(["action"], {"obs": own})[0]
+    np.testing.assert_array_equal(got, program(torch.from_numpy(own)))

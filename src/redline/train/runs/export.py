@@ -11,14 +11,112 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium import Space, spaces
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from redline.envs.spaces.layout import offset_of
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
+from redline.nested import leaves
+from redline.policies.export import GreedyPolicy
+from redline.previous_inputs import PLAIN, has_previous, without_previous
+from redline.serving import mask_in_info
 from redline.train.checkpoint.atomic_files import atomic_file
 
 FORMATS = ("onnx", "torch")
+
+
+class InOwnNumbers(nn.Module):
+    """A greedy policy that takes and gives what the environment's spaces hold.
+
+    Policies count from zero; a Discrete or MultiDiscrete space may begin at another `start`.
+
+    Args:
+        inner: counts from zero; kept, not copied.
+        observation: dotted name of a leaf -> its `start`.
+        action: likewise.
+
+    Attributes:
+        input_names: as of `inner`.
+        output_names: likewise.
+    """
+
+    def __init__(
+        self, inner: GreedyPolicy, observation: dict[str, Any], action: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self.inner = inner
+        self.input_names, self.output_names = inner.input_names, inner.output_names
+        self._observation = self._kept("observation", observation)
+        self._action = self._kept("action", action)
+
+    def _kept(self, kind: str, starts: dict[str, Any]) -> dict[str, str]:
+        """Keep starts as buffers, which the exporter takes along; leaf -> name of its buffer."""
+        names = {leaf: f"{kind}_start_{n}" for n, leaf in enumerate(starts)}
+        for leaf, name in names.items():
+            start = torch.from_numpy(np.asarray(starts[leaf], np.int64))
+            self.register_buffer(name, start, persistent=False)
+        return names
+
+    def example_inputs(self, batch_size: int = 2) -> tuple[Any, ...]:
+        """As `GreedyPolicy.example_inputs`."""
+        obs, *state = self.inner.example_inputs(batch_size)
+        return (self._moved(obs, self._observation, 1), *state)
+
+    def forward(
+        self,
+        obs: Any,
+        first: Tensor | None = None,
+        second: Tensor | None = None,
+        third: Tensor | None = None,
+    ) -> Any:
+        """As `GreedyPolicy.forward`, in the environment's own numbers."""
+        out = self.inner(self._moved(obs, self._observation, -1), first, second, third)
+        if not isinstance(out, tuple):
+            return self._moved(out, self._action, 1)
+        return (self._moved(out[0], self._action, 1), *out[1:])
+
+    def _moved(self, tree: Any, names: dict[str, str], sign: int, at: str = "") -> Any:
+        if hasattr(tree, "keys"):
+            return {
+                key: self._moved(sub, names, sign, f"{at}.{key}" if at else str(key))
+                for key, sub in tree.items()
+            }
+        return tree + sign * getattr(self, names[at]) if at in names else tree
+
+
+def in_own_numbers(
+    module: GreedyPolicy, observation_space: Space[Any], action_space: Space[Any]
+) -> GreedyPolicy | InOwnNumbers:
+    """The module with the `start` of the environment's spaces, where there is one.
+
+    Args:
+        module: counts from zero.
+        observation_space: of one environment, as that one has it.
+        action_space: likewise.
+    """
+    seen = module.policy.observation_space
+    observation: Any = _starts(observation_space)
+    if mask_in_info(seen, observation_space):
+        observation = {"obs": observation}
+    if has_previous(seen) and not isinstance(without_previous(seen), spaces.Dict):
+        observation = {PLAIN: observation}
+    found = [
+        {name: start for name, start in leaves(tree) if np.any(start)}
+        for tree in (observation, _starts(action_space))
+    ]
+    return InOwnNumbers(module, *found) if any(found) else module
+
+
+def _starts(space: Space[Any]) -> Any:
+    """The `start` of each leaf, in the structure in which values are carried."""
+    if isinstance(space, spaces.Dict):
+        return {str(key): _starts(sub) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return {str(n): _starts(sub) for n, sub in enumerate(space.spaces)}
+    return offset_of(space)
 
 
 def export_policy(

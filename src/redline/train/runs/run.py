@@ -40,7 +40,7 @@ from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluatio
 from redline.train.loops.saved_progress import algorithm_state, require_sound_metadata
 from redline.train.progress.table import ProgressTable
 from redline.train.runs.building import make_some
-from redline.train.runs.export import export_policy
+from redline.train.runs.export import export_policy, in_own_numbers
 from redline.train.runs.given import (
     EnvArgument,
     Given,
@@ -411,6 +411,9 @@ class Run:
     def export(self, out: str | Path, *, format: str = "onnx", which: str = "latest") -> Path:
         """Write the greedy policy, normalization included, for use without Redline.
 
+        It takes and gives what the environment's spaces hold, as `predict` does: numbers of a
+        Discrete space with `start=5` begin at 5.
+
         Args:
             out: file to write.
             format: "onnx", or "torch" for a `torch.export` program.
@@ -419,7 +422,11 @@ class Run:
         Returns:
             Where the file lies.
         """
-        module = self.policy(which).export_module()
+        policy = self.policy(which)
+        module: Any = policy.export_module()
+        if policy.served is not None:
+            _, *native_spaces = policy.served
+            module = in_own_numbers(module, *native_spaces)
         return export_policy(module, module.example_inputs(), out, format=format)
 
 
