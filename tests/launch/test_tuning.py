@@ -20,7 +20,7 @@ from redline.launch import locks
 from redline.launch.search_spaces import Choice, Span
 from redline.launch.state import Outcome
 from redline.launch.tune_file import plan_from
-from redline.launch.tuning import DATABASE, _study, tune
+from redline.launch.tuning import DATABASE, _reports, _study, tune
 from redline.train.config_files import config_of, given_settings
 
 optuna = pytest.importorskip("optuna")
@@ -37,7 +37,8 @@ PLAN = {
 class Played:
     """One place whose runs write a row per look; their returns grow with the learning rate."""
 
-    def __init__(self, stop_after: int | None = None) -> None:
+    def __init__(self, stop_after: int | None = None, apart: int = 0) -> None:
+        self._apart = apart  # env_steps by which the rows of each trial lie later
         self.running: dict[int, tuple[Path, float, int]] = {}
         self.started: list[str] = []
         self.ordered: list[Mapping[str, Any]] = []
@@ -64,7 +65,8 @@ class Played:
                 found.append((run_id, Outcome(result={}, exit_code=0)))
             else:
                 with open(run_dir / "progress.csv", "a") as file:
-                    file.write(f"{200 * (rows + 1)},{1e4 * rate}\n")
+                    later = self._apart * run_id
+                    file.write(f"{200 * (rows + 1) + later},{1e4 * rate}\n")
                 self.running[run_id] = (run_dir, rate, rows + 1)
                 if self._left:
                     self._left -= 1
@@ -107,6 +109,59 @@ def test_trials_are_pruned_and_the_best_one_becomes_a_file_for_train(tmp_path: P
     assert (config.algorithm, config.run.env) == ("ppo", "CartPole-v1")
     for name in ("history.png", "importance.png"):
         assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_trials_whose_rows_lie_apart_are_pruned(tmp_path: Path) -> None:
+    """Optuna compares values of the very same step, and no two trials had one in common."""
+    lines: list[str] = []
+    found = tune(PLAN, out=tmp_path, places=lambda launch: Played(apart=1), say=lines.append)
+    assert found.counts["pruned"] >= 1
+    # The 200 env_steps of the first row, and one more for each trial before.
+    said = [line for line in lines if "pruned at" in line]
+    numbers = [int(line.split()[1].rstrip(":")) for line in said]
+    assert said == [f"trial {n}: pruned at {200 + n:,} env_steps" for n in numbers]
+    study = optuna.load_study(study_name="redline", storage=f"sqlite:///{tmp_path / DATABASE}")
+    assert max(study.trials[0].intermediate_values) == 100  # hundredths of 1,000 env_steps
+
+
+def test_rows_are_reported_at_hundredths_of_the_run() -> None:
+    """Of 1,000 env_steps: 25 and 29 are in step 2, 51 in step 5, the last one is past the end."""
+    rows = [(25, 1.0), (29, 2.0), (51, 3.0), (995, 4.0), (1_024, 5.0)]
+    filled = dict.fromkeys(range(6, 99), 3.0)
+    assert list(_reports(rows, 1_000)) == [
+        (25, {2: 1.0}),
+        (29, {}),
+        (51, {3: 2.0, 4: 2.0, 5: 3.0}),
+        (995, {**filled, 99: 4.0}),
+        (1_024, {100: 5.0}),
+    ]
+
+
+def test_a_search_of_an_earlier_version_goes_on_with_env_steps(tmp_path: Path) -> None:
+    """Its trials have reported at them; hundredths beside them would compare with nothing."""
+    plan = {**PLAN, "trials": 2}
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan, out=tmp_path, places=lambda launch: Played(stop_after=3))
+    storage = f"sqlite:///{tmp_path / DATABASE}"
+    optuna.delete_study(study_name="redline", storage=storage)
+    study = optuna.create_study(study_name="redline", storage=storage, direction="maximize")
+    study.set_user_attr("tuners", 1)
+    study.ask().report(1.0, 200)
+    assert tune(resume=tmp_path, places=lambda launch: Played()).counts == {"complete": 2}
+    known = [list(trial.intermediate_values) for trial in study.trials]
+    assert known == [[200, 400, 600, 800, 1000]] * 2
+
+
+@pytest.mark.parametrize("lengths", [[4000, 1000], {"low": 1000, "high": 4000}])
+def test_lengths_that_are_searched_are_compared_at_the_same_env_steps(
+    lengths: Any, tmp_path: Path
+) -> None:
+    """1,000 env_steps are 25 hundredths of the longest run."""
+    plan = {**PLAN, "base": {"env": "CartPole-v1"}, "trials": 1}
+    plan["search"] = {**PLAN["search"], "total_env_steps": lengths}  # type: ignore[dict-item]
+    tune(plan, out=tmp_path, places=lambda launch: Played())
+    study = optuna.load_study(study_name="redline", storage=f"sqlite:///{tmp_path / DATABASE}")
+    assert max(study.trials[0].intermediate_values) == 25
 
 
 def test_a_trial_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:

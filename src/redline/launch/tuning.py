@@ -29,7 +29,7 @@ from typing import Any
 
 from redline.errors import MissingExtraError, RedlineError, SweepStateError
 from redline.launch import locks
-from redline.launch.checking import typed_settings
+from redline.launch.checking import starting_config, typed_settings
 from redline.launch.confirming import Confirmed
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
@@ -54,6 +54,8 @@ from redline.train.progress.curves import load_progress
 STUDY = "redline"
 DATABASE = "study.sqlite"
 
+_STEPS = 100  # in which a trial reports: hundredths of its run
+_REPORTS_STEPS = "reports_steps"  # attribute of a study; those of earlier versions lack it
 _POLL_S = 0.2
 _GRACE_S = 60.0
 _MAKING, _MAKING_S = "making.lock", 60.0
@@ -229,6 +231,8 @@ def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
         # Each process that works on the study draws numbers of its own; the first those of `seed`.
         before = int(study.user_attrs.get("tuners", 0))
         study.set_user_attr("tuners", before + 1)
+        if before == 0:
+            study.set_user_attr(_REPORTS_STEPS, True)
     study.sampler = samplers[plan.sampler](plan.seed + before)
     return study
 
@@ -256,9 +260,22 @@ def _named_errors(folder: Path, storage: str | None) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Trial:
+    """A trial under way.
+
+    Attributes:
+        trial: Optuna's.
+        run_dir: of its run.
+        length: env_steps that are compared in hundredths; None: as they are.
+        reported: step of the last report.
+        env_steps: of the row that was reported last.
+        pruned: whether its run was told to stop for good.
+    """
+
     trial: Any
     run_dir: Path
+    length: int | None
     reported: int = -1
+    env_steps: int = 0
     pruned: bool = False
 
 
@@ -315,7 +332,8 @@ class _Search:
             self._confirmed.require(f"trial {trial.number}", self._plan.algorithm, settings)
             order = self._order(trial.number, settings)
             run_dir = _run_dir(self._folder, trial.number, order)
-            self._running[trial.number] = _Trial(trial, run_dir, reported)
+            length = self._length(settings)
+            self._running[trial.number] = _Trial(trial, run_dir, length, reported)
             self._places.start(trial.number, run_dir, order, place)
             begun += 1
         return begun
@@ -333,6 +351,22 @@ class _Search:
             # The settings too: a folder whose database was lost has the runs of other trials.
             "key": f"trial-{number}-{key}",
         }
+
+    def _length(self, settings: Mapping[str, Any]) -> int | None:
+        """The env_steps whose hundredths a trial reports, so that trials have steps in common.
+
+        Optuna compares values of the very same step, and rows lie where iterations happen to end.
+        A study of an earlier version goes on with the env_steps that its trials have reported.
+        """
+        if not self._study.user_attrs.get(_REPORTS_STEPS):
+            return None
+        name, span = "total_env_steps", self._plan.space.get("total_env_steps")
+        lengths = () if span is None else span.values if isinstance(span, Choice) else (span.high,)
+        drawable = [{**settings, name: length} for length in lengths] or [dict(settings)]
+        with contextlib.suppress(RedlineError):  # the run itself says what is wrong
+            configs = [starting_config(self._plan.algorithm, each) for each in drawable]
+            return max(config.run.total_env_steps for config in configs)
+        return None
 
     def _taken_over(self) -> Any:
         """An open trial whose process is gone, if there is one."""
@@ -369,14 +403,16 @@ class _Search:
         """Tell the study how far a trial is, and stop it if that is not far enough."""
         if each.pruned:
             return
-        for step, value in _returns(each.run_dir):
-            if step > each.reported:
-                each.reported = step
+        for env_steps, values in _reports(_returns(each.run_dir), each.length):
+            new = {step: value for step, value in values.items() if step > each.reported}
+            for step, value in new.items():
                 each.trial.report(value, step)
-                if each.trial.should_prune():
-                    each.pruned = True
-                    self._places.stop(each.trial.number)
-                    return
+                each.reported = step
+            each.env_steps = env_steps
+            if new and each.trial.should_prune():
+                each.pruned = True
+                self._places.stop(each.trial.number)
+                return
 
     def _note(self, number: int, outcome: Outcome) -> None:
         import optuna
@@ -385,7 +421,7 @@ class _Search:
         state = optuna.trial.TrialState
         if each.pruned and outcome.result is None:
             self._study.tell(each.trial, state=state.PRUNED)
-            self._say(f"trial {number}: pruned at {each.reported:,} env_steps")
+            self._say(f"trial {number}: pruned at {each.env_steps:,} env_steps")
             return
         value = _value(each.run_dir, self._plan.score) if outcome.result is not None else None
         if value is None:
@@ -433,6 +469,33 @@ def _returns(run_dir: Path) -> list[tuple[int, float]]:
         return []  # it has no row yet
     rows = zip(columns["env_steps"], columns["return_mean"], strict=True)
     return [(int(step), float(value)) for step, value in rows if value == value]  # no NaN
+
+
+def _reports(
+    rows: list[tuple[int, float]], length: int | None
+) -> Iterator[tuple[int, dict[int, float]]]:
+    """What each row adds to what is known of a run: step -> return.
+
+    A step that no row falls into has the return of the row before; of several rows in one step,
+    the first counts.
+
+    Args:
+        rows: env_steps and return.
+        length: env_steps whose hundredths are the steps; None: each number of env_steps is one.
+
+    Yields:
+        The row's env_steps, and its steps in rising order.
+    """
+    last: tuple[int, float] | None = None
+    for env_steps, value in rows:
+        step = env_steps if length is None else min(_STEPS * env_steps // length, _STEPS)
+        added: dict[int, float] = {}
+        if last is not None and length is not None:
+            added = dict.fromkeys(range(last[0] + 1, step), last[1])
+        if last is None or step > last[0]:
+            added[step] = value
+        last = (step, value)
+        yield env_steps, added
 
 
 def _value(run_dir: Path, score: Any) -> float | None:
