@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import redline
 from redline.command_line.launch import SweepArguments, given_options
 from redline.command_line.options import parse
 from redline.envs import cpus
@@ -14,6 +16,7 @@ from redline.errors import ConfigError
 from redline.launch import slots as slots_module
 from redline.launch.slots import make_slots
 from redline.launch.sweep import LaunchOptions, launch_options
+from redline.launch.sweep_file import overlaid
 
 
 @pytest.fixture
@@ -108,6 +111,45 @@ def test_no_slots_are_refused_wherever_runs_take_place(name: str) -> None:
     """On Ray a sweep of 0 slots started nothing and reported success."""
     with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
         LaunchOptions(on="ray", **{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"address": "head:6379"}, r"address='head:6379' is of a Ray cluster.*Give --on ray"),
+        ({"on": "ray", "oversubscribe": True}, "oversubscribe=True is for slots of this machine"),
+    ],
+)
+def test_what_says_nothing_where_runs_take_place_is_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """With an address alone everything ran on this machine."""
+    base = {"env": "CartPole-v1", "total_env_steps": 100}
+    with pytest.raises(ConfigError, match=message):
+        redline.sweep(algorithm="ppo", base=base, out=tmp_path / "s", quiet=True, **options)
+    pytest.importorskip("optuna")
+    plan = {"algorithm": "ppo", "base": base, "launch": options}
+    with pytest.raises(ConfigError, match=message):
+        redline.tune(plan, out=tmp_path / "t", quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "is_saved", "expected"),
+    [
+        ({"on": "ray", "address": "h:1"}, {"on": "local"}, False, {"on": "local"}),
+        ({"oversubscribe": True}, {"on": "ray"}, False, {"on": "ray"}),
+        ({"address": "h:1"}, {"slots": 2}, False, {"address": "h:1", "slots": 2}),
+        ({"address": "h:1"}, {"on": "ray"}, False, {"address": "h:1", "on": "ray"}),
+        ({"on": "local", "address": "h:1"}, {}, True, {"on": "local"}),
+        ({"on": "local"}, {"address": "h:1"}, True, {"on": "local", "address": "h:1"}),
+    ],
+)
+def test_runs_move_to_another_place(
+    before: dict[str, Any], given: dict[str, Any], is_saved: bool, expected: dict[str, Any]
+) -> None:
+    """What the caller gives stays, and is refused later; what only the old place had goes."""
+    assert overlaid(before, given, is_saved=is_saved) == expected
 
 
 def test_a_number_is_no_list_of_gpus() -> None:

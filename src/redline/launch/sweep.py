@@ -27,7 +27,7 @@ from redline.launch.state import (
     SweepState,
 )
 from redline.launch.status import Status, status_of
-from redline.launch.sweep_file import SweepPlan, plan_from, refuse
+from redline.launch.sweep_file import SweepPlan, overlaid, plan_from, refuse
 from redline.launch.variants import Variant, expand
 from redline.plain_files import refuse_special_files
 from redline.plain_text import printable, shown
@@ -48,9 +48,10 @@ class LaunchOptions:
         gpus: indices to deal out.
         memory_gb: GiB that a run may hold before it is ended.
         retries: how often a run that fails is begun again.
-        oversubscribe: whether slots may share cores.
+        oversubscribe: whether slots may share cores; on this machine only.
         on: "local" or "ray".
-        address: of a Ray cluster; None: the one of this environment, else one that is started.
+        address: of a Ray cluster, with on="ray" only; None: the one of this environment, else one
+            that is started.
     """
 
     slots: int | None = None
@@ -80,6 +81,20 @@ class LaunchOptions:
             raise ConfigError(f"retries={self.retries} must be 0 or more.")
         if self.on not in ("local", "ray"):
             raise ConfigError(f"on={shown(self.on)} is unknown. Choose local or ray.")
+        self._refuse_idle()
+
+    def _refuse_idle(self) -> None:
+        """Refuse what says nothing where the runs take place."""
+        if self.address is not None and self.on != "ray":
+            raise ConfigError(
+                f"address={shown(self.address)} is of a Ray cluster, and on={self.on!r} runs all "
+                f"on this machine. Give --on ray (on='ray') with it, or leave it out."
+            )
+        if self.oversubscribe and self.on == "ray":
+            raise ConfigError(
+                "oversubscribe=True is for slots of this machine, and with on='ray' the cluster "
+                "deals out its CPUs. Leave it out, or give fewer --cores-per-run."
+            )
 
     def places(self) -> Places:
         """The slots of this machine, or a cluster.
@@ -246,8 +261,7 @@ def start_sweep(
     Raises:
         ConfigError: listing all mistakes; nothing has been written then.
     """
-    chosen = {**plan.launch, **(options or {})}
-    launching = launch_options(chosen)
+    launching = launch_options(overlaid(plan.launch, options))
     new = checked_runs(plan, source)
     places = launching.places()
     if (folder / "config.json").exists():
@@ -292,7 +306,7 @@ def resume_sweep(
         _check_confirmed(state, confirmed)
         if "address" not in (options or {}):
             confirmed.require_address(before)
-        launching = launch_options({**before, **(options or {})})
+        launching = launch_options(overlaid(before, options, is_saved=True))
         places = launching.places()
         with LauncherLock(folder):
             state.set_meta(launch=dataclasses.asdict(launching))

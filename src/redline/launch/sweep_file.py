@@ -34,6 +34,27 @@ LAUNCH_KEYS = (
 )
 
 
+def overlaid(
+    before: Mapping[str, Any], given: Mapping[str, Any] | None, *, is_saved: bool = False
+) -> dict[str, Any]:
+    """The launcher's options of a file or a folder, with those of the caller over them.
+
+    Where the caller says where runs take place, what the file says only for the other place is left
+    out. The same holds for what a folder has saved: earlier versions saved it without effect.
+
+    Args:
+        before: of the file or folder.
+        given: the caller's.
+        is_saved: whether `before` are a folder's.
+    """
+    given = given or {}
+    options = {**before, **given}
+    idle = "oversubscribe" if options.get("on") == "ray" else "address"
+    if idle not in given and (is_saved or "on" in given):
+        options.pop(idle, None)
+    return options
+
+
 MOST_RUNS = 100_000
 _LIMIT = f"{MOST_RUNS:,} at most: each is a process, a folder and checkpoints. Give fewer"
 

@@ -37,6 +37,7 @@ from redline.launch.run_process import ORDER, is_of_another
 from redline.launch.scores import score_of
 from redline.launch.search_spaces import Choice
 from redline.launch.state import RUNS, Outcome
+from redline.launch.sweep_file import overlaid
 from redline.launch.tune_file import (
     TunePlan,
     described,
@@ -131,7 +132,7 @@ def tune(
         plan = dataclasses.replace(plan, trials=trials)
     if from_folder and "address" not in (options or {}):
         confirmed.require_address(plan.launch)
-    launch = {**plan.launch, **(options or {})}
+    launch = overlaid(plan.launch, options, is_saved=from_folder)
     where = places(launch)
     kept = functools.partial(keep_plan, folder, data, trials=plan.trials, launch=launch)
     kept(elsewhere=is_elsewhere(folder))
