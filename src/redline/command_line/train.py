@@ -155,8 +155,10 @@ def _default(
     }
     if callbacks := values_of(options, "--callback"):
         own["callbacks"] = ",".join(callbacks)
-    if given.complete is not None and "--wandb" in options:
-        own["wandb"] = True
+    if given.complete is not None:
+        for word, says in (("--wandb", True), ("--no-wandb", False)):
+            if word in options:
+                own["wandb"] = says
     config = config_of(given, algorithm=algorithm, preset=preset, for_help=for_help, **own)
     return config, given.complete is not None
 

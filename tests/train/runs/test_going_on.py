@@ -15,6 +15,8 @@ from redline.cli import main
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.runs import start
 from redline.train.runs.run import Run
+from redline.train.runs.run_directory import read_config
+from redline.train.runs.sealed_files import write_config
 
 SMALL: dict[str, Any] = {
     "total_env_steps": 1024,
@@ -138,3 +140,16 @@ def test_a_progress_file_that_lost_rows_is_told_from_one_that_was_changed(tmp_pa
     with pytest.raises(RunDirectoryError, match="bytes are missing") as caught:
         redline.train(resume=run.out, total_env_steps=1024, quiet=True)
     assert "accept" not in str(caught.value)
+
+
+def test_wandb_can_be_switched_off(tmp_path: Path) -> None:
+    """Both asked to confirm what they were to leave out."""
+    run = small(tmp_path / "run", total_env_steps=128)
+    write_config(run.out, run.config.replace(wandb=True))
+    words = ["--config", str(run.out / "config.json"), "--no-wandb", "--out", str(tmp_path / "b")]
+    assert main(["train", *words, "--quiet"]) == 0
+    assert read_config(tmp_path / "b").run.wandb is False
+    words = ["--resume", str(run.out), "--accept-changed-config", "--total-env-steps", "256"]
+    assert main(["train", *words, "--quiet"]) == 2  # a directory alone still does not decide it
+    assert main(["train", *words, "--quiet", "--set", "wandb=false"]) == 0
+    assert read_config(run.out).run.wandb is False

@@ -291,9 +291,7 @@ def _gone_on(
     """See `resume_run`; nobody else trains in the directory now."""
     config = read_config(out, given.algorithm, accept_changed=accept_changed_config)
     _check_same(config, out, given)
-    # An engine that the caller puts in place of the run's is the caller's word.
-    engine = {"accelerate": "auto"} if "accelerate" in (changes or {}) else {}
-    require_confirmed(config.replace(**engine), given.confirmed)
+    require_confirmed(config.replace(**_own_word(changes or {})), given.confirmed)
     before = config
     if changes:
         config = changed_config(config, changes, recorded_engine(out))
@@ -331,6 +329,12 @@ def _gone_on(
         return _executed(
             config, out, given, checkpoint, recording, changed, ranks, is_locked=is_locked
         )
+
+
+def _own_word(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that reach outside where the caller puts others in place of the run's."""
+    engine = {"accelerate": "auto"} if "accelerate" in changes else {}
+    return engine | ({"wandb": False} if changes.get("wandb") is False else {})
 
 
 def _why_it_ended(
