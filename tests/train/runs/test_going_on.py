@@ -153,3 +153,16 @@ def test_wandb_can_be_switched_off(tmp_path: Path) -> None:
     assert main(["train", *words, "--quiet"]) == 2  # a directory alone still does not decide it
     assert main(["train", *words, "--quiet", "--set", "wandb=false"]) == 0
     assert read_config(run.out).run.wandb is False
+
+
+@pytest.mark.parametrize(("said", "expected"), [("true", True), ("false", False)])
+def test_a_run_goes_on_as_quietly_as_is_set(
+    said: str, expected: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was announced, and the run went on with its messages."""
+    run = small(tmp_path / "run", total_env_steps=128, quiet=not expected)
+    capsys.readouterr()
+    words = ["--resume", str(run.out), "--total-env-steps", "256", "--set", f"quiet={said}"]
+    assert main(["train", *words]) == 0
+    assert read_config(run.out).run.quiet is expected
+    assert ("256 env_steps" in capsys.readouterr().err) is not expected

@@ -295,6 +295,7 @@ def _gone_on(
     before = config
     if changes:
         config = changed_config(config, changes, recorded_engine(out))
+        quiet = quiet or ("quiet" in changes and config.run.quiet)
     total = total_env_steps or config.run.total_env_steps
     console = Console(total, quiet=quiet)
     checkpoint = CheckpointStore(out / "checkpoints").latest(console.warning, with_replay=True)
