@@ -150,6 +150,21 @@ def test_a_stream_is_saved_before_its_first_draw(make: Any, color: float) -> Non
     np.testing.assert_array_equal(long_draw(other, 700), long_draw(noise, 700))
 
 
+@pytest.mark.parametrize("make", [stream, device_stream])
+@pytest.mark.parametrize(("before", "after"), [(1.0, 0.0), (0.0, 1.0), (1.0, 2.0)])
+def test_a_stream_goes_on_in_another_color(make: Any, before: float, after: float) -> None:
+    """Rows of a device's white noise depend on their number alone: the fourth follows three."""
+    saved = make(before)
+    long_draw(saved, 3)
+    changed, again = make(after), make(after)
+    for each in (changed, again):
+        each.load_state_dict(saved.state_dict())
+    rows = long_draw(changed, 5)
+    np.testing.assert_array_equal(rows, long_draw(again, 5))
+    if after == 0.0:
+        np.testing.assert_array_equal(rows, long_draw(make(0.0), 8)[3:])
+
+
 def test_skills_explore_in_the_color_of_the_policy_inside() -> None:
     assert SkillPolicy(policy(1.0), OBS, 4).noise_color == 1.0
 

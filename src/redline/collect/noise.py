@@ -227,15 +227,21 @@ class DeviceNoise:
 
         Raises:
             EnvError: if the saved noise was drawn on the host.
+            CorruptCheckpointError: if it says that more is used than any run draws at once.
         """
         saved = state["noise"]
         _require_source(saved.get("source") if isinstance(saved, dict) else "host", "device")
         self._position = saved["position"].to(self._key.device)
         self._drawn, self._used = self._drawn[:0], 0
-        if saved.get("used"):
-            _require_within("used", saved["used"], self._rows)
-            self._draw_rows()
-            self._used = saved["used"]
+        used = saved.get("used")
+        if not used:
+            return
+        _require_within("used", used, rows_at_once(self._length, 1.0))
+        if self._scale is None:  # colored until now: white rows go on where that block was left
+            self._position = self._position + used * self._words_per_step
+            return
+        self._draw_rows()
+        self._used = used
 
 
 def _require_within(name: str, value: Any, most: int) -> None:

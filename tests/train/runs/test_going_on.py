@@ -166,3 +166,19 @@ def test_a_run_goes_on_as_quietly_as_is_set(
     assert main(["train", *words]) == 0
     assert read_config(run.out).run.quiet is expected
     assert ("256 env_steps" in capsys.readouterr().err) is not expected
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 0.0), (0.0, 1.0)])
+def test_native_games_go_on_with_noise_of_another_color(
+    before: float, after: float, tmp_path: Path
+) -> None:
+    """White noise counted a block of colored noise as a state that was altered."""
+    run = redline.train(
+        "sac", env="redline/Pendulum-v1", out=tmp_path / "run", preset="default", quiet=True,
+        tensorboard=False, total_env_steps=160, num_envs=4, hidden_sizes=(8,), learning_starts=64,
+        replay_size=512, replay_ratio=8.0, batch_size=16, noise_color=before,
+    )  # fmt: skip
+    again = redline.train(
+        resume=run.out, total_env_steps=320, set={"noise_color": after}, quiet=True
+    )
+    assert again.inspect()["env_steps"] == 320
