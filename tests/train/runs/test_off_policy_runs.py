@@ -413,9 +413,16 @@ def test_a_file_too_large_for_the_disk_leaves_nothing_behind(tmp_path: Path) -> 
 def test_stretched_schedules_are_announced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = small(tmp_path / "run", "dqn")
+    """Epsilon falls from 1 by 0.95 within 0.75 x 480 = 360 env_steps: 1 - 0.95 x 240 / 360."""
+    settings = {"learning_rate_schedule": "linear", "epsilon_fraction": 0.75, "epsilon_final": 0.05}
+    run = small(tmp_path / "run", "dqn", epsilon_initial=1.0, **settings)
     redline.train(resume=run.out, total_env_steps=480, quiet=True)
-    assert "reach their end at 480 instead of 240 env_steps" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "learning_rate_schedule: schedules of the run now reach their end at 480" in said
+    assert (
+        "epsilon: its schedule now reaches its end at 360 instead of 180 env_steps "
+        "(epsilon_fraction=0.75), so epsilon is 0.367 instead of 0.05 at present."
+    ) in said
 
 
 def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import gymnasium
 
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
+from redline.algos.q_learning import QLearningConfig, exploration
 from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
@@ -309,7 +310,8 @@ def _gone_on(
         if (why := _why_it_ended(out, checkpoint, config, total, asked=asked)) is not None:
             console.message(why)
             return Run(out, before, given)
-        if change := _stretched_schedules(before, total):
+        env_steps = checkpoint.metadata["env_steps"]
+        if change := _stretched_schedules(before, config, total, env_steps):
             console.warning(change)
     else:
         _require_nothing_saved(out)
@@ -515,21 +517,50 @@ def check_updates(config: RunConfig) -> None:
             )
 
 
-def _stretched_schedules(config: RunConfig, total: int) -> str | None:
-    """What a new length of the run does to its schedules; None if nothing."""
-    old = config.run.total_env_steps
+def _stretched_schedules(
+    before: RunConfig, config: RunConfig, total: int, env_steps: int
+) -> str | None:
+    """What a new length of the run does to its schedules; None if nothing.
+
+    Args:
+        before: the run's settings.
+        config: those that it goes on with.
+        total: its new length.
+        env_steps: how far it is.
+    """
+    old = before.run.total_env_steps
+    algo = config.algo
+    if total == old:
+        return None
     names = [
         name
-        for name in type(config.algo).__dataclass_fields__
-        if name.endswith("_schedule") and getattr(config.algo, name) == "linear"
+        for name in type(algo).__dataclass_fields__
+        if name.endswith("_schedule") and getattr(algo, name) == "linear"
     ]
-    if getattr(config.algo, "prioritized", False):
+    if getattr(algo, "prioritized", False):
         names.append("priority_beta")
-    if total == old or not names:
-        return None
+    said: list[str] = []
+    if isinstance(algo, QLearningConfig) and "epsilon_schedule" in names:
+        names.remove("epsilon_schedule")
+        said.append(_stretched_epsilon(algo, old, total, env_steps))
+    if names:
+        said.insert(
+            0,
+            f"{', '.join(names)}: schedules of the run now reach their end at {total:,} instead of "
+            f"{old:,} env_steps, so their present values change.",
+        )
+    return " ".join(said) or None
+
+
+def _stretched_epsilon(algo: QLearningConfig, old: int, total: int, env_steps: int) -> str:
+    """What a new length does to the share of random actions, which has an end of its own."""
+    was, now = (exploration(algo, env_steps, length, 1).item() for length in (old, total))
+    present = f"stays {now:.3g}" if now == was else f"is {now:.3g} instead of {was:.3g}"
+    share = algo.epsilon_fraction
     return (
-        f"{', '.join(names)}: schedules of the run now reach their end at {total:,} instead of "
-        f"{old:,} env_steps, so their present values change."
+        f"epsilon: its schedule now reaches its end at {share * total:,.0f} instead of "
+        f"{share * old:,.0f} env_steps (epsilon_fraction={share:g}), so epsilon {present} at "
+        f"present."
     )
 
 
