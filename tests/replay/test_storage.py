@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,6 +87,7 @@ def test_a_buffer_that_cannot_fit_is_refused_at_the_start(
 
 
 def test_growth_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named the frames to be added as the capacity, and advised that many less."""
     from tests.replay.streams import Stream
 
     stream = Stream(0, frames=3, end_rate=1.0)
@@ -92,8 +95,58 @@ def test_growth_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     config = ReplayConfig(capacity=400, frame_stack=3)
     replay = Replay(config, ReplaySpec.from_rollout(rollout))
     monkeypatch.setattr(storage_module, "available_memory", lambda: (10, "a test"))
-    with pytest.raises(ConfigError, match="ends of episodes"):
+    with pytest.raises(ConfigError, match="ends of episodes") as refusal:
         replay.add(rollout)
+    message = str(refusal.value)
+    assert message.startswith("replay of capacity=400 transitions must grow by ")
+    assert "x 4 bytes (obs/frames)" in message
+    assert "0.00 GB is available (a test). Use a smaller capacity, or storage='memmap'." in message
+
+
+PICTURES = ReplaySpec(
+    num_envs=2,
+    obs={(): LeafSpec((80, 80), torch.uint8)},
+    action={(): LeafSpec((), torch.int64)},
+    extras={},
+    state={},
+)
+
+
+def test_short_episodes_that_may_not_fit_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 transitions of 6,400 bytes: 65 rows of 2, a zero and 2 ends are 133 frames at first.
+
+    With an end in each row they are 131 + 128 + 2 = 261; the rest is 128 x (4 + 8 + 4 + 1) bytes.
+    """
+    config = ReplayConfig(capacity=128)
+    rest = Replay(config, PICTURES).nbytes - 133 * 6_400
+    assert rest >= 128 * 17
+    most = 261 * 6_400 + rest
+    monkeypatch.setattr(storage_module, "available_memory", lambda: (most, "a test"))
+    assert Replay(config, PICTURES).caution is None
+    monkeypatch.setattr(storage_module, "available_memory", lambda: (most - 1, "a test"))
+    caution = Replay(config, PICTURES).caution
+    assert caution is not None
+    assert "an end of an episode in every 64 transitions" in caution
+    assert "A capacity of at most 127 fits" in caution
+
+
+def test_a_buffer_grows_to_what_short_episodes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half as much again, each time, went past it, and was refused where that did not fit."""
+    config = ReplayConfig(capacity=128)
+    replay = Replay(config, PICTURES)
+    free = 128 * 6_400  # the frames that are missing, and no more
+    grown: list[int] = []
+
+    def available() -> tuple[int, str]:
+        return free - (replay.nbytes - begun), "a test"
+
+    begun = replay.nbytes
+    monkeypatch.setattr(storage_module, "available_memory", available)
+    store: Any = replay._obs[()]
+    for row in range(64):
+        store.take(np.full(2, row), "last")
+        grown.append(replay.nbytes - begun)
+    assert grown[-1] <= free
 
 
 def test_memory_is_committed_as_it_is_used() -> None:

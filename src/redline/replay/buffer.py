@@ -135,6 +135,11 @@ class Replay:
         return self._arena.nbytes
 
     @property
+    def caution(self) -> str | None:
+        """What to say at the start where short episodes may need more memory than there is."""
+        return self._arena.caution
+
+    @property
     def device(self) -> torch.device:
         """Where the buffer lies and batches are made."""
         return self._arena.device

@@ -30,7 +30,7 @@ from redline.errors import ConfigError
 from redline.replay.links import LeafRows, Links
 from redline.replay.loaded_values import require_pool, require_slots
 from redline.replay.spec import LeafSpec
-from redline.replay.storage import Arena, ArrayPlan
+from redline.replay.storage import ROWS_PER_END, Arena, ArrayPlan
 from redline.replay.windows import Window
 
 _LANES = ("last", "first")
@@ -156,7 +156,8 @@ class FrameStore:
         The ring of frames has k - 1 rows more than the ring of rows, which the oldest row's
         stack reaches back to, and one for the observation to act on next. Beside it lie a
         frame of zeros and the pool, which starts with one slot per 64 rows and can grow to
-        the worst case.
+        the worst case: a slot per row for the ends of episodes, and others for first stacks of
+        frames that all differ.
 
         Raises:
             ConfigError: if the observation is not a stack of that many frames.
@@ -175,10 +176,11 @@ class FrameStore:
         plans = [
             ArrayPlan(
                 name=f"{name}/frames",
-                rows=ring + max(total // 64, frames * num_envs),
+                rows=ring + max(total // ROWS_PER_END, frames * num_envs),
                 shape=frame,
                 dtype=leaf.dtype,
                 max_rows=limit,
+                short_rows=ring + total + frames * num_envs,
             ),
             ArrayPlan(name=f"{name}/last", rows=total, shape=(), dtype=slot_dtype),
         ]
@@ -509,7 +511,9 @@ class FrameStore:
         if missing:
             more = max(missing, self.pool.capacity // 2)
             array = self.arena.arrays[f"{self.name}/frames"]
-            more = min(more, max(array.plan.max_rows - array.rows, missing))
+            plan, present = array.plan, array.rows
+            limit = plan.short_rows if present + missing <= plan.short_rows else plan.max_rows
+            more = min(more, max(limit - present, missing))
             array.grow(array.rows + more)
             self.pool.extend(more)
         return self.pool.take(rows, lane)

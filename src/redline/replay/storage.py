@@ -32,6 +32,7 @@ from redline.free_memory import available_memory
 from redline.replay.config import ReplayConfig
 from redline.replay.device_queue import DeviceQueue
 
+ROWS_PER_END = 64  # rows of the ring for which there is one slot for the end of an episode at first
 # Not in Python's mmap module; the value is that of every Linux that PyTorch runs on.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
@@ -46,6 +47,7 @@ class ArrayPlan:
         shape: the other axes.
         dtype: element type.
         max_rows: what it may grow to; 0 means `rows`.
+        short_rows: what it grows to if every row ends an episode; 0 means `rows`.
         volatile: written all over between two checkpoints, so changes are not recorded.
     """
 
@@ -54,6 +56,7 @@ class ArrayPlan:
     shape: tuple[int, ...]
     dtype: torch.dtype
     max_rows: int = 0
+    short_rows: int = 0
     volatile: bool = False
 
     @property
@@ -76,6 +79,8 @@ class StoredArray:
         tensor: [max_rows, ...] on the CPU, [rows, ...] on a device; zero where never written.
         rows: committed length of the first axis.
         chunk_bytes: size of a chunk of the flattened array.
+        file_descriptor: of the file that it lies in; None: it lies in none.
+        capacity: of the whole buffer, for messages.
         written: [chunks] bool, ever written.
         changed: [chunks] bool, written since `digest` was taken.
         digest: chunk -> SHA-256 of the content it was last saved with.
@@ -87,6 +92,7 @@ class StoredArray:
     rows: int
     chunk_bytes: int
     file_descriptor: int | None = None
+    capacity: int = 0
     written: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
     changed: Array = field(default_factory=lambda: np.zeros(0, dtype=bool))
     digest: dict[int, str] = field(default_factory=dict)
@@ -148,12 +154,23 @@ class StoredArray:
         self.rows = rows
 
     def _require_memory(self, rows: int, added: int) -> None:
-        device = self.tensor.device
-        available, size = available_memory(), added
+        device, copied = self.tensor.device, ""
+        available, size, other = available_memory(), added, "memmap"
         if device.type != "cpu":  # old and new lie there side by side while it is copied
-            available, size = available_device_memory(device), rows * self.row_bytes
-        require_fit(
-            {self.plan.name: size}, rows - self.rows, available, " less: it holds ends of episodes"
+            available, size, other = (
+                available_device_memory(device),
+                rows * self.row_bytes,
+                "memory",
+            )
+            copied = f", and is copied as it grows, which takes {size / 1e9:,.2f} GB"
+        if available is None or size <= available[0]:
+            return
+        frames = f"{rows - self.rows:,} x {self.row_bytes:,} bytes ({self.plan.name})"
+        raise ConfigError(
+            f"replay of capacity={self.capacity:,} transitions must grow by {added / 1e9:,.2f} GB "
+            f"= {frames}{copied}: it holds more ends of episodes than it was made for. But "
+            f"{available[0] / 1e9:,.2f} GB is available ({available[1]}). Use a smaller capacity, "
+            f"or storage={other!r}."
         )
 
     def clear(self) -> None:
@@ -187,6 +204,8 @@ class Arena:
         device: where they lie.
         arrays: by their names.
         queue: gathers writes to a device; None in main memory.
+        caution: what to say at the start if they may outgrow the place where they lie; None:
+            nothing.
 
     Raises:
         ConfigError: if they do not fit where they are to lie; with the arithmetic.
@@ -199,11 +218,11 @@ class Arena:
         self.arrays: dict[str, StoredArray] = {}
         self._host: dict[str, Array] = {}
         plans = list(plans)
-        _require_fits(plans, config, self.device)
+        self.caution = _require_fits(plans, config, self.device)
         for plan in plans:
             tensor, descriptor = self._allocate(plan, config)
             self.arrays[plan.name] = StoredArray(
-                plan, tensor, plan.rows, config.chunk_bytes, file_descriptor=descriptor
+                plan, tensor, plan.rows, config.chunk_bytes, descriptor, config.capacity
             )
 
     def __getitem__(self, name: str) -> Tensor:
@@ -383,7 +402,8 @@ def _storage_directory(config: ReplayConfig) -> Path:
     return directory
 
 
-def _require_fits(plans: list[ArrayPlan], config: ReplayConfig, device: torch.device) -> None:
+def _require_fits(plans: list[ArrayPlan], config: ReplayConfig, device: torch.device) -> str | None:
+    """Refuse arrays that do not fit; a sentence if they do not once episodes are very short."""
     parts: dict[str, int] = {}
     for plan in plans:
         group = plan.name.split("/", 1)[0]
@@ -401,6 +421,17 @@ def _require_fits(plans: list[ArrayPlan], config: ReplayConfig, device: torch.de
     if config.frame_stack == 1:
         advice += ", or frame_stack=k if observations are stacks of k frames"
     require_fit(parts, config.capacity, available, advice)
+    needed = sum(parts.values())
+    short = sum(max(plan.short_rows, plan.rows) * plan.row_bytes for plan in plans)
+    if available is None or short <= available[0]:
+        return None
+    return (
+        f"replay of capacity={config.capacity:,} transitions takes {needed / 1e9:,.2f} GB, with "
+        f"room for an end of an episode in every {ROWS_PER_END} transitions. If episodes are "
+        f"shorter, it grows, up to {short / 1e9:,.2f} GB, and {available[0] / 1e9:,.2f} GB is "
+        f"available ({available[1]}): the run would fail then. A capacity of at most "
+        f"{int(config.capacity * available[0] / short):,} fits{advice}."
+    )
 
 
 def _map_memory(size: int, plan: ArrayPlan) -> mmap.mmap:

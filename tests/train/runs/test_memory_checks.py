@@ -21,6 +21,7 @@ from redline.envs import make_vec
 from redline.envs.backends import env_loop
 from redline.errors import ConfigError, RedlineError
 from redline.free_memory import require_memory, resident_bytes
+from redline.replay import storage
 from redline.train.runs.memory_checks import limited_allocations
 
 SMALL: dict[str, Any] = {"preset": "default", "total_env_steps": 64, "quiet": True}
@@ -83,6 +84,35 @@ def test_a_billion_actions_are_refused_by_their_layer(algorithm: str, tmp_path: 
         settings |= {"learning_starts": 8, "total_env_steps": 10**6}
     with pytest.raises(ConfigError, match=r"1,000,000,000 x \d+ float32"):
         redline.train(algorithm, env=lambda: ManyActions(10**9), **settings)
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    """Pictures of 6,400 bytes."""
+
+    observation_space = spaces.Box(0, 255, (80, 80), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_a_run_says_that_short_episodes_may_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """100,000 pictures take 0.65 GB, and with an end in each row 1.28 GB."""
+    monkeypatch.setattr(storage, "available_memory", lambda: (10**9, "a test"))
+    redline.train(
+        "dqn", env=Pictures, out=tmp_path / "run", preset="default", quiet=True, num_envs=1,
+        total_env_steps=40, learning_starts=8, replay_size=100_000, target_update_interval=1,
+        replay_ratio=4.0, tensorboard=False, checkpoints="none",
+    )  # fmt: skip
+    said = capsys.readouterr().err
+    assert "replay of capacity=100,000 transitions takes 0.65 GB" in said
+    assert "up to 1.28 GB, and 1.00 GB is available (a test)" in said
 
 
 def test_the_limit_draws_nothing_and_changes_no_result() -> None:

@@ -225,6 +225,7 @@ def execute(
         )
         closing.callback(loop.release)
         rollouts = "recorded data" if data.learns else _collecting(config, probe.backend)
+        cautions += _said_of_growth(learning.get("replay"))
         _announce(console, config, rollouts, out, cautions)
         reasons = [
             *taken,
@@ -376,6 +377,11 @@ def _begin_replay(
         take_replay(replay, source)
     said = data.fill(replay, probe, policy)
     return said + (see_replay(policy, replay) if said or source is not None else [])
+
+
+def _said_of_growth(replay: Replay | None) -> list[str]:
+    """A warning where short episodes may need more memory than there is."""
+    return [] if replay is None or replay.caution is None else [replay.caution]
 
 
 def _take_over(algorithm: Any, checkpoint: Checkpoint | None, run: RunSettings) -> list[str]:
