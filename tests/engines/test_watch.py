@@ -177,6 +177,7 @@ def test_an_attribute_may_become_anything() -> None:
 
     learner = learners.make("sac")
     learner.policy.scale = 1.0
+    learner.policy.dropout = nn.Dropout(0.5)
     learner.policy.own = Counting(2, 2)
     watch = NetworksWatch(learner)
     learner.policy.scale = torch.ones(2)
@@ -188,6 +189,9 @@ def test_an_attribute_may_become_anything() -> None:
     learner.policy.own(torch.zeros(2))
     may_have_changed()
     assert not watch.changed()
+    learner.policy.dropout.p = 0.0
+    may_have_changed()
+    assert watch.changed()
 
 
 @pytest.mark.parametrize("change", [other_mode, other_attribute, other_buffer])

@@ -106,6 +106,18 @@ def test_what_a_run_finds_on_its_machine_makes_no_other_group(tmp_path: Path) ->
     assert [run.group for run in scored_runs([tmp_path])] == ["ppo", "ppo"]
 
 
+def test_what_is_asked_for_makes_groups_of_the_same_seeds(tmp_path: Path) -> None:
+    """Each seed by two engines: the second of each was left out as the same run."""
+    for engine in ("cpu", "eager"):
+        for seed in (1, 2):
+            path = _run(tmp_path / engine, "ppo", "CartPole-v1", 0.1, seed, 1.0)
+            config = json.loads((path / "config.json").read_text())
+            config["run"]["accelerate"] = engine
+            (path / "config.json").write_text(json.dumps(config))
+    groups = [run.group for run in scored_runs([tmp_path], by=["accelerate"])]
+    assert sorted(groups) == [*["accelerate=cpu"] * 2, *["accelerate=eager"] * 2]
+
+
 def test_area_needs_no_function_that_an_older_numpy_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 0, 50 and 100 steps: (50 * (4 + 8) / 2 + 50 * (8 + 6) / 2) / 100."""
     monkeypatch.delattr(np, "trapezoid", raising=False)

@@ -231,7 +231,7 @@ class DeviceNoise:
         """
         saved = state["noise"]
         _require_source(saved.get("source") if isinstance(saved, dict) else "host", "device")
-        self._position = saved["position"].to(self._key.device)
+        self._position = self._before_draw = saved["position"].to(self._key.device)
         self._drawn, self._used = self._drawn[:0], 0
         used = saved.get("used")
         if not used:

@@ -30,7 +30,7 @@ def may_have_changed() -> None:
 class NetworksWatch:
     """Notices what was replaced, frozen or moved in networks, their modes, hooks and attributes.
 
-    Attributes are plain ones of Redline's own modules, such as the range of a standard deviation,
+    Attributes are plain ones of Redline's and torch's modules, such as a share of dropout,
     and methods that were set on any instance. What a user's module notes of itself while it runs
     would be a change each time.
 
@@ -161,7 +161,7 @@ def _networks(owner: Any) -> list[nn.Module]:
 
 def _plain_attributes(part: nn.Module) -> list[str]:
     """Names of attributes that say how it computes; its mode is one."""
-    if not type(part).__module__.startswith("redline."):
+    if not type(part).__module__.startswith(("redline.", "torch.")):
         return ["training"]
     return [name for name, value in vars(part).items() if _is_plain(value)]
 

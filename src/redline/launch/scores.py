@@ -128,7 +128,8 @@ def scored_runs(
     for each in found:
         run = _scored(each, names, score, column, warn)
         if run is not None:
-            key = (run.env, each.whole(), run.path if run.seed is None else run.seed)
+            seed = run.path if run.seed is None else run.seed
+            key = (run.env, run.group, each.whole(), seed)
             runs[key] = run if key not in runs else _longer(runs[key], run, warn)
     if not runs:
         raise RunDirectoryError(

@@ -304,9 +304,10 @@ def resume_sweep(
     with SweepState(folder) as state:
         before = dict(state.meta("launch", {}))
         _check_confirmed(state, confirmed)
+        wanted = overlaid(before, options, is_saved=True)
         if "address" not in (options or {}):
-            confirmed.require_address(before)
-        launching = launch_options(overlaid(before, options, is_saved=True))
+            confirmed.require_address(wanted)
+        launching = launch_options(wanted)
         places = launching.places()
         with LauncherLock(folder):
             state.set_meta(launch=dataclasses.asdict(launching))

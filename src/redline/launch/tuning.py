@@ -130,9 +130,9 @@ def tune(
     require_storage(folder, storage, has_study=(folder / DATABASE).exists())
     if trials is not None:
         plan = dataclasses.replace(plan, trials=trials)
-    if from_folder and "address" not in (options or {}):
-        confirmed.require_address(plan.launch)
     launch = overlaid(plan.launch, options, is_saved=from_folder)
+    if from_folder and "address" not in (options or {}):
+        confirmed.require_address(launch)
     where = places(launch)
     kept = functools.partial(keep_plan, folder, data, trials=plan.trials, launch=launch)
     kept(elsewhere=is_elsewhere(folder))

@@ -30,7 +30,7 @@ from redline.policies.policy import (
 )
 
 SKILL = "skill"
-_PLAIN = "observation"  # the entry of an observation that is not a Dict itself
+PLAIN = "observation"  # the entry of an observation that is not a Dict itself
 
 
 def with_skill(space: spaces.Space[Any], num_skills: int) -> spaces.Dict:
@@ -46,7 +46,7 @@ def with_skill(space: spaces.Space[Any], num_skills: int) -> spaces.Dict:
     """
     if num_skills < 2:
         raise ConfigError(f"num_skills={num_skills} leaves nothing to choose from. Use at least 2.")
-    entries = dict(space.spaces) if isinstance(space, spaces.Dict) else {_PLAIN: space}
+    entries = dict(space.spaces) if isinstance(space, spaces.Dict) else {PLAIN: space}
     if SKILL in entries:
         raise SpaceError(
             f"the observation has an entry {SKILL!r} of its own, where the policy's skill would "
@@ -65,7 +65,7 @@ def joined(obs: NestedTensor, skill: Tensor, nested: bool) -> dict[str, Any]:
     """
     if nested:
         return {**map_leaves(lambda leaf: leaf, obs), SKILL: skill}
-    return {_PLAIN: map_leaves(lambda leaf: leaf, obs), SKILL: skill}
+    return {PLAIN: map_leaves(lambda leaf: leaf, obs), SKILL: skill}
 
 
 class SkillPolicy(PolicyWrapper):

@@ -423,6 +423,8 @@ def _require_fits(plans: list[ArrayPlan], config: ReplayConfig, device: torch.de
     require_fit(parts, config.capacity, available, advice)
     needed = sum(parts.values())
     short = sum(max(plan.short_rows, plan.rows) * plan.row_bytes for plan in plans)
+    if config.storage == "device":  # the old array lies beside the new one while it is copied
+        short += max((p.rows * p.row_bytes for p in plans if p.short_rows > p.rows), default=0)
     if available is None or short <= available[0]:
         return None
     return (

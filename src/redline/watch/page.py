@@ -15,6 +15,7 @@ CHART_HEIGHT = 9  # lines, title and axis left out
 _BAR_AT_LEAST, _BAR_AT_MOST = 8, 40
 _LARGEST_WRITTEN_OUT = 1e15  # a stranger's may have hundreds of digits
 _LONGEST_S = 1e10  # three centuries, likewise
+_LONGEST_NAME = 40  # of an operation
 _LEAST_SHARE = 0.005  # below, it would be shown as 0%
 _KINDS = ("best", "worst")  # in the names of videos
 RETURNS, NO_RETURNS = "return of training episodes", "no episode has ended yet"
@@ -125,7 +126,8 @@ def _results(view: RunView) -> list[str]:
             about = "" if spread is None else f" ± {_number(spread, 1)}"
             facts.append(f"{title} {_number(newest[f'{prefix}return_mean'], 1)}{about}")
         if f"{prefix}success_rate" in newest:
-            facts.append(f"{title} success {newest[f'{prefix}success_rate']:.0%}")
+            rate = 100 * newest[f"{prefix}success_rate"]
+            facts.append(f"{title} success {_number(rate, 0)}%")
     return facts
 
 
@@ -137,12 +139,16 @@ def shares(view: RunView, width: int) -> list[str]:
     """The share of each operation in the time of the run."""
     if not view.shares:
         return [NO_SHARES]
-    longest = max(map(len, view.shares))
-    room = min(_BAR_AT_MOST, width - longest - len("  100%  "))
-    return [
-        f"{printable(operation):<{longest}}  {share:>4.0%}  {_filled(share, room)}"
+    shown = {
+        printable(operation[:_LONGEST_NAME]): share
         for operation, share in view.shares.items()
         if share >= _LEAST_SHARE
+    }
+    longest = max(map(len, shown), default=0)
+    room = min(_BAR_AT_MOST, width - longest - len("  100%  "))
+    return [
+        f"{operation:<{longest}}  {share:>4.0%}  {_filled(share, room)}"
+        for operation, share in shown.items()
     ]
 
 

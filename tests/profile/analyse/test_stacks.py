@@ -215,6 +215,17 @@ def test_rows_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_samples_before_a_hole_are_kept(tmp_path: Path) -> None:
+    """Zeros behind whole lines, as after a power cut."""
+    timeline = timeline_with(tmp_path, ROWS)
+    with (tmp_path / layout.STACKS).open("ab") as file:
+        file.write(bytes(1 << 17))
+    stacks = stacks_of(timeline)
+    assert stacks is not None
+    assert len(stacks.times_ns) == 5
+    assert "ignored with all behind it" in timeline.process.problems[0]
+
+
 def busy(n: int) -> int:
     total = 0
     for i in range(n):

@@ -197,6 +197,38 @@ def test_the_same_seeds_by_two_engines_are_compared(tmp_path: Path) -> None:
     ]
 
 
+def changed_run(path: Path, slope: int, seed: int, **settings: Any) -> Path:
+    run = make_run(path, line(slope), seed=seed)
+    config = json.loads((run / "config.json").read_text())
+    config["run"] |= settings
+    (run / "config.json").write_text(json.dumps(config))
+    return run
+
+
+def test_runs_that_were_to_be_shorter_are_curves_of_their_own(tmp_path: Path) -> None:
+    """One line would end where the shortest does, without a word."""
+    runs = [
+        changed_run(tmp_path / str(seed), 1, seed, total_env_steps=length)
+        for seed, length in ((1, 100), (2, 500), (3, 500))
+    ]
+    found = {curve.label: curve.num_runs for curve in learning_curves(runs)}
+    assert found == {"total_env_steps=100": 1, "total_env_steps=500": 2}
+
+
+def test_each_curve_has_a_name_beside_runs_of_two_engines(tmp_path: Path) -> None:
+    runs = [
+        changed_run(tmp_path / engine, 1, 1, accelerate=engine, collector="serial")
+        for engine in ("eager", "cpu")
+    ]
+    runs.append(changed_run(tmp_path / "async", 1, 1, accelerate="cpu", collector="async"))
+    labels = [curve.label for curve in learning_curves(runs)]
+    assert labels == [
+        "collector=serial, accelerate=eager",
+        "collector=serial, accelerate=cpu",
+        "collector=async",
+    ]
+
+
 def test_labels_name_no_more_than_is_needed() -> None:
     """A preset that changes five settings is named once."""
     base = {"algorithm": "ppo", "run.env": "A"}

@@ -203,6 +203,22 @@ def test_numbers_beside_the_action_before_begin_where_the_space_says(tmp_path: P
     np.testing.assert_array_equal(got, policy.predict(np.arange(2, 6))[0])
 
 
+def test_numbers_beside_a_skill_begin_where_the_space_says(tmp_path: Path) -> None:
+    """DIAYN puts the observation beside the skill."""
+    native = DISCRETE[0], spaces.Box(-1, 1, (2,))
+    run = redline.train(
+        "diayn", env=lambda: StartsElsewhere(*native), out=tmp_path / "run", quiet=True,
+        total_env_steps=64, learning_starts=16, batch_size=8, hidden_sizes=(8,), tensorboard=False,
+    )  # fmt: skip
+    program = torch.export.load(run.export(tmp_path / "p.pt2", format="torch")).module()
+    inner: Any = run.policy()
+    skill = torch.zeros(4, dtype=torch.int64)
+    counted = inner.policy.act({"observation": torch.arange(4), "skill": skill}, {}).action
+    got = program({"observation": torch.arange(2, 6), "skill": skill})
+    wanted = inner.env_action(counted.detach().numpy())
+    np.testing.assert_allclose(got.detach().numpy(), wanted, atol=1e-5)
+
+
 def test_onnx_numbers_begin_where_the_spaces_say(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     run, program = trained(DISCRETE, tmp_path)

@@ -423,6 +423,12 @@ def test_stretched_schedules_are_announced(
         "epsilon: its schedule now reaches its end at 360 instead of 180 env_steps "
         "(epsilon_fraction=0.75), so epsilon is 0.367 instead of 0.05 at present."
     ) in said
+    # Of a run of 480 with another fraction: 0.5 x 960 = 480, and 1 - 0.95 x 480 / 480.
+    redline.train(resume=run.out, total_env_steps=960, quiet=True, set={"epsilon_fraction": 0.5})
+    assert (
+        "reaches its end at 480 instead of 360 env_steps (epsilon_fraction=0.5), so epsilon stays "
+        "0.05 at present."
+    ) in capsys.readouterr().err
 
 
 def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class Stretches:
         self._backward = CallBins(_ids_of(process, BACKWARD), edges)
         inside = _within(windows, edges + process.base_ns)
         self._gpu = Meanwhile(process, inside)
-        self._replays = any((each.records.kinds == GRAPH).any() for each in inside)
+        self._replays = any(map(_launches_graphs, inside))
 
     def add(self, timeline: Timeline) -> None:
         """The next slice."""
@@ -115,6 +115,12 @@ def _ids_of(process: Process, function: str) -> list[int]:
         for each in process.names.values()
         if each.kind == "call" and f"{each.module}.{each.name}" == function
     ]
+
+
+def _launches_graphs(window: GpuWindow) -> bool:
+    records = window.records
+    begun = (records.begin_ns >= window.begin_ns) & (records.begin_ns < window.end_ns)
+    return bool((begun & (records.kinds == GRAPH)).any())
 
 
 def _within(windows: list[GpuWindow], edges_ns: NDArray[np.int64]) -> list[GpuWindow]:

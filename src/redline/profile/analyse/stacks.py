@@ -12,9 +12,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, groupby, islice
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 import numpy as np
@@ -222,7 +220,7 @@ def _runs(process: Process) -> Iterator[tuple[bool, list[Any]]]:
     try:
         regular_size(path)
         with path.open(errors="replace") as file:
-            every = iter(partial(_line, file), "")
+            every = _lines(file, process)
             while lines := list(islice(every, LINES_AT_ONCE)):
                 for are_samples, rows in groupby(_parsed(lines), _is_sample):
                     yield are_samples, list(rows)
@@ -230,19 +228,16 @@ def _runs(process: Process) -> Iterator[tuple[bool, list[Any]]]:
         process.note(str(error))
 
 
-def _line(file: TextIO) -> str:
-    """The next line; "" at the end. A hole in a file is one without end, and is not read.
-
-    Raises:
-        OSError: if it is longer than a recording makes one.
-    """
-    line = file.readline(LONGEST_LINE)
-    if len(line) == LONGEST_LINE and not line.endswith("\n"):
-        raise OSError(
-            f"{Path(file.name).name}: a line has more than {LONGEST_LINE:,} characters, and is "
-            "ignored with all behind it"
-        )
-    return line
+def _lines(file: TextIO, process: Process) -> Iterator[str]:
+    """Its lines, up to one that is longer than a recording makes any: a hole is one without end."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE and not line.endswith("\n"):
+            process.note(
+                f"{layout.STACKS}: a line has more than {LONGEST_LINE:,} characters, and is "
+                "ignored with all behind it"
+            )
+            return
+        yield line
 
 
 def _parsed(lines: list[str]) -> list[Any]:

@@ -37,10 +37,11 @@ _NOT_SETTINGS = {
     *("engine", "build", "sha256"),  # what config.json says beside the settings
     *("tensorboard", "jsonl", "wandb"),
 }
-# Many of these hold what a run found on its machine, such as its threads; `compare` and the plot
-# leave them out alike. A resumed run lists in "changed" those that it changed.
+# Many of these hold what a run found on its machine, such as its threads. A resumed run lists in
+# "changed" those that it changed.
 _OF_NO_CURVE = OF_THE_RUN | {"changed"}
-_FOUND = ("changed", "num_threads", "total_env_steps", "log_interval", "checkpoint_interval")
+_LENGTH = "total_env_steps"
+_FOUND = ("changed", "num_threads", _LENGTH, "log_interval", "checkpoint_interval")
 # These name a setting best, so labels try them first.
 _TELLING = ("algorithm", "env", "preset")
 
@@ -230,12 +231,22 @@ def _runs_by_setting(configs: Mapping[Path, _Setting]) -> list[tuple[_Setting, l
     Where one seed was run on several devices, or by several engines, these are what is compared.
     """
     groups: list[tuple[_Setting, list[Path]]] = []
-    for setting, runs in _alike(configs, _OF_NO_CURVE):
+    for setting, runs in _of_one_length(configs):
         apart = _alike({run: configs[run] for run in runs}, _FOUND)
         seeds = [_seed_of(run) for run in runs]
         one_each = [len({_seed_of(run) for run in own}) == len(own) for _, own in apart]
         is_compared = len(set(seeds)) < len(seeds) and len(apart) > 1 and all(one_each)
         groups += apart if is_compared else [(setting, runs)]
+    return groups
+
+
+def _of_one_length(configs: Mapping[Path, _Setting]) -> list[tuple[_Setting, list[Path]]]:
+    """Runs that are alike. Lengths that were asked for are settings; one that grew is none."""
+    groups: list[tuple[_Setting, list[Path]]] = []
+    for setting, runs in _alike(configs, _OF_NO_CURVE):
+        has_grown = any(_LENGTH in (configs[run].get("changed") or ()) for run in runs)
+        apart = _alike({run: configs[run] for run in runs}, _OF_NO_CURVE - {_LENGTH})
+        groups += [(setting, runs)] if has_grown or len(apart) == 1 else apart
     return groups
 
 
@@ -307,7 +318,10 @@ def setting_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _by_telling(name: str) -> tuple[int, str]:
     leaf = _leaf(name)
-    return (_TELLING.index(leaf) if leaf in _TELLING else len(_TELLING), name)
+    if leaf in _TELLING:
+        return _TELLING.index(leaf), name
+    # Only runs that are compared by one of these have it; it says nothing of the others.
+    return len(_TELLING) + (leaf in _OF_NO_CURVE), name
 
 
 def _leaf(name: str) -> str:

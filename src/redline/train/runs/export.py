@@ -20,7 +20,10 @@ from torch.utils import _pytree as pytree
 from redline.envs.spaces.layout import offset_of
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 from redline.nested import leaves
+from redline.plain_text import shown
 from redline.policies.export import GreedyPolicy
+from redline.policies.skills import PLAIN as PLAIN_WITH_SKILL
+from redline.policies.skills import SKILL
 from redline.previous_inputs import PLAIN, has_previous, without_previous
 from redline.serving import mask_in_info
 from redline.train.checkpoint.atomic_files import atomic_file
@@ -96,18 +99,35 @@ def in_own_numbers(
         module: counts from zero.
         observation_space: of one environment, as that one has it.
         action_space: likewise.
+
+    Raises:
+        ConfigError: if a part of the observation that has a start is no input.
     """
     seen = module.policy.observation_space
     observation: Any = _starts(observation_space)
     if mask_in_info(seen, observation_space):
         observation = {"obs": observation}
+    elif _has_skill(seen) and not hasattr(observation, "keys"):
+        observation = {PLAIN_WITH_SKILL: observation}
     if has_previous(seen) and not isinstance(without_previous(seen), spaces.Dict):
         observation = {PLAIN: observation}
     found = [
         {name: start for name, start in leaves(tree) if np.any(start)}
         for tree in (observation, _starts(action_space))
     ]
+    given = {name for name, _ in leaves(module.example_inputs()[0])}
+    if lost := sorted(found[0].keys() - given):
+        raise ConfigError(
+            f"this policy cannot be exported in its environment's own numbers: it has no input "
+            f"{shown(lost[0])}, which counts from another start than 0. Give the space no start, "
+            "or export policy.export_module(), which counts from 0."
+        )
     return InOwnNumbers(module, *found) if any(found) else module
+
+
+def _has_skill(seen: Any) -> bool:
+    space = without_previous(seen)
+    return isinstance(space, spaces.Dict) and SKILL in space.spaces
 
 
 def _starts(space: Space[Any]) -> Any:

@@ -542,7 +542,7 @@ def _stretched_schedules(
     said: list[str] = []
     if isinstance(algo, QLearningConfig) and "epsilon_schedule" in names:
         names.remove("epsilon_schedule")
-        said.append(_stretched_epsilon(algo, old, total, env_steps))
+        said.append(_stretched_epsilon(before, algo, total, env_steps))
     if names:
         said.insert(
             0,
@@ -552,15 +552,18 @@ def _stretched_schedules(
     return " ".join(said) or None
 
 
-def _stretched_epsilon(algo: QLearningConfig, old: int, total: int, env_steps: int) -> str:
+def _stretched_epsilon(before: RunConfig, algo: QLearningConfig, total: int, env_steps: int) -> str:
     """What a new length does to the share of random actions, which has an end of its own."""
-    was, now = (exploration(algo, env_steps, length, 1).item() for length in (old, total))
-    present = f"stays {now:.3g}" if now == was else f"is {now:.3g} instead of {was:.3g}"
-    share = algo.epsilon_fraction
+    old, theirs = before.run.total_env_steps, before.algo
+    now, share = exploration(algo, env_steps, total, 1).item(), algo.epsilon_fraction
+    end, present = f"{share * total:,.0f}", f"is {now:.3g}"
+    if isinstance(theirs, QLearningConfig) and theirs.epsilon_schedule == "linear":
+        was = exploration(theirs, env_steps, old, 1).item()
+        end += f" instead of {theirs.epsilon_fraction * old:,.0f}"
+        present = f"stays {now:.3g}" if now == was else f"{present} instead of {was:.3g}"
     return (
-        f"epsilon: its schedule now reaches its end at {share * total:,.0f} instead of "
-        f"{share * old:,.0f} env_steps (epsilon_fraction={share:g}), so epsilon {present} at "
-        f"present."
+        f"epsilon: its schedule now reaches its end at {end} env_steps "
+        f"(epsilon_fraction={share:g}), so epsilon {present} at present."
     )
 
 

@@ -82,7 +82,8 @@ def summarize_run(path: Path) -> RunSummary | None:
         config = read_json(path / CONFIG_FILE)
         run = config["run"]
         total = int(run["total_env_steps"])
-        if total > _MOST_ENV_STEPS:
+        seed = int(run["seed"])
+        if abs(total) > _MOST_ENV_STEPS or abs(seed) > _MOST_ENV_STEPS:
             return None
         env_steps, return_mean, sps, problem = _numbers(path)
         end = _last_end(path)
@@ -91,7 +92,7 @@ def summarize_run(path: Path) -> RunSummary | None:
             state=_state(path, end, env_steps, total),
             algorithm=str(config["algorithm"]),
             env=str(run["env"]),
-            seed=int(run["seed"]),
+            seed=seed,
             env_steps=env_steps,
             total_env_steps=total,
             return_mean=return_mean,
