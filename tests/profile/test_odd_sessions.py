@@ -263,6 +263,7 @@ def test_numbers_that_json_has_not_do_not_end_the_page(tmp_path: Path) -> None:
     assert samples is not None
     np.testing.assert_array_equal(samples.cpu, [[math.nan], [0.5]])
     assert all(np.isnan(table).all() for table in samples.gpu.values())
+    pytest.importorskip("plotly", reason="plotly, which pages are drawn with, is not installed")
     page = tmp_path / "page.html"
     assert main(["report", str(session), "--html", str(page)]) == 0
     data = re.search(r'<script id="data"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
