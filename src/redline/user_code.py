@@ -1,4 +1,4 @@
-"""Code of the user's that would end the program in the middle of Redline's work.
+"""Code of the user's: what is, and what would end the program in the middle of Redline's work.
 
 `sys.exit()` in a module, a callback or a network would end a run with status 0, as if it were
 complete. Here it becomes an error.
@@ -9,11 +9,17 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 from redline.errors import RedlineError
 
 _OWN = ("redline", "tyro")  # which end the program on purpose: after help, or a profiled window
 _PASSED_ON = ("argparse", "_sitebuiltins")  # what counts is who called them
+
+
+def is_a_users(thing: Any) -> bool:
+    """Whether its class was defined outside of Redline."""
+    return not type(thing).__module__.startswith("redline.")
 
 
 def exit_place(error: SystemExit) -> str | None:

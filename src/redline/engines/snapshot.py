@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from redline.devices import global_rng_states, set_global_rng_states
+from redline.user_code import is_a_users
 
 _DEEPEST = 8
 _PLAIN = (Tensor, bool, int, float, str, type(None))
@@ -46,7 +47,7 @@ def snapshot(algorithm: Any) -> Snapshot:
         (number, name): (value, _held(value))
         for number, owner in enumerate(owners_of(algorithm))
         for name, value in vars(owner).items()
-        if isinstance(value, _PLAIN) or (_is_own(owner) and _can_be_put_back(value))
+        if isinstance(value, _PLAIN) or (is_a_users(owner) and _can_be_put_back(value))
     }
     return Snapshot(
         _copied(algorithm.state_dict()),
@@ -61,7 +62,7 @@ def restore(algorithm: Any, past: Snapshot) -> None:
     """Put everything back as it was."""
     owners = owners_of(algorithm)
     for owner, names in zip(owners, past.names, strict=True):
-        for name in vars(owner).keys() - names if _is_own(owner) else ():
+        for name in vars(owner).keys() - names if is_a_users(owner) else ():
             del vars(owner)[name]  # such as a count that the first update begins
     for (number, name), (value, held) in past.attributes.items():
         vars(owners[number])[name] = value
@@ -81,11 +82,6 @@ def owners_of(algorithm: Any) -> list[Any]:
     while inside := getattr(owners[-1], "inner", ""):
         owners.append(getattr(owners[-1], inside))
     return owners
-
-
-def _is_own(algorithm: Any) -> bool:
-    """Whether it is a user's: what its state leaves out is then not known."""
-    return not type(algorithm).__module__.startswith("redline.")
 
 
 def _can_be_put_back(value: Any) -> bool:

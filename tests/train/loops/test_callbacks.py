@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.train.loops.leveled import SMALL, KilledAt, Leveled, Logs, history, rows, train
 
 import redline
 from redline.algos.registry import declaration
@@ -23,60 +19,11 @@ from redline.errors import (
     CorruptCheckpointError,
     IncompatibleCheckpointError,
 )
-from redline.train.callbacks import Callback, Curriculum, RunState, SaveBest, StopAtReturn
+from redline.train.callbacks import Callback, RunState, SaveBest, StopAtReturn
 from redline.train.loops.callback_calls import CallbackCalls
 from redline.train.loops.evaluate import Evaluation
 from redline.train.presets import preset_config
 from redline.train.runs.changes import changed_config
-from redline.train.runs.run import Run
-
-SMALL: dict[str, Any] = {
-    "total_env_steps": 512,
-    "num_envs": 2,
-    "rollout_length": 32,
-    "log_interval": 128,
-    "checkpoint_interval": 128,
-    "tensorboard": False,
-    "quiet": True,
-    "num_threads": 1,
-}
-
-
-class Leveled(gymnasium.Env[Any, Any]):
-    """Episodes of 4 steps; the reward is the level, and so is info["level"] at the end."""
-
-    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.level, self._t = 1.0, 0
-
-    def _obs(self) -> Any:
-        return np.array([self.level, self._t], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        super().reset(seed=seed)
-        self._t = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._t += 1
-        ended = self._t == 4
-        info = {"level": self.level, "success": self.level > 1} if ended else {}
-        return self._obs(), float(self.level), ended, False, info
-
-
-def train(out: Path, **settings: Any) -> Run:
-    return redline.train("ppo", env=Leveled, out=out, **SMALL | settings)
-
-
-def rows(run: Run) -> list[dict[str, str]]:
-    with open(run.out / "progress.csv") as file:
-        return list(csv.DictReader(file))
-
-
-def history(run: Run) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.out / "history.jsonl").read_text().splitlines()]
 
 
 class Recorder:
@@ -130,31 +77,6 @@ def test_each_method_is_called_in_its_turn(tmp_path: Path) -> None:
         "end None",
     ]
     assert isinstance(recorder, Callback)
-
-
-class Logs:
-    """Logs from the third iteration on, after the first row was written."""
-
-    def on_start(self, state: RunState) -> None:
-        state.log("nothing", state.mean_return)
-        assert not state.mean_return > 0
-        assert not state.mean_return < 0
-
-    def on_iteration(self, state: RunState) -> None:
-        if state.iteration >= 3:
-            state.log("my/steps", state.env_steps)
-
-
-def test_logged_values_join_every_log(tmp_path: Path) -> None:
-    """Rows after iterations 2, 4, 6 and 8; in the second one stands the mean of 192 and 256."""
-    run = train(tmp_path / "r", callbacks=[Logs()], jsonl=True, tensorboard=True)
-    assert [row["my/steps"] for row in rows(run)] == ["", "224.0", "352.0", "480.0"]
-    lines = (run.out / "progress.jsonl").read_text().splitlines()
-    assert [json.loads(line).get("my/steps") for line in lines] == [None, 224.0, 352.0, 480.0]
-    assert {row["nothing"] for row in rows(run)} == {""}, "NaN is no value"
-    events = EventAccumulator(str(run.out / "tensorboard")).Reload()
-    found = [(each.step, each.value) for each in events.Scalars("my/steps")]
-    assert found == [(256, 224.0), (384, 352.0), (512, 480.0)]
 
 
 class StopsAt:
@@ -234,30 +156,11 @@ class Changes:
         state.log("count", self.count + self.seen[0])
 
 
-class KilledAt:
-    """Ends the run as a kill after this many iterations does: without a word."""
-
-    class Killed(BaseException):
-        pass
-
-    def __init__(self, iterations: int) -> None:
-        self.iterations = iterations
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.iterations = 0
-
-    def on_iteration(self, state: RunState) -> None:
-        if state.iteration == self.iterations:
-            raise self.Killed
-
-
 class KilledNext(KilledAt):
     """A kill after the first iteration of a resumed run."""
 
-    __qualname__ = "KilledAt"  # as the one that the run was begun with
+    # As the one that the run was begun with.
+    __module__, __qualname__ = KilledAt.__module__, "KilledAt"
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -284,31 +187,6 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, collector: 
         assert {n: one[n] for n in same} == {n: other[n] for n in same}
     assert rows(whole)[-1]["return_mean"] == "20.0"
     assert rows(whole)[-1]["learning_rate"] == str(1e-3 / 6)
-
-
-class LogsLate:
-    """Logs from iteration 5 on: behind the checkpoint of the fourth."""
-
-    def on_iteration(self, state: RunState) -> None:
-        if state.iteration >= 5:
-            state.log("late", state.iteration)
-
-
-def test_columns_that_joined_after_the_checkpoint_join_again(tmp_path: Path) -> None:
-    """The file has them when the run is resumed, and the checkpoint's hash is of one without."""
-    whole = train(tmp_path / "a", callbacks=[LogsLate(), KilledAt(0)])
-    for name, iterations in (("b", 7), ("c", 8)):  # resumed at iteration 6 with it, 4 without
-        with pytest.raises(KilledAt.Killed):
-            train(
-                tmp_path / name, callbacks=[LogsLate(), KilledAt(iterations)],
-                checkpoint_interval=128 if name == "b" else 256,
-            )  # fmt: skip
-        assert "late" in rows(redline.load(tmp_path / name, env=Leveled))[0]
-        resumed = redline.train(
-            resume=tmp_path / name, env=Leveled, callbacks=[LogsLate(), KilledAt(0)], quiet=True
-        )
-        assert [row["late"] for row in rows(resumed)] == ["", "", "5.5", "7.5"]
-        assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
 
 
 def test_other_callbacks_are_refused_when_a_run_is_resumed(tmp_path: Path) -> None:
@@ -394,61 +272,6 @@ def test_a_callback_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert main([*plural, "--total-env-steps", "640"]) == 0
 
 
-def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:
-    """Level 2 after 128 env_steps and 3 after 256; or once 8 episodes paid 4, then 8."""
-    for name, condition in (("a", {"at_env_steps": (128, 256)}), ("b", {"at_return": [4, 8]})):
-        run = train(
-            tmp_path / name, callbacks=[Curriculum("level", [1, 2.0, 3.0], episodes=8, **condition)]
-        )
-        assert float(rows(run)[-1]["return_mean"]) == 12.0
-        assert rows(run)[-1]["curriculum/level"] == "2.0"
-    with pytest.raises(ConfigError, match="one condition less"):
-        Curriculum("level", [1, 2], at_env_steps=[1, 2])
-    with pytest.raises(ConfigError, match="and not both"):
-        Curriculum("level", [1, 2])
-
-
-class Latching(Leveled):
-    """The level of an episode is the one that it began with; level 1 pays 10 a step."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.begun = self.level
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        obs, _, *rest = super().step(action)
-        return obs, 10.0 if self.begun == 1.0 else 0.0, *rest
-
-
-def test_a_stage_is_judged_by_its_own_episodes(tmp_path: Path) -> None:
-    """32 episodes are under way as level 1 is left: what they pay says nothing of level 2."""
-    course = Curriculum("level", [1.0, 2.0, 3.0], at_return=30, episodes=20)
-    settings: dict[str, Any] = {"num_envs": 32, "rollout_length": 5, "total_env_steps": 32 * 5 * 5}
-    run = redline.train(
-        "ppo", env=Latching, out=tmp_path / "r", callbacks=[course], **SMALL | settings
-    )
-    assert rows(run)[-1]["curriculum/level"] == "1.0"
-
-
-def test_rollouts_made_ahead_of_a_move_do_not_count() -> None:
-    """Two iterations learn from what was collected before; then one episode began before."""
-    course = Curriculum("level", [1.0, 2.0, 3.0], at_return=1, episodes=1)
-    state: Any = SimpleNamespace(
-        env_steps=0,
-        rollouts_ahead=2,
-        envs=SimpleNamespace(set_attr=lambda name, value: None),
-        log=lambda name, value: None,
-    )
-    stages = []
-    for ends in (1, 3, 3, 1, 1):
-        for number in range(ends):
-            state.episode = EpisodeRecord(env_id=0, episode_id=number, return_=5.0, length=4)
-            course.on_episode(state)
-        course.on_iteration(state)
-        stages.append(course.stage)
-    assert stages == [1, 1, 1, 1, 2]
-
-
 class LooksBack:
     """Logs what it sees of the newest evaluation in each iteration."""
 
@@ -497,27 +320,6 @@ def test_an_evaluation_beside_training_that_ends_the_run_is_in_its_last_row(
     assert (last["env_steps"], last["eval_return_mean"]) == ("128", "4.0")
 
 
-@pytest.mark.parametrize("name", ["entropy", "learning_rate", "success_rate", "eval_return_mean"])
-def test_infos_cannot_take_the_place_of_metrics(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"log_info='{name}': progress"):
-        train(tmp_path / "r", log_info=(name,))
-
-
-class LogsEntropy:
-    def on_iteration(self, state: RunState) -> None:
-        state.log("entropy", 1.0)
-
-
-def test_a_refused_name_leaves_a_whole_row_and_checkpoint(tmp_path: Path) -> None:
-    """The row at 128 has the run's own numbers, and the next one begins there."""
-    with pytest.raises(CallbackError, match="a callback logs 'entropy'"):
-        train(tmp_path / "r", callbacks=[LogsEntropy()])
-    (row,) = rows(redline.load(tmp_path / "r", env=Leveled))
-    assert row["env_steps"] == "128"
-    assert 0.5 < float(row["entropy"]) < 0.7  # of two actions, chosen about evenly
-    assert row["return_mean"] == "4.0"
-
-
 def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:
     """The level falls, so the first policy that is looked at stays the best."""
 
@@ -531,80 +333,6 @@ def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:
     assert run.checkpoint().step == 512
     assert best.best == 4.0
     assert run.evaluate(episodes=1, which="best").return_mean == 4.0
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        {},
-        {"policy_device": "cpu"},
-        {"env_device": "cpu", "observe_previous": True, "core": "gru", "core_size": 8},
-    ],
-)
-def test_infos_and_success_are_logged(
-    place: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The level is 1 in rows 1 and 2 and 2 thereafter; a level above 1 is a success.
-
-    Where environments or acting had a place, training rows had neither.
-    """
-    run = train(
-        tmp_path / "r",
-        **place,
-        log_info="level,missing",
-        callbacks=[Curriculum("level", [1, 2], at_env_steps=[256])],
-        eval_interval=256,
-        eval_episodes=2,
-    )
-    assert capsys.readouterr().err.count("the last info of no episode so far has missing") == 1
-    table = rows(run)
-    assert [row["level"] for row in table] == ["1.0", "1.0", "2.0", "2.0"]
-    assert [row["success_rate"] for row in table] == ["0.0", "0.0", "1.0", "1.0"]
-    assert [row["missing"] for row in table] == ["", "", "", ""]
-    assert [row["eval_level"] for row in table] == ["", "1.0", "1.0", "1.0"]
-    assert [row["eval_success_rate"] for row in table] == ["", "0.0", "0.0", "0.0"]
-    result = run.evaluate(episodes=2)
-    assert result.info == {"level": 1.0}
-    assert result.to_json()["level"] == 1.0
-
-
-def test_infos_pass_through_worker_processes(tmp_path: Path) -> None:
-    run = train(
-        tmp_path / "r",
-        total_env_steps=128,
-        collector="central",
-        num_workers=1,
-        log_info="level",
-        callbacks=[Curriculum("level", [3, 4], at_env_steps=[64])],
-    )
-    assert rows(run)[-1]["level"] == "3.5"
-    assert rows(run)[-1]["return_mean"] == "14.0"
-
-
-def test_infos_of_a_vector_environment(tmp_path: Path) -> None:
-    envs = gymnasium.vector.SyncVectorEnv(
-        [Leveled] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
-    )
-    settings = SMALL | {"total_env_steps": 128, "log_info": "level"}
-    callbacks = [Curriculum("level", [1, 3], at_env_steps=[64])]
-    run = redline.train("ppo", env=envs, out=tmp_path / "r", callbacks=callbacks, **settings)
-    assert rows(run)[-1]["level"] == "2.0"
-
-
-def test_odd_infos_are_refused(tmp_path: Path) -> None:
-    class Odd(Leveled):
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            *rest, info = super().step(action)
-            return (*rest, info and {"level": [1, 2]})  # type: ignore[return-value]
-
-    with pytest.raises(redline.errors.EnvDataError, match="takes means over episodes"):
-        redline.train("ppo", env=Odd, out=tmp_path / "r", log_info="level", **SMALL)
-    with pytest.raises(ConfigError, match="does not give"):
-        redline.train(
-            "ppo", env="redline/CartPole-v1", out=tmp_path / "s", log_info="level", **SMALL
-        )
-    with pytest.raises(ConfigError, match="has a column of that name"):
-        train(tmp_path / "t", log_info="episodes")
 
 
 def test_set_changes_a_resumed_run_and_its_history_says_so(

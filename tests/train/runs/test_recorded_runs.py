@@ -39,6 +39,16 @@ SAC: dict[str, Any] = {
     "tensorboard": False,
     "num_threads": 1,
 }
+CLIPPED: dict[str, Any] = {
+    "total_env_steps": 64,
+    "num_envs": 1,
+    "learning_starts": 8,
+    "target_update_interval": 1,
+    "clip_reward": True,
+    "tensorboard": False,
+    "num_threads": 1,
+    "hidden_sizes": (4,),
+}
 
 
 class Countdown(gymnasium.Env[Any, Any]):
@@ -151,15 +161,8 @@ def test_rewards_are_recorded_as_they_are_paid(tmp_path: Path) -> None:
         "dqn",
         env=Countdown,
         out=tmp_path / "a",
-        total_env_steps=64,
-        num_envs=1,
         quiet=True,
-        learning_starts=8,
-        target_update_interval=1,
-        clip_reward=True,
-        tensorboard=False,
-        num_threads=1,
-        hidden_sizes=(4,),
+        **CLIPPED,
     )
     recorded = run.collect(1, tmp_path / "d.npz")
     assert recorded.reward.tolist() == [1.0, 2.0, 3.0]
@@ -179,14 +182,7 @@ def test_the_return_of_data_is_what_was_paid(
         env=Countdown,
         data=tmp_path / "d.npz",
         out=tmp_path / "a",
-        total_env_steps=64,
-        num_envs=1,
-        learning_starts=8,
-        target_update_interval=1,
-        clip_reward=True,
-        tensorboard=False,
-        num_threads=1,
-        hidden_sizes=(4,),
+        **CLIPPED,
     )
     assert "whose return is 210.0" in capsys.readouterr().err
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,8 +24,7 @@ from redline.errors import (
 from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, import_place, place_of
 from redline.train.callbacks import EVENTS, RunState
-from redline.train.progress.progress import require_column_name
-from redline.user_code import may_not_exit
+from redline.user_code import is_a_users, may_not_exit
 
 
 def callback_label(callback: Any) -> str:
@@ -76,7 +74,7 @@ class CallbackCalls:
 
     def __init__(self, callbacks: Sequence[Any], state: RunState, own: Sequence[Any] = ()) -> None:
         self._callbacks, self.state = list(callbacks), state
-        self._are_a_users = any(not type(c).__module__.startswith("redline.") for c in callbacks)
+        self._are_a_users = any(map(is_a_users, callbacks))
         self._calls: dict[str, list[tuple[Any, Callable[[RunState], object]]]] = {
             event: [
                 (callback, method)
@@ -170,58 +168,6 @@ class CallbackCalls:
             for name, value in part.get("attributes", {}).items():
                 _require_data(callback, name)
                 setattr(callback, name, decode(value))
-
-
-class LoggedValues:
-    """Means of what callbacks logged since the last row.
-
-    Attributes:
-        names: of all values that were ever logged, in the order in which they came.
-    """
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._totals: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, name: str, value: Any) -> None:
-        """Take in one value.
-
-        Raises:
-            ConfigError: if it is no number, or the name cannot name a column.
-        """
-        require_column_name(name)
-        try:
-            number = float(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{name}={value!r} cannot be logged: it is no number. Log a number."
-            ) from error
-        if name not in self.names:
-            self.names.append(name)
-        if math.isnan(number):
-            return
-        self._totals[name] = self._totals.get(name, 0.0) + number
-        self._counts[name] = self._counts.get(name, 0) + 1
-
-    def take(self) -> dict[str, float | None]:
-        """The means, None for names without a value since the last row; and start anew."""
-        totals, self._totals = self._totals, {}
-        counts, self._counts = self._counts, {}
-        return {n: totals[n] / counts[n] if n in totals else None for n in self.names}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "names": list(self.names),
-            "totals": dict(self._totals),
-            "counts": dict(self._counts),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
-        self.names = list(state["names"])
-        self._totals, self._counts = dict(state["totals"]), dict(state["counts"])
 
 
 class TrainingEnvironments:

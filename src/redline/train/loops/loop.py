@@ -17,6 +17,7 @@ from torch import Tensor
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
+from redline.engines.snapshot import owners_of
 from redline.engines.watch import may_have_changed
 from redline.errors import CallbackError, ConfigError, EnvError, EnvExitError, WorkerError
 from redline.profile import marks
@@ -25,24 +26,23 @@ from redline.train.callbacks import RunState, StopAtReturn
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.best_states import BestStates, Moment
-from redline.train.loops.callback_calls import (
-    CallbackCalls,
-    LoggedValues,
-    TrainingEnvironments,
-)
+from redline.train.loops.callback_calls import CallbackCalls, TrainingEnvironments
+from redline.train.loops.collector_columns import CollectorColumns
 from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.evaluate import Evaluation
 from redline.train.loops.evaluations import EVALUATION_COLUMNS, Evaluations
 from redline.train.loops.hyperparameters import Hyperparameters
+from redline.train.loops.logged_values import LATE_COLUMNS, LoggedValues, require_free_names
 from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.saved_progress import require_sound_progress
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
 from redline.train.progress.operation_shares import COLUMNS, PREFIX, OperationShares
-from redline.train.progress.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
+from redline.train.progress.progress import EpisodeStatistics, ProgressLogger
 from redline.train.ranks import ALONE, Ranks
 from redline.train.settings import RunConfig
+from redline.user_code import is_a_users
 
 _COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
 _CHECKPOINT = marks.operation("checkpoint")
@@ -50,7 +50,6 @@ _CHECKPOINT = marks.operation("checkpoint")
 
 _STEPS = "optimizer_steps"
 _MOST_EMPTY_ROLLOUTS = 8
-LATE_COLUMNS = ("success_rate", "eval_success_rate", "worker_restarts")  # see `_late_columns`
 _WORKER_FAILURES = (WorkerError, EnvExitError)  # what new workers may not meet again
 
 
@@ -127,7 +126,7 @@ class TrainLoop(ABC):
         self._agreed_stop: str | None = None
         self.config, self.algorithm, self.collector = config, algorithm, collector
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
-        self._learns_by_a_users_code = any(not _is_redlines(each) for each in _chain(algorithm))
+        self._learns_by_a_users_code = any(map(is_a_users, owners_of(algorithm)))
         self.counters = Counters()
         self._logger, self._store, self._console = logger, store, console
         self._run_files = run_files or dict
@@ -161,13 +160,11 @@ class TrainLoop(ABC):
         self._metric_names: tuple[str, ...] = ()
         self._replay: Replay | None = None
         self._shares: OperationShares | None = None
-        self._staleness: list[int] = []
+        self._of_collector = CollectorColumns()
         self._empty_rollouts = 0  # in a row
-        self._replaced_said = 0
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector, self._restart_workers)
         self._logged = LoggedValues()
-        self._taken_names: list[str] = []
         self._is_over = self._has_looked_for_infos = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
@@ -192,7 +189,7 @@ class TrainLoop(ABC):
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._shares = self._begin_shares()
         if not self._logger.columns:
-            self._require_free_names(self._own_names())
+            require_free_names(self.config.run.log_info, self._own_names(), self.config.algorithm)
         with self._stop:
             try:
                 self._run_until(total)
@@ -325,8 +322,8 @@ class TrainLoop(ABC):
         marks.step()
         with _COLLECTION:
             rollout = self._collected()
-        self._staleness.append(self.counters.iteration - rollout.version)
-        self._say_who_was_replaced()
+        self._of_collector.staleness.append(self.counters.iteration - rollout.version)
+        self._of_collector.say_who_was_replaced(self.collector, self._console)
         collected, self._agreed_signal, episodes = self._ranks.total(
             rollout.num_valid(), self._stop.number, rollout.episodes
         )
@@ -448,13 +445,7 @@ class TrainLoop(ABC):
                 f"{name} cannot be logged when the run is over: no row follows. Log it in "
                 f"on_iteration."
             )
-        own = (*BASE_COLUMNS, *LATE_COLUMNS, *self._logger.columns)
-        if name not in self._logged.names and name in own:
-            raise ConfigError(
-                f"a callback cannot log {name!r}: progress.csv has a column of that name. Choose "
-                f"another one, such as my/{name}."
-            )
-        self._logged.add(name, value)
+        self._logged.add(name, value, self._logger.columns)
 
     def save_best(self, score: float) -> Path:
         """Write a checkpoint as the best one; see `RunState.save_best`."""
@@ -521,15 +512,14 @@ class TrainLoop(ABC):
             **self._episodes.take_row(),
         }
         further: dict[str, Any] = {**dict.fromkeys(self._metric_names), **metrics}
-        further |= (
-            self._hyperparameters.last | self._own_columns() | numbers | self._collector_columns()
-        )
+        further |= self._hyperparameters.last | self._own_columns() | numbers
+        further |= self._of_collector.take(self.collector)
         row |= further | dict(self._evaluations.columns())
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
         is_first = not self._logger.columns
-        late = self._late_columns() | self._logged_columns(row)
+        late = self._late_columns() | self._logged.take(row)
         if self._logger.columns:  # a resumed run may evaluate or schedule what it did not before
             schedules = self._hyperparameters.last
             late |= {n: row[n] for n in row if n.startswith("eval_") or n in schedules}
@@ -537,29 +527,14 @@ class TrainLoop(ABC):
         self._warn_of_missing_infos(row)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
         self._divergence.check_row(metrics, counters.env_steps)
-        self._refuse_taken_names()
+        self._logged.refuse_taken()
         if is_first:
-            self._require_free_names(further)
+            require_free_names(self.config.run.log_info, further, self.config.algorithm)
 
     def _own_names(self) -> set[str]:
         """Columns of which is known before the first update that the run writes them."""
         names = {*LATE_COLUMNS, *EVALUATION_COLUMNS, *self.hyperparameters()}
         return names | {*getattr(self.algorithm, "metric_names", ()), *self._own_columns()}
-
-    def _require_free_names(self, own: Collection[str]) -> None:
-        """Refuse values of infos under names that columns of the run itself have.
-
-        A run that has rows already goes on as it is: nothing could be changed there.
-
-        Raises:
-            ConfigError: if there is one.
-        """
-        taken = [name for name in self.config.run.log_info if name in own]
-        if taken:
-            raise ConfigError(
-                f"log_info={taken[0]!r}: progress.csv has a column of that name, which "
-                f"{self.config.algorithm} writes. Rename the value in info, or leave it out."
-            )
 
     def _warn_of_missing_infos(self, row: Mapping[str, Any]) -> None:
         """Say once, when episodes have ended, what of `log_info` none of them had."""
@@ -587,50 +562,6 @@ class TrainLoop(ABC):
         if self.worker_restarts:
             found["worker_restarts"] = self.worker_restarts
         return found
-
-    def _logged_columns(self, row: Mapping[str, Any]) -> dict[str, float | None]:
-        """What callbacks logged, but for what would take the place of a column of the run."""
-        logged = self._logged.take()
-        self._taken_names = [name for name in row if logged.get(name) is not None]
-        return {name: value for name, value in logged.items() if name not in row}
-
-    def _refuse_taken_names(self) -> None:
-        """After the row, so that what is saved next is whole.
-
-        Raises:
-            CallbackError: if a callback logged under the name of a column.
-        """
-        if self._taken_names:
-            name = self._taken_names[0]
-            raise CallbackError(
-                f"a callback logs {name!r}: progress.csv has a column of that name. Choose another "
-                f"one, such as my/{name}."
-            )
-
-    def _say_who_was_replaced(self) -> None:
-        """Warn of each worker that has died and was replaced since the last look."""
-        replaced = self.collector.replaced or []
-        if len(replaced) < self._replaced_said:  # of a collector that was made anew
-            self._replaced_said = 0
-        for sentence in replaced[self._replaced_said :]:
-            self._console.warning(sentence)
-        self._replaced_said = len(replaced)
-
-    def _collector_columns(self) -> dict[str, float | None]:
-        """How many versions the rollouts since the last row were behind, if they may be.
-
-        Also how many workers were replaced, where a run goes on without them.
-        """
-        staleness, self._staleness = self._staleness, []
-        columns: dict[str, float | None] = {}
-        if self.collector.max_staleness > 0:
-            columns = {"staleness_mean": None, "staleness_max": None}
-        if columns and staleness:
-            columns["staleness_mean"] = sum(staleness) / len(staleness)
-            columns["staleness_max"] = max(staleness)
-        if self.collector.replaced is not None:
-            columns["workers_replaced"] = len(self.collector.replaced)
-        return columns
 
     def _own_columns(self) -> dict[str, float | None]:
         """Further columns of a row."""
@@ -730,7 +661,7 @@ class TrainLoop(ABC):
             "metrics": {"totals": self._metrics.read(), "count": self._metrics.count},
             "learning": self._learning_state(),
             "last_evaluation": dict(self._evaluations.last),
-            "staleness": list(self._staleness),
+            "staleness": list(self._of_collector.staleness),
             # Only where there were any: other states stay as they always were.
             **({"worker_restarts": self.worker_restarts} if self.worker_restarts else {}),
             "rng": rng_state(),
@@ -764,14 +695,13 @@ class TrainLoop(ABC):
         self._row_wall_time_s = counters["row_wall_time_s"]
         self.algorithm.load_state_dict(state["algorithm"])
         began_anew = self.collector.load_state_dict(state["collector"])
-        self._replaced_said = len(self.collector.replaced or ())
         self.collector.update_weights(self.counters.iteration)
         self._logger.load_state_dict(state["logger"])
         self._episodes.load_state_dict(state["episodes"])
         self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
         self._restore_learning(checkpoint)
         self._evaluations.last = dict(state["last_evaluation"])
-        self._staleness = list(state["staleness"])
+        self._of_collector.restore(state["staleness"], self.collector)
         self.worker_restarts = int(state.get("worker_restarts", 0))
         self._restore_callbacks(state.get("callbacks"))
         set_rng_state(state["rng"])
@@ -807,13 +737,3 @@ class TrainLoop(ABC):
     @abstractmethod
     def _begin_fresh_episodes(self) -> None:
         """The environments could not be restored: they start new episodes."""
-
-
-def _chain(algorithm: Any) -> list[Any]:
-    """An algorithm, and those inside it."""
-    inner = getattr(algorithm, "inner", "")
-    return [algorithm, *(_chain(getattr(algorithm, inner)) if inner else [])]
-
-
-def _is_redlines(thing: Any) -> bool:
-    return type(thing).__module__.startswith("redline.")

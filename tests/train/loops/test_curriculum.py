@@ -1,0 +1,70 @@
+"""A curriculum moves on by what was seen under its present value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.train.loops.leveled import SMALL, Leveled, rows, train
+
+import redline
+from redline.data import EpisodeRecord
+from redline.errors import ConfigError
+from redline.train.callbacks import Curriculum
+
+
+def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:
+    """Level 2 after 128 env_steps and 3 after 256; or once 8 episodes paid 4, then 8."""
+    for name, condition in (("a", {"at_env_steps": (128, 256)}), ("b", {"at_return": [4, 8]})):
+        run = train(
+            tmp_path / name, callbacks=[Curriculum("level", [1, 2.0, 3.0], episodes=8, **condition)]
+        )
+        assert float(rows(run)[-1]["return_mean"]) == 12.0
+        assert rows(run)[-1]["curriculum/level"] == "2.0"
+    with pytest.raises(ConfigError, match="one condition less"):
+        Curriculum("level", [1, 2], at_env_steps=[1, 2])
+    with pytest.raises(ConfigError, match="and not both"):
+        Curriculum("level", [1, 2])
+
+
+class Latching(Leveled):
+    """The level of an episode is the one that it began with; level 1 pays 10 a step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.begun = self.level
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 10.0 if self.begun == 1.0 else 0.0, *rest
+
+
+def test_a_stage_is_judged_by_its_own_episodes(tmp_path: Path) -> None:
+    """32 episodes are under way as level 1 is left: what they pay says nothing of level 2."""
+    course = Curriculum("level", [1.0, 2.0, 3.0], at_return=30, episodes=20)
+    settings: dict[str, Any] = {"num_envs": 32, "rollout_length": 5, "total_env_steps": 32 * 5 * 5}
+    run = redline.train(
+        "ppo", env=Latching, out=tmp_path / "r", callbacks=[course], **SMALL | settings
+    )
+    assert rows(run)[-1]["curriculum/level"] == "1.0"
+
+
+def test_rollouts_made_ahead_of_a_move_do_not_count() -> None:
+    """Two iterations learn from what was collected before; then one episode began before."""
+    course = Curriculum("level", [1.0, 2.0, 3.0], at_return=1, episodes=1)
+    state: Any = SimpleNamespace(
+        env_steps=0,
+        rollouts_ahead=2,
+        envs=SimpleNamespace(set_attr=lambda name, value: None),
+        log=lambda name, value: None,
+    )
+    stages = []
+    for ends in (1, 3, 3, 1, 1):
+        for number in range(ends):
+            state.episode = EpisodeRecord(env_id=0, episode_id=number, return_=5.0, length=4)
+            course.on_episode(state)
+        course.on_iteration(state)
+        stages.append(course.stage)
+    assert stages == [1, 1, 1, 1, 2]
