@@ -139,16 +139,16 @@ def shares(view: RunView, width: int) -> list[str]:
     """The share of each operation in the time of the run."""
     if not view.shares:
         return [NO_SHARES]
-    shown = {
-        printable(operation[:_LONGEST_NAME]): share
+    shown = [
+        (printable(operation[:_LONGEST_NAME]), share)
         for operation, share in view.shares.items()
         if share >= _LEAST_SHARE
-    }
-    longest = max(map(len, shown), default=0)
+    ]
+    longest = max((len(operation) for operation, _ in shown), default=0)
     room = min(_BAR_AT_MOST, width - longest - len("  100%  "))
     return [
         f"{operation:<{longest}}  {share:>4.0%}  {_filled(share, room)}"
-        for operation, share in shown.items()
+        for operation, share in shown
     ]
 
 
