@@ -316,9 +316,20 @@ def test_discrete_update_by_hand() -> None:
 
 
 def test_discrete_target_entropy_is_a_share_of_the_largest() -> None:
-    assert discrete().target_entropy == pytest.approx(0.98 * math.log(2))
-    assert discrete(target_entropy_scale=0.5).target_entropy == pytest.approx(0.5 * math.log(2))
+    assert discrete().target_entropy == pytest.approx(0.5 * math.log(2))
+    assert discrete(target_entropy_scale=0.98).target_entropy == pytest.approx(0.98 * math.log(2))
     assert discrete(target_entropy=0.1).target_entropy == 0.1
+
+
+def test_the_default_leaves_one_of_two_choices_preferred() -> None:
+    """H(0.89) = 0.3466 = log(2) / 2 is reached with a clear preference.
+
+    H(0.583) = 0.98 log 2, the share of the paper, is nearly a coin: with it CartPole unlearned
+    what it had learned, and the temperature went on rising.
+    """
+    preferred = 0.89
+    entropy = -preferred * math.log(preferred) - 0.11 * math.log(0.11)
+    assert discrete().target_entropy == pytest.approx(entropy, abs=2e-3)
 
 
 def masked(masks: list[list[int]], **settings: Any) -> tuple[SAC, TensorDict]:
@@ -360,7 +371,8 @@ def test_alpha_does_not_run_away_where_choices_are_forbidden() -> None:
 
     Against that target alpha rises with every step. Entropy above 0.98 log 2 lowers it.
     """
-    algorithm, rows = masked([[1, 1, 0, 0, 0, 0, 0, 0]] * 3, learning_rate=1e-2)
+    settings = {"target_entropy_scale": 0.98, "learning_rate": 1e-2}
+    algorithm, rows = masked([[1, 1, 0, 0, 0, 0, 0, 0]] * 3, **settings)
     set_head(algorithm.policy, [0.0] * 8)
     for _ in range(20):
         metrics = algorithm.update(rows)

@@ -751,7 +751,8 @@ class SACOptions(RunOptions, total=False):
     target_entropy_scale * log |A| for Discrete ones, where A are the actions that the action
     mask of each observation allows."""
     target_entropy_scale: float
-    """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
+    better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -831,7 +832,8 @@ class TQCOptions(RunOptions, total=False):
     target_entropy_scale * log |A| for Discrete ones, where A are the actions that the action
     mask of each observation allows."""
     target_entropy_scale: float
-    """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
+    better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -916,7 +918,8 @@ class CROSSQOptions(RunOptions, total=False):
     target_entropy_scale * log |A| for Discrete ones, where A are the actions that the action
     mask of each observation allows."""
     target_entropy_scale: float
-    """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
+    better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -1006,7 +1009,8 @@ class DIAYNOptions(RunOptions, total=False):
     target_entropy_scale * log |A| for Discrete ones, where A are the actions that the action
     mask of each observation allows."""
     target_entropy_scale: float
-    """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
+    better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -1234,7 +1238,8 @@ class AnyOptions(RunOptions, total=False):
     target_entropy_scale * log |A| for Discrete ones, where A are the actions that the action
     mask of each observation allows."""
     target_entropy_scale: float
-    """Share of the largest entropy, log |A|, that Discrete actions are steered to."""
+    """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
+    better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
     actor_update_interval: int
     """Updates of the critics per update of the actor and the temperature."""
     critic_subset: int | None
