@@ -35,6 +35,7 @@ import torch
 
 from benchmarks.gpu_parts import PARTS, Sizes
 from benchmarks.machine import as_markdown, describe
+from benchmarks.records import require_one_machine
 from redline.devices import kind_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -74,7 +75,9 @@ def run_all(options: Options) -> dict[str, Any]:
     file = options.out / "gpu.json"
     found = json.loads(file.read_text()) if file.exists() else {"parts": {}}
     gpu = kind_of(options.device).describe(torch.device(options.device))
-    found |= {"machine": {"gpu": gpu, **describe()}, "device": options.device}
+    machine = {"gpu": gpu, **describe()}
+    require_one_machine(file, found["parts"], machine)
+    found |= {"machine": machine, "device": options.device}
     parts: dict[str, Any] = found["parts"]
     ends_s = time.monotonic() + options.limit_s
     not_begun = [name for name in options.parts if name not in parts]

@@ -8,6 +8,9 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+HARDWARE = ("processor", "cores", "memory_gib", "system")
+"""Of what `describe` gives, what the machine itself is."""
+
 PACKAGES = ("torch", "gymnasium", "numpy", "mujoco", "ale-py", "envpool", "minatar", "redline")
 
 

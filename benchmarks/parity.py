@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import as_markdown, describe
+from benchmarks.records import recorded, require_one_machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 TOLERANCE = 0.01  # distance of the parameters, of what they moved in all
 
 
-def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
+def compare(name: str, updates: int) -> dict[str, Any]:
     """One algorithm in this process."""
     from tests.engines.learners import batch, distance, make, parameters
 
@@ -32,31 +33,29 @@ def compare(name: str, mode: str, updates: int) -> dict[str, Any]:
 
     eager, other = make(name), make(name)
     start = parameters(eager)
-    engine = choose_engine(other, mode)
+    engine = choose_engine(other, "compile")
     for seed in range(updates):
         data = batch(name, eager, seed)
         eager.update(data)
         engine.update(data)
     wanted = parameters(eager)
-    result: dict[str, Any] = {
-        "distance": distance(parameters(other), wanted) / distance(start, wanted)
+    if engine.compiled is None:
+        raise RuntimeError(f"{name} was not compiled: {engine.reason}")
+    return {
+        "distance": distance(parameters(other), wanted) / distance(start, wanted),
+        "compile_s": engine.compiled.compile_s,
+        "graphs": engine.compiled.graphs,
+        "graph_breaks": engine.compiled.graph_breaks,
     }
-    if engine.compiled is not None:
-        result |= {
-            "compile_s": engine.compiled.compile_s,
-            "graphs": engine.compiled.graphs,
-            "graph_breaks": engine.compiled.graph_breaks,
-        }
-    return result
 
 
-def in_process(name: str, mode: str, updates: int, cache: str) -> dict[str, Any]:
+def in_process(name: str, updates: int, cache: str) -> dict[str, Any]:
     """The same in a process that keeps compiled code in `cache`."""
     env = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": cache,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
     }
-    command = [sys.executable, "-m", "benchmarks.parity", "--one", name, "--mode", mode]
+    command = [sys.executable, "-m", "benchmarks.parity", "--one", name]
     command += ["--updates", str(updates)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
     if done.returncode:
@@ -68,22 +67,22 @@ def main() -> int:
     """Compare all; 1 if one strays."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--mode", default="compile", choices=("cpu", "compile"))
     parser.add_argument("--one", help="only this algorithm, in this process")
     parser.add_argument("--only", nargs="+", help="of these; the others stay as they are recorded")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(compare(options.one, options.mode, options.updates)))
+        print(json.dumps(compare(options.one, options.updates)))
         return 0
     from tests.engines.learners import LEARNERS
 
     rows: dict[str, dict[str, Any]] = {}
     if options.only:
-        rows = json.loads((RESULTS / "parity.json").read_text())["results"]
+        rows = recorded(RESULTS / "parity.json").get("results", {})
+        require_one_machine(RESULTS / "parity.json", {*rows} - {*options.only}, describe())
     for name in options.only or LEARNERS:
         with tempfile.TemporaryDirectory() as cache:
-            cold = in_process(name, options.mode, options.updates, cache)
-            cached = in_process(name, options.mode, options.updates, cache)
+            cold = in_process(name, options.updates, cache)
+            cached = in_process(name, options.updates, cache)
         rows[name] = cold | {"cached_compile_s": cached["compile_s"]}
         print(name, rows[name], flush=True)
     table = "".join(

@@ -20,6 +20,7 @@ from typing import Any
 
 import redline
 from benchmarks.machine import as_markdown, describe
+from benchmarks.records import recorded, require_one_machine
 
 RESULTS = Path(__file__).parent / "results"
 PLACEMENTS = ("serial", "central", "alternating", "workers", "async")
@@ -99,9 +100,8 @@ def main() -> int:
     options = parser.parse_args()
     path = RESULTS / "placement_matrix.json"
     # Cases that are run alone take their places among the others.
-    table: dict[str, dict[str, str]] = {}
-    if path.exists():
-        table = json.loads(path.read_text())["outcomes"]
+    table: dict[str, dict[str, str]] = recorded(path).get("outcomes", {})
+    require_one_machine(path, {*table} - {*options.case}, describe())
     for name in options.case:
         table[name] = {placement: outcome(name, placement) for placement in PLACEMENTS}
         print(f"{name}: {table[name]}", flush=True)

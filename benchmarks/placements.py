@@ -36,6 +36,7 @@ from torch import Tensor, nn
 import redline
 from benchmarks.collect import FreePolicy, collecting, compare
 from benchmarks.machine import as_markdown, describe
+from benchmarks.records import recorded, require_one_machine
 from redline.collect import (
     AlternatingCollector,
     CentralCollector,
@@ -265,7 +266,8 @@ def main() -> int:
     torch.set_num_threads(1)
     path = RESULTS / "placements.json"
     # A case that is measured alone takes its place among the others.
-    cases = json.loads(path.read_text())["cases"] if path.exists() else {}
+    cases = recorded(path).get("cases", {})
+    require_one_machine(path, {*cases} - {*options.case}, describe())
     for name in options.case:
         cases[name] = CASES[name](options.pairs)
     results = [result for name in CASES for result in cases.get(name, [])]

@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from benchmarks.ray_runs import evaluated, hashed, sps, wait_until
-from benchmarks.records import merged, recorded
+from benchmarks.records import merged, recorded, require_one_machine
 
 RESULTS = Path(__file__).parent / "results" / "ranks.json"
 QUIET = ("--no-tensorboard", "--quiet", "--num-threads", "1")
@@ -275,6 +275,8 @@ def main() -> int:
         "resumes": lambda folder: killed_series(folder, (*PPO, *often), 30_720, options.kills, 1),
         "speed": lambda folder: speed(folder, options.rounds, options.cases),
     }
+    again = {*options.part} - ({"speed"} if options.cases else set())  # the other cases stay
+    require_one_machine(RESULTS, {*recorded(RESULTS)} - {"machine", *again}, describe())
     for part in options.part:
         with tempfile.TemporaryDirectory() as folder:
             found = merged(RESULTS, {"machine": describe(), part: measure[part](Path(folder))})

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.records import merged, recorded
+from benchmarks.records import merged, recorded, require_one_machine
 
 RESULTS = Path(__file__).parent / "results" / "ray.json"
 RUN = (
@@ -280,6 +280,8 @@ def main() -> int:
         "kill": kill,
         "nodes": nodes,
     }
+    kept = {*recorded(RESULTS)} - {"machine", *options.part}
+    require_one_machine(RESULTS, kept, describe())
     for part in options.part:
         with tempfile.TemporaryDirectory() as folder:
             found = merged(RESULTS, {"machine": describe(), part: measure[part](Path(folder))})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.machine import HARDWARE
 
 
 def merged(path: Path, new: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,3 +20,27 @@ def merged(path: Path, new: Mapping[str, Any]) -> dict[str, Any]:
 def recorded(path: Path) -> dict[str, Any]:
     """What a JSON file holds; {} before there is one."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def require_one_machine(path: Path, kept: Collection[str], here: Mapping[str, str]) -> None:
+    """Refuse to measure parts here for a page whose other parts were measured elsewhere.
+
+    Args:
+        path: the recorded results; their page names one machine for all of them.
+        kept: names of the parts that stay as they are recorded.
+        here: this machine, as `benchmarks.machine.describe` gives it.
+
+    Raises:
+        SystemExit: if parts are kept, and the machine of the file is another.
+    """
+    there = recorded(path).get("machine", {})
+    other = [
+        f"{name} {there.get(name)!r}, here {here.get(name)!r}"
+        for name in ("gpu", *HARDWARE)
+        if there.get(name) != here.get(name)
+    ]
+    if kept and other:
+        raise SystemExit(
+            f"{path} has results of another machine ({'; '.join(other)}), and its page names one "
+            f"machine for all: {', '.join(kept)}. Move the file away, and measure all parts here."
+        )

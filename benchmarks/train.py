@@ -123,6 +123,8 @@ def run_script(workload: Workload, threads: int, seed: int, options: Any) -> dic
             *("--total-env-steps", str(total), "--seed", str(seed), "--device", "cpu"),
             *("--csv", str(rows_file), "--eval-episodes", "0", *workload.script_options),
         ]
+        if workload.script_threads is not None:
+            command += [workload.script_threads, str(threads)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment(threads), cwd=ROOT
         )

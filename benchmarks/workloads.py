@@ -26,6 +26,7 @@ class Workload:
         script: file in scripts/ that does the same.
         script_options: of that script, beside the length, the seed and the device. Its rows
             are what tells its speed: they must begin at the warm-up and end with the run.
+        script_threads: the option that tells it torch's threads; None: it takes the environment's.
         env_backend: what steps the raw environment for the floor: gymnasium or envpool.
         num_envs: environments stepped together.
         warmup: env_steps before the clock starts, one whole cycle of learning included.
@@ -39,6 +40,7 @@ class Workload:
     peer: dict[str, Any]
     script: str
     script_options: tuple[str, ...] = ()
+    script_threads: str | None = None
     env_backend: str = "gymnasium"
     num_envs: int = 1
     warmup: int
@@ -159,7 +161,11 @@ WORKLOADS: dict[str, Workload] = {
             "epsilon_fraction": 0.01,  # the steady state: 5% random actions
         },
         script="dqn.py",
-        script_options=("--learning-starts", "1000", "--log-every", "1000"),
+        script_options=(
+            *("--learning-starts", "1000", "--log-every", "1000"),
+            *("--epsilon-fraction", "0.01"),  # the steady state, as on the other sides
+        ),
+        script_threads="--num-threads",
         warmup=3_000,
         measured=15_000,
         flops=_dqn_flops(),
@@ -197,6 +203,7 @@ WORKLOADS: dict[str, Workload] = {
             "normalize": True,
         },
         script="ppo_continuous.py",
+        script_threads="--num-threads",
         warmup=2048,
         measured=3 * 2048,
         flops=_ppo_flops(),

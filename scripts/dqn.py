@@ -170,7 +170,8 @@ class Replay:
 
 def epsilon_at(env_steps: int, args: Args) -> float:
     """Probability of a random action, which falls linearly."""
-    progress = min(1.0, env_steps / (args.epsilon_fraction * args.total_env_steps))
+    span = args.epsilon_fraction * args.total_env_steps
+    progress = min(1.0, env_steps / span) if span > 0.0 else 1.0
     return args.epsilon_initial + progress * (args.epsilon_final - args.epsilon_initial)
 
 

@@ -395,7 +395,8 @@ def train(args: Args) -> float:
     act = accelerated(network.act, args)
     for env_steps in range(args.num_envs, args.total_env_steps + 1, args.num_envs):
         before = env_steps - args.num_envs
-        progress_made = min(1.0, before / (args.epsilon_fraction * args.total_env_steps))
+        span = args.epsilon_fraction * args.total_env_steps
+        progress_made = min(1.0, before / span) if span > 0.0 else 1.0
         change = args.epsilon_final - args.epsilon_initial
         state = actors.state
         with torch.inference_mode():

@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import describe
+from benchmarks.records import recorded, require_one_machine
 from redline.errors import RedlineError
 from redline.profile.advise.check import check, render_check
 
@@ -216,7 +217,8 @@ def main() -> None:
     places = {"cleanrl": str(cleanrl), "root": str(ROOT)}
     out.mkdir(parents=True, exist_ok=True)
     path = out / "predictions.json"
-    rows: dict[str, Any] = json.loads(path.read_text())["pairs"] if path.exists() else {}
+    rows: dict[str, Any] = recorded(path).get("pairs", {})
+    require_one_machine(path, {*rows} - {*names}, describe())
     for name in names:
         pair = known[name]
         # Two threads of torch on one core measure nothing that anybody would run.

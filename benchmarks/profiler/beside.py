@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import describe
+from benchmarks.machine import HARDWARE, describe
 from benchmarks.profiler.programs import (
-    HARDWARE,
     PROGRAMS,
     ROOT,
     command,

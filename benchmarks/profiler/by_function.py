@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
+from benchmarks.records import recorded, require_one_machine
 from benchmarks.third_party import NAMES, command, environment
 from redline.profile.analyse.stacks import stacks_of
 from redline.profile.analyse.timeline import build_timeline
@@ -143,7 +144,8 @@ def main() -> None:
     options = parser.parse_args()
     cleanrl = options.cleanrl.resolve() if options.cleanrl else None
     path = options.out / "by_function.json"
-    found: dict[str, Any] = json.loads(path.read_text())["programs"] if path.exists() else {}
+    found: dict[str, Any] = recorded(path).get("programs", {})
+    require_one_machine(path, {*found} - {*options.only}, describe())
     for name in options.only:
         found[name] = measure(name, cleanrl, options.scale, options.rate)
         print(f"{name}: {worst(found[name]):.1f} points at most", flush=True)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import describe
+from benchmarks.machine import HARDWARE, describe
 from benchmarks.profiler.tables import write_tables
 from redline.profile.analyse.shares import compare_shares
 from redline.profile.analyse.summary import Summary, summarize
@@ -31,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 PEERS = Path(__file__).parents[1] / "peers"
 MODES = ("unprofiled", "light", "full")
 PACKAGES = ("torch", "gymnasium", "numpy", "stable-baselines3")
-HARDWARE = ("processor", "cores", "memory_gib", "system")
 
 
 @dataclass(frozen=True, slots=True)

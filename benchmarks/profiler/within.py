@@ -8,9 +8,9 @@ import os
 import subprocess
 from typing import Any
 
-from benchmarks.machine import describe
+from benchmarks.machine import HARDWARE, describe
 from benchmarks.profiler.blocks import FULL, cost
-from benchmarks.profiler.programs import HARDWARE, ROOT, versions_of
+from benchmarks.profiler.programs import ROOT, versions_of
 
 ABOUT = "Recording in every other block of one run, off, on, on, off; 95% intervals."
 ABOUT_FULL = (

@@ -60,7 +60,8 @@ def measure(case: Case, cleanrl: Path | None) -> Row:
         out = Path(directory)
         command = [word.replace("{out}", directory) for word in case.command]
         before = os.getcwd()
-        os.environ["PYTHONPATH"] = environment(cleanrl)["PYTHONPATH"]
+        given = environment(cleanrl)
+        os.environ.update({name: given[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")})
         os.chdir(out)  # CleanRL writes into the working directory
         try:
             status = run_profiled(command, out / "session", Options())

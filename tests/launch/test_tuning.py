@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 import redline
+from redline.algos.dqn import DQN
+from redline.algos.sac import SAC
 from redline.cli import main
 from redline.errors import ConfigError, RedlineError, SweepStateError
 from redline.launch import locks
@@ -340,6 +342,37 @@ def test_default_spaces_follow_the_algorithm() -> None:
     assert set(space) == {"learning_rate", "batch_size", "tau"}
     assert space["learning_rate"] == Span(low=1e-5, high=1e-2, log=True)
     assert isinstance(space["batch_size"], Choice)
+
+
+class OwnSAC(SAC):
+    name = "own-sac"
+
+
+class OwnDQN(DQN):
+    name = "own-dqn"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "given", "searched"),
+    [
+        ("sac", "Pendulum-v1", {}, {"tau"}),
+        ("diayn", "Pendulum-v1", {}, {"tau"}),
+        ("td3", "Pendulum-v1", {}, {"tau"}),
+        ("dqn", "CartPole-v1", {}, {"target_update_interval"}),
+        ("r2d1", "CartPole-v1", {}, {"target_update_interval"}),
+        ("crossq", "Pendulum-v1", {}, set()),
+        (f"{__name__}:OwnSAC", "Pendulum-v1", {}, {"tau"}),
+        (f"{__name__}:OwnDQN", "CartPole-v1", {}, {"target_update_interval"}),
+        ("dqn", "CartPole-v1", {"tau": 0.01, "target_update_interval": 1}, set()),
+    ],
+)
+def test_targets_are_searched_by_distance_or_by_interval(
+    algorithm: str, env: str, given: dict[str, float], searched: set[str]
+) -> None:
+    """With tau 0.005 drawn beside an interval of 250, a target moved 9% of the way in a run."""
+    base = {"env": env, "total_env_steps": 20_000, **given}
+    space = plan_from({"algorithm": algorithm, "base": base}, "x").space
+    assert set(space) & {"tau", "target_update_interval"} == searched
 
 
 def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,27 @@ def test_the_last_interval_has_a_row_where_environments_do_not_divide_the_steps(
     assert [row[0] for row in rows] == ["env_steps", "99"]
 
 
+@pytest.mark.parametrize("name", ["dqn", "c51", "r2d1"])
+def test_epsilon_may_have_its_last_value_from_the_start(
+    name: str, capsys: Any, tmp_path: Path
+) -> None:
+    """A fraction of 0 divided by 0; the package takes it likewise."""
+    sizes = {"epsilon_fraction": 0.0, "total_env_steps": 100, "eval_episodes": 0}
+    _, rows = run(name, capsys, tmp_path, **sizes)
+    assert rows[-1][0] == "100"
+
+
+@pytest.mark.parametrize("name", ["dqn", "c51"])
+def test_epsilon_falls_over_its_share_of_the_run(name: str) -> None:
+    """From 1 to 0.1 over half of 200 steps: 0.55 in the middle of it; 0.1 at once for 0."""
+    module = load(name)
+    falling = {"total_env_steps": 200, "epsilon_initial": 1.0, "epsilon_final": 0.1}
+    args = module.Args(**falling, epsilon_fraction=0.5)
+    found = [module.epsilon_at(env_steps, args) for env_steps in (0, 50, 100, 150)]
+    assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert module.epsilon_at(0, module.Args(**falling, epsilon_fraction=0.0)) == pytest.approx(0.1)
+
+
 def test_windows_of_one_step_can_be_learned_from(capsys: Any, tmp_path: Path) -> None:
     """No row follows those that are learned from."""
     printed, _ = run("r2d1", capsys, tmp_path, n_step=1, eval_episodes=0)

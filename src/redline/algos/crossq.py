@@ -32,8 +32,9 @@ times the weights of one of 256.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from gymnasium import spaces
@@ -66,6 +67,8 @@ class CrossQConfig(SACConfig):
     Raises:
         ConfigError: if a value is out of range, or a setting of SAC's is not served.
     """
+
+    move_intervals: ClassVar[Mapping[str, str]] = {"actor_update_interval": "the actor"}
 
     learning_rate: float = 1e-3
     """Adam's step size."""

@@ -99,27 +99,31 @@ _DEFAULTS: dict[str, Span | Choice] = {
     "target_update_interval": Choice((50, 100, 250, 500, 1000)),
     "exploration_noise": Span(low=0.05, high=0.3),
 }
-_LEFT_OUT = {
-    "sac": ("target_update_interval",),
-    "tqc": ("target_update_interval",),
-    "crossq": ("target_update_interval", "tau"),
-}
-"""In sac and tqc, targets follow every update, and `tau` says how fast; crossq has none."""
 
 
-def default_space(algorithm: str, config: Any) -> dict[str, Span | Choice]:
+def default_space(config: Any) -> dict[str, Span | Choice]:
     """What is searched where the file says nothing.
 
     Args:
-        algorithm: its name.
-        config: its hyperparameters.
+        config: the algorithm's hyperparameters, as every trial starts with them.
     """
     own = {field.name for field in dataclasses.fields(config)}
-    return {
-        name: span
-        for name, span in _DEFAULTS.items()
-        if name in own and name not in _LEFT_OUT.get(algorithm, ())
-    }
+    own -= _not_searched_of_target(own, config)
+    return {name: span for name, span in _DEFAULTS.items() if name in own}
+
+
+def _not_searched_of_target(own: set[str], config: Any) -> set[str]:
+    """Of the two settings that say how fast a target network follows, at least one.
+
+    Targets either move a little often, and `tau` says how far, or are copied now and then, and
+    the interval says when. Drawn together, they make targets that hardly ever move.
+    """
+    interval = "target_update_interval"
+    if interval not in own:
+        return set()
+    if interval not in config.move_intervals:  # CrossQ has no target
+        return {"tau", interval}
+    return {interval} if config.tau < 1.0 else {"tau"}
 
 
 def space_from(data: Mapping[str, Any], mistakes: list[str]) -> dict[str, Span | Choice]:

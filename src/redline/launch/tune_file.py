@@ -110,7 +110,7 @@ def plan_from(data: Mapping[str, Any], source: str, *, is_new: bool = True) -> T
     refuse(mistakes, source)
     name = str(algorithm)
     if not space:
-        space = default_space(name, starting_config(name, base).algo)
+        space = default_space(starting_config(name, base).algo)
         space = {key: span for key, span in space.items() if key not in base}
     plain = ("trials", "pruner", "sampler", "seed", "score")
     given = {key: data[key] for key in plain if key in data}
