@@ -97,7 +97,7 @@ class RunOptions(TypedDict, total=False):
     """Whether hand-written kernels may act where they know the policy: for a single environment,
     and for images. None: where accelerate is auto or cpu."""
     self_check: bool
-    """Whether an engine's first update is compared with the one that is written."""
+    """Whether some of an engine's updates are compared with the written one."""
     num_threads: int | Literal["auto"]
     """Threads of torch. auto: chosen from the work of an update and the cores that are free when
     the run starts; the run says how many, and config.json keeps the number."""
