@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from redline.algos.dqn import DQN, DQNConfig
 from redline.data import leaves
 from redline.policies import make_policy
 from redline.policies.export import GreedyPolicy
@@ -95,6 +96,21 @@ def test_torch_export_with_any_batch_size(case: str) -> None:
         inputs = inputs_for(module, space, batch_size)
         for got, wanted in zip(flat(program.module()(*inputs)), flat(module(*inputs)), strict=True):
             torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("values", ["none", "categorical", "quantile", "implicit"])
+def test_torch_export_of_every_kind_of_values(values: str) -> None:
+    """Implicit quantiles made the batch of the example the only one."""
+    config = DQNConfig(value_distribution=values)
+    policy = DQN.make(VECTOR, spaces.Discrete(3), config, seed=0, hidden_sizes=(8,)).policy
+    module = policy.export_module()
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.export.export(
+        module, module.example_inputs(3), dynamic_shapes=({0: batch},)
+    ).module()
+    for batch_size in (1, 5):
+        obs = torch.randn(batch_size, 3)
+        assert torch.equal(program(obs), policy.act(obs, {}).action)
 
 
 @pytest.mark.parametrize("case", ["squashed", "nested"])

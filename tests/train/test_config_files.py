@@ -245,6 +245,26 @@ def test_whole_floats_and_lists_with_commas_are_taken() -> None:
         config.replace(num_envs=2.5)
 
 
+def test_none_in_yaml_is_none(tmp_path: Path) -> None:
+    """As help writes it. A run lay in a folder of that name."""
+    path = tmp_path / "run.yaml"
+    path.write_text("algorithm: ppo\nenv: CartPole-v1\nout: None\nname: 'None'\ntarget_kl: None\n")
+    config = config_of(given_settings(path))
+    assert (config.run.out, config.run.name, config.algo.target_kl) == (None, "None", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"run": {1: 2}}, "1 in run is no name of a setting"),
+        ({"learning_rate": 10**400}, "learning_rate"),
+    ],
+)
+def test_odd_names_and_numbers_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_of(given_settings({"algorithm": "ppo", "env": "CartPole-v1", **settings}))
+
+
 def test_a_run_config_is_data(run: Run) -> None:
     assert RunConfig.from_json(json.loads(json.dumps(run.config.to_json()))) == run.config
     assert replace(run.config, algorithm="a2c").algorithm == "a2c"
@@ -294,6 +314,7 @@ def test_off_is_a_word_where_a_setting_has_it(tmp_path: Path) -> None:
         ("3", int | None, 3),
         ("off", Literal["off", "warn"], False),  # which the setting takes for the word
         ("1e-4", None, 1e-4),
+        ("[None, 'None']", None, [None, "None"]),
     ],
 )
 def test_a_setting_of_words_takes_numbers_as_they_stand(text: str, kind: Any, value: Any) -> None:

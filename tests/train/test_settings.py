@@ -58,6 +58,15 @@ def test_a_config_file_without_previous_inputs_means_none() -> None:
     assert (again.algo.adam_eps, again.algo.max_grad_norm) == (1e-3, 40.0)
 
 
+def test_a_file_by_hand_has_todays_defaults() -> None:
+    """Only a run of version 0.1 went without a check: what a file leaves out has its default."""
+    data = {"format_version": 1, "algorithm": "ppo", "run": {"env": "CartPole-v1"}}
+    run = RunConfig.from_json(data).run
+    assert (run.check_env, run.cpu_acting) == ("first", None)
+    run = RunConfig.from_json({**data, "engine": "none was faster"}).run
+    assert (run.check_env, run.cpu_acting) == ("off", True)
+
+
 def test_a_chosen_number_of_threads_stays() -> None:
     assert RunConfig.from_json(config(num_threads=3).to_json()).run.num_threads == 3
 

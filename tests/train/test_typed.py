@@ -73,7 +73,7 @@ def test_a_run_says_what_it_is(run: redline.Run) -> None:
     text = repr(run)
     assert text.startswith(f"Run({str(run.out)!r}: ppo on CartPole-v1, 1,024 of 1,024 env_steps")
     assert "complete, return" in text
-    assert [entry["event"] for entry in run.history()] == ["started", "ended"]
+    assert [entry["event"] for entry in run.history()] == ["started", "saved", "ended"]
     with open(run.out / ".lock", "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "running" in repr(run)

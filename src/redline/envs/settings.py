@@ -109,6 +109,11 @@ class EnvSettings:
         return bool(self.clip_reward)
 
     @property
+    def ends_at_lost_lives(self) -> bool:
+        """Whether a lost life ends the learner's episode, though not the game."""
+        return atari.is_atari(self.env) and self.atari_protocol.episodic_life
+
+    @property
     def backend_class(self) -> type[Backend]:
         """The back end that was chosen."""
         return find_backend(self.backend)
@@ -150,7 +155,7 @@ class EnvSettings:
             self.env_id,
             preset=self.preset,
             clip_reward=self.clips_reward,
-            episodic_life=atari.is_atari(self.env) and self.atari_protocol.episodic_life,
+            episodic_life=self.ends_at_lost_lives,
             check=self.check,
         )
         return PreviousInputs(env) if self.observe_previous else env

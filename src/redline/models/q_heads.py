@@ -221,7 +221,7 @@ class ImplicitQuantileHead(QHead):
             fractions: [N, Z] in (0, 1); None: the K evenly spaced ones.
         """
         if fractions is None:
-            fractions = self.acting_fractions.expand(len(features), -1)
+            fractions = self.acting_fractions.expand(features.shape[0], -1)
         cosines = (fractions.unsqueeze(-1) * self.frequencies).cos()
         embedded = features.unsqueeze(1) * self.embedding(cosines).relu()  # [N, Z, F]
         return self._streams(embedded, noisy).squeeze(-1).transpose(1, 2)

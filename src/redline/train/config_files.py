@@ -58,6 +58,7 @@ CODE = ("env", "env_backend", "collector", "network", "callbacks")
 _MOST_DOTS = 64  # in one key; settings have a section and a name
 _TOML_WORD = re.compile(r"""[\w-]+|"[^"\n]*"|'[^'\n]*'|\.|[ \t]+|[^\w]""")
 _EXPONENT = re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$")
+_NONE = re.compile(r"^None$")  # as help and the command line write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +331,10 @@ def _flat(data: Mapping[str, Any], source: str) -> dict[str, Any]:
                 f"{source}: {name} must hold settings by their names, and is {shown(value)}."
             )
         for each, setting in inside.items():
+            if not isinstance(each, str):
+                raise ConfigError(
+                    f"{source}: {shown(each)} in {name} is no name of a setting. Write a word."
+                )
             if each in flat:
                 raise ConfigError(
                     f"{source}: {shortened(each)} is set twice. Leave one of them out."
@@ -418,6 +423,7 @@ def _from_yaml(text: str) -> Any:
             return super().construct_mapping(node, deep)
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    Loader.add_implicit_resolver("tag:yaml.org,2002:null", _NONE, ["N"])
     try:
         return yaml.load(text, Loader)
     except RecursionError:

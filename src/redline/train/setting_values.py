@@ -115,14 +115,22 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
     if kind is type(None):
         return value is None, value
     if kind is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number, float(value) if number else value
+        return _number(value)
     if kind is int:
         if isinstance(value, float) and value.is_integer():
             return True, int(value)  # 1e5 is a float in Python, YAML and TOML
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole, value
     return isinstance(value, kind), value
+
+
+def _number(value: Any) -> tuple[bool, Any]:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False, value
+    try:
+        return True, float(value)
+    except OverflowError:  # a whole number beyond 1.8e308
+        return False, value
 
 
 def _type_name(kind: Any) -> str:

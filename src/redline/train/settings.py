@@ -420,7 +420,7 @@ class RunConfig:
         said = declaration(label if is_named(label) else algorithm, for_help=for_help)
         return RunConfig(
             algorithm=label,
-            run=from_plain(RunSettings, _of_today(data.get("run", {}))),
+            run=from_plain(RunSettings, _of_today(data)),
             policy=from_plain(PolicySettings, data.get("policy", {})),
             algo=from_plain(said.Config, data.get("algo", {})),
         )
@@ -487,16 +487,19 @@ def _field_names(part: Any) -> set[str]:
     return {f.name for f in dataclasses.fields(part)}
 
 
-def _of_today(run: Any) -> Any:
+def _of_today(data: Mapping[str, Any]) -> Any:
     """The run's settings by today's names, from a config.json of version 0.1."""
+    run = data.get("run", {})
     if not isinstance(run, Mapping):
         return run
     run = dict(run)
+    is_a_runs = "engine" in data or "keep_freed_memory" in run  # not written by hand
     engine = run.get("accelerate")
     if isinstance(engine, str):  # what else stands there is refused with the other values
         run["accelerate"] = _OLD_ENGINES.get(engine, engine)
-    run.setdefault("cpu_acting", True)  # it was no option
-    run.setdefault("check_env", "off")  # likewise
+    if is_a_runs:
+        run.setdefault("cpu_acting", True)  # it was no option
+        run.setdefault("check_env", "off")  # likewise
     if "keep_freed_memory" in run:
         run["tune_process"] = run.pop("keep_freed_memory")
     if run.get("num_threads", "auto") is None:

@@ -1,6 +1,7 @@
 """Rows: statistics by hand, exact columns, and resuming to the same file."""
 
 import csv
+import errno
 import json
 import math
 import sys
@@ -208,6 +209,39 @@ def test_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(RunDirectoryError, match="cannot write"):
         ProgressLogger(tmp_path / "run", writers=["csv"]).write(make_row(1))
+
+
+@pytest.mark.parametrize("is_full_at", ["row", "end"])
+def test_a_full_disk_is_said_once_and_every_file_is_closed(
+    is_full_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file holds back is written again when it is closed, and fails again."""
+    closed: list[str] = []
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self: Any) -> None:
+        closed.append(type(self).__name__)
+        self._file.close()
+        fail()
+
+    def write_rows(rows: list[dict[str, Any]]) -> None:
+        with logger:
+            for row in rows:
+                logger.write(row)
+
+    logger = ProgressLogger(tmp_path, writers=("csv", "jsonl"))
+    logger.write(make_row(1))
+    written = logger._writers
+    for kind in {type(each) for each in written}:
+        monkeypatch.setattr(kind, "close", close)
+        if is_full_at == "row":
+            monkeypatch.setattr(kind, "write", fail)
+    with pytest.raises(RunDirectoryError, match=r"No space left.*the disk has room"):
+        write_rows([make_row(2)] if is_full_at == "row" else [])
+    assert closed == [type(each).__name__ for each in written]
+    assert len(closed) == 2
 
 
 def test_json_lines_are_real_json(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import redline
 from redline.algos.ppo import PPO
 from redline.cli import main
 from redline.errors import ConfigError, RunDirectoryError
+from redline.train.progress.curves import learning_curves
 from redline.train.runs import start
 from redline.train.runs.run import Run
 from redline.train.runs.run_directory import read_config
@@ -130,6 +132,29 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_again(
             redline.train(resume=out, env=make, quiet=True)
     else:
         assert redline.train(resume=out, env=make, quiet=True).inspect()["env_steps"] == 1024
+
+
+def test_a_run_that_was_killed_after_a_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
+    """A kill leaves no line of the session's end. The curve was cut to its header."""
+    run = small(tmp_path / "run", total_env_steps=512)
+    history = run.out / "history.jsonl"
+    lines = history.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["event"] for line in lines] == ["started", "saved", "ended"]
+    history.write_text("".join(lines[:2]))
+    shutil.rmtree(run.out / "checkpoints")
+    curve = (run.out / "progress.csv").read_text()
+    with pytest.raises(RunDirectoryError, match="tells of one at 256 env_steps"):
+        redline.train(resume=run.out, quiet=True)
+    assert (run.out / "progress.csv").read_text() == curve
+
+
+@pytest.mark.parametrize("how", [{"total_env_steps": 512}, {"set": {"total_env_steps": 512}}])
+def test_a_run_that_was_made_longer_is_of_its_setting(how: dict[str, Any], tmp_path: Path) -> None:
+    """Three seeds of one setting, one of them longer, gave two lines."""
+    runs = [small(tmp_path / f"seed{n}", total_env_steps=256, seed=n).out for n in (1, 2, 3)]
+    redline.train(resume=runs[0], quiet=True, **how)
+    (curve,) = learning_curves(runs)
+    assert curve.num_runs == 3
 
 
 def test_a_progress_file_that_lost_rows_is_told_from_one_that_was_changed(tmp_path: Path) -> None:

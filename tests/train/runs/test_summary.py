@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from redline.cli import main
+from redline.train.runs.summary import summarize_run
 
 RUN = Path(__file__).parents[2] / "fixtures" / "revision-0.1" / "training" / "ppo" / "run"
 
@@ -26,3 +27,15 @@ def test_a_run_with_damaged_rows_is_listed_with_the_problem(
     table = capsys.readouterr().out.splitlines()
     assert table[1].startswith("mine")
     assert table[2].startswith(f"{run}: progress.csv is damaged")
+
+
+def test_the_last_return_may_lie_far_above_the_last_row(tmp_path: Path) -> None:
+    """Rows without an episode fill more than the end of the file that is read first."""
+    run = tmp_path / "run"
+    shutil.copytree(RUN, run)
+    rows = [f"{n},{7.5 if n == 3 else ''}," + "x" * 100 for n in range(1, 4_001)]
+    (run / "progress.csv").write_text("\n".join(["env_steps,return_mean,more", *rows, ""]))
+    summary = summarize_run(run)
+    assert (summary.env_steps, summary.return_mean) == (4_000, 7.5)
+    (run / "progress.csv").write_text("\n".join(["env_steps,return_mean,more", *rows[3:], ""]))
+    assert summarize_run(run).return_mean is None

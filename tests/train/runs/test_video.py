@@ -11,11 +11,14 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import redline
 from redline.cli import main
+from redline.envs import EnvSettings
 from redline.errors import ConfigError, MissingExtraError
+from redline.policies import ActOutput, SkillPolicy, make_policy, with_skill
 from redline.train.loops.evaluate import evaluate
 from redline.train.runs.given import Given, env_settings
 from redline.train.runs.run import Run
@@ -169,6 +172,40 @@ def test_frames_of_any_episode_of_an_evaluation(tmp_path: Path) -> None:
         assert [int(frame[0, 0, 0]) for frame in frames] == [int(record.return_)]
         assert frames.record is not None
         assert frames.record.return_ == record.return_
+
+
+def test_an_episode_is_drawn_with_the_skill_that_it_was_run_with() -> None:
+    """Environment 2 of an evaluation has skill 2; its video showed skill 0."""
+    env = EnvSettings(env="Dice-v0")
+    space = env.make(1).observation_space
+    policy: Any = SkillPolicy(make_policy(with_skill(space, 3), spaces.Discrete(2)), space, 3)
+    seen: list[int] = []
+    act = policy.act
+
+    def noted(obs: Any, state: Any, noise: Any, conditioning: Any) -> Any:
+        seen.extend(conditioning["skill"].tolist())
+        return act(obs, state, noise, conditioning)
+
+    policy.act = noted
+    assert len(list(EpisodeFrames(env, policy, seed=3, env_id=2))) == 1
+    assert seen == [2]
+
+
+def test_a_lost_life_ends_what_a_policy_remembers() -> None:
+    """As in evaluations. Breakout's ball is launched and missed: the paddle does not move."""
+    pytest.importorskip("ale_py")
+    settings = EnvSettings(env="ALE/Breakout-v5", preset="dqn-2015", observe_previous=True)
+    env = settings.make(1)
+    policy: Any = make_policy(env.observation_space, spaces.Discrete(4), core="lstm", core_size=8)
+    begins: list[bool] = []
+
+    def fire(obs: Any, state: Any, *_: Any) -> ActOutput:
+        begins.append(not obs["previous_action"].any())
+        return ActOutput(torch.ones(1, dtype=torch.int64), {}, state)
+
+    policy.act = fire
+    list(EpisodeFrames(settings, policy, seed=0))
+    assert sum(begins) == 5  # once for each life
 
 
 def test_eval_writes_the_best_and_the_worst_episode(

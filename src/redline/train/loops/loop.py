@@ -96,7 +96,7 @@ class TrainLoop(ABC):
         environments: what callbacks may do to the training environments.
         stop_reason: why a callback ended the run before its length; None if none did.
         worker_restarts: how often all workers were restarted, in earlier sessions too.
-        saved_env_steps: of the newest checkpoint that this session has written; None before.
+        on_save: told the env_steps of each checkpoint, once it is written.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class TrainLoop(ABC):
         self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
-        self.saved_env_steps: int | None = None
+        self.on_save: Callable[[int], None] | None = None
         self._saved_reason: str | None = None
         self._hyperparameters = Hyperparameters(config)
         # The first row fixes the columns, and it may come before the first update.
@@ -604,8 +604,8 @@ class TrainLoop(ABC):
                 replay=self._replay,
                 run_files=self._run_files(),
             )
-        if path is not None:
-            self.saved_env_steps = self.counters.env_steps
+        if path is not None and self.on_save is not None:
+            self.on_save(self.counters.env_steps)
         if path is not None and final:
             self._console.message(f"checkpoint: {path}")
         return path

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -224,7 +225,8 @@ class ProgressLogger:
         """
         if not self._columns:
             self._columns = _columns_of(row)
-        self._add_columns([name for name in late if name not in self._columns])
+        with self._writing():
+            self._add_columns([name for name in late if name not in self._columns])
         unknown = [name for name in row if name not in self._columns]
         if unknown:
             raise ConfigError(
@@ -234,15 +236,10 @@ class ProgressLogger:
         numbers = {name: _number(name, row.get(name)) for name in self._columns}
         if numbers["env_steps"] is None:
             raise ConfigError(f"progress row {self.rows + 1} has no env_steps. Give it a number.")
-        try:
+        with self._writing():
             self._open()
             for writer in self._writers:
                 writer.write(numbers)
-        except OSError as error:
-            raise RunDirectoryError(
-                f"cannot write progress in {self._run_dir}: {error.strerror or error}. Check that "
-                f"it is writable and that the disk has room."
-            ) from error
         self.rows += 1
         self._last_env_steps = int(numbers["env_steps"])
         return numbers
@@ -259,9 +256,14 @@ class ProgressLogger:
             writer.set_columns(self._columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the files go. What it counts is on disk when this returns."""
-        for writer in self._writers:
-            writer.sync()
+        """How far the files go. What it counts is on disk when this returns.
+
+        Raises:
+            RunDirectoryError: if a file cannot be written.
+        """
+        with self._writing():
+            for writer in self._writers:
+                writer.sync()
         return {
             "rows": self.rows,
             "columns": list(self._columns),
@@ -286,16 +288,35 @@ class ProgressLogger:
         self._open()
 
     def close(self) -> None:
-        """Close all files. Calling it twice does no harm."""
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.close()
+        """Close all files. Calling it twice does no harm.
+
+        Raises:
+            RunDirectoryError: if a file cannot be written; the others are closed all the same.
+        """
+        with self._writing(), ExitStack() as closing:
+            writers, self._writers = self._writers, []
+            for writer in reversed(writers):
+                closing.callback(writer.close)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot write progress in {self._run_dir}: {error.strerror or error}. Check that "
+                f"it is writable and that the disk has room."
+            ) from error
 
     def __enter__(self) -> ProgressLogger:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        try:
+            self.close()
+        except RunDirectoryError:
+            if kind is None:  # else the first failure tells more: what it left unwritten comes here
+                raise
 
     def _open(self) -> None:
         if self._writers or not self._columns:

@@ -68,6 +68,7 @@ from redline.train.runs.run_directory import (
     recorded_build,
     recorded_changes,
     recorded_engine,
+    recorded_length,
 )
 from redline.train.runs.sealed_files import write_config
 from redline.train.runs.updating import Updating
@@ -316,10 +317,11 @@ def _replay_stays(algo: Any) -> bool:
 
 def _train(loop: TrainLoop, history: RunHistory) -> int | None:
     """Train, and note in the run's history how it ended; the number of a signal that stopped it."""
+    loop.on_save = history.has_saved
     try:
         stopped_by = loop.run()
     finally:
-        history.env_steps, history.saved = loop.counters.env_steps, loop.saved_env_steps
+        history.env_steps = loop.counters.env_steps
     state = "complete" if loop.stop_reason is None else "stopped"
     if stopped_by is not None:
         state = "interrupted"
@@ -434,13 +436,17 @@ class SealedRunFiles:
     def __init__(self, out: Path, changed: Iterable[str]) -> None:
         self._out = out
         # Those of earlier resumes, too: the newest checkpoint may be from before them.
-        self._changed = sorted({*changed, *recorded_changes(out)})
+        self._changed = {*changed, *recorded_changes(out)}
+        self._length = recorded_length(out)
         self.entries: dict[str, Any] = {}
 
     def write(self, config: RunConfig, engine: str) -> None:
         """Write the settings, and why updates run as they do."""
+        if self._length not in (None, config.run.total_env_steps):  # by --total-env-steps
+            self._changed.add("total_env_steps")
+        changed = sorted(self._changed)
         entry = write_config(
-            self._out, config, engine=engine, build=build_description(), changed=self._changed
+            self._out, config, engine=engine, build=build_description(), changed=changed
         )
         self.entries = {CONFIG_FILE: entry}
 

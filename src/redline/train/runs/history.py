@@ -6,6 +6,7 @@ One JSON object per line, each with `event`, `time` (UTC) and `env_steps`:
 |---|---|
 | started | `init_from`, where it began with another run's weights |
 | resumed | `changed`: setting -> [before, now], where settings were changed |
+| saved | of a session's first checkpoint: a session that is killed says no more |
 | ended | `state`: complete, stopped (by a callback), interrupted or failed; `reason`; `saved`, where it failed: the env_steps of this session's newest checkpoint, 0 without one |
 
 It is for people and for `redline runs`. One thing that a run does depends on it: where the history
@@ -26,7 +27,7 @@ from redline.train.runs.files import HISTORY_FILE, LARGEST_HISTORY
 
 
 class RunHistory:
-    """Writes the beginning and the end of one session.
+    """Writes the beginning, the first checkpoint and the end of one session.
 
     Args:
         out: run directory; it must be there.
@@ -61,6 +62,12 @@ class RunHistory:
         if worker_restarts:
             self._end["worker_restarts"] = worker_restarts
         self.env_steps = env_steps
+
+    def has_saved(self, env_steps: int) -> None:
+        """Note a checkpoint, the session's first one in the file."""
+        if self.saved is None:
+            self._write("saved", env_steps, {})
+        self.saved = env_steps
 
     def __enter__(self) -> RunHistory:
         event, env_steps, details = self._first

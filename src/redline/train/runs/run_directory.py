@@ -197,6 +197,13 @@ def recorded_changes(path: Path) -> list[str]:
     return [str(name) for name in said] if isinstance(said, list) else []
 
 
+def recorded_length(path: Path) -> int | None:
+    """The env_steps that the run in `path` was to have so far; None if there is none yet."""
+    run = _said(path, "run")
+    length = run.get("total_env_steps") if isinstance(run, dict) else None
+    return length if type(length) is int else None
+
+
 def _said(path: Path, name: str) -> Any:
     try:
         return read_json(path / CONFIG_FILE).get(name)

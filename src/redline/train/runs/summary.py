@@ -162,13 +162,21 @@ def _last_end(path: Path) -> dict[str, Any]:
 
 def last_row(path: Path) -> dict[str, str]:
     """The last whole row of progress.csv; {} if there is none."""
-    rows = _last_rows(path)
+    rows, _ = _tail_rows(path, _TAIL_BYTES)
     return rows[-1] if rows else {}
 
 
 def last_return_row(path: Path) -> dict[str, str]:
     """The newest row of progress.csv in which an episode ended; {} if there is none."""
-    return next((row for row in reversed(_last_rows(path)) if row.get("return_mean")), {})
+    size = _TAIL_BYTES
+    while True:
+        rows, has_more = _tail_rows(path, size)
+        for row in reversed(rows):
+            if row.get("return_mean"):
+                return row
+        if not has_more:
+            return {}
+        size *= 4
 
 
 def _last_return(path: Path) -> float | None:
@@ -176,18 +184,19 @@ def _last_return(path: Path) -> float | None:
     return float(row["return_mean"]) if row else None
 
 
-def _last_rows(path: Path) -> list[dict[str, str]]:
-    """The last rows of progress.csv that are whole, from the end of a file of any length."""
+def _tail_rows(path: Path, size: int) -> tuple[list[dict[str, str]], bool]:
+    """The whole rows in the last `size` bytes of progress.csv; whether there are rows before."""
     try:
         with open(open_plain(path / PROGRESS_FILE), "rb") as file:
             header = read_row(file).decode()
             begin = file.tell()
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(begin, end - _TAIL_BYTES))
-            tail = file.read(_TAIL_BYTES).decode(errors="replace")
+            file.seek(max(begin, end - size))
+            tail = file.read(size).decode(errors="replace")
     except OSError:
-        return []
+        return [], False
     lines = tail.split("\n")[:-1]  # what follows the last line's end is still being written
-    if end - _TAIL_BYTES > begin:
-        lines = lines[1:]  # the first one is cut
-    return list(csv.DictReader([header, *lines]))
+    is_cut = end - size > begin
+    if is_cut:
+        lines = lines[1:]
+    return list(csv.DictReader([header, *lines])), is_cut

@@ -18,7 +18,9 @@ import torch
 
 from redline.data import Array, EpisodeRecord, to_numpy, to_tensor
 from redline.envs import EnvSettings, VecEnv
+from redline.envs.batched import BatchedEnv
 from redline.envs.games.ids import ORIGINALS
+from redline.envs.previous_inputs import PreviousInputs
 from redline.errors import ConfigError, MissingExtraError
 from redline.nested import NestedArray
 from redline.policies.policy import Policy, reset_state
@@ -183,17 +185,21 @@ class EpisodeFrames:
         self._rendered: list[gymnasium.Env[Any, Any]] = []
         settings = drawing_settings(settings, "rgb_array")
         make = settings.single().make
-        clips_reward = settings.clips_reward
 
         def remember() -> gymnasium.Env[Any, Any]:
             env = make()
             self._rendered.append(env)
             return env
 
-        # What the policy may see of rewards is as in training.
-        self._env = EnvSettings(
-            env=remember, clip_reward=clips_reward, observe_previous=settings.observe_previous
-        ).make(1, env_id)
+        # What the policy may see of rewards and of lost lives is as in training.
+        plain = EnvSettings(env=remember)
+        env = BatchedEnv(
+            plain.backend_class.make(plain, 1, env_id),
+            settings.env_id,
+            clip_reward=settings.clips_reward,
+            episodic_life=settings.ends_at_lost_lives,
+        )
+        self._env: VecEnv = PreviousInputs(env) if settings.observe_previous else env
         self.fps = float(self._rendered[0].metadata.get("render_fps", 30))
 
     def __iter__(self) -> Iterator[Array]:
@@ -216,7 +222,9 @@ class EpisodeFrames:
     ) -> Iterator[tuple[NestedArray, EpisodeRecord | None]]:
         """Each step of one episode: what is observed next, and the record once it has ended."""
         state = self._policy.initial_state(1)
-        conditioning = self._policy.evaluation_conditioning(1)
+        # That of environment i, as `evaluate` deals them out.
+        every = self._policy.evaluation_conditioning(self._env_id + 1)
+        conditioning = {name: values[-1:] for name, values in every.items()}
         for taken in itertools.count(1):
             noise = None
             if not self._greedy:
