@@ -106,22 +106,23 @@ class WorkerProcess:
             return -1
         return int(fields[11]) + int(fields[12])
 
-    def stack(self, deadline: float) -> str:
+    def stack(self, limit: float) -> str:
         """The Python stack of a worker that does not answer, as faulthandler prints it.
 
         Args:
-            deadline: of the waiting, by `time.monotonic`.
+            limit: when to wait no longer, by `time.monotonic`; its last part is known by the 0.1 s
+                without another one.
         """
         if self.process.poll() is not None:
             return "(it is gone)"
         self.process.send_signal(DUMP_SIGNAL)
-        text = b""
-        while select.select([self.dump_fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        text, until = b"", limit
+        while select.select([self.dump_fd], [], [], max(0.0, until - time.monotonic()))[0]:
             part = os.read(self.dump_fd, 65536)
             if not part:
                 break
             text += part
-            deadline = min(deadline, time.monotonic() + 0.1)
+            until = min(limit, time.monotonic() + 0.1)
         return text.decode(errors="replace").strip() or "(none was given)"
 
     def wait(self, timeout_s: float) -> None:
