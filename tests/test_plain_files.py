@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from redline import plain_files
 from redline.errors import RunDirectoryError
-from redline.plain_files import read_json, read_plain, refuse_special_files
+from redline.plain_files import lock_within, read_json, read_plain, refuse_special_files
 
 
 def a_link(path: Path) -> None:
@@ -112,3 +115,56 @@ def test_a_directory_that_goes_while_one_looks_is_no_error(
     monkeypatch.setattr(os, "open", removing)
     refuse_special_files(tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+class Locking:
+    """A lock with a clock that is set by hand: `answers` says who holds it, attempt by attempt."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.attempts = 100.0, 0
+        self.answers: Iterator[bool] = iter(())
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        lock = SimpleNamespace(LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB, flock=self._attempt)
+        monkeypatch.setattr(plain_files, "time", clock)
+        monkeypatch.setattr(plain_files, "fcntl", lock)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _attempt(self, descriptor: int, how: int) -> None:
+        self.attempts += 1
+        assert self.attempts < 1000, "no end of attempts"
+        if next(self.answers):
+            raise BlockingIOError
+
+
+@pytest.fixture
+def locking(monkeypatch: pytest.MonkeyPatch) -> Locking:
+    return Locking(monkeypatch)
+
+
+def test_a_lock_that_is_freed_while_its_taker_sleeps_is_taken(locking: Locking) -> None:
+    """On a busy machine it lost its core for 5 s after the attempt, and gave up without another."""
+
+    def answers() -> Iterator[bool]:
+        locking.sleep(5.0)
+        yield True
+        yield False
+
+    locking.answers = answers()
+    lock_within(3, 0.5)
+    assert locking.attempts == 2
+
+
+def test_a_lock_that_is_held_is_waited_for_so_long_and_no_longer(locking: Locking) -> None:
+    locking.answers = iter(lambda: True, None)
+    with pytest.raises(BlockingIOError):
+        lock_within(3, 0.5)
+    assert 100.5 <= locking.now < 100.6
+
+
+def test_who_has_no_patience_attempts_once(locking: Locking) -> None:
+    locking.answers = iter(lambda: True, None)
+    with pytest.raises(BlockingIOError):
+        lock_within(3, 0.0)
+    assert locking.attempts == 1

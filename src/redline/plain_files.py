@@ -219,10 +219,12 @@ def lock_within(descriptor: int, patience_s: float) -> None:
     """
     deadline_s = time.monotonic() + patience_s
     while True:
+        # Before the attempt: after it this process may sleep while the other one lets go.
+        is_late = time.monotonic() >= deadline_s
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if time.monotonic() > deadline_s:
+            if is_late:
                 raise
             time.sleep(min(0.1, patience_s / 50))
         else:

@@ -29,7 +29,7 @@ from redline.train.runs.sealed_files import require_own_hash
 from redline.train.settings import RunConfig
 
 _LONGEST_NAME = 255  # bytes of one part of a path, on the file systems in use
-_LOOKED_AT_S = 0.25  # a look at the lock takes microseconds, if its process is not put to sleep
+_LOOKED_AT_S = 2.0  # a look at the lock takes microseconds, if its process is not put to sleep
 _NAMED_AT_MOST = 3  # of the changed settings: a name must fit into a table and a file system
 
 
