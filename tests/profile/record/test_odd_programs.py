@@ -389,13 +389,7 @@ for _ in range(60):
     assert max(by_operation, key=lambda name: by_operation[name]) == "work"
 
 
-@pytest.mark.skipif(find_spec("ale_py") is None, reason="ale_py is not installed")
-def test_a_bare_ale_is_simulation(tmp_path: Path) -> None:
-    from tests.profile.conftest import Profiled
-
-    profiled = Profiled(tmp_path, tmp_path)
-    profiled.run(
-        """
+BARE_ALE = """
 import ale_py
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 ale = ale_py.ALEInterface()
@@ -403,19 +397,37 @@ ale.loadROM(ale_py.roms.get_rom_path("pong"))
 ale.reset_game()
 for _ in range(200):
     ale.act(ale_py.Action.NOOP)
-""",
-        calibrate=False,
-    )
-    summary = summarize(profiled.session)
+"""
+
+
+@pytest.mark.skipif(find_spec("ale_py") is None, reason="ale_py is not installed")
+@pytest.mark.usefixtures("with_scheduler")
+def test_a_bare_ale_is_simulation(tmp_path: Path) -> None:
+    from tests.profile.conftest import Profiled
+
+    profiled = Profiled(tmp_path, tmp_path)
+    for _ in range(4):
+        profiled.run(BARE_ALE, calibrate=False)
+        work_s, beside_s = in_bare_ale(summarize(profiled.session))
+        if beside_s < 0.1 * work_s:  # 200 times some 0.4 us, of some 60 us
+            return
+    raise AssertionError((work_s, beside_s))
+
+
+def in_bare_ale(summary: Summary) -> tuple[float, float]:
+    """Seconds at work in the simulator: within its operation, and beside it.
+
+    A call holds its operation, and a moment before and after it. On a busy machine the thread may
+    lose its core in such a moment, for longer than all else takes. The scheduler tells of that, but
+    seldom of each microsecond: hence the tries.
+    """
     calls = {r.function: r for r in summary.functions if ".ALEInterface." in r.function}
     of_ale = {name.rpartition(".")[2]: row.calls for name, row in calls.items()}
     assert of_ale == {"act": 200, "reset_game": 1}
-    # A call holds its operation, and a moment before and after it. On a busy machine the thread may
-    # lose its core in such a moment, for longer than all else takes: wall time says only this much.
     inside = seconds(summary, operation="simulation")
     assert inside <= sum(row.total_s for row in calls.values())
     work, beside = (
         seconds(summary, operation=name, level="simulator") for name in ("simulation", "other")
     )
     assert 0 < work <= inside
-    assert beside < 0.1 * work  # 200 times some 0.4 us, of some 60 us
+    return work, beside
