@@ -136,12 +136,17 @@ def assert_replaced_after_a_death(remote: RayCollector) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
-    [("raises", "ZeroDivisionError: the pole is broken"), ("hangs", "took no step(.|\n)*sleep")],
+    ("kind", "message", "timeout_s"),
+    [  # the set-up has this time, too
+        ("raises", "ZeroDivisionError: the pole is broken", 60.0),
+        ("hangs", "took no step(.|\n)*sleep", 5.0),
+    ],
 )
-def test_an_environment_that_fails_ends_the_run_with_its_traceback(kind: str, message: str) -> None:
+def test_an_environment_that_fails_ends_the_run_with_its_traceback(
+    kind: str, message: str, timeout_s: float
+) -> None:
     collector = ray_collector(
-        policy_for_cartpole(), lambda: Trouble(kind), num_envs=1, num_workers=1, timeout_s=1.0
+        policy_for_cartpole(), lambda: Trouble(kind), num_envs=1, num_workers=1, timeout_s=timeout_s
     )
     with collector, pytest.raises(WorkerError, match=message):
         collect_several(collector)
