@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.tiers import leave_out_long_tests
@@ -17,6 +18,10 @@ from tests.warm_workers import WarmSubprocess
 # and OpenMP's idle threads would keep them from each other for milliseconds at a time.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+
+# An example may take as long as it likes: on a busy machine it loses its core for 200 ms and more.
+hypothesis.settings.register_profile("redline", deadline=None)
+hypothesis.settings.load_profile("redline")
 
 ATTACK_SEED = "REDLINE_ATTACK_SEED"
 
