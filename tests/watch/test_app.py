@@ -21,6 +21,12 @@ FIRST = (100, 1.0, 100.0, 20.0, 2.0, "")
 SECOND = (300, 2.0, 200.0, 50.0, 5.0, 60.0)
 
 
+@pytest.fixture(autouse=True)
+def _no_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading that the page begins by itself, before a change, would stand for the test's own."""
+    monkeypatch.setattr("redline.watch.app.PERIOD_S", 3600.0)
+
+
 def played(
     path: Path, does: Callable[[WatchApp, Pilot[Any]], Awaitable[None]], width: int = 120
 ) -> None:
