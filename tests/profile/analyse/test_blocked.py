@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
-import pytest
 
 from redline.profile import layout
 from redline.profile.analyse.cells import stretches
@@ -140,7 +139,8 @@ def test_a_block_that_begins_before_a_long_wait_is_ended_by_another_thread(profi
 def test_a_block_in_which_the_program_ends_its_days_waiting(profiled: Any) -> None:
     profiled.run(PROGRAM.partition("thread = ")[0] + "time.sleep(0.6)\n")
     times = {(c.operation, c.level): c.raw_s for c in summarize(profiled.session).cells}
-    assert times["other", "waiting"] == pytest.approx(0.6, abs=0.1)
+    # On a busy machine the end comes later than the 0.6 s, and until then it waits.
+    assert 0.55 < times["other", "waiting"] < 2.0
 
 
 def cycles_of(*threads: Events) -> list[Cycle]:
