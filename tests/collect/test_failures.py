@@ -17,7 +17,7 @@ from tests.collect.placements import (
     shared_memory,
 )
 from tests.collect.scripted import ExactPolicy
-from tests.collect.test_workers import Misbehaving, alive
+from tests.collect.test_workers import LIMITS_S, Misbehaving, alive
 from tests.warm_workers import WarmSubprocess
 
 
@@ -35,7 +35,7 @@ from tests.warm_workers import WarmSubprocess
 def test_a_worker_that_fails_ends_the_collection(placement: str, deed: str, message: str) -> None:
     """At step 10; the async workers are by then ahead of what the parent waits for."""
     shared, before = shared_memory(), children()
-    settings: dict[str, Any] = {"timeout_s": 2.0, "rollout_length": 6}
+    settings: dict[str, Any] = {"timeout_s": LIMITS_S[deed], "rollout_length": 6}
     collector = make(placement, ExactPolicy(), lambda: Misbehaving(deed), **settings)
 
     def collect_18_steps() -> None:
