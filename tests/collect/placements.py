@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from redline.data import Rollout, leaves
 from redline.engines.acting import actor_for
 from redline.envs import EnvSettings
 from redline.policies.policy import Policy
+from tests.envs.workers.processes import named_memory
 
 PLACEMENTS = ("serial", "device", "central", "alternating", "workers", "async")
 _IN_PROCESSES: dict[str, Any] = {
@@ -75,16 +76,12 @@ def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def shared_memory() -> set[str]:
-    """Entries of /dev/shm; other tests that run beside this one may have some for a moment."""
-    return set(os.listdir("/dev/shm"))
-
-
-def assert_nothing_left_in_shared_memory(before: set[str]) -> None:
-    """Whatever has come into /dev/shm since `before` is gone, or goes within 5 s."""
-    deadline = time.monotonic() + 5.0
-    while (new := shared_memory() - before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not new
+    """Memory with a name that this process and its children have: what they could leave behind."""
+    found = named_memory(os.getpid())
+    for child in children():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found |= named_memory(int(child))
+    return found
 
 
 def children() -> set[str]:

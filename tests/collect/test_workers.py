@@ -18,11 +18,8 @@ from redline.collect import SerialCollector, WorkersCollector
 from redline.envs import EnvSettings
 from redline.errors import ConfigError, WorkerError
 from redline.policies import make_policy
-from tests.collect.placements import (
-    assert_nothing_left_in_shared_memory,
-    children,
-    shared_memory,
-)
+from tests.collect.placements import children, shared_memory
+from tests.envs.workers.processes import named_memory
 from tests.warm_workers import WarmSubprocess
 
 
@@ -159,11 +156,12 @@ def test_a_worker_that_fails_ends_the_collection(deed: str, message: str) -> Non
     """A worker's exception once left the parent waiting for ever.
 
     The parent ends with the cause (for a hang, with the line where the worker stands), no
-    process is left, and nothing lies in shared memory.
+    process is left, and nothing lies in shared memory: it has no name.
     """
     shared = shared_memory()
     before = children()
     collector = workers(cartpole_policy(), env=lambda: Misbehaving(deed), timeout_s=LIMITS_S[deed])
+    assert shared_memory() <= shared
     with pytest.raises(WorkerError) as caught:
         collector.collect()
     collector.close()
@@ -173,7 +171,7 @@ def test_a_worker_that_fails_ends_the_collection(deed: str, message: str) -> Non
     else:
         assert message in str(caught.value)
     assert children() == before
-    assert_nothing_left_in_shared_memory(shared)
+    assert shared_memory() <= shared
 
 
 def test_slow_steps_are_not_a_hang() -> None:
@@ -192,12 +190,12 @@ def test_workers_end_when_the_parent_is_killed(warm_subprocess: WarmSubprocess) 
         "print(*[w.process.pid for w in c._group._workers], flush=True)\n"
         "while True: c.collect()\n"
     )
-    shared = shared_memory()
     parent = warm_subprocess.Popen(
         [sys.executable, "-c", program], stdout=warm_subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pids = [int(word) for word in parent.stdout.readline().split()]
+    named = named_memory(parent.pid, *pids)
     parent.kill()
     parent.wait()
     parent.stdout.close()
@@ -206,7 +204,7 @@ def test_workers_end_when_the_parent_is_killed(warm_subprocess: WarmSubprocess) 
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in pids)
-    assert_nothing_left_in_shared_memory(shared)
+    assert not named  # so that nothing lies in shared memory
 
 
 def alive(pid: int) -> bool:

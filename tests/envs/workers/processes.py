@@ -30,11 +30,14 @@ def named_memory(*pids: int) -> set[str]:
     found = set()
     for pid in pids:
         words = Path(f"/proc/{pid}/maps").read_text().split()
-        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if exists(link)]
+        links = [target(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         found |= {word for word in (*words, *links) if word.startswith("/dev/shm")}
     return found
 
 
-def exists(link: Path) -> bool:
-    """Whether a file descriptor is still open."""
-    return os.path.lexists(link)
+def target(link: Path) -> str:
+    """What a file descriptor leads to; nothing once it is closed."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
