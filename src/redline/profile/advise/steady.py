@@ -23,6 +23,7 @@ from redline.profile.reader import Process, Session
 STRETCHES = 20  # at most, or exactly where learning comes in no bursts
 MIN_BURSTS = 4
 MOST_ENVS = 1 << 30  # that a program says it steps at once; more is damage
+DEEPEST = 16  # processes that started each other; more is damage
 SAMPLE = 1 << 20  # pauses, of which the usual one is found
 LEARNING = ("backpropagation", "learning")
 SIMULATION, COMPILE, EVALUATION = "simulation", "compile", "evaluation"
@@ -97,8 +98,12 @@ def learners(entries: list[dict[str, NDArray[np.int64]]]) -> list[int]:
     Args:
         entries: per process, see `Entries`.
     """
-    learn = [i for i, own in enumerate(entries) if any(len(own[name]) for name in LEARNING)]
+    learn = [i for i, own in enumerate(entries) if _learns(own)]
     return learn or [i for i, own in enumerate(entries) if len(own[SIMULATION])]
+
+
+def _learns(own: dict[str, NDArray[np.int64]]) -> bool:
+    return any(len(own[name]) for name in LEARNING)
 
 
 def find_learner(
@@ -150,7 +155,7 @@ def find_steady(
     steps = [each[SIMULATION] for each in entries]
     process = session.processes[place]
     own = steps[place]
-    workers = [i for i in range(len(steps)) if i != place and len(steps[i]) > 2]
+    workers = _workers(session.processes, place, entries)
     num_envs = _num_envs(process, steps_itself=len(own) > 0, workers=len(workers))
     each = [_num_envs(session.processes[i], steps_itself=True, workers=1) for i in workers]
     if len(own) == 0 and not workers:
@@ -171,6 +176,37 @@ def find_steady(
             f"{session.directory} holds {counts.sum()} env steps in the steady state. Record longer"
         )
     return Steady(place, workers, num_envs, each, edges, counts, entries[place], steps)
+
+
+def _workers(
+    processes: list[Process], place: int, entries: list[dict[str, NDArray[np.int64]]]
+) -> list[int]:
+    """Places of the processes that step envs for the one at this place.
+
+    A session may hold several programs that learn (ranks, a sweep): these step envs for themselves,
+    and the workers that they started step for them. One that no learning process started, as
+    actors of Ray are, may step for any.
+    """
+    parents = {process.pid: process.parent_pid for process in processes}
+    learning = {p.pid for p, own in zip(processes, entries, strict=True) if _learns(own)}
+    # What a learning process of this one's own line started is part of the same program.
+    line = [processes[place].pid, *_ancestors(processes[place].pid, parents)]
+
+    def steps_for_it(i: int) -> bool:
+        pid = processes[i].pid
+        starter = next((each for each in _ancestors(pid, parents) if each in learning), None)
+        return pid not in learning and (starter is None or starter in line)
+
+    steps = [len(own[SIMULATION]) for own in entries]
+    return [i for i in range(len(steps)) if i != place and steps[i] > 2 and steps_for_it(i)]
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
+    """Recorded processes above one, the nearest first; in damaged sessions they may form a ring."""
+    found: list[int] = []
+    while (pid := parents.get(pid, -1)) in parents and len(found) < DEEPEST:
+        found.append(pid)
+    return found
 
 
 def _num_envs(process: Process, *, steps_itself: bool, workers: int) -> int:
