@@ -153,6 +153,13 @@ def test_a_program_on_one_thread_cannot_have_fewer() -> None:
     assert "threads" not in found(iteration(USUAL, torch_threads=1))
 
 
+def test_where_the_gpu_learns_no_rate_of_a_cpu_is_applied() -> None:
+    it = iteration(USUAL, optimizer_us=100.0)
+    assert {"fused", "foreach", "threads"} <= set(found(it))
+    there = dataclasses.replace(it, gpu=OnGpu(busy=0.3))
+    assert not {"fused", "foreach", "threads"} & set(found(there))
+
+
 def test_doubts_are_printed() -> None:
     it = iteration(USUAL, problems=["the probe's cost is not known well"])
     text = render_advice(it, advise(it, RATES))

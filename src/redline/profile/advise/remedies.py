@@ -281,6 +281,8 @@ def _foreach(it: Iteration, rates: Rates | None) -> Change | None:
 def _threads(it: Iteration, rates: Rates | None) -> Change | None:
     if rates is None or rates.threads < 2 or it.torch_threads == 1:
         return None
+    if it.gpu.busy > 0:  # what one thread takes was measured with networks on the CPU
+        return None
     learning = it.us("backpropagation", "forward", "learning")
     ratio = Range(rates.one_thread.low, max(rates.one_thread.high, rates.one_thread.low + 0.05))
     return Change(
