@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from redline.profile.commands import main
 from redline.profile.reader import open_session
 from redline.profile.record.files import create_session
 from redline.profile.record.options import Options
+from redline.profile.runner import run_profiled
 
 ESCAPE = "\x1b[2J"
 RECORDED = (
@@ -113,3 +115,26 @@ def test_a_session_says_how_many_cores_could_be_used(tmp_path: Path) -> None:
     finally:
         os.sched_setaffinity(0, before)
     assert json.loads((tmp_path / "s" / "session.json").read_text())["cpus"] == 1
+
+
+def test_a_command_gets_the_descriptors_that_it_was_given(tmp_path: Path) -> None:
+    """As of `--config <(make-config)` in a shell; but none of the profiler's own."""
+    code = """
+import os, sys
+told = open(int(sys.argv[1])).read()
+kept = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+open(sys.argv[2], "w").write("\\n".join([told, *kept]))
+"""
+    there, here = os.pipe()
+    os.write(here, b"the settings")
+    os.close(here)
+    os.set_inheritable(there, True)
+    told = tmp_path / "told"
+    program = [sys.executable, "-I", "-S", "-c", code, str(there), str(told)]
+    try:
+        assert run_profiled(program, tmp_path / "session", Options(mode="light")) == 0
+    finally:
+        os.close(there)
+    settings, *kept = told.read_text().split("\n")
+    assert settings == "the settings"
+    assert not [path for path in kept if path.startswith(str(tmp_path / "session"))]

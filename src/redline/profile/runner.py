@@ -48,7 +48,9 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
         ) from error
     lock = create_session(directory, mode=options.mode, command=command, watch=options.watch)
     try:
-        child = subprocess.Popen(command, env={**os.environ, **environment(directory, options)})
+        added = environment(directory, options)
+        # A shell's <(...) is a descriptor that the command is to inherit; ours all close by exec.
+        child = subprocess.Popen(command, env={**os.environ, **added}, close_fds=False)
     except OSError as error:
         lock.discard()
         raise ConfigError(f"cannot run {command[0]!r}: {error}. Check the command") from error
