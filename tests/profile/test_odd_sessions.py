@@ -131,6 +131,45 @@ def test_lines_that_make_no_sense_are_named(tmp_path: Path) -> None:
     assert report(tmp_path).processes[0].cpu_s == 0.5
 
 
+LONG = int("9" * 400)  # which no float holds
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        *({"event": "limit", "events_per_s": odd} for odd in (LONG, -1, math.nan, math.inf, 1e300)),
+        *({**END, "cpu_s": odd} for odd in (LONG, -1, math.nan, math.inf, 1e300, True)),
+        *(
+            {"event": "counters", "names": ["n"], "absent": "", "counts": {"0": [odd]}}
+            for odd in (LONG, -1, math.nan, math.inf, 1e300, "5")
+        ),
+    ],
+    ids=lambda note: str(note)[:70],
+)
+def test_numbers_that_nothing_counts_up_to_are_named(
+    note: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = tmp_path / "session"
+    write_session(session, [START, END, note])
+    (process,) = report(session).processes
+    assert any("a line that makes no sense" in problem for problem in process.problems)
+    assert process.cpu_s == 0.5
+    assert main(["inspect-session", str(session)]) == 0
+    assert main(["report", str(session), "--csv", str(tmp_path / "csv")]) == 0
+    assert main(["sessions", str(tmp_path)]) == 0
+    assert not re.search("(?i)infinity|nan[^a-z]", capsys.readouterr().out)
+
+
+def test_numbers_that_can_be_are_kept(tmp_path: Path) -> None:
+    counted = {"event": "counters", "names": ["n"], "absent": "", "counts": {"0": [2]}}
+    write_session(tmp_path, [START, END, {"event": "limit", "events_per_s": 5}, counted])
+    (process,) = open_session(tmp_path).processes
+    assert process.event_limit == 5.0
+    assert process.counted is not None
+    assert process.counted.counts == {0: [2.0]}
+    assert not process.problems
+
+
 def test_a_process_of_which_nothing_is_known_is_named(tmp_path: Path) -> None:
     write_session(tmp_path, [])
     assert open_session(tmp_path).processes == []

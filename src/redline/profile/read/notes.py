@@ -17,6 +17,7 @@ READ_NOTES = (
     "end",
     "metadata",
     "progress",
+    "limit",
     "counters",
 )  # and those that may be of any kind
 LARGEST = 1 << 62  # of times in ns: what is more is no time
@@ -83,18 +84,23 @@ def has_numbers(note: dict[str, Any], *keys: str) -> bool:
     return all(type(note.get(key)) is int and 0 <= note[key] < LARGEST for key in keys)
 
 
+def _is_number(value: Any) -> bool:
+    """Whether this can be a time or a count: finite, and a float can hold it."""
+    return type(value) in (int, float) and 0 <= value < LARGEST
+
+
 def read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
     """What process.jsonl says, by event, as far as it makes sense."""
     found: dict[str, Any] = {"metadata": {}, "progress": []}
     for line in _lines(directory / "process.jsonl", problems):
         note = cast(dict[str, Any], line) if isinstance(line, dict) else {}
         event: Any = note.get("event")
-        seconds = isinstance(note.get("cpu_s", 0), int | float)
+        seconds = _is_number(note.get("cpu_s", 0))
         if event == "start" and seconds and has_numbers(note, "pid", "parent_pid", "base_ns"):
             found |= {"start": note, "name": note.get("name")}
         elif event == "end" and seconds and has_numbers(note, "time_ns", "dropped"):
             found["end"] = note
-        elif event == "limit" and isinstance(note.get("events_per_s"), int | float):
+        elif event == "limit" and _is_number(note.get("events_per_s")):
             found["limit"] = float(note["events_per_s"])
         elif event in ("lines", "generators") and "absent" in note:
             problems.append(printable(str(note["absent"])))
@@ -139,15 +145,11 @@ def _counted(note: dict[str, Any]) -> Counted | None:
         return None
     try:
         texts = [printable(name) for name in cast(list[Any], names)]
-        rows = {
-            int(number): [float(value) for value in values]
-            for number, values in cast(dict[str, Any], counts).items()
-        }
-        sound = all(
-            len(row) == len(texts) and all(0 <= value < math.inf for value in row)
-            for row in rows.values()
-        )
-        return Counted(texts, printable(note.get("absent")), rows) if sound else None
+        rows = {int(number): list(row) for number, row in cast(dict[str, Any], counts).items()}
+        if not all(len(row) == len(texts) and all(map(_is_number, row)) for row in rows.values()):
+            return None
+        floats = {number: list(map(float, row)) for number, row in rows.items()}
+        return Counted(texts, printable(note.get("absent")), floats)
     except (TypeError, ValueError):
         return None
 
