@@ -138,3 +138,21 @@ open(sys.argv[2], "w").write("\\n".join([told, *kept]))
     settings, *kept = told.read_text().split("\n")
     assert settings == "the settings"
     assert not [path for path in kept if path.startswith(str(tmp_path / "session"))]
+
+
+@pytest.mark.parametrize("written", ["--html", "--csv", "--figures"])
+def test_a_session_whose_name_is_no_utf8_is_written(written: str, tmp_path: Path) -> None:
+    """A page's title, a column of tables and the labels of figures name it."""
+    packages = {"--html": "plotly", "--figures": "matplotlib"}
+    if written in packages:
+        pytest.importorskip(packages[written], reason=f"{written} needs it")
+    latin = [tmp_path / os.fsdecode(name) for name in (b"caf\xe9", b"th\xe9")]
+    for session in latin:
+        shutil.copytree(RECORDED, session)
+    sessions = [str(session) for session in latin]
+    out = tmp_path / "out"
+    assert main(["report", *sessions[: 1 if written == "--html" else 2], written, str(out)]) == 0
+    if written == "--html":
+        assert "caf\\udce9</title>" in out.read_text(encoding="utf-8")
+    elif written == "--csv":
+        assert "caf\\udce9" in (out / "cells.csv").read_text(encoding="utf-8")

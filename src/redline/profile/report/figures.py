@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redline.errors import ConfigError, ProfileError
+from redline.plain_text import printable
 from redline.profile.analyse.summary import ProcessRow, Summary
 from redline.profile.levels import LEVELS
 from redline.profile.report.bias import Bias, draw_bias
@@ -125,7 +126,7 @@ def labels_of(summaries: list[Summary]) -> list[str]:
         depth = next(
             (n for n in range(1, len(path)) if all(p[-n:] != path[-n:] for p in others)), len(path)
         )
-        labels.append("/".join(path[-depth:]))
+        labels.append(printable("/".join(path[-depth:])))
     return [
         label if labels.count(label) == 1 else f"{label} ({labels[: i + 1].count(label)})"
         for i, label in enumerate(labels)

@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from redline.errors import ProfileError
+from redline.plain_text import printable
 from redline.profile.analyse.summary import Summary, without_nan
 from redline.profile.reader import Session
 from redline.profile.report.page_data import page_data
@@ -50,7 +51,7 @@ def render_html(
     )
     parts = {
         "policy": policy,
-        "title": html.escape(f"Profile of {summary.session}"),
+        "title": html.escape(printable(f"Profile of {summary.session}")),
         "style": _part("page.css"),
         "data": embed_json({**(data or page_data(session, summary)), "advice": advice}),
         "plotly": plotly,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from redline.errors import ConfigError
-from redline.plain_text import csv_cell
+from redline.plain_text import csv_cell, printable
 from redline.profile.analyse.summary import Summary
 
 __all__ = ["table_names", "write_table", "write_tables"]
@@ -37,8 +37,9 @@ def write_table(name: str, summaries: list[Summary], file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*head, *columns])
     for session, row in rows:
+        named = [printable(session)] if head else []
         values = [_plain(getattr(row, column)) for column in columns]
-        writer.writerow([csv_cell(each) for each in ([session] if head else []) + values])
+        writer.writerow([csv_cell(each) for each in named + values])
 
 
 def write_tables(summaries: list[Summary], directory: Path) -> list[Path]:
