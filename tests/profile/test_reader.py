@@ -6,6 +6,7 @@ Of each the rest of the session is read as if the file held nothing.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,16 @@ def test_a_batch_that_the_recorder_did_not_frame_goes_to_the_library(tmp_path: P
     assert len(shard.codes) == 4
     assert shard.problem is not None
     assert shard.problem.startswith("cut short after 4 rows")
+
+
+def test_a_folder_whose_name_is_no_utf8_costs_no_rows(tmp_path: Path) -> None:
+    """The library opens files by the name that the system knows them by."""
+    recorded = Path(__file__).parents[1] / "fixtures/revision-0.1/sessions/light/session"
+    latin = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(recorded, latin)
+    for there, here in zip(
+        open_session(latin).processes, open_session(recorded).processes, strict=True
+    ):
+        rows = [len(shard.codes) for shard in there.threads]
+        assert rows == [len(shard.codes) for shard in here.threads]
+        assert there.problems == here.problems

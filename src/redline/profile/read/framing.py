@@ -5,6 +5,7 @@ Nothing is unpacked, and no batch is believed to hold more rows than its file ha
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -80,11 +81,11 @@ def library_batches(path: Path, at: int, rows: int) -> Iterator[Any]:
     pa = pyarrow()
     ipc: Any = import_module("pyarrow.ipc")
     size = regular_size(path)
-    with pa.memory_map(str(path)) as source:
+    with pa.memory_map(os.fsencode(path)) as source:
         schema = _schema(ipc.MessageReader.open_stream(source))
         at = at or source.tell()
     while True:
-        with pa.memory_map(str(path)) as source:
+        with pa.memory_map(os.fsencode(path)) as source:
             source.seek(at)
             messages = ipc.MessageReader.open_stream(source)
             while source.tell() < at + MAP_BYTES:
