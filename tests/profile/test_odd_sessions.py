@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from redline.errors import SessionError
 from redline.profile import layout
-from redline.profile.analyse.samples import read_machine_samples
+from redline.profile.analyse.samples import MachineSamples, read_machine_samples
 from redline.profile.analyse.shares import with_shares
 from redline.profile.analyse.stacks import read_stacks
 from redline.profile.analyse.summary import Summary, summarize
@@ -282,6 +283,47 @@ def test_readings_and_samples_that_make_no_sense_are_left_out(tmp_path: Path) ->
         process / "thread-00000.arrow", delta_ns=pa.array([0, 900], pa.uint32()), code=window
     )
     assert {row.name for row in report(tmp_path).shares} >= {"backend"}
+
+
+def peak_of_reading(session: Path, lines: list[Any]) -> tuple[MachineSamples, int]:
+    """What these lines are read as, and the most bytes that it took at once."""
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in lines)
+    (session / layout.MACHINE_SAMPLES).write_text(text)
+    tracemalloc.start()
+    found = read_machine_samples(open_session(session))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    return found, peak
+
+
+def test_many_short_processes_take_the_memory_of_their_readings(tmp_path: Path) -> None:
+    """4,000 processes in 2,000 readings, each in two: a table of all would have 128 MB."""
+    write_session(tmp_path, [START, END])
+    reading = {"rss_bytes": 5, "cpu_s": 0.5}
+    rows: list[Any] = [{"event": "start", "cores": [0], "gpus": []}]
+    for i in range(2000):
+        pids = (2 * i, 2 * i + 1, 2 * i + 2, 2 * i + 3)
+        rows.append({"time_ns": i, "cpu": [0.5], "processes": {str(p): reading for p in pids}})
+    found, peak = peak_of_reading(tmp_path, rows)
+    assert peak < 2**25
+    assert not found.problems
+    assert found.readings[100].tolist() == [49, 50]
+    assert found.rss_bytes[100].tolist() == [5, 5]
+    assert found.cpu_s[100].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("claimed", ["cores", "gpus"])
+def test_readings_of_more_cores_than_they_tell_of_are_refused(claimed: str, tmp_path: Path) -> None:
+    """1,000 rows with a place for each of 100,000 cores would have 800 MB."""
+    write_session(tmp_path, [START, END])
+    row = {"time_ns": 1, "cpu": [], "processes": {}}
+    found, peak = peak_of_reading(
+        tmp_path, [{"event": "start", claimed: [0] * 100_000}, *[row] * 1000]
+    )
+    assert peak < 2**25
+    assert len(found.times_ns) == 0
+    assert any("more cores and GPUs than 1,000 rows" in problem for problem in found.problems)
 
 
 def test_numbers_that_json_has_not_do_not_end_the_page(tmp_path: Path) -> None:
