@@ -82,6 +82,7 @@ class Process:
     event_limit: float = 0.0  # a second, where more came; else 0
     progress: list[Reported] = field(default_factory=list)  # in the order of their lines
     counted: Counted | None = None
+    said_main_shard: int | None = None  # by the main thread itself
 
     @property
     def pid(self) -> int:
@@ -116,6 +117,18 @@ class Process:
             return [Source(shard) for shard in self.threads]
         found = [p for p in self.directory.iterdir() if SHARD_FILE.fullmatch(p.name)]
         return [Source(path) for path in sorted(found, key=lambda p: (len(p.name), p.name))]
+
+    @property
+    def main_shard(self) -> int | None:
+        """The index of the main thread's shard, which need not be there; None: nothing tells.
+
+        Where the recording began in the main thread, as all earlier ones are taken to have, and it
+        did not say, that is whoever had the first event.
+        """
+        if self.said_main_shard is not None:
+            return self.said_main_shard
+        began_there = self.start.get("in_main_thread", True) is True
+        return self.sources[0].index if began_there and self.sources else None
 
     @cached_property
     def threads(self) -> list[Shard]:
@@ -244,6 +257,7 @@ def _read_process(directory: Path) -> Process | None:
         limit,
         notes["progress"],
         counted,
+        notes.get("main_thread"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -386,3 +387,72 @@ def test_a_missing_extension_is_named_and_the_rest_is_recorded(
     summary = summarize(tmp_path / "s")
     assert any("_stacks was not built" in problem for problem in summary.problems)
     assert "learning" in {cell.operation for cell in summary.cells}
+
+
+@pytest.mark.parametrize(
+    ("said", "start", "operation"),
+    [
+        (1, {}, "inference"),
+        (0, {}, "simulation"),
+        (2, {"in_main_thread": True}, "other"),  # it had no event, and has no shard
+        (None, {"in_main_thread": False}, "other"),
+        (None, {"in_main_thread": True}, "simulation"),  # of a window that a timer began
+        (None, {}, "simulation"),  # of an earlier version
+    ],
+)
+def test_samples_are_in_what_the_main_thread_was_in(
+    said: int | None, start: dict[str, Any], operation: str, tmp_path: Path
+) -> None:
+    """Of two threads the first simulates meanwhile, and the second infers."""
+    process = streams.process(
+        [(0, streams.begin(streams.SIMULATION)), (90, streams.end(streams.SIMULATION))],
+        [(0, streams.begin(streams.INFERENCE)), (90, streams.end(streams.INFERENCE))],
+    )
+    process.directory, process.said_main_shard = tmp_path, said
+    process.start |= start
+    (tmp_path / layout.STACKS).write_text("".join(json.dumps(row) + "\n" for row in ROWS[:5]))
+    stacks = stacks_of(build_timeline(process))
+    assert stacks is not None
+    assert stacks.operations == [operation]
+
+
+def learn(seconds: float) -> None:
+    with profile.operation("learning"):
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            busy(1_000)
+
+
+def record_and_learn(directory: Path) -> None:
+    with profile.session(directory, mode="full"):
+        learn(0.3)
+
+
+def work_beside(worker: threading.Thread) -> None:
+    worker.start()
+    while worker.is_alive():
+        busy(1_000)
+
+
+@pytest.mark.parametrize("begun", ["by the main thread", "by another"])
+def test_the_main_thread_is_not_in_what_another_does(begun: str, tmp_path: Path) -> None:
+    """It enters no operation itself, while another one learns."""
+    directory = tmp_path / "s"
+    if begun == "by another":
+        work_beside(threading.Thread(target=record_and_learn, args=(directory,)))
+    else:
+        with profile.session(directory, mode="full"):
+            work_beside(threading.Thread(target=learn, args=(0.3,)))
+    summary = summarize(directory)
+    assert "learning" in {cell.operation for cell in summary.cells}
+    assert summary.python_functions
+    assert {row.operation for row in summary.python_functions} == {"other"}
+
+
+def test_the_main_thread_says_which_shard_is_its_own(tmp_path: Path) -> None:
+    with profile.session(tmp_path / "s", mode="light"):
+        learn(0.01)
+    (process,) = open_session(tmp_path / "s").processes
+    assert process.start["in_main_thread"] is True
+    assert process.said_main_shard == process.main_shard == process.threads[0].index
+    assert not process.problems

@@ -98,7 +98,7 @@ class Stacks:
 
     def add(self, timeline: Timeline) -> None:
         """What the main thread was in, in this slice, whoever led."""
-        main = timeline.process.sources[0].index if timeline.process.sources else None
+        main = timeline.process.main_shard
         for thread in timeline.threads:
             if thread.index != main:
                 continue

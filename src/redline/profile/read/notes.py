@@ -19,6 +19,7 @@ READ_NOTES = (
     "progress",
     "limit",
     "counters",
+    "main_thread",
 )  # and those that may be of any kind
 LARGEST = 1 << 62  # of times in ns: what is more is no time
 
@@ -104,6 +105,8 @@ def read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             found["limit"] = float(note["events_per_s"])
         elif event in ("lines", "generators") and "absent" in note:
             problems.append(printable(str(note["absent"])))
+        elif event == "main_thread" and has_numbers(note, "shard"):
+            found["main_thread"] = note["shard"]
         elif event == "counters" and (counted := _counted(note)) is not None:
             found["counters"] = counted
         elif not _add_said(found, event, note) and (

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from redline.profile.record.pace import call_ns
 from redline.profile.seal import UNSEALED, seal, seal_process
 from redline.usable_cores import usable_cpus
 
-__all__ = ["ProcessFiles", "SessionLock", "create_session"]
+__all__ = ["ProcessFiles", "SessionLock", "create_session", "in_main_thread"]
 
 
 class SessionLock:
@@ -153,6 +154,7 @@ class ProcessFiles:
             unix_offset_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
             python=platform.python_version(),
             mode=mode,
+            in_main_thread=in_main_thread(),
             cpu_s=time.process_time(),  # before it was recorded
             **({"call_ns": call_ns()} if mode == "full" else {}),
         )
@@ -178,6 +180,11 @@ class ProcessFiles:
     def seal(self) -> None:
         """After `close`, at this process's own end: it may have outlived the recording."""
         seal_process(self._session, self.directory)
+
+
+def in_main_thread() -> bool:
+    """Whether it is the main thread that asks."""
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def process_name() -> str:

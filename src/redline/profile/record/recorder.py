@@ -19,7 +19,7 @@ from redline.profile import layout, marks
 from redline.profile.record.companions import Companions
 from redline.profile.record.early_exit import EarlyExit
 from redline.profile.record.exits import Exits
-from redline.profile.record.files import ProcessFiles, create_session
+from redline.profile.record.files import ProcessFiles, create_session, in_main_thread
 from redline.profile.record.imports import PostImport
 from redline.profile.record.options import Options
 from redline.profile.record.said import Said
@@ -73,6 +73,7 @@ class Recorder:
         self._generators: Any = None
         self._pid = 0
         self._base_ns = 0
+        self._knows_main = False  # which shard is the main thread's
         self._exits = Exits(self.stop)
         self._said = Said(self._note, self._native.now)
         self._window: Window | None = None
@@ -149,6 +150,7 @@ class Recorder:
         self._end_calibration()
         self._native.set_step_hook(None)
         self._native.set_block_hook(None, 0)
+        self._note_main_thread()
         self._native.set_active(0)
         if self._boundary is not None:
             self._boundary.detach()
@@ -198,6 +200,7 @@ class Recorder:
         self._pid = os.getpid()
         stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self._files = ProcessFiles(self.directory, stamp)
+        self._knows_main = False
         for row in self._native.names():
             self._files.name(row)
         self._native.set_name_hook(self._files.name)
@@ -286,6 +289,7 @@ class Recorder:
         else:
             self._native.set_active(MARKS)
         self._native.thread_index()
+        self._note_main_thread()
         self._said.begin_window()
         self._companions.begin()
 
@@ -308,8 +312,18 @@ class Recorder:
         self._native.set_block_hook(None, 0)
         if self._boundary is not None:
             self._boundary.pause()
+        self._note_main_thread()
         self._native.set_active(0)
         self._note_counters()
+
+    def _note_main_thread(self) -> None:
+        """Say which shard is the main thread's, whose stacks are seen; known to itself alone."""
+        if self._knows_main or not in_main_thread():
+            return
+        shard = self._native.thread_index()
+        if shard is not None:
+            self._knows_main = True
+            self._note("main_thread", shard=shard)
 
     def _note_counters(self) -> None:
         """All that was counted so far: the last of these lines is read."""

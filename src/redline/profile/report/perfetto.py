@@ -85,7 +85,7 @@ def _process(process: Process, uuids: Iterator[int]) -> Iterator[tuple[bytes, in
         yield _packet(block(60, number(1, phases) + block(2, "phases") + number(5, own))), 0
     for shard in process.sources:
         track = next(uuids)
-        name = "main thread" if shard.index == 0 else f"thread {shard.index}"
+        name = "main thread" if shard.index == process.main_shard else f"thread {shard.index}"
         # Perfetto takes the thread whose id is the process's for its main thread.
         thread = number(1, process.pid) + number(2, process.pid + shard.index) + block(5, name)
         yield _packet(block(60, number(1, track) + number(5, own) + block(4, thread))), 0

@@ -60,7 +60,7 @@ def _process_events(process: Process) -> Iterator[dict[str, Any]]:
     pid = process.pid
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": process.name}}
     for shard in process.sources:
-        name = "main thread" if shard.index == 0 else f"thread {shard.index}"
+        name = "main thread" if shard.index == process.main_shard else f"thread {shard.index}"
         track = {"pid": pid, "tid": shard.index}
         yield {"ph": "M", **track, "name": "thread_name", "args": {"name": name}}
         yield from _thread_events(process, shard)
