@@ -98,7 +98,9 @@ def learning(folder: Path, seeds: int) -> dict[str, Any]:
             returns.append(evaluated(out))
             print(name, seed, returns[-1], flush=True)
             found[name] = {"env_steps": env_steps, "returns": returns}
-            merged(RESULTS, {"learning": found})  # a long part: what there is counts
+            merged(
+                RESULTS, {"machine": describe(), "learning": found}
+            )  # a long part: what there is counts
     return found
 
 

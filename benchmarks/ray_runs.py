@@ -106,7 +106,7 @@ def learning(folder: Path, seeds: Sequence[int], env_steps: int) -> dict[str, An
             found[name][str(seed)] = evaluated(out)
             print(name, seed, found[name][str(seed)], flush=True)
         found["params_equal"][str(seed)] = hashed(outs["ray"]) == hashed(outs["async"])
-        merged(RESULTS, {"learning": found})
+        merged(RESULTS, {"machine": describe(), "learning": found})
     return dict(found)
 
 

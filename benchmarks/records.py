@@ -11,8 +11,15 @@ from benchmarks.machine import HARDWARE
 
 
 def merged(path: Path, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `new` over what a JSON file holds, and give all of it."""
-    found = {**recorded(path), **new}
+    """Write `new` over what a JSON file holds, and give all of it.
+
+    Where `new` says that it is of another machine, nothing of the file stays; see
+    `require_one_machine`.
+    """
+    before = recorded(path)
+    if "machine" in new and _differences(before.get("machine"), new["machine"]):
+        before = {}
+    found = {**before, **new}
     path.write_text(json.dumps(found, indent=2) + "\n")
     return found
 
@@ -20,6 +27,15 @@ def merged(path: Path, new: Mapping[str, Any]) -> dict[str, Any]:
 def recorded(path: Path) -> dict[str, Any]:
     """What a JSON file holds; {} before there is one."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _differences(there: Mapping[str, str] | None, here: Mapping[str, str]) -> list[str]:
+    """What of two machines differs; nothing where none is recorded."""
+    return [
+        f"{name} {there.get(name)!r}, here {here.get(name)!r}"
+        for name in (("gpu", *HARDWARE) if there else ())
+        if there is not None and there.get(name) != here.get(name)
+    ]
 
 
 def require_one_machine(path: Path, kept: Collection[str], here: Mapping[str, str]) -> None:
@@ -33,12 +49,7 @@ def require_one_machine(path: Path, kept: Collection[str], here: Mapping[str, st
     Raises:
         SystemExit: if parts are kept, and the machine of the file is another.
     """
-    there = recorded(path).get("machine", {})
-    other = [
-        f"{name} {there.get(name)!r}, here {here.get(name)!r}"
-        for name in ("gpu", *HARDWARE)
-        if there.get(name) != here.get(name)
-    ]
+    other = _differences(recorded(path).get("machine"), here)
     if kept and other:
         raise SystemExit(
             f"{path} has results of another machine ({'; '.join(other)}), and its page names one "

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
+from benchmarks.records import require_one_machine
 from redline.launch.launcher import launch
 from redline.launch.state import NewRun, Outcome, SweepState
 from redline.launch.status import status_of
@@ -230,6 +231,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="file to write")
     options = parser.parse_args()
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    part = "scheduling" if options.scheduling else "kills"
+    require_one_machine(options.out, {*results} - {"machine", part}, describe())
     results["machine"] = describe()
     if options.scheduling:
         found = results["scheduling"] = scheduling(options.runs)

@@ -195,6 +195,11 @@ def write(path: Path, rows: dict[str, Any]) -> None:
     )
 
 
+def _fits(pair: Pair) -> bool:
+    """Whether this process has the cores that a pair needs."""
+    return len(os.sched_getaffinity(0)) >= max(pair.cores, pair.threads)
+
+
 def main() -> None:
     """Measure what is chosen, and write the table of all that is recorded."""
     parser = argparse.ArgumentParser(
@@ -218,12 +223,14 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "predictions.json"
     rows: dict[str, Any] = recorded(path).get("pairs", {})
-    require_one_machine(path, {*rows} - {*names}, describe())
+    # Each row says how many cores it had.
+    here = {**describe(), "cores": recorded(path).get("machine", describe())["cores"]}
+    require_one_machine(path, {*rows} - {name for name in names if _fits(known[name])}, here)
     for name in names:
         pair = known[name]
         # Two threads of torch on one core measure nothing that anybody would run.
-        if len(os.sched_getaffinity(0)) < (cores := max(pair.cores, pair.threads)):
-            print(f"{name} needs {cores} cores: left out", flush=True)
+        if not _fits(pair):
+            print(f"{name} needs {max(pair.cores, pair.threads)} cores: left out", flush=True)
             continue
         row = measure(pair, places, options.repeat)
         if row is not None:

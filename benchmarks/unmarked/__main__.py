@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
+from benchmarks.records import require_one_machine
 from benchmarks.unmarked.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "unmarked.json"
     content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    kept = {f"{label} {name}" for label in content.keys() - {"machine"} for name in content[label]}
+    require_one_machine(path, kept - {f"{options.label} {n}" for n in options.only}, describe())
     for name in options.only:
         row = measure(name, options.source, options.seconds)
         content.setdefault(options.label, {})[name] = row

@@ -33,3 +33,10 @@ def test_another_gpu_is_another_machine(tmp_path: Path) -> None:
     path.write_text(json.dumps({"machine": {"gpu": "H100", **HERE}, "parts": {}}))
     with pytest.raises(SystemExit, match="gpu 'H100', here 'H200'"):
         require_one_machine(path, {"speed"}, {"gpu": "H200", **HERE})
+
+
+def test_results_of_another_machine_do_not_stay_beside_new_ones(tmp_path: Path) -> None:
+    """All parts are measured again, and it is interrupted after the first."""
+    path = tmp_path / "found.json"
+    merged(path, {"machine": {**HERE, "cores": "16"}, "speed": 1, "kill": 1})
+    assert merged(path, {"machine": HERE, "speed": 2}) == {"machine": HERE, "speed": 2}

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 
 import redline
 from redline.algos.dqn import DQN
+from redline.algos.ppo import PPO, PPOConfig
 from redline.algos.sac import SAC
 from redline.cli import main
 from redline.errors import ConfigError, RedlineError, SweepStateError
@@ -352,6 +354,18 @@ class OwnDQN(DQN):
     name = "own-dqn"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingConfig(PPOConfig):
+    target_update_interval: int = 100
+
+
+class Copying(PPO):
+    """Has a target of its own, and never heard of tau."""
+
+    name = "copying"
+    Config = CopyingConfig
+
+
 @pytest.mark.parametrize(
     ("algorithm", "env", "given", "searched"),
     [
@@ -363,6 +377,7 @@ class OwnDQN(DQN):
         ("crossq", "Pendulum-v1", {}, set()),
         (f"{__name__}:OwnSAC", "Pendulum-v1", {}, {"tau"}),
         (f"{__name__}:OwnDQN", "CartPole-v1", {}, {"target_update_interval"}),
+        (f"{__name__}:Copying", "CartPole-v1", {}, {"target_update_interval"}),
         ("dqn", "CartPole-v1", {"tau": 0.01, "target_update_interval": 1}, set()),
     ],
 )

@@ -121,9 +121,9 @@ def _not_searched_of_target(own: set[str], config: Any) -> set[str]:
     interval = "target_update_interval"
     if interval not in own:
         return set()
-    if interval not in config.move_intervals:  # CrossQ has no target
+    if interval not in getattr(config, "move_intervals", {interval}):  # CrossQ has no target
         return {"tau", interval}
-    return {interval} if config.tau < 1.0 else {"tau"}
+    return {interval} if getattr(config, "tau", 1.0) < 1.0 else {"tau"}
 
 
 def space_from(data: Mapping[str, Any], mistakes: list[str]) -> dict[str, Span | Choice]:

@@ -34,8 +34,9 @@ def from_plain(cls: Any, data: Any) -> Any:
     values: dict[str, Any] = {}
     for name, value in data.items():
         if name not in hints:
+            meant = did_you_mean(str(name), hints)  # YAML has names that are no words
             raise ConfigError(
-                f"{cls.__name__} has no setting {shown(name)}{did_you_mean(name, hints)}. Remove "
+                f"{cls.__name__} has no setting {shown(name)}{meant}. Remove "
                 "it, or use the version of Redline that wrote it."
             )
         values[name] = coerced(name, value, hints[name])

@@ -97,7 +97,7 @@ def test_a_stopped_run_ends_with_a_row_and_a_checkpoint(
     assert "a callback ended the run: seen enough" in capsys.readouterr().err
     redline.train(resume=run.out, env=Leveled, callbacks=[StopsAt()])
     assert "was ended by a callback at 192 env_steps" in capsys.readouterr().err
-    assert len(history(run)) == 2
+    assert len(history(run)) == 3
 
 
 class StopsAtCheckpoint:
@@ -342,7 +342,7 @@ def test_set_changes_a_resumed_run_and_its_history_says_so(
     command = ["train", "--resume", str(run.out), "--total-env-steps", "640", "--quiet"]
     assert main([*command, "--set", "learning_rate=1e-5", "--set", "eval-interval=64"]) == 0
     assert "no longer the one" in capsys.readouterr().err
-    changed = history(run)[2]["changed"]
+    (changed,) = [each["changed"] for each in history(run) if each["event"] == "resumed"]
     before = run.config.algo.learning_rate
     assert changed == {"learning_rate": [before, 1e-5], "eval_interval": [0, 64]}
     assert redline.load(run.out).config.algo.learning_rate == 1e-5

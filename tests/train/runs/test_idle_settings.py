@@ -68,9 +68,9 @@ IDLE: list[tuple[str, str, dict[str, Any], str]] = [
         "value_distribution other than 'categorical'",
     ),
     ("sac", "Pendulum-v1", {"alpha": 0.1, "initial_alpha": 0.2}, "alpha=None"),
-    ("sac", "Pendulum-v1", {"target_entropy_scale": 0.5}, "Discrete actions, and here are Box"),
+    ("sac", "Pendulum-v1", {"target_entropy_scale": 0.7}, "Discrete actions, and here are Box"),
     (
-        "sac", "CartPole-v1", {"target_entropy": 0.1, "target_entropy_scale": 0.5},
+        "sac", "CartPole-v1", {"target_entropy": 0.1, "target_entropy_scale": 0.7},
         "target_entropy=None",
     ),
     ("td3", "Pendulum-v1", {"priority_beta": 0.5}, "prioritized=True"),

@@ -302,6 +302,8 @@ class ProgressLogger:
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except RunDirectoryError:
+            raise  # it is an OSError, and says all of this
         except OSError as error:
             raise RunDirectoryError(
                 f"cannot write progress in {self._run_dir}: {error.strerror or error}. Check that "

@@ -65,9 +65,9 @@ class RunHistory:
 
     def has_saved(self, env_steps: int) -> None:
         """Note a checkpoint, the session's first one in the file."""
-        if self.saved is None:
+        is_first, self.saved = self.saved is None, env_steps
+        if is_first:
             self._write("saved", env_steps, {})
-        self.saved = env_steps
 
     def __enter__(self) -> RunHistory:
         event, env_steps, details = self._first

@@ -22,6 +22,7 @@ from redline.train.runs.files import (
 )
 
 _TAIL_BYTES = 65_536
+_MOST_TAIL_BYTES = 2**23  # some 30,000 rows: a page that follows a run reads them again and again
 _MOST_ENV_STEPS = 2**63  # of a run; JSON holds numbers of thousands of digits
 
 
@@ -174,7 +175,7 @@ def last_return_row(path: Path) -> dict[str, str]:
         for row in reversed(rows):
             if row.get("return_mean"):
                 return row
-        if not has_more:
+        if not has_more or size > _MOST_TAIL_BYTES:
             return {}
         size *= 4
 
