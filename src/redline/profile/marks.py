@@ -19,6 +19,7 @@ import functools
 import inspect
 import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ConfigError
@@ -38,6 +39,7 @@ __all__ = [
     "phase",
     "process_name",
     "progress",
+    "reduced",
     "step",
     "unwrapped",
 ]
@@ -241,5 +243,25 @@ def decorate(mark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """How a timed wrapper travels by pickle: as the callable it wraps."""
+    """How a timed wrapper travels by pickle where no name leads to it: as the callable it wraps."""
     return function
+
+
+def reduced(wrapper: Any, function: Callable[..., Any]) -> Any:
+    """What `__reduce__` of a timed wrapper returns: its qualified name where that leads to it.
+
+    Pickle would look up the callable by this name, find the wrapper there, and refuse. Other
+    processes have another `__main__`: of that cloudpickle sends the code itself.
+
+    Args:
+        wrapper: the one that is pickled.
+        function: what it wraps.
+    """
+    module, name = (getattr(function, key, None) for key in ("__module__", "__qualname__"))
+    if isinstance(module, str) and isinstance(name, str) and module != "__main__":
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is wrapper:
+            return name
+    return unwrapped, (function,)

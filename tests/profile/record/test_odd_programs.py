@@ -344,6 +344,40 @@ def test_wrapped_functions_equal_what_they_wrap() -> None:
     assert wrapper == _native.Wrapper(list.append, number, level=1)
 
 
+def test_wrapped_functions_are_pickled_by_their_names(profiled: Any) -> None:
+    """A watched function and a method of an own env; and what no name leads to as before."""
+    (profiled.directory / "mysim.py").write_text(
+        """
+def run(x):
+    return 2 * x
+
+class Corridor:
+    def reset(self):
+        return 0
+    def step(self, action):
+        return action, 1.0, False, {}
+"""
+    )
+    profiled.run(
+        """
+import pickle
+import mysim
+from redline.profile import _native
+
+mysim.Corridor().step(0)
+assert type(mysim.run) is type(vars(mysim.Corridor)["step"]) is _native.Wrapper
+assert pickle.loads(pickle.dumps(mysim.run)) is mysim.run
+assert pickle.loads(pickle.dumps(mysim.Corridor.step)) is mysim.Corridor.step
+assert pickle.loads(pickle.dumps(mysim.Corridor().step))(3) == (3, 1.0, False, {})
+
+again = _native.Wrapper(len, _native.intern("call", "len", 1, "builtins"))
+assert pickle.loads(pickle.dumps(again)) is len
+""",
+        watch=("mysim:run",),
+        calibrate=False,
+    )
+
+
 def test_an_interrupt_that_hits_a_hook_reaches_the_program(fake_recorder: Any) -> None:
     from redline.profile import _native, marks
 

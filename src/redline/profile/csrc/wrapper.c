@@ -120,13 +120,17 @@ static PyObject *wrapper_compare(PyObject *self, PyObject *other, int comparison
     return PyObject_RichCompare(((WrapperObject *)self)->function, other, comparison);
 }
 
-/* Travels as what it wraps: the process that receives it wraps for itself. */
+/* Travels by name, or as what it wraps: the process that receives it wraps for itself. */
 static PyObject *wrapper_reduce(PyObject *self, PyObject *unused) {
     (void)unused;
     PyObject *module = PyImport_ImportModule("redline.profile.marks");
-    PyObject *maker = module ? PyObject_GetAttrString(module, "unwrapped") : NULL;
-    Py_XDECREF(module);
-    return maker ? Py_BuildValue("(N(O))", maker, ((WrapperObject *)self)->function) : NULL;
+    PyObject *result = NULL;
+    if (module != NULL) {
+        result = PyObject_CallMethod(module, "reduced", "OO", self,
+                                     ((WrapperObject *)self)->function);
+        Py_DECREF(module);
+    }
+    return result;
 }
 
 static int wrapper_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -172,7 +176,7 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 }
 
 static PyMethodDef wrapper_methods[] = {
-    {"__reduce__", wrapper_reduce, METH_NOARGS, "Pickle as the wrapped callable."},
+    {"__reduce__", wrapper_reduce, METH_NOARGS, "Pickle by name, or as the wrapped callable."},
     {NULL, NULL, 0, NULL},
 };
 
