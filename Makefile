@@ -97,8 +97,8 @@ test-all: test  ## every check and every test
 
 # Those that reach the C code by its own doors; what trains with it is among the others.
 NATIVE := $(addprefix tests/profile/,test_marks.py test_oracle.py record/test_releases.py \
-            record/test_sampling.py record/test_tasks.py analyse/test_overlap.py analyse/test_stacks.py \
-            analyse/test_timeline.py) \
+            record/test_sampling.py record/test_tasks.py record/test_unobserved_ends.py \
+            analyse/test_overlap.py analyse/test_stacks.py analyse/test_timeline.py) \
           $(addprefix tests/engines/cpu/,test_convolution.py test_dense_kernel.py) \
           tests/replay/test_prioritized.py
 

@@ -252,6 +252,14 @@ static inline void native_end(RlThread *t, const Known *known) {
     }
 }
 
+static inline void push_rule(RlThread *t, uint16_t id, const CodeRule *rule, const void *key) {
+    const uint32_t depth = t->depth;
+    rl_push(t, rl_now(), id, rule->level, rule->kind, key);
+    if (t->depth > depth) {
+        t->stack[depth].is_probed = rule->kind == RL_AUTO;
+    }
+}
+
 /* A Python function begins. Returns whether its begin and end are worth seeing again. */
 static inline int python_begin(RlThread *t, PyObject *code, const void *key) {
     RlEntry *top = t->depth > 0 ? &t->stack[t->depth - 1] : NULL;
@@ -269,7 +277,7 @@ static inline int python_begin(RlThread *t, PyObject *code, const void *key) {
             if (rule->kind == RL_AUTO) {
                 rl_report_callbacks(t);
             }
-            rl_push(t, rl_now(), id, rule->level, rule->kind, key);
+            push_rule(t, id, rule, key);
         }
         return 1;
     }
@@ -292,6 +300,43 @@ static inline int python_end(RlThread *t, const void *key) {
         rl_pop_top(t, rl_now());
     }
     return 1;
+}
+
+/* Whether this frame may have begun an entry; addresses of frames are used again. */
+static int has_begun(const RlEntry *e, PyFrameObject *frame) {
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    const void *key = PY_VERSION_HEX < 0x030c0000 ? (void *)frame : (void *)code;
+    void *extra = NULL;
+    int has = 0;
+    if (key == e->key && CODE_GET_EXTRA((PyObject *)code, extra_index, &extra) == 0 &&
+        extra != NULL) {
+        const CodeRule *rule = extra;
+        has = rule->id == e->id || rule->otherwise == e->id;
+    }
+    Py_DECREF(code);
+    return has;
+}
+
+/* How many of a thread's present frames may have begun an entry. */
+uint32_t rl_running_frames(const RlThread *t, const RlEntry *e) {
+    uint32_t found = 0;
+    /* Frame objects are made in here: no collection, as it may let threads end meanwhile. */
+    const int collects = PyGC_Disable();
+    PyThreadState *state = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    for (; state != NULL; state = PyThreadState_Next(state)) {
+        const int is_own = state->thread_id == (unsigned long)t->owner;
+        PyFrameObject *frame = is_own ? PyThreadState_GetFrame(state) : NULL;
+        while (frame != NULL) {
+            found += has_begun(e, frame);
+            PyFrameObject *outer = PyFrame_GetBack(frame);
+            Py_DECREF(frame);
+            frame = outer;
+        }
+    }
+    if (collects) {
+        PyGC_Enable();
+    }
+    return found;
 }
 
 #if PY_VERSION_HEX < 0x030c0000

@@ -173,6 +173,8 @@ static PyObject *probe(PyObject *module, PyObject *args) {
     rl_report_callbacks(t);
     if (!on) {
         rl_close_calls(now);
+    } else if (!(rl_active & RL_ACTIVE_CALLS)) {
+        rl_end_returned(now);
     }
     rl_active = on ? rl_active | RL_ACTIVE_CALLS : rl_active & ~RL_ACTIVE_CALLS;
     rl_payload(t, cpu_ns, RL_CODE_CPU);

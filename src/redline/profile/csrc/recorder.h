@@ -69,6 +69,8 @@ typedef struct {
     uint8_t kind;
     uint8_t recorded;
     uint8_t sealed;    /* whether everything below was sealed outside this entry */
+    uint8_t is_probed; /* an operation that only the probe sees the end of */
+    uint8_t is_over;   /* it ended while the probe was off */
 } RlEntry;
 
 /* Running totals of a thread's operations, for who wants them during the run. */
@@ -147,6 +149,8 @@ void rl_instant(RlThread *t, int64_t now_ns, uint16_t code);
 void rl_payload(RlThread *t, uint64_t value, uint16_t code);
 void rl_report_callbacks(RlThread *t);
 void rl_close_calls(int64_t now_ns);
+void rl_end_returned(int64_t now_ns);
+uint32_t rl_running_frames(const RlThread *t, const RlEntry *e);
 void rl_close_all(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
 void rl_ask_at_end(int64_t now_ns);

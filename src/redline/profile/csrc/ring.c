@@ -355,6 +355,7 @@ void rl_push(RlThread *t, int64_t now_ns, uint16_t id, uint8_t level, uint8_t ki
     e->own_level = kind >= RL_CALL ? level : t->level;
     e->kind = kind;
     e->sealed = t->sealed;
+    e->is_probed = e->is_over = 0;
     e->recorded = (uint8_t)has_room(t, (uint64_t)t->open + RL_RESERVE + 2);
     if (e->recorded) {
         put(t, rl_rel(now_ns), (uint16_t)(id << 1));
@@ -447,21 +448,20 @@ int rl_pop_operation(RlThread *t, int64_t now_ns, uint16_t id, uint8_t kind) {
     return 1;
 }
 
-static void close_entries(RlThread *t, int64_t now_ns, int calls_only) {
-    if (!calls_only) {
-        while (t->depth > 0) {
-            rl_pop_top(t, now_ns);
-        }
-        return;
-    }
+static int is_call(const RlEntry *e) { return e->kind >= RL_CALL; }
+
+static int is_over(const RlEntry *e) { return e->is_over; }
+
+/* End the chosen entries; what lies above one stays open. */
+static void end_chosen(RlThread *t, int64_t now_ns, int (*is_chosen)(const RlEntry *)) {
     uint32_t kept = 0;
     for (uint32_t j = t->depth; j-- > 0;) {
-        if (t->stack[j].kind >= RL_CALL) {
+        if (is_chosen(&t->stack[j])) {
             end_event(t, now_ns, &t->stack[j]);
         }
     }
     for (uint32_t j = 0; j < t->depth; j++) {
-        if (t->stack[j].kind < RL_CALL) {
+        if (!is_chosen(&t->stack[j])) {
             t->stack[kept++] = t->stack[j];
         }
     }
@@ -484,7 +484,38 @@ static int hold_thread(RlThread *t) {
 void rl_close_calls(int64_t now_ns) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
         if (hold_thread(t)) {
-            close_entries(t, now_ns, 1);
+            end_chosen(t, now_ns, is_call);
+            atomic_store(&t->closing, 0);
+        }
+    }
+}
+
+/* Find the operations of the probe whose functions have returned; how many. */
+static int find_over(RlThread *t) {
+    int found = 0;
+    for (uint32_t i = 0; i < t->depth; i++) {
+        RlEntry *e = &t->stack[i];
+        if (e->is_probed) {
+            const uint32_t frames = rl_running_frames(t, e);
+            e->is_over = frames == 0;
+            if (frames > 0 && frames <= e->repeat) {
+                e->repeat = (uint16_t)(frames - 1);
+            }
+            found += e->is_over;
+        }
+    }
+    return found;
+}
+
+/* The probe goes on again. What returned meanwhile told nobody; what still runs, as a worker's loop
+ * does, or the compilation of a network, goes on. */
+void rl_end_returned(int64_t now_ns) {
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (hold_thread(t)) {
+            if (find_over(t)) {
+                rl_tally_time(t, now_ns);
+                end_chosen(t, now_ns, is_over);
+            }
             atomic_store(&t->closing, 0);
         }
     }
@@ -495,7 +526,9 @@ void rl_close_all(int64_t now_ns) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
         if (hold_thread(t)) {
             rl_report_callbacks(t);
-            close_entries(t, now_ns, 0);
+            while (t->depth > 0) {
+                rl_pop_top(t, now_ns);
+            }
             atomic_store(&t->closing, 0);
         }
     }
