@@ -100,6 +100,32 @@ def test_a_task_does_not_inherit_marks(recorder: FakeRecorder) -> None:
     assert innermost(recorder) == {"parent": 6, "": 10}
 
 
+def test_a_task_where_an_ended_one_lay_has_none_of_its_marks(recorder: FakeRecorder) -> None:
+    """The parent's context is freed, and one of its grandchildren's takes its place in memory."""
+
+    async def grandchild() -> None:
+        recorder.tick(1)
+
+    async def child() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await asyncio.gather(*(grandchild() for _ in range(50)))
+
+    async def parent() -> asyncio.Task[None]:
+        with profile.operation("parent"):
+            await asyncio.sleep(0)
+            recorder.tick(3)
+            return asyncio.create_task(child())
+
+    async def main() -> None:
+        await (await asyncio.create_task(parent()))
+        with profile.operation("end"):
+            recorder.tick(1)
+
+    asyncio.run(main())
+    assert innermost(recorder) == {"parent": 3, "": 50, "end": 1}
+
+
 def test_a_mark_left_by_an_exception_or_a_cancellation_ends(recorder: FakeRecorder) -> None:
     async def forever() -> None:
         with profile.operation("waits"):

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import Any
+from weakref import ref
 
 from redline.profile import _native
 
 __all__ = ["separating"]
 
-# (id of the context that suspended them, ids of its open marks from the outermost in). A task that
-# is started inherits the variable, and not the marks: its context is another.
-_suspended: ContextVar[tuple[int, tuple[int, ...]]] = ContextVar("redline.profile suspended marks")
-_NONE = (0, ())
+# (The context that suspended them, ids of its open marks from the outermost in). A task that is
+# started inherits the variable, and not the marks: its context is another, though it may lie where
+# one lay that is gone.
+_Suspended = tuple[Callable[[], Context | None], tuple[int, ...]]
+_suspended: ContextVar[_Suspended] = ContextVar("redline.profile suspended marks")
+_NONE: _Suspended = (lambda: None, ())
 
 
 def separating(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -34,7 +37,7 @@ def separating(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
         context: Context = handle._context
         owner, marks = context.get(_suspended, _NONE)
         before = _native.open_marks()
-        if owner == id(context):
+        if owner() is context:
             _native.begin_marks(marks)
         else:
             marks = ()
@@ -43,6 +46,6 @@ def separating(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
         finally:
             left = _native.end_marks(before)
             if left or marks:
-                context.run(_suspended.set, (id(context), left))
+                context.run(_suspended.set, (ref(context), left))
 
     return run_with_own_marks
