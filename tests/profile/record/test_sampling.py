@@ -301,6 +301,28 @@ def test_a_taken_signal_is_refused(tmp_path: Path) -> None:
         signal.signal(signal.SIGURG, before)
 
 
+def test_a_signal_that_the_program_takes_later_is_its_own(profiled: Any) -> None:
+    """At most one that was on its way reaches its handler; from there on nothing is known."""
+    profiled.run(
+        """
+import os, signal, mujoco
+mujoco.spin(100_000_000)
+heard = []
+signal.signal(signal.SIGURG, lambda *_: heard.append(1))
+for _ in range(150):
+    mujoco.spin(10_000_000)
+assert len(heard) <= 1, heard
+os.kill(os.getpid(), signal.SIGURG)
+assert heard
+""",
+        mode="sample",
+        sample_hz=250.0,
+    )
+    samples = read_sampled(open_session(profiled.session).processes[0])
+    assert samples is not None
+    assert (samples.levels == levels.UNATTRIBUTED).sum() > 10
+
+
 # ---------------------------------------------------------------------- readings
 
 

@@ -351,9 +351,20 @@ static void refresh_tasks(void) {
     }
 }
 
+/* Whether the program has taken the signal since: its handler would be called for nothing. */
+static int is_taken(void) {
+    struct sigaction present;
+    return sigaction(SIGURG, NULL, &present) != 0 || !(present.sa_flags & SA_SIGINFO) ||
+           present.sa_sigaction != on_signal;
+}
+
 /* Interrupt a running thread; the level it was at, FOREIGN when it runs no Python. */
 static uint8_t look_at(pid_t tid) {
     const int is_main = tid == main_tid;
+    if (is_taken()) {
+        lost_count++;
+        return UNATTRIBUTED;
+    }
     atomic_store(&request, REQUESTED);
     if (syscall(SYS_tgkill, getpid(), tid, SIGURG) != 0) {
         atomic_store(&request, IDLE);
