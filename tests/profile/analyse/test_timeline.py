@@ -16,6 +16,7 @@ from redline.profile.analyse.cells import (
     sweep_numpy,
     sweep_streams,
 )
+from redline.profile.analyse.decoded import decode
 from redline.profile.analyse.timeline import Stream, build_timeline
 from tests.profile.streams import (
     EVENTS,
@@ -67,6 +68,28 @@ def test_interleaved_operations_by_hand() -> None:
         ("", "inference", "python"): 20,
         ("", "other", "python"): 70,
     }
+
+
+def test_a_call_within_one_of_the_same_function_has_no_time() -> None:
+    """Each 10..40 and 50..90, with one within: the first ends before, the other with the window.
+
+    Cut in between, the pieces say as much.
+    """
+    within = [(10, begin(TORCH)), (20, begin(TORCH)), (30, end(TORCH)), (40, end(TORCH))]
+    cut = [(50, begin(TORCH)), (60, begin(TORCH)), (90, layout.CODE_WINDOW_OFF)]
+    made = process([(0, layout.CODE_WINDOW_ON), *within, *cut])
+    found = decode(made, made.threads[0])
+    assert (found.inclusive_ns[TORCH], found.counts[TORCH]) == (70, 4)
+    (thread,) = made.threads
+    tables = np.zeros((2, layout.MAX_IDS), np.uint8)
+    tables[0, TORCH] = layout.KINDS["call"]
+    sums, carry = 0, b""
+    for rows in (slice(0, 3), slice(3, 7), slice(7, None)):
+        piece = thread.deltas[rows], thread.codes[rows]
+        raw = _sweep.decode(*piece, *tables, carry, 0, 1 << 62)
+        sums += int(np.frombuffer(raw["inclusive_ns"], np.int64)[TORCH:].sum())
+        carry = raw["carry"]
+    assert sums == 70
 
 
 def test_a_waiting_thread_yields_to_a_working_one() -> None:

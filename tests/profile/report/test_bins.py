@@ -16,7 +16,7 @@ from redline.profile.analyse.decoded import Decoded, RowClock
 from redline.profile.analyse.timeline import State, Timeline, build_timeline
 from redline.profile.gpu.records import GpuRecords, GpuWindow
 from redline.profile.reader import Name, open_session
-from redline.profile.report.bins import bin_cells, bin_functions, spread
+from redline.profile.report.bins import CallBins, bin_cells, bin_functions, spread
 from redline.profile.report.samples import gpu_series, process_series, session_series
 
 NAMES = {
@@ -116,12 +116,12 @@ def in_a_thread(*events: tuple[int, int]) -> Any:
 def test_time_inside_a_function_by_hand() -> None:
     """Calls at 10..30 with a nested one 15..20, and at 45..60; bins of 25 ns.
 
-    0..25: 15 + 5, two calls. 25..50: 5 + 5, one call. 50..75: 10.
+    0..25: 15, two calls. 25..50: 5 + 5, one call. 50..75: 10.
     """
     begin, end = 20, 21
     events = [(10, begin), (5, begin), (5, end), (10, end), (15, begin), (15, end)]
     found = bin_functions(in_a_thread(*events), [10], np.array([0, 25, 50, 75]))[10]
-    assert found.inclusive_ns.tolist() == [20, 10, 10]
+    assert found.inclusive_ns.tolist() == [15, 10, 10]
     assert found.calls.tolist() == [2, 1, 0]
 
 
@@ -132,6 +132,18 @@ def test_a_window_that_closes_ends_the_calls_in_it() -> None:
     found = bin_functions(in_a_thread(*events), [10], np.array([0, 40, 80]))[10]
     assert found.inclusive_ns.tolist() == [10, 15]
     assert found.calls.tolist() == [1, 1]
+
+
+def test_calls_within_calls_that_a_slice_or_a_window_cuts() -> None:
+    """10..40 with one within, cut after 20; 50..70 with one within, until the window ends."""
+    begin, end, window_off = 20, 21, 5
+    sums = CallBins([10], np.array([0, 25, 80]))
+    sums.add(in_a_thread((10, begin), (10, begin)))
+    late = [(30, end), (10, end), (10, begin), (10, begin), (10, window_off)]
+    sums.add(in_a_thread(*late))
+    found = sums.result()[10]
+    assert found.inclusive_ns.tolist() == [15, 15 + 20]
+    assert found.calls.tolist() == [2, 2]
 
 
 def test_a_recorded_session_bins_to_its_summary(profiled: Any) -> None:

@@ -240,8 +240,8 @@ def plain_times(process: Any, begin_ns: float, end_ns: float) -> tuple[Times, di
         level = levels.LEVELS[calls[-1].level] if calls else "python"
         if length:
             times[operations[-1] if operations else "other", level] += length
-            for call in calls:
-                functions[f"{call.module}.{call.name}"] += length
+            for function in {f"{call.module}.{call.name}" for call in calls}:
+                functions[function] += length
         now = time_ns
         if what == "begin":
             stack.append(name)

@@ -6,8 +6,9 @@
 
 enum { CODES = 1 << 16 };
 
-/* Of each function and stretch: begins less ends, the sum of their times, and begins; and of each
- * function how far ends ever were ahead of begins, and how many are open in the end. */
+/* Of each function and stretch: begins less ends, the sum of their times, both without what lies
+ * within a call of the same function, and all begins; and of each function how far ends ever were
+ * ahead of begins, and how many are open in the end. */
 typedef struct {
     int64_t *counts, *sums, *calls; /* [functions, stretches + 2] */
     int64_t *least, *open;          /* [functions] */
@@ -30,11 +31,14 @@ static void tally_rows(const int64_t *times, const uint16_t *codes, Py_ssize_t r
         }
         const int64_t sign = codes[i] & 1 ? -1 : 1;
         const Py_ssize_t cell = place * (num_edges + 1) + at;
-        tables.counts[cell] += sign;
-        /* Unsigned, as the sum may wrap on its way. */
-        tables.sums[cell] = (int64_t)((uint64_t)tables.sums[cell] +
-                                      (sign > 0 ? (uint64_t)times[i] : -(uint64_t)times[i]));
+        const int64_t before = tables.open[place];
         tables.open[place] += sign;
+        if (before == 0 || tables.open[place] == 0) {
+            tables.counts[cell] += sign;
+            /* Unsigned, as the sum may wrap on its way. */
+            tables.sums[cell] = (int64_t)((uint64_t)tables.sums[cell] +
+                                          (sign > 0 ? (uint64_t)times[i] : -(uint64_t)times[i]));
+        }
         if (sign < 0) {
             if (tables.open[place] < tables.least[place]) {
                 tables.least[place] = tables.open[place];

@@ -35,6 +35,7 @@ typedef struct {
     uint16_t *special_codes;
     Py_ssize_t specials;
     int64_t *inclusive_ns, *counts;
+    uint16_t *open; /* how many entries of each id are */
     uint64_t *keys; /* of each state number */
     uint32_t num_keys;
     /* running */
@@ -126,13 +127,19 @@ static void begin(Decoder *d, int64_t now, uint16_t id) {
     o->since = now;
     o->outside = d->state;
     d->counts[id]++;
+    d->open[id]++;
     d->used = id > d->used ? id : d->used;
     enter(d, id);
     point(d, now, number_of(d, key_of(d->state)));
 }
 
-/* Unsigned, where a sum may wrap: times of a damaged file are any numbers. */
+/* An entry is over; one within another of the same id has no time of its own.
+ *
+ * Unsigned, where a sum may wrap: times of a damaged file are any numbers. */
 static void add_inclusive(Decoder *d, uint16_t id, int64_t since, int64_t now) {
+    if (--d->open[id] > 0) {
+        return;
+    }
     d->inclusive_ns[id] =
         (int64_t)((uint64_t)d->inclusive_ns[id] + ((uint64_t)now - (uint64_t)since));
     d->used = id > d->used ? id : d->used;
@@ -245,6 +252,12 @@ static int resume(Decoder *d, const Py_buffer *carry, int64_t from) {
         return 0;
     }
     memcpy(d->stack, (const char *)carry->buf + sizeof c, (size_t)c.depth * sizeof(Open));
+    for (int64_t i = 0; i < c.depth; i++) {
+        if (d->stack[i].id >= NUM_IDS) {
+            return 0;
+        }
+        d->open[d->stack[i].id]++;
+    }
     d->now = c.now;
     d->depth = c.depth;
     d->lost = c.lost;
@@ -277,12 +290,13 @@ static int allocate(Decoder *d, Py_ssize_t rows) {
     d->special_codes = malloc(n * 2);
     d->inclusive_ns = calloc(NUM_IDS, 8);
     d->counts = calloc(NUM_IDS, 8);
+    d->open = calloc(NUM_IDS, sizeof *d->open);
     d->keys = calloc(INDEX_SIZE, 8);
     d->index_keys = calloc(INDEX_SIZE, 8);
     d->index_numbers = calloc(INDEX_SIZE, 4);
     d->last_key = UINT64_MAX;
     return d->times && d->states && d->special_times && d->special_values && d->special_codes &&
-           d->inclusive_ns && d->counts && d->keys && d->index_keys && d->index_numbers;
+           d->inclusive_ns && d->counts && d->open && d->keys && d->index_keys && d->index_numbers;
 }
 
 static void release(Decoder *d) {
@@ -293,6 +307,7 @@ static void release(Decoder *d) {
     free(d->special_codes);
     free(d->inclusive_ns);
     free(d->counts);
+    free(d->open);
     free(d->keys);
     free(d->index_keys);
     free(d->index_numbers);

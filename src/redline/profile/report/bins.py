@@ -161,8 +161,8 @@ def bin_functions(
 ) -> dict[int, FunctionBins]:
     """Time inside native functions per stretch of time.
 
-    The time inside up to t is the integral of the number of open calls: the sum of t - begin over
-    all calls begun, less the sum of t - end over all that ended.
+    The time inside up to t is the sum of t - begin over all calls begun, less the sum of t - end
+    over all that ended. Calls within one of the same function are counted, and have no time.
 
     Args:
         timeline: of the process.
@@ -233,12 +233,12 @@ class CallBins:
         opened = self._open.pop(place, [])
         if len(times) == 0 and not opened:
             return
-        begins, ends, left = _paired(times, is_begin, stops, opened)
+        calls, begins, ends, left = _paired(times, is_begin, stops, opened)
         if left:
             self._open[place] = left
         edges_ns = self._edges_ns
         found.inclusive_ns[:] += np.diff(_elapsed(begins, edges_ns) - _elapsed(ends, edges_ns))
-        found.calls[:] += np.diff(np.searchsorted(begins, self._until, side="left"))
+        found.calls[:] += np.diff(np.searchsorted(calls, self._until, side="left"))
 
     def result(self) -> dict[int, FunctionBins]:
         """After the last slice."""
@@ -270,26 +270,32 @@ def _paired(
     is_begin: NDArray[np.bool_],
     stops: NDArray[np.int64],
     opened: list[int],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
-    """The begins and ends of whole calls, and the begins of those that are still open.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]:
+    """The begins of whole calls, begins and ends of the outermost, and begins that are still open.
 
     A stop ends what is open; a lone end is no call.
     """
     depth = np.cumsum(2 * is_begin.view(np.int8) - 1, dtype=np.int32)
     if not opened and (len(depth) == 0 or (depth.min() >= 0 and depth[-1] == 0)):
-        return times[is_begin], times[~is_begin], []
-    pairs: list[tuple[int, int]] = []
+        begins, ends = times[is_begin & (depth == 1)], times[~is_begin & (depth == 0)]
+        return times[is_begin], begins, ends, []
+    calls: list[int] = []
+    outermost: list[tuple[int, int]] = []
     events = [(t, 1 if b else 0) for t, b in zip(times.tolist(), is_begin.tolist(), strict=True)]
     for time, kind in sorted(events + [(t, 2) for t in stops.tolist()], key=lambda e: e[0]):
         if kind == 1:
             opened.append(time)
-        elif kind == 0 and opened:
-            pairs.append((opened.pop(), time))
-        elif kind == 2:
-            pairs += [(begin, time) for begin in opened]
-            opened.clear()
+        elif opened:
+            outer = opened[0]
+            ended = [opened.pop()] if kind == 0 else opened
+            calls += ended
+            if kind == 2:
+                opened = []
+            if not opened:
+                outermost.append((outer, time))
     return (
-        np.array(sorted(p[0] for p in pairs), np.int64),
-        np.array(sorted(p[1] for p in pairs), np.int64),
+        np.array(sorted(calls), np.int64),
+        np.array([p[0] for p in outermost], np.int64),
+        np.array([p[1] for p in outermost], np.int64),
         opened,
     )
