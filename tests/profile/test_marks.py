@@ -16,6 +16,7 @@ import pytest
 
 from redline import profile
 from redline.profile import _native, marks
+from redline.profile.reader import read_shard
 from tests.profile.shards import read_events, read_off
 
 Recorder = Callable[..., Any]
@@ -504,6 +505,25 @@ def test_long_gaps_and_long_runs_keep_exact_times(fake_recorder: Recorder) -> No
             recorder.tick(9 * hour)
     recorder.stop()
     assert [event[0] for event in recorder.events()] == [0, hour, 10 * hour, 10 * hour]
+
+
+def test_times_beyond_three_days_are_exact(fake_recorder: Recorder) -> None:
+    """An event keeps 48 bits of its time. Of the others the writer knows, which looks often."""
+    recorder = fake_recorder()
+    half = 2**47
+    with profile.operation("training"):
+        for _ in range(6):
+            _native.flush()
+            with profile.operation("update"):
+                recorder.tick(half - 1)
+            recorder.tick(1)
+    recorder.stop()
+    begins = [half * i for i in range(6)]
+    assert [e[0] for e in recorder.events() if e[1:] == ("begin", "update")] == begins
+    assert recorder.events()[-1] == (6 * half, "end", "training")
+    for path in recorder.directory.glob("*.arrow"):
+        shard = read_shard(path)
+        assert (path.name, shard.problem) == (path.name, None)
 
 
 def test_marks_open_at_the_end_of_a_window_are_closed(fake_recorder: Recorder) -> None:

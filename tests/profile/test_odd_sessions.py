@@ -226,7 +226,8 @@ def test_time_that_runs_backwards_ends_a_shard(tmp_path: Path) -> None:
         ([(0, high), (13, anchor)], 7),
         ([(0, high), (11, anchor)], 6),
         ([(0, step), (13, anchor)], 6),
-        ([(1 << 16, high), (13, anchor)], 6),
+        ([(1 << 16, high), (13, anchor)], 7),
+        ([(layout.LARGEST_HIGH, high), (13, anchor)], 6),
     ):
         deltas, codes = zip(*good, *bad, strict=True)
         write_shard(path, delta_ns=pa.array(deltas, pa.uint32()), code=pa.array(codes, pa.uint16()))

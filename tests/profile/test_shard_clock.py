@@ -18,7 +18,7 @@ EVENT = 2 * 9
 ROW = st.one_of(
     st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([EVENT, EVENT + 1, layout.CODE_STEP])),
     st.tuples(st.integers(0, 2**32 - 1), st.sampled_from([CPU, layout.CODE_DROPPED])),
-    st.tuples(st.sampled_from([0, 1, 2**16 - 1, 2**16]), st.just(HIGH)),
+    st.tuples(st.sampled_from([0, 1, layout.LARGEST_HIGH - 1, layout.LARGEST_HIGH]), st.just(HIGH)),
     st.tuples(st.integers(0, 9), st.just(ANCHOR)),
 )
 
@@ -36,7 +36,7 @@ def sound_by_numpy(rows: Rows) -> int:
     running = np.concatenate([[0], np.cumsum(np.where(payloads, 0, deltas), dtype=np.int64)])
     before: NDArray[Any] = np.maximum(anchors - 1, 0)
     high = deltas[before].astype(np.int64)
-    good = (anchors > 0) & (codes[before] == HIGH) & (high < 1 << 16)
+    good = (anchors > 0) & (codes[before] == HIGH) & (high < layout.LARGEST_HIGH)
     absolute = (high << 32) + deltas[anchors]
     good[1:] &= absolute[1:] >= absolute[:-1] + np.diff(running[anchors])
     bad = np.flatnonzero(~good)

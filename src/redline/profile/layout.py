@@ -56,6 +56,7 @@ SCHEDULER_SHARD = "scheduler.arrow"
 # the time of an event of its, ns since the process's base, and for how many ns of the time to the
 # next one it had no core, or slept.
 TICK_THREAD, TICK_RAN, TICK_READY, TICK_FIRST, TICK_AT, TICK_OFF = range(1, 7)
+LARGEST_HIGH = 1 << 20  # high bits of a time that can be: 52 days; RL_LARGEST_HIGH of recorder.h
 MAX_DEPTH = 2048  # of marks and native calls within one another; RL_MAX_DEPTH of recorder.h
 SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at
 MACHINE_SAMPLES = "samples.jsonl"

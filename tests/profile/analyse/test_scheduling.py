@@ -273,7 +273,8 @@ def test_a_number_that_does_not_fit_into_a_row_comes_in_two() -> None:
 
 
 def test_damage_from_the_first_row_on_leaves_nothing() -> None:
-    process = process_with((2**16, HIGH), (1, LOOK), (0, FIRST), (0, INDEX), (5, RAN), (7, READY))
+    damage = (layout.LARGEST_HIGH, HIGH)
+    process = process_with(damage, (1, LOOK), (0, FIRST), (0, INDEX), (5, RAN), (7, READY))
     assert read_ticks(process) == {}
     assert any("damaged after 0 rows" in problem for problem in process.problems)
 
@@ -289,9 +290,9 @@ def test_a_thread_says_where_it_had_no_core() -> None:
     assert found[0].off.off_ns.tolist() == [7, 5]
 
 
-@pytest.mark.parametrize("damage", [(2**32 - 1, HIGH), (2**16, HIGH), (0, HIGH)])
+@pytest.mark.parametrize("damage", [(2**32 - 1, HIGH), (layout.LARGEST_HIGH, HIGH), (0, HIGH)])
 def test_looks_at_times_that_cannot_be_are_left_out_and_named(damage: tuple[int, int]) -> None:
-    """Beyond three days, or before the look before."""
+    """Beyond 52 days, or before the look before."""
     rows = [(1, HIGH), (1, LOOK), (0, FIRST), (1, HIGH), (9, LOOK), damage, (2, LOOK), (0, INDEX)]
     process = process_with(*rows, (5, RAN), (7, READY))
     found = read_ticks(process)[0]

@@ -37,7 +37,6 @@ from redline.profile.reader import Process, Shard
 SHORTEST_READY_NS = 500_000
 SHORTEST_SLEEP_NS = 1_000_000
 ASLEEP_SHARE = 0.1  # of a tick, in which a thread that slept throughout may have run
-LARGEST_HIGH = 1 << 16  # of the high bits of a number: three days
 SLEEPY_SHARE = 0.2  # of a tick: who slept no longer ran
 
 __all__ = ["Off", "Settled", "Settler", "Settlers", "Ticks", "read_ticks", "scheduled", "sleepy"]
@@ -189,7 +188,7 @@ def _numbers(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
     """The numbers of the sound rows and their codes, and how many of the shard's rows are sound."""
     low, codes = shard.deltas.astype(np.int64), shard.codes
     is_high = codes == layout.CODE_HIGH
-    wrong = np.flatnonzero(is_high & (low >= LARGEST_HIGH))
+    wrong = np.flatnonzero(is_high & (low >= layout.LARGEST_HIGH))
     sound = int(wrong[0]) if len(wrong) else len(codes)
     numbers = low[:sound].copy()
     high = np.where(is_high[:sound], numbers << 32, 0)

@@ -1,8 +1,9 @@
 /* Per-thread event rings and the stack of what each thread is doing.
  *
  * An event is one 64-bit word: 48 bits of nanoseconds since the recorder's start
- * (78 hours) or a payload, and a 16-bit code. Codes 16 and up are 2 * id + is_end
- * for the interned name `id`; lower ones are the RL_CODE_* below.
+ * or a payload, and a 16-bit code. Codes 16 and up are 2 * id + is_end for the
+ * interned name `id`; lower ones are the RL_CODE_* below. 48 bits are 78 hours: of
+ * later times the writer knows the rest.
  *
  * Everything but the writer thread runs with the GIL held, so the stacks and the
  * name table need no locks. The writer is a plain pthread that never takes the
@@ -30,7 +31,7 @@ enum {
     RL_CODE_WINDOW_OFF = 5, /* timed: recording pauses, all open events were closed */
     RL_CODE_THREAD_END = 6, /* timed */
     RL_CODE_ANCHOR = 7,     /* on disk only: absolute low 32 bits, high bits before it */
-    RL_CODE_HIGH = 8,       /* on disk only: bits 32..47 of the next row's number */
+    RL_CODE_HIGH = 8,       /* on disk only: bits 32 and up of the next row's number */
     RL_CODE_CPU = 9,        /* payload: CPU time of this thread, ns */
     RL_CODE_CALLBACKS = 10, /* payload: probe callbacks since the last such row */
     RL_CODE_DROPPED = 11,   /* payload: events dropped in this thread so far */
@@ -56,6 +57,9 @@ enum {
 
 /* What is being recorded, as bits of rl_active. */
 enum { RL_ACTIVE_MARKS = 1, RL_ACTIVE_CALLS = 2 };
+
+/* Of the high bits of a time on disk; what is larger is damage. 52 days. */
+enum { RL_LARGEST_HIGH = 1 << 20 };
 
 enum { RL_MAX_DEPTH = 2048, RL_RESERVE = 8, RL_MAX_COUNTERS = 8 };
 

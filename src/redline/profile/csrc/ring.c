@@ -230,6 +230,7 @@ static inline int has_room(RlThread *t, uint64_t need) {
     return t->capacity >= need && t->capacity - (head - t->tail_seen) >= need;
 }
 
+/* Of the number 48 bits are kept. */
 static inline void put(RlThread *t, uint64_t number, uint16_t code) {
     const uint64_t head = atomic_load_explicit(&t->head, memory_order_relaxed);
     t->words[head & (t->capacity - 1)] = (number << 16) | code;

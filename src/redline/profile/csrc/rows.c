@@ -15,7 +15,7 @@ static int is_payload(uint16_t code) {
 
 /* An absolute time comes in two rows, and is no earlier than the last one and what passed since. */
 static int anchor(Clock *clock, const uint32_t *deltas, const uint16_t *codes, Py_ssize_t i) {
-    if (i == 0 || codes[i - 1] != RL_CODE_HIGH || deltas[i - 1] >= 1 << 16) {
+    if (i == 0 || codes[i - 1] != RL_CODE_HIGH || deltas[i - 1] >= RL_LARGEST_HIGH) {
         return 0;
     }
     const int64_t absolute = (int64_t)((uint64_t)deltas[i - 1] << 32 | deltas[i]);

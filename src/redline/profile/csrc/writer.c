@@ -161,6 +161,14 @@ static inline void row(uint32_t delta, uint16_t code) {
     batch->code[batch->rows++] = code;
 }
 
+static uint64_t present_ns; /* nothing that is being written is later */
+
+/* A time of which 48 bits are known: the last one that ends in these. */
+static uint64_t whole_time(uint64_t number) {
+    const uint64_t behind = (present_ns - number) & 0xffffffffffffu;
+    return behind <= present_ns ? present_ns - behind : number;
+}
+
 static void add_word(RlThread *t, uint64_t word) {
     const uint16_t code = (uint16_t)(word & 0xffff);
     uint64_t number = word >> 16;
@@ -173,6 +181,7 @@ static void add_word(RlThread *t, uint64_t word) {
         row((uint32_t)number, code);
         return;
     }
+    number = whole_time(number);
     if (!batch->anchored || number - batch->last_ns > UINT32_MAX) {
         row((uint32_t)(number >> 32), RL_CODE_HIGH);
         row((uint32_t)number, RL_CODE_ANCHOR);
@@ -208,7 +217,7 @@ static void write_ticks(void) {
 /* The second of two is a row of the scheduler's shard. */
 static void add_off(RlThread *t, int64_t number) {
     if (t->off_at < 0) {
-        t->off_at = number;
+        t->off_at = (int64_t)whole_time((uint64_t)number);
         return;
     }
     if (ticks.rows + ROWS_PER_THREAD > SCHEDULER_ROWS) {
@@ -232,6 +241,7 @@ static void drain(RlThread *t) {
     }
     const uint64_t head = atomic_load_explicit(&t->head, memory_order_acquire);
     uint64_t tail = atomic_load_explicit(&t->tail, memory_order_relaxed);
+    present_ns = rl_rel(rl_now());
     while (tail != head) {
         const uint64_t stop = head - tail > 4096 ? tail + 4096 : head;
         for (; tail != stop; tail++) {
@@ -282,7 +292,8 @@ static void beat(void) {
     struct timespec ts = {0, 0};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
     const uint64_t cpu_us = (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000u;
-    add_word(&monitor, (rl_rel(rl_now()) << 16) | RL_CODE_BEAT);
+    present_ns = rl_rel(rl_now());
+    add_word(&monitor, (present_ns << 16) | RL_CODE_BEAT);
     add_word(&monitor, (resident_kib() << 16) | RL_CODE_RSS);
     add_word(&monitor, (cpu_us << 16) | RL_CODE_PROCESS_CPU);
     write_batch(&monitor);
