@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redline.profile import layout
 from redline.profile.analyse.cells import Cells, Hidden, split_exactly
 from redline.profile.analyse.corrected import correct
 from redline.profile.analyse.correction import (
@@ -24,8 +25,9 @@ from redline.profile.analyse.correction import (
 from redline.profile.analyse.cycles import Block, Cycle, Part, find_cycles
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import decode
-from redline.profile.reader import open_session
+from redline.profile.reader import Shard, open_session
 from redline.profile.record.recorder import session
+from tests.profile import streams
 
 PRIOR = Prior(80.0, 50.0, 0.25, 0.1, imports=0.9)
 
@@ -328,6 +330,23 @@ def test_splitting_loses_nothing(total: int, weights: list[int]) -> None:
     assert sum(parts) == total
     for part, weight in zip(parts, weights, strict=True):
         assert abs(part - total * weight / sum(weights)) <= 1.001
+
+
+@pytest.mark.parametrize("from_ns", [0, 2**48 - 160 * 10**6])
+def test_a_block_whose_cpu_time_wrapped_is_none(from_ns: int) -> None:
+    """Of its CPU time a marker keeps 48 bits. Two cycles, of which the wrap lies in the second."""
+    on, off = layout.CODE_PROBE_ON, layout.CODE_PROBE_OFF
+    rows = [(0, layout.CODE_WINDOW_ON)]
+    for i, code in enumerate([on, off, off, on, on, off, off, on, on, off]):
+        cpu_ns = (from_ns + 25 * 10**6 * i) % 2**48
+        rows += [(cpu_ns >> 32, layout.CODE_HIGH), (cpu_ns % 2**32, layout.CODE_CPU)]
+        rows.append((25 * 10**6, code))
+    made = streams.process([])
+    deltas, codes = (np.array(column) for column in zip(*rows, strict=True))
+    shard = Shard(Path("x"), deltas.astype(np.uint32), codes.astype(np.uint16), None)
+    found = find_cycles(made, decode(made, shard))
+    used = [b.cpu_ns for cycle in found for b in (cycle.before, cycle.off, cycle.after)]
+    assert used == [25 * 10**6] * (3 if from_ns else 6)
 
 
 def test_a_run_leaves_cycles_and_all_its_time_is_attributed(profiled: Any) -> None:

@@ -159,7 +159,9 @@ class CycleSeeker:
         # Another thread may have ended it before, or the recording have paused.
         is_whole = not block.is_paused and following.before in (None, block.observed)
         used_ns = self._cpu[0] - cpu_ns
-        made = Block(block.observed, used_ns, dict(block.parts)) if is_whole else None
+        # A marker keeps 48 bits of a CPU time: after 78 hours it begins anew.
+        is_told = is_whole and used_ns >= 0
+        made = Block(block.observed, used_ns, dict(block.parts)) if is_told else None
         self._blocks.append(made)
         self._add_cycle(*self._blocks)
 
