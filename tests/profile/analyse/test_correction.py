@@ -356,8 +356,7 @@ def test_a_run_leaves_cycles_and_all_its_time_is_attributed(profiled: Any) -> No
 import time
 import mujoco, torch
 from redline import profile
-until = time.monotonic() + 2.5
-while time.monotonic() < until:
+while time.process_time() < 3.5:  # start-up included; a busy machine takes longer for it
     with profile.operation("simulation"):
         mujoco.spin(200_000)
         for _ in range(100):
