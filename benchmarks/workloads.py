@@ -204,7 +204,7 @@ WORKLOADS: dict[str, Workload] = {
         },
         script="ppo_continuous.py",
         script_threads="--num-threads",
-        warmup=2048,
+        warmup=2 * 2048,  # the second update is compared with the written one
         measured=3 * 2048,
         flops=_ppo_flops(),
         product=(64, 64, 64),
