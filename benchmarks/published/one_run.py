@@ -67,7 +67,8 @@ def settings_that_differ(
         plain: setting -> default. One that is new since then changes nothing at its default.
 
     Returns:
-        Without `PLACES`: a GPU's seed stands beside those of a CPU.
+        Without `PLACES`: a GPU's seed stands beside those of a CPU. Without what has no effect on
+        the actions of the environment: SAC's share of the largest entropy, where they are a Box.
     """
     found = []
     for part in ("run", "policy", "algo"):
@@ -75,7 +76,24 @@ def settings_that_differ(
             before = then[part].get(name, plain.get(name))
             if name not in now[part] or before != now[part][name]:
                 found.append(name)
-    return found
+    return [name for name in found if not _is_of_other_actions(name, now)]
+
+
+def _is_of_other_actions(name: str, config: dict[str, Any]) -> bool:
+    """Whether a setting of the algorithm belongs to another kind of actions than a run has."""
+    from redline.algos.registry import declaration
+    from redline.envs import EnvSettings
+
+    if "algorithm" not in config:
+        return False
+    conditions = declaration(config["algorithm"]).Config.only_with.get(name, ())
+    needed = [each for each in conditions if each.name == "actions"]
+    if not needed:
+        return False
+    run = config["run"]
+    with EnvSettings(env=run["env"], env_kwargs=json.loads(run["env_kwargs"])).make(1) as env:
+        kind = type(env.action_space).__name__
+    return not all(each.holds(kind) for each in needed)
 
 
 def plain_defaults(experiment: Experiment) -> dict[str, Any]:

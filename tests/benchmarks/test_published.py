@@ -267,6 +267,22 @@ def test_settings_of_today_are_held_to_those_that_a_run_began_with() -> None:
     assert found == ["newer", "gamma", "old"]
 
 
+@pytest.mark.parametrize(
+    ("name", "differing"),
+    [("sac-Pendulum-v1", []), ("sac-CartPole-v1", ["target_entropy_scale"])],
+)
+def test_what_has_no_effect_on_the_actions_is_no_other_setting(
+    name: str, differing: list[str]
+) -> None:
+    """Rows of Box actions stand although the default for Discrete ones has changed."""
+    (experiment,) = chosen("published", [name])
+    then = one_run.settings_of(experiment)
+    then["algo"]["target_entropy_scale"] = 0.98
+    plain = one_run.plain_defaults(experiment)
+
+    assert one_run.settings_that_differ(then, one_run.settings_of(experiment), plain) == differing
+
+
 def test_where_a_run_computes_is_no_setting_of_its_experiment(tmp_path: Path) -> None:
     """A run begun on a GPU goes on as a seed of the experiment."""
     moved = one_run.settings_of(TINY, ["--device", "auto", "--policy-device", "cpu"])
