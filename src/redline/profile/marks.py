@@ -247,18 +247,36 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_CLOUDPICKLES = ("cloudpickle.cloudpickle", "ray.cloudpickle.cloudpickle")
+
+
+def _goes_by_value(module: str) -> bool:
+    """Whether cloudpickle, or Ray's copy of it, sends what is in a module as code."""
+    if module == "__main__":
+        return True
+    parts = module.split(".")
+    packages = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    copies = [sys.modules.get(name) for name in _CLOUDPICKLES]
+    return any(
+        not packages.isdisjoint(copy.list_registry_pickle_by_value())
+        for copy in copies
+        if hasattr(copy, "list_registry_pickle_by_value")
+    )
+
+
 def reduced(wrapper: Any, function: Callable[..., Any]) -> Any:
     """What `__reduce__` of a timed wrapper returns: its qualified name where that leads to it.
 
     Pickle would look up the callable by this name, find the wrapper there, and refuse. Other
-    processes have another `__main__`: of that cloudpickle sends the code itself.
+    processes have another `__main__`, and need not have modules that were registered with
+    cloudpickle: of these it sends the code itself.
 
     Args:
         wrapper: the one that is pickled.
         function: what it wraps.
     """
     module, name = (getattr(function, key, None) for key in ("__module__", "__qualname__"))
-    if isinstance(module, str) and isinstance(name, str) and module != "__main__":
+    if isinstance(module, str) and isinstance(name, str) and not _goes_by_value(module):
         found: Any = sys.modules.get(module)
         for part in name.split("."):
             found = getattr(found, part, None)

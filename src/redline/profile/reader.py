@@ -122,13 +122,14 @@ class Process:
     def main_shard(self) -> int | None:
         """The index of the main thread's shard, which need not be there; None: nothing tells.
 
-        Where the recording began in the main thread, as all earlier ones are taken to have, and it
-        did not say, that is whoever had the first event.
+        A thread that begins the recording has the first shard. A recording of an earlier version
+        does not say who began it: its main thread is taken to be who had the first event.
         """
         if self.said_main_shard is not None:
             return self.said_main_shard
-        began_there = self.start.get("in_main_thread", True) is True
-        return self.sources[0].index if began_there and self.sources else None
+        if "in_main_thread" in self.start:
+            return 0 if self.start["in_main_thread"] is True else None
+        return self.sources[0].index if self.sources else None
 
     @cached_property
     def threads(self) -> list[Shard]:

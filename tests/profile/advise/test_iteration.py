@@ -97,6 +97,12 @@ def test_workers_that_no_learner_started_step_for_any() -> None:
     assert (found.workers, found.num_envs) == ([1, 2], 2)
 
 
+def test_workers_that_compute_gradients_step_for_who_steps_no_env() -> None:
+    """As those of A3C do; a program beside them steps for itself."""
+    found = steady_of(0, [99, 1, 1, 99], learn={0, 1, 2, 3}, driven=frozenset({0}))
+    assert (found.workers, found.num_envs) == ([1, 2], 2)
+
+
 def test_processes_that_started_each_other_are_read() -> None:
     """Of damaged sessions."""
     assert steady_of(0, [99, 3, 2], learn={0}).workers == [1, 2]

@@ -416,6 +416,20 @@ def test_samples_are_in_what_the_main_thread_was_in(
     assert stacks.operations == [operation]
 
 
+def test_a_main_thread_without_events_is_in_nothing(tmp_path: Path) -> None:
+    """It began the recording, and another thread's shard is the first that is there."""
+    process = streams.process(
+        [],
+        [(0, streams.begin(streams.INFERENCE)), (90, streams.end(streams.INFERENCE))],
+    )
+    process.directory, process.threads = tmp_path, process.threads[1:]
+    process.start["in_main_thread"] = True
+    (tmp_path / layout.STACKS).write_text("".join(json.dumps(row) + "\n" for row in ROWS[:5]))
+    stacks = stacks_of(build_timeline(process))
+    assert stacks is not None
+    assert stacks.operations == ["other"]
+
+
 def learn(seconds: float) -> None:
     with profile.operation("learning"):
         end = time.perf_counter() + seconds

@@ -364,11 +364,20 @@ import pickle
 import mysim
 from redline.profile import _native
 
+step = mysim.Corridor.step
+assert pickle.loads(pickle.dumps(step)) is step  # not called yet, so not known as an env's
 mysim.Corridor().step(0)
 assert type(mysim.run) is type(vars(mysim.Corridor)["step"]) is _native.Wrapper
 assert pickle.loads(pickle.dumps(mysim.run)) is mysim.run
 assert pickle.loads(pickle.dumps(mysim.Corridor.step)) is mysim.Corridor.step
 assert pickle.loads(pickle.dumps(mysim.Corridor().step))(3) == (3, 1.0, False, {})
+
+from importlib.util import find_spec
+if find_spec("cloudpickle") is not None:
+    import cloudpickle
+    cloudpickle.register_pickle_by_value(mysim)
+    sent = cloudpickle.loads(cloudpickle.dumps(mysim.run))
+    assert sent is not mysim.run and sent(4) == 8
 
 again = _native.Wrapper(len, _native.intern("call", "len", 1, "builtins"))
 assert pickle.loads(pickle.dumps(again)) is len

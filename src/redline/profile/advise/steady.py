@@ -198,7 +198,13 @@ def _workers(
         return pid not in learning and (starter is None or starter in line)
 
     steps = [len(own[SIMULATION]) for own in entries]
-    return [i for i in range(len(steps)) if i != place and steps[i] > 2 and steps_for_it(i)]
+    others = [i for i in range(len(steps)) if i != place and steps[i] > 2]
+    workers = [i for i in others if steps_for_it(i)]
+    if workers or steps[place] > 0:
+        return workers
+    # Who steps no env, and started only processes that learn, is their learner: workers of A3C
+    # compute gradients.
+    return [i for i in others if processes[place].pid in _ancestors(processes[i].pid, parents)]
 
 
 def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:

@@ -87,7 +87,9 @@ def _process(process: Process, uuids: Iterator[int]) -> Iterator[tuple[bytes, in
         track = next(uuids)
         name = "main thread" if shard.index == process.main_shard else f"thread {shard.index}"
         # Perfetto takes the thread whose id is the process's for its main thread.
-        thread = number(1, process.pid) + number(2, process.pid + shard.index) + block(5, name)
+        main = process.main_shard or 0
+        place = {main: 0, 0: main}.get(shard.index, shard.index)
+        thread = number(1, process.pid) + number(2, process.pid + place) + block(5, name)
         yield _packet(block(60, number(1, track) + number(5, own) + block(4, thread))), 0
         yield from _thread(process, shard, track, phases)
     yield from _counters(process, own, uuids)
