@@ -256,7 +256,7 @@ def _goes_by_value(module: str) -> bool:
         return True
     parts = module.split(".")
     packages = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    copies = [sys.modules.get(name) for name in _CLOUDPICKLES]
+    copies: list[Any] = [sys.modules.get(name) for name in _CLOUDPICKLES]
     return any(
         not packages.isdisjoint(copy.list_registry_pickle_by_value())
         for copy in copies
