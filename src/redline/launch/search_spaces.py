@@ -113,7 +113,7 @@ def default_space(config: Any) -> dict[str, Span | Choice]:
 
 
 def _not_searched_of_target(own: set[str], config: Any) -> set[str]:
-    """Of the two settings that say how fast a target network follows, at least one.
+    """Which of the two settings that say how fast a target network follows is not searched.
 
     Targets either move a little often, and `tau` says how far, or are copied now and then, and
     the interval says when. Drawn together, they make targets that hardly ever move.
