@@ -105,6 +105,15 @@ def test_the_joint_target_by_hand() -> None:
     assert norms(learner)[0].running_var[0, 0, 0].item() == pytest.approx(1.04)
 
 
+def test_the_joint_target_has_no_entropy_without_backup_entropy() -> None:
+    """Then whatever the temperature, y is that of alpha = 0."""
+    losses = [
+        linear(alpha=alpha, backup_entropy=counts).update(two_rows())["critic_loss"].item()
+        for alpha, counts in ((0.0, True), (2.0, False), (2.0, True))
+    ]
+    assert losses[0] == losses[1] != losses[2]
+
+
 def test_there_are_no_target_networks() -> None:
     learner = made()
     assert learner.target is None

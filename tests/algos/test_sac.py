@@ -98,20 +98,23 @@ def test_update_by_hand_without_entropy() -> None:
     assert not any(value.requires_grad for value in metrics.values())
 
 
-def test_update_by_hand_with_entropy() -> None:
+@pytest.mark.parametrize(("settings", "counted"), [({}, 1.0), ({"backup_entropy": False}, 0.0)])
+def test_update_by_hand_with_entropy(settings: dict[str, Any], counted: float) -> None:
     """The same with alpha = 1/4, and -alpha log pi of the drawn action in y, written out.
+
+    Without backup_entropy y has none; the actor's loss has it still.
 
     The spread is exp(-20), so that the action is 1/2 and Q is as before, while
     log pi = -e^2 / 2 + 20 - log(2 pi) / 2 - log(3 / 4) for the drawn noise e.
     """
-    algorithm = certain(alpha=0.25)
+    algorithm = certain(alpha=0.25, **settings)
     generator = torch.Generator().manual_seed(0)
     u = torch.full((3, 1), math.atanh(0.5))
     first = density(torch.randn((3, 1), generator=generator), SMALL, u)
     second = density(torch.randn((3, 1), generator=generator), SMALL, u)
     discount = torch.tensor([0.0, 0.5, 0.125])
     y = torch.tensor([1.0, 2.0, 7.0])
-    y += discount * (torch.tensor([0.0, 4.0, 6.0]) - 0.25 * first)
+    y += discount * (torch.tensor([0.0, 4.0, 6.0]) - counted * 0.25 * first)
     values = torch.tensor([[3.0, 0.0, 7.0], [4.0, -1.0, 7.0]])
     metrics = algorithm.update(three_rows())
     torch.testing.assert_close(metrics["priority"], (values - y).abs().mean(dim=0))
@@ -294,25 +297,62 @@ def discrete(**settings: Any) -> SAC:
     return DiscreteSAC(actor, choice_critic([[4.0, 2.0], [1.0, 8.0]]), config, seed=0)
 
 
-def test_discrete_update_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("settings", "counted"),
+    [({}, 0.0), ({"backup_entropy": False}, 0.0), ({"backup_entropy": True}, 1.0)],
+)
+def test_discrete_update_by_hand(settings: dict[str, Any], counted: float) -> None:
     """pi = (3/4, 1/4), Q_1 = (4, 2), Q_2 = (1, 8), alpha = 1/2.
 
     The minimum by choice is (1, 2), not one critic's row: sum pi Q = 3/4 + 2/4 = 5/4
-    H = -3/4 log(3/4) - 1/4 log(1/4) = 0.562335; V = 5/4 + H / 2 = 1.531168
+    H = -3/4 log(3/4) - 1/4 log(1/4) = 0.562335
+    V is 5/4, or 5/4 + H / 2 = 1.531168 with backup_entropy
     y = 1; 2 + V / 2; 7 + V / 8; actions 0, 1, 0: Q_1 = 4, 2, 4; Q_2 = 1, 8, 1
-    actor loss = -V
+    actor loss = -1.531168 either way
     """
-    algorithm = discrete(alpha=0.5)
+    algorithm = discrete(alpha=0.5, **settings)
     entropy = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
-    value = 1.25 + 0.5 * entropy
+    value = 1.25 + counted * 0.5 * entropy
     y = torch.tensor([1.0, 2.0 + value / 2, 7.0 + value / 8])
     values = torch.tensor([[4.0, 2.0, 4.0], [1.0, 8.0, 1.0]])
     metrics = algorithm.update(three_rows(action=torch.tensor([0, 1, 0])))
     torch.testing.assert_close(metrics["priority"], (values - y).abs().mean(dim=0))
     loss = 0.5 * (values - y).square().sum(dim=0).mean()
     torch.testing.assert_close(metrics["critic_loss"], loss)
-    assert metrics["actor_loss"].item() == pytest.approx(-value, rel=1e-5)
+    assert metrics["actor_loss"].item() == pytest.approx(-1.25 - 0.5 * entropy, rel=1e-5)
     assert metrics["entropy"].item() == pytest.approx(entropy, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "best"), [({}, "end"), ({"backup_entropy": True}, "wait")], ids=["without", "with"]
+)
+def test_an_entropy_in_the_target_pays_for_staying_alive(
+    settings: dict[str, Any], best: str
+) -> None:
+    """One state; "end" pays 1 and ends, "wait" pays nothing; discount 0.9, alpha 1/2.
+
+    Without the entropy Q(wait) = 0.9 V <= 0.9 < Q(end) = 1. With it and both equally likely,
+    V = (1/2 + log(2) / 2) / (1 - 0.45) = 1.54, so Q(wait) = 1.39 > 1: the policy waits for good.
+    """
+    torch.manual_seed(0)
+    config = SACConfig(alpha=0.5, tau=0.1, learning_rate=1e-2, **settings)
+    algorithm = SAC.make(OBS, CHOICES, config, hidden_sizes=(8,))
+    rows = TensorDict(
+        {
+            "obs": torch.ones(2, 2),
+            "action": torch.tensor([0, 1]),
+            "reward": torch.tensor([1.0, 0.0]),
+            "discount": torch.tensor([0.0, 0.9]),
+            "num_steps": torch.ones(2, dtype=torch.int64),
+            "next_obs": torch.ones(2, 2),
+            "weight": torch.ones(2),
+        },
+        batch_size=2,
+    )
+    for _ in range(400):
+        algorithm.update(rows)
+    likely = algorithm.policy.distribution(rows["obs"]).log_probs[0].argmax()
+    assert ("end", "wait")[int(likely)] == best
 
 
 def test_discrete_target_entropy_is_a_share_of_the_largest() -> None:

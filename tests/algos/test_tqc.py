@@ -27,12 +27,13 @@ def test_the_largest_quantiles_of_all_critics_are_left_out() -> None:
     assert truncated(quantiles, 0).tolist() == [[0.0, 1.0, 2.0, 5.0, 8.0, 9.0]]
 
 
-def test_targets_by_hand() -> None:
+@pytest.mark.parametrize(("settings", "counted"), [({}, 1.0), ({"backup_entropy": False}, 0.0)])
+def test_targets_by_hand(settings: dict[str, Any], counted: float) -> None:
     """Constant quantiles 1, 3 and 2, 6 with one left out of each: 1 and 2 are kept.
 
-    y = R + discount * (z - alpha log pi).
+    y = R + discount * (z - alpha log pi), or R + discount * z without backup_entropy.
     """
-    learner = made(num_critics=2, num_quantiles=2, dropped_quantiles=1)
+    learner = made(num_critics=2, num_quantiles=2, dropped_quantiles=1, **settings)
     with torch.no_grad():
         for weight in learner.target.ensemble.weights:
             weight.zero_()
@@ -42,7 +43,7 @@ def test_targets_by_hand() -> None:
     _, log_prob = learner.policy.sample(batch["next_obs"], noise)
     alpha = torch.tensor(0.5)
     wanted = batch["reward"][:, None] + batch["discount"][:, None] * (
-        torch.tensor([1.0, 2.0]) - 0.5 * log_prob.detach()[:, None]
+        torch.tensor([1.0, 2.0]) - counted * 0.5 * log_prob.detach()[:, None]
     )
     torch.testing.assert_close(learner._targets(batch, alpha, noise), wanted)
 

@@ -121,7 +121,15 @@ LEARNERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
         SAC,
         lambda kind, device: _off_policy(kind, device, BOX, alpha=0.1, num_critics=3),
     ),
+    "sac-hard-target": (
+        SAC,
+        lambda kind, device: _off_policy(kind, device, BOX, backup_entropy=False),
+    ),
     "sac-discrete": (DiscreteSAC, lambda kind, device: _off_policy(kind, device, CHOICE)),
+    "sac-discrete-soft-target": (
+        DiscreteSAC,
+        lambda kind, device: _off_policy(kind, device, CHOICE, backup_entropy=True),
+    ),
     "redq": (
         SAC,
         lambda kind, device: _off_policy(kind, device, BOX, num_critics=3, critic_subset=2),

@@ -67,6 +67,15 @@ def test_a_file_by_hand_has_todays_defaults() -> None:
     assert (run.check_env, run.cpu_acting) == ("off", True)
 
 
+def test_a_run_from_before_backup_entropy_goes_on_with_it() -> None:
+    data = preset_config("sac", "CartPole-v1", "auto").to_json(engine="none was faster")
+    assert RunConfig.from_json(data).algo.backup_entropy is None
+    del data["algo"]["backup_entropy"]
+    assert RunConfig.from_json(data).algo.backup_entropy is True
+    del data["engine"]  # by hand: what a file leaves out has today's default
+    assert RunConfig.from_json(data).algo.backup_entropy is None
+
+
 def test_a_chosen_number_of_threads_stays() -> None:
     assert RunConfig.from_json(config(num_threads=3).to_json()).run.num_threads == 3
 

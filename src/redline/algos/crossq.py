@@ -199,8 +199,8 @@ class CrossQ(SAC):
         with torch.no_grad():
             next_action, next_log_prob = self.policy.sample(batch["next_obs"], drawn.noise[0])
         values, next_values = self._joint_values(batch, next_action)
-        soft_value = torch.addcmul(next_values.amin(dim=0), alpha, next_log_prob, value=-1.0)
-        target = bootstrapped(batch["reward"], batch["discount"], soft_value)
+        value = self.backed_up(next_values.amin(dim=0), -next_log_prob, alpha)
+        target = bootstrapped(batch["reward"], batch["discount"], value)
         loss, priority = critic_loss(values, target, batch["weight"])
         self.critic_optimizer.zero_grad()
         loss.backward()

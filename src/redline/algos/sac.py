@@ -12,7 +12,8 @@ arXiv:1910.07207. Reads top to bottom: `actor_loss`, `temperature_loss`, `SAC`,
 | y | [N] | R + discount * (min Q'(s', a') - alpha log pi(a'|s')), a' from the policy |
 
 With n_step > 1, R sums n rewards and discount is gamma^n; the entropy of the steps in
-between, which the soft value also counts, is left out of y.
+between, which the soft value also counts, is left out of y. With backup_entropy=False, as for
+Discrete actions unless it is set, y has no entropy at all.
 
 Departs from the paper: the temperature's loss is in log alpha (its gradient has the same
 sign, and Adam removes most of the difference in scale); a subset of an ensemble, dropout,
@@ -95,6 +96,10 @@ class SACConfig(OffPolicyConfig):
     target_entropy_scale: float = 0.5
     """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
     better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
+    backup_entropy: bool | None = None
+    """Whether the critics' target counts the entropy of the next actions, as the paper's does.
+    None: for Box actions, not for Discrete ones, where it can outgrow the reward
+    (Asad et al. 2025, arXiv:2509.09838). The actor's loss counts the entropy either way."""
     noise_color: float = 0.0
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -224,6 +229,7 @@ class SAC(OffPolicyActorCritic):
     saved_parameters = ("policy", "critic", "log_alpha")
     metric_names = ("critic_loss", "q_value", "actor_loss", "entropy", "alpha")
     actor_metric_names = ("actor_loss", "entropy")
+    backs_up_entropy_by_default = True
 
     def __init__(self, actor: Any, critic: Critic, config: SACConfig, *, seed: int = 0) -> None:
         super().__init__(actor, critic, config, seed=seed)
@@ -237,6 +243,9 @@ class SAC(OffPolicyActorCritic):
                 [self._log_alpha], config.alpha_learning_rate or config.learning_rate
             )
         self._target_parameters = list(self.target.parameters()) if self.has_target else []
+        self.backs_up_entropy = config.backup_entropy
+        if self.backs_up_entropy is None:
+            self.backs_up_entropy = self.backs_up_entropy_by_default
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = self._default_target_entropy()
@@ -379,8 +388,8 @@ class SAC(OffPolicyActorCritic):
             value, entropy = self._policy_terms(
                 batch["next_obs"], self.target, drawn.members, drawn.noise[0], average=False
             )
-            soft_value = torch.addcmul(value, alpha, entropy)
-            target = bootstrapped(batch["reward"], batch["discount"], soft_value)
+            value = self.backed_up(value, entropy, alpha)
+            target = bootstrapped(batch["reward"], batch["discount"], value)
         values = self._predictions(batch["obs"], batch["action"])
         loss, priority = critic_loss(values, target, batch["weight"])
         self.critic_optimizer.zero_grad()
@@ -388,6 +397,18 @@ class SAC(OffPolicyActorCritic):
         self.critic_optimizer.step()
         q_value = values.detach().mean()
         return {"critic_loss": loss.detach(), "q_value": q_value, "priority": priority}
+
+    def backed_up(self, value: Tensor, entropy: Tensor, alpha: Tensor) -> Tensor:
+        """What the critics' target takes the next state to be worth.
+
+        Haarnoja et al. 2018, eq. 3: the soft value V + alpha * H. Without backup_entropy: V.
+
+        Args:
+            value: [N, ...] V.
+            entropy: H in nats, of a shape that broadcasts to V's.
+            alpha: [] temperature.
+        """
+        return torch.addcmul(value, alpha, entropy) if self.backs_up_entropy else value
 
     def _update_actor(self, obs: NestedTensor, alpha: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """One step of the actor, and one of the temperature from the same actions."""
@@ -479,9 +500,14 @@ class DiscreteSAC(SAC):
     each observation allows: no policy has an entropy above log n. A mask that allows nothing
     counts as one that allows all choices, which the policy then makes equally likely.
 
-    Departs from the paper: its share, 0.98, leaves a policy of few choices next to no
-    preference. The temperature then rises until the reward no longer counts.
+    Departs from the paper in two defaults. Its share, 0.98, leaves a policy of few choices next
+    to no preference. And the critics' target has no entropy (Asad et al. 2025, arXiv:2509.09838):
+    with it an agent is paid for every step that it stays alive, so it hovers instead of landing,
+    and where no temperature reaches the target entropy, the temperature rises until the reward
+    no longer counts.
     """
+
+    backs_up_entropy_by_default = False
 
     def _default_target_entropy(self) -> float:
         return self.config.target_entropy_scale * math.log(self.policy.num_actions)

@@ -156,8 +156,8 @@ class TQC(SAC):
         """[N, E * (M - d)] samples of the return to learn from; Kuznetsov et al. 2020, eq. 11."""
         action, log_prob = self.policy.sample(batch["next_obs"], noise)
         kept = truncated(self.target(batch["next_obs"], action), self.config.dropped_quantiles)
-        soft = kept - (alpha * log_prob).unsqueeze(1)
-        return batch["reward"].unsqueeze(1) + batch["discount"].unsqueeze(1) * soft
+        kept = self.backed_up(kept, -log_prob.unsqueeze(1), alpha)
+        return batch["reward"].unsqueeze(1) + batch["discount"].unsqueeze(1) * kept
 
     def _policy_terms(
         self,

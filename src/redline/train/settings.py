@@ -422,7 +422,7 @@ class RunConfig:
             algorithm=label,
             run=from_plain(RunSettings, _of_today(data)),
             policy=from_plain(PolicySettings, data.get("policy", {})),
-            algo=from_plain(said.Config, data.get("algo", {})),
+            algo=from_plain(said.Config, _as_learned_then(data)),
         )
 
     def replace(self, **settings: Any) -> RunConfig:
@@ -487,13 +487,26 @@ def _field_names(part: Any) -> set[str]:
     return {f.name for f in dataclasses.fields(part)}
 
 
+def _is_a_runs(data: Mapping[str, Any]) -> bool:
+    """Whether a run wrote this config.json, so that nobody wrote it by hand."""
+    return "engine" in data or "keep_freed_memory" in data.get("run", {})
+
+
+def _as_learned_then(data: Mapping[str, Any]) -> Any:
+    """The algorithm's settings; a run from before `backup_entropy` had entropy in its targets."""
+    algo = data.get("algo", {})
+    if isinstance(algo, Mapping) and "target_entropy_scale" in algo and _is_a_runs(data):
+        return {"backup_entropy": True, **algo}
+    return algo
+
+
 def _of_today(data: Mapping[str, Any]) -> Any:
     """The run's settings by today's names, from a config.json of version 0.1."""
     run = data.get("run", {})
     if not isinstance(run, Mapping):
         return run
     run = dict(run)
-    is_a_runs = "engine" in data or "keep_freed_memory" in run  # not written by hand
+    is_a_runs = _is_a_runs(data)
     engine = run.get("accelerate")
     if isinstance(engine, str):  # what else stands there is refused with the other values
         run["accelerate"] = _OLD_ENGINES.get(engine, engine)

@@ -753,6 +753,10 @@ class SACOptions(RunOptions, total=False):
     target_entropy_scale: float
     """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
     better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
+    backup_entropy: bool | None
+    """Whether the critics' target counts the entropy of the next actions, as the paper's does.
+    None: for Box actions, not for Discrete ones, where it can outgrow the reward (Asad et al.
+    2025, arXiv:2509.09838). The actor's loss counts the entropy either way."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -834,6 +838,10 @@ class TQCOptions(RunOptions, total=False):
     target_entropy_scale: float
     """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
     better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
+    backup_entropy: bool | None
+    """Whether the critics' target counts the entropy of the next actions, as the paper's does.
+    None: for Box actions, not for Discrete ones, where it can outgrow the reward (Asad et al.
+    2025, arXiv:2509.09838). The actor's loss counts the entropy either way."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -920,6 +928,10 @@ class CROSSQOptions(RunOptions, total=False):
     target_entropy_scale: float
     """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
     better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
+    backup_entropy: bool | None
+    """Whether the critics' target counts the entropy of the next actions, as the paper's does.
+    None: for Box actions, not for Discrete ones, where it can outgrow the reward (Asad et al.
+    2025, arXiv:2509.09838). The actor's loss counts the entropy either way."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -1011,6 +1023,10 @@ class DIAYNOptions(RunOptions, total=False):
     target_entropy_scale: float
     """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
     better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
+    backup_entropy: bool | None
+    """Whether the critics' target counts the entropy of the next actions, as the paper's does.
+    None: for Box actions, not for Discrete ones, where it can outgrow the reward (Asad et al.
+    2025, arXiv:2509.09838). The actor's loss counts the entropy either way."""
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
@@ -1240,6 +1256,10 @@ class AnyOptions(RunOptions, total=False):
     target_entropy_scale: float
     """Share of the largest entropy, log |A|, that Discrete actions are steered to. At 0.5 the
     better one of two choices has a probability of 0.89, at the paper's 0.98 one of 0.58."""
+    backup_entropy: bool | None
+    """Whether the critics' target counts the entropy of the next actions, as the paper's does.
+    None: for Box actions, not for Discrete ones, where it can outgrow the reward (Asad et al.
+    2025, arXiv:2509.09838). The actor's loss counts the entropy either way."""
     actor_update_interval: int
     """Updates of the critics per update of the actor and the temperature."""
     critic_subset: int | None

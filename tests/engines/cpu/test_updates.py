@@ -13,8 +13,8 @@ from redline.engines.cpu import mlp, update_for
 from tests.engines.learners import LEARNERS, batch, make, parameters
 
 SERVED = (
-    "sac", "sac-fixed-alpha", "td3", "ddpg", "dqn", "double-dqn", "ppo-box", "ppo-discrete",
-    "ppo-limited", "appo", "a2c", "a2c-box", "impala", "reinforce",
+    "sac", "sac-fixed-alpha", "sac-hard-target", "td3", "ddpg", "dqn", "double-dqn", "ppo-box",
+    "ppo-discrete", "ppo-limited", "appo", "a2c", "a2c-box", "impala", "reinforce",
 )  # fmt: skip
 
 

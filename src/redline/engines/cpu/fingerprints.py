@@ -23,7 +23,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.algos.q_learning:TargetNetwork": "8e8890a0de8fb962",
     "redline.algos.q_learning:huber_loss": "a8db1ee2d5ef7806",
     "redline.algos.reinforce:Reinforce": "e67d76e58f0ac6a9",
-    "redline.algos.sac:SAC": "9734800299b7cf36",
+    "redline.algos.sac:SAC": "57b5f76964159679",
     "redline.algos.sac:actor_loss": "1db345df794294a1",
     "redline.algos.sac:temperature_loss": "441918431b50056e",
     "redline.algos.td3:TD3": "84c6275519798c83",

@@ -100,8 +100,9 @@ class SACUpdate:
         inputs.take(batch["next_obs"], self._target)
         log_prob, *_ = self._sample(inputs.of_actor(batch["next_obs"], self._actor), noise[0])
         value = np.minimum.reduce(self._targets.values(inputs.both), 0)
-        log_prob *= alpha
-        value -= log_prob
+        if algorithm.backs_up_entropy:
+            log_prob *= alpha
+            value -= log_prob
         metrics = self._critics.learn(batch, inputs, value, self._critic_step)
         if actor_learns:
             x = inputs.of_actor(batch["obs"], self._actor)
