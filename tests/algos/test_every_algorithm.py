@@ -73,5 +73,6 @@ def test_targets_begin_equal_to_what_they_follow(name: str) -> None:
             for key, value in source.items():
                 assert torch.equal(parts[target][key], value), key
     has_target = {"sac", "redq", "tqc", "td3", "ddpg", "diayn", "dqn", "double-dqn", "rainbow",
-                  "iqn", "r2d1", "sac-fixed-alpha", "sac-discrete"}  # fmt: skip
+                  "iqn", "r2d1", "sac-fixed-alpha", "sac-discrete", "sac-discrete-soft-target",
+                  "sac-hard-target", "sac-critic-widths", "td3-critic-widths"}  # fmt: skip
     assert (name in has_target) is bool(parts.keys() & FOLLOWED.keys())

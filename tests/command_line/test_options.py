@@ -19,7 +19,7 @@ from redline.command_line.train import parse_train_arguments
 from redline.command_line.train_help import GROUPS, OFTEN_USED, grouped
 from redline.errors import ConfigError
 from redline.train.outlines import setting_docs
-from redline.train.settings import PolicySettings, RunSettings
+from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
 
 def test_whole_numbers_may_have_an_exponent() -> None:
@@ -48,6 +48,16 @@ def test_lists_may_have_commas_and_options_may_be_repeated() -> None:
     assert (config.run.log_info, config.run.tags) == (("a", "b"), ("x", "y"))
     assert config.run.callbacks == ("m:A", "m:B")
     assert parse_train_arguments(["ppo", "--hidden_sizes", "8"]).policy.hidden_sizes == (8,)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce", "sac", "td3", "ddpg", "tqc"])
+def test_critics_have_widths_of_their_own_if_they_are_given(algorithm: str) -> None:
+    """TQC's paper has three layers of 512 for the critics, and two of 256 for the actor."""
+    given = parse_train_arguments([algorithm, "--critic-hidden-sizes", "512,512", "512"])
+    assert given.algo.critic_hidden_sizes == (512, 512, 512)
+    assert parse_train_arguments([algorithm]).algo.critic_hidden_sizes is None
+    again = RunConfig.from_json(json.loads(json.dumps(given.to_json())))
+    assert again == given
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,18 @@ LEARNERS: dict[str, tuple[type, Callable[[Any, Any], Any]]] = {
         SAC,
         lambda kind, device: _off_policy(kind, device, BOX, alpha=0.1, num_critics=3),
     ),
+    "sac-critic-widths": (
+        SAC,
+        lambda kind, device: _off_policy(kind, device, BOX, critic_hidden_sizes=(12, 4, 6)),
+    ),
+    "td3-critic-widths": (
+        TD3,
+        lambda kind, device: _off_policy(kind, device, BOX, critic_hidden_sizes=(12, 6)),
+    ),
+    "ppo-critic-widths": (
+        PPO,
+        lambda kind, device: _on_policy(kind, device, BOX, critic_hidden_sizes=(12, 6)),
+    ),
     "sac-hard-target": (
         SAC,
         lambda kind, device: _off_policy(kind, device, BOX, backup_entropy=False),
@@ -226,7 +238,7 @@ ALGORITHMS = (
 )  # fmt: skip
 """One learner of every algorithm."""
 ON_POLICY = ("ppo", "appo", "a2c", "impala", "reinforce", "bc")
-DISCRETE = ("sac-discrete", "dqn", "double-dqn", "rainbow", "iqn")
+DISCRETE = ("sac-discrete", "sac-discrete-soft-target", "dqn", "double-dqn", "rainbow", "iqn")
 
 
 def says(reason: str, word: str) -> bool:

@@ -55,6 +55,22 @@ def test_number_of_parameters_by_hand() -> None:
     assert sum(p.numel() for p in make_policy(VECTOR, FLIP).parameters()) == 9027
 
 
+def test_a_critic_with_widths_of_its_own_by_hand() -> None:
+    """3 -> 8 -> 2 logits for the policy: 32 + 18; 3 -> 16 -> 3 -> 1 for the value: 64 + 51 + 4."""
+    policy = make_policy(VECTOR, FLIP, hidden_sizes=(8,), critic_hidden_sizes=(16, 3))
+    assert sum(p.numel() for p in policy.parameters()) == 32 + 18 + 64 + 51 + 4
+    assert policy.value_head.in_features == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"shared_encoder": True}, "Give shared_encoder=False"), ({"core": "gru"}, "Without a core")],
+)
+def test_a_shared_torso_has_no_widths_of_the_critic(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"critic_hidden_sizes=\(16,\) are .* {said}"):
+        make_policy(VECTOR, FLIP, critic_hidden_sizes=(16,), **settings)
+
+
 def test_image_policies_end_in_the_networks_own_layer() -> None:
     policy = make_policy(IMAGE, FLIP)
     assert policy.policy_head.in_features == 512

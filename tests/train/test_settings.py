@@ -290,6 +290,7 @@ def test_variants_are_laid_over_the_family(variant: str, env: str) -> None:
         ("ppo", {"hidden_sizes": (4,) * 20_000}),
         ("dqn", {"head_hidden_sizes": (4,) * 20_000}),
         ("crossq", {"critic_hidden_sizes": (4,) * 20_000}),
+        ("sac", {"critic_hidden_sizes": (4,) * 20_000}),
     ],
 )
 def test_networks_of_very_many_layers_are_refused(algorithm: str, settings: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ from redline.algos.config import (
     require_noise_color,
     require_not_negative,
     require_positive,
+    require_widths,
 )
 from redline.algos.optimizers import Adam, Optimizer, RMSprop
 from redline.data import Rollout, masked_mean
@@ -57,6 +58,7 @@ class A2CConfig:
     only_with: ClassVar[OnlyWith] = {
         "entropy_coef_schedule": (OnlyIf("entropy_coef", never=(0.0,)),),
         "noise_color": (OnlyIf("actions", ("Box",)),),
+        "critic_hidden_sizes": (OnlyIf("layers", ("dense",)),),
     }
 
     num_envs: int = 8
@@ -92,6 +94,9 @@ class A2CConfig:
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the value's hidden layers, where it shares none with the policy.
+    None: hidden_sizes."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -107,6 +112,7 @@ class A2CConfig:
             max_grad_norm=self.max_grad_norm,
         )
         require_noise_color(self.noise_color)
+        require_widths(critic_hidden_sizes=self.critic_hidden_sizes)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor, valid: Tensor) -> Tensor:

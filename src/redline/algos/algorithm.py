@@ -212,7 +212,8 @@ class OnPolicyAlgorithm(Algorithm):
         """See `Algorithm.make_policy`: an actor-critic."""
         if network.get("shared_encoder") is None:
             network["shared_encoder"] = "auto"
-        policy = make_policy(observation_space, action_space, **network)
+        widths = getattr(config, "critic_hidden_sizes", None)
+        policy = make_policy(observation_space, action_space, critic_hidden_sizes=widths, **network)
         policy.noise_color = getattr(config, "noise_color", 0.0)
         if policy.noise_color and not isinstance(action_space, spaces.Box):
             raise ConfigError(

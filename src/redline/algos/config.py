@@ -87,6 +87,13 @@ def require_few_layers(**values: Sequence[int] | int) -> None:
             )
 
 
+def require_widths(**values: Sequence[int] | None) -> None:
+    """Raise ConfigError for the first width of layers that is not above 0; None has no widths."""
+    for name, sizes in values.items():
+        for size in sizes or ():
+            require_positive(**{name: size})
+
+
 def require_finite(**values: float) -> None:
     """Raise ConfigError for the first value that is infinite or no number."""
     for name, value in values.items():

@@ -159,6 +159,7 @@ def make_critic(
     num_critics: int,
     action_size: int = 0,
     num_choices: int = 1,
+    hidden_sizes: Sequence[int] | None = None,
     layer_norm: bool = False,
     dropout: float = 0.0,
 ) -> Critic:
@@ -166,18 +167,20 @@ def make_critic(
 
     Args:
         observation_space: of one environment, possibly with an action mask.
-        network: the encoder, and the widths of the ensemble's hidden layers.
+        network: of the actor; the critic has its encoder and activation.
         num_critics: E.
         action_size: k; 0 where the critic values choices.
         num_choices: n; 1 where the action is an input.
+        hidden_sizes: widths of the ensemble's hidden layers; None: those of the actor.
         layer_norm: as for `EnsembleMLP`.
         dropout: as for `EnsembleMLP`.
     """
     seen = network_space(observation_space)
     encoder, features = make_torso(seen, network.encoder, (), network.activation)
+    widths = network.hidden_sizes if hidden_sizes is None else hidden_sizes
     ensemble = EnsembleMLP(
         num_critics,
-        (features + action_size, *network.hidden_sizes, num_choices),
+        (features + action_size, *widths, num_choices),
         network.activation,
         layer_norm=layer_norm,
         dropout=dropout,

@@ -78,7 +78,7 @@ class CrossQConfig(SACConfig):
     """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the temperature
     keeps 0.9."""
     critic_hidden_sizes: tuple[int, ...] = (2048, 2048)
-    """Widths of the critics' dense layers; hidden_sizes are the actor's."""
+    """Widths of the critics' hidden layers; hidden_sizes are the actor's."""
     renorm_momentum: float = 0.99
     """Weight of the past in the running statistics of batch renormalization."""
     renorm_warmup: int = 100_000

@@ -36,6 +36,7 @@ from redline.algos.config import (
     require_noise_color,
     require_not_negative,
     require_positive,
+    require_widths,
 )
 from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
 from redline.algos.off_policy_actor_critic import OffPolicyActorCritic
@@ -72,9 +73,12 @@ class DDPGConfig(OffPolicyConfig):
     """Adam's step size for the actor. None: learning_rate."""
     critic_learning_rate: float | None = None
     """Adam's step size for the critic. None: learning_rate."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the critic's hidden layers. None: hidden_sizes, which the actor has."""
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
+        require_widths(critic_hidden_sizes=self.critic_hidden_sizes)
         require_positive(tau=self.tau, learning_rate=self.learning_rate)
         require_fraction(tau=self.tau)
         require_noise_color(self.noise_color)
@@ -122,7 +126,11 @@ class DDPG(OffPolicyActorCritic):
 
     @staticmethod
     def _critic_settings(actor: Any, config: DDPGConfig) -> dict[str, Any]:
-        return {"num_critics": 1, "action_size": actor.action_size}
+        return {
+            "num_critics": 1,
+            "action_size": actor.action_size,
+            "hidden_sizes": config.critic_hidden_sizes,
+        }
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """One step of the critic, one of the actor, and the targets follow.

@@ -49,6 +49,7 @@ from redline.algos.config import (
     require_noise_color,
     require_not_negative,
     require_positive,
+    require_widths,
 )
 from redline.algos.optimizers import Adam
 from redline.data import Rollout, masked_mean
@@ -71,6 +72,7 @@ class PPOConfig:
         "clip_range_value": (OnlyIf("value_coef", never=(0.0,)),),
         "entropy_coef_schedule": (OnlyIf("entropy_coef", never=(0.0,)),),
         "noise_color": (OnlyIf("actions", ("Box",)),),
+        "critic_hidden_sizes": (OnlyIf("layers", ("dense",)),),
     }
 
     num_envs: int = 8
@@ -118,6 +120,9 @@ class PPOConfig:
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the value's hidden layers, where it shares none with the policy.
+    None: hidden_sizes."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -137,6 +142,7 @@ class PPOConfig:
             max_grad_norm=self.max_grad_norm,
         )
         require_noise_color(self.noise_color)
+        require_widths(critic_hidden_sizes=self.critic_hidden_sizes)
         if self.target_kl is not None:
             require_positive(target_kl=self.target_kl)
         if self.clip_range_value is not None:

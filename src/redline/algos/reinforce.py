@@ -33,6 +33,7 @@ from redline.algos.config import (
     require_noise_color,
     require_not_negative,
     require_positive,
+    require_widths,
 )
 from redline.algos.optimizers import Adam, Optimizer
 from redline.data import Rollout
@@ -51,6 +52,7 @@ class ReinforceConfig:
     only_with: ClassVar[OnlyWith] = {
         "entropy_coef_schedule": (OnlyIf("entropy_coef", never=(0.0,)),),
         "noise_color": (OnlyIf("actions", ("Box",)),),
+        "critic_hidden_sizes": (OnlyIf("layers", ("dense",)),),
     }
 
     num_envs: int = 8
@@ -83,6 +85,9 @@ class ReinforceConfig:
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the baseline's hidden layers, where it shares none with the policy.
+    None: hidden_sizes."""
 
     def __post_init__(self) -> None:
         require_positive(
@@ -98,6 +103,7 @@ class ReinforceConfig:
             max_grad_norm=self.max_grad_norm,
         )
         require_noise_color(self.noise_color)
+        require_widths(critic_hidden_sizes=self.critic_hidden_sizes)
 
 
 class Reinforce(A2C):

@@ -47,6 +47,7 @@ from redline.algos.config import (
     require_noise_color,
     require_not_negative,
     require_positive,
+    require_widths,
 )
 from redline.algos.critics import Critic, bootstrapped, critic_loss, network_settings
 from redline.algos.off_policy_actor_critic import OffPolicyActorCritic
@@ -131,9 +132,12 @@ class SACConfig(OffPolicyConfig):
     """Adam's step size for the critics. None: learning_rate."""
     alpha_learning_rate: float | None = None
     """Adam's step size for the temperature. None: learning_rate."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
+        require_widths(critic_hidden_sizes=self.critic_hidden_sizes)
         require_positive(
             initial_alpha=self.initial_alpha,
             target_entropy_scale=self.target_entropy_scale,
@@ -306,6 +310,7 @@ class SAC(OffPolicyActorCritic):
         discrete = isinstance(actor, CategoricalActor)
         return {
             "num_critics": config.num_critics,
+            "hidden_sizes": config.critic_hidden_sizes,
             "action_size": 0 if discrete else actor.action_size,
             "num_choices": actor.num_actions if discrete else 1,
             "layer_norm": config.critic_layer_norm,

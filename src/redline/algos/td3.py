@@ -39,6 +39,7 @@ from redline.algos.config import (
     require_noise_color,
     require_not_negative,
     require_positive,
+    require_widths,
 )
 from redline.algos.critics import Critic, bootstrapped, critic_loss, frozen_copy
 from redline.algos.ddpg import actor_loss
@@ -88,9 +89,12 @@ class TD3Config(OffPolicyConfig):
     """Adam's step size for the actor. None: learning_rate."""
     critic_learning_rate: float | None = None
     """Adam's step size for the critics. None: learning_rate."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
 
     def __post_init__(self) -> None:
         OffPolicyConfig.__post_init__(self)
+        require_widths(critic_hidden_sizes=self.critic_hidden_sizes)
         require_positive(
             tau=self.tau,
             policy_delay=self.policy_delay,
@@ -151,7 +155,11 @@ class TD3(OffPolicyActorCritic):
 
     @staticmethod
     def _critic_settings(actor: Any, config: TD3Config) -> dict[str, Any]:
-        return {"num_critics": config.num_critics, "action_size": actor.action_size}
+        return {
+            "num_critics": config.num_critics,
+            "action_size": actor.action_size,
+            "hidden_sizes": config.critic_hidden_sizes,
+        }
 
     def update(self, batch: Any) -> dict[str, Tensor]:
         """One step of the critics and, when it is their turn, of the actor and the targets.

@@ -44,8 +44,8 @@ from redline.policies.alternatives import algorithms_for
 class TQCConfig(SACConfig):
     """Hyperparameters of TQC; E, M and d are those of Kuznetsov et al. 2020, appendix B.
 
-    The paper's critics have three layers of 512 units; here they have SAC's, unless hidden_sizes
-    says otherwise.
+    The paper's critics have three layers of 512 units; here they have SAC's, unless
+    critic_hidden_sizes says otherwise.
 
     Raises:
         ConfigError: if a value is out of range.

@@ -158,7 +158,7 @@ def _require_few_values(options: Sequence[str], kinds: Mapping[str, Any]) -> Non
             name, count = word.partition("=")[0][2:].replace("-", "_"), word.count(",")
         else:
             count += 1 + word.count(",")
-        if count > _MOST_VALUES and typing.get_origin(kinds.get(name)) is tuple:
+        if count > _MOST_VALUES and _items_of(kinds.get(name)) is not None:
             raise ConfigError(
                 f"--{name.replace('_', '-')} has more than {_MOST_VALUES:,} values. Give fewer."
             )
@@ -193,9 +193,16 @@ def _option(
 
 def _value(word: str, kind: Any) -> list[str]:
     """A value in the words that tyro reads."""
-    if typing.get_origin(kind) is tuple:
-        return [each for part in word.split(",") for each in _value(part, typing.get_args(kind)[0])]
+    items = _items_of(kind)
+    if items is not None:
+        return [each for part in word.split(",") for each in _value(part, items)]
     return [_whole(word)] if int in choices_of(kind) and float not in choices_of(kind) else [word]
+
+
+def _items_of(kind: Any) -> Any:
+    """The type of a list's items, also of a list that may be None; None if it is no list."""
+    lists = [each for each in choices_of(kind) if typing.get_origin(each) is tuple]
+    return typing.get_args(lists[0])[0] if lists else None
 
 
 def _is_number(kind: Any) -> bool:

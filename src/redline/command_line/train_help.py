@@ -81,6 +81,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "network": (
         "network",
         "hidden_sizes",
+        "critic_hidden_sizes",
         "activation",
         "encoder",
         "core",
@@ -239,11 +240,11 @@ def _entries(config: RunConfig) -> dict[str, tuple[str, str]]:
 
 def metavar(kind: Any) -> str:
     """What stands for a value of a type in help; "" for one that is yes or no."""
-    if typing.get_origin(kind) is tuple:
-        return metavar(typing.get_args(kind)[0]) + ",..."
     words: list[str] = []
     for each in choices_of(kind):
-        if typing.get_origin(each) is typing.Literal:
+        if typing.get_origin(each) is tuple:
+            words.append(metavar(typing.get_args(each)[0]) + ",...")
+        elif typing.get_origin(each) is typing.Literal:
             words += map(str, typing.get_args(each))
         elif each not in (type(None), bool):
             words.append(str({int: "N", float: "X", str: "TEXT"}.get(each, each)))

@@ -63,7 +63,8 @@ class ActorCritic(Policy):
         torso: observations [N, ...] without the mask -> features [N, F].
         features: F.
         action_head: the distribution over `action_space`.
-        critic_torso: the critic's own torso with F features; None shares the actor's.
+        critic_torso: the critic's own torso; None shares the actor's.
+        critic_features: of it; None: F.
         core: a recurrent core or a transformer on F features; needs a shared torso.
         normalizer: of observations; None leaves them as they are.
 
@@ -81,6 +82,7 @@ class ActorCritic(Policy):
         features: int,
         action_head: ActionHead,
         critic_torso: nn.Module | None = None,
+        critic_features: int | None = None,
         core: Core | None = None,
         normalizer: ObservationNormalizer | None = None,
     ) -> None:
@@ -104,7 +106,8 @@ class ActorCritic(Policy):
         # A small gain: the first actions are near-uniform, so that chance in the initial
         # weights is not taken for a preference.
         self.policy_head = orthogonal_(nn.Linear(width, action_head.num_outputs), POLICY_GAIN)
-        self.value_head = orthogonal_(nn.Linear(width, 1), VALUE_GAIN)
+        critic_width = width if critic_features is None else critic_features
+        self.value_head = orthogonal_(nn.Linear(critic_width, 1), VALUE_GAIN)
         self.action_head = action_head
 
     def initial_state(self, batch_size: int) -> State:

@@ -41,6 +41,7 @@ def make_policy(
     action_space: spaces.Space[Any],
     *,
     hidden_sizes: Sequence[int] = (64, 64),
+    critic_hidden_sizes: Sequence[int] | None = None,
     activation: str = "tanh",
     encoder: str | ModuleFactory = "auto",
     core: str = "none",
@@ -61,6 +62,7 @@ def make_policy(
         action_space: of one environment.
         hidden_sizes: widths of the dense layers after vectors. An observation that is only
             an image ends in its convolutional network's own dense layer instead.
+        critic_hidden_sizes: those of the critic, where it has a torso of its own; None: the same.
         activation: between dense layers; a name in `redline.models.mlp.ACTIVATIONS`.
         encoder: "auto" (images by size, all else flattened), "mlp" (everything flattened),
             "nature", "impala" or "minatar" for images; or a callable that makes, from the
@@ -105,9 +107,17 @@ def make_policy(
         past = make_core(core, features, core_size)
     if shared_encoder == "auto":
         shared_encoder = past is not None or _is_costly(seen, encoder)
-    critic_torso = None
+    critic_torso, critic_features = None, None
     if not shared_encoder:
-        critic_torso, _ = make_torso(seen, encoder, hidden_sizes, activation)
+        widths = hidden_sizes if critic_hidden_sizes is None else critic_hidden_sizes
+        critic_torso, critic_features = make_torso(seen, encoder, widths, activation)
+    elif critic_hidden_sizes is not None:
+        advice = "Give" if past is None else "Without a core give"
+        raise ConfigError(
+            f"critic_hidden_sizes={tuple(critic_hidden_sizes)} are the widths of a critic's own "
+            f"layers, and here it shares those of the policy. {advice} shared_encoder=False, or "
+            f"leave critic_hidden_sizes out."
+        )
     return ActorCritic(
         observation_space,
         action_space,
@@ -115,6 +125,7 @@ def make_policy(
         features=features,
         action_head=head,
         critic_torso=critic_torso,
+        critic_features=critic_features,
         core=past,
         normalizer=ObservationNormalizer(seen) if normalize_obs else None,
     )

@@ -360,7 +360,7 @@ class RunConfig:
             for each in dataclasses.fields(part):
                 require_64_bits(each.name, getattr(part, each.name))
                 if each.name.endswith("hidden_sizes"):  # of an algorithm's own networks, too
-                    require_few_layers(**{each.name: getattr(part, each.name)})
+                    require_few_layers(**{each.name: getattr(part, each.name) or ()})
 
     def to_json(
         self,
@@ -422,7 +422,7 @@ class RunConfig:
             algorithm=label,
             run=from_plain(RunSettings, _of_today(data)),
             policy=from_plain(PolicySettings, data.get("policy", {})),
-            algo=from_plain(said.Config, _as_learned_then(data)),
+            algo=from_plain(said.Config, _as_learned_then(data, _field_names(said.Config))),
         )
 
     def replace(self, **settings: Any) -> RunConfig:
@@ -492,10 +492,10 @@ def _is_a_runs(data: Mapping[str, Any]) -> bool:
     return "engine" in data or "keep_freed_memory" in data.get("run", {})
 
 
-def _as_learned_then(data: Mapping[str, Any]) -> Any:
+def _as_learned_then(data: Mapping[str, Any], names: set[str]) -> Any:
     """The algorithm's settings; a run from before `backup_entropy` had entropy in its targets."""
     algo = data.get("algo", {})
-    if isinstance(algo, Mapping) and "target_entropy_scale" in algo and _is_a_runs(data):
+    if isinstance(algo, Mapping) and "backup_entropy" in names and _is_a_runs(data):
         return {"backup_entropy": True, **algo}
     return algo
 

@@ -231,6 +231,9 @@ class PPOOptions(RunOptions, total=False):
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the value's hidden layers, where it shares none with the policy. None:
+    hidden_sizes."""
 
 
 class A2COptions(RunOptions, total=False):
@@ -269,6 +272,9 @@ class A2COptions(RunOptions, total=False):
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the value's hidden layers, where it shares none with the policy. None:
+    hidden_sizes."""
 
 
 class REINFORCEOptions(RunOptions, total=False):
@@ -304,6 +310,9 @@ class REINFORCEOptions(RunOptions, total=False):
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the baseline's hidden layers, where it shares none with the policy. None:
+    hidden_sizes."""
 
 
 class IMPALAOptions(RunOptions, total=False):
@@ -342,6 +351,9 @@ class IMPALAOptions(RunOptions, total=False):
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the value's hidden layers, where it shares none with the policy. None:
+    hidden_sizes."""
     rho_bar: float
     """Largest importance ratio in the temporal difference and the policy gradient."""
     c_bar: float
@@ -396,6 +408,9 @@ class APPOOptions(RunOptions, total=False):
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 0.5: what suits PPO (Hollenstein et al. 2024);
     1: pink; 2: red."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the value's hidden layers, where it shares none with the policy. None:
+    hidden_sizes."""
     rho_bar: float
     """Largest importance ratio in the temporal difference and the advantage."""
     c_bar: float
@@ -640,6 +655,8 @@ class DDPGOptions(RunOptions, total=False):
     """Adam's step size for the actor. None: learning_rate."""
     critic_learning_rate: float | None
     """Adam's step size for the critic. None: learning_rate."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critic's hidden layers. None: hidden_sizes, which the actor has."""
 
 
 class TD3Options(RunOptions, total=False):
@@ -703,6 +720,8 @@ class TD3Options(RunOptions, total=False):
     """Adam's step size for the actor. None: learning_rate."""
     critic_learning_rate: float | None
     """Adam's step size for the critics. None: learning_rate."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
 
 
 class SACOptions(RunOptions, total=False):
@@ -788,6 +807,8 @@ class SACOptions(RunOptions, total=False):
     """Adam's step size for the critics. None: learning_rate."""
     alpha_learning_rate: float | None
     """Adam's step size for the temperature. None: learning_rate."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
 
 
 class TQCOptions(RunOptions, total=False):
@@ -873,6 +894,8 @@ class TQCOptions(RunOptions, total=False):
     """Adam's step size for the critics. None: learning_rate."""
     alpha_learning_rate: float | None
     """Adam's step size for the temperature. None: learning_rate."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
     num_quantiles: int
     """M, quantiles of each critic."""
     dropped_quantiles: int
@@ -963,11 +986,11 @@ class CROSSQOptions(RunOptions, total=False):
     """Adam's step size for the critics. None: learning_rate."""
     alpha_learning_rate: float | None
     """Adam's step size for the temperature. None: learning_rate."""
+    critic_hidden_sizes: Sequence[int]
+    """Widths of the critics' hidden layers; hidden_sizes are the actor's."""
     adam_momentum: float
     """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the
     temperature keeps 0.9."""
-    critic_hidden_sizes: Sequence[int]
-    """Widths of the critics' dense layers; hidden_sizes are the actor's."""
     renorm_momentum: float
     """Weight of the past in the running statistics of batch renormalization."""
     renorm_warmup: int
@@ -1058,6 +1081,8 @@ class DIAYNOptions(RunOptions, total=False):
     """Adam's step size for the critics. None: learning_rate."""
     alpha_learning_rate: float | None
     """Adam's step size for the temperature. None: learning_rate."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
     num_skills: int
     """K, skills to tell apart."""
     skill_length: int
@@ -1134,6 +1159,8 @@ class AnyOptions(RunOptions, total=False):
     noise_color: float
     """How alike the action noise of neighboring steps is while collecting: the exponent of its
     spectrum. 0: white, steps are independent; 1: pink; 2: red (Eberhard et al. 2023)."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers. None: hidden_sizes, which the actor has."""
     optimizer: Literal["rmsprop", "adam"]
     """Which optimizer; RMSprop (smoothing 0.99) is the original's."""
     optimizer_eps: float
@@ -1279,8 +1306,6 @@ class AnyOptions(RunOptions, total=False):
     adam_momentum: float
     """Weight of the past in Adam's mean of gradients, beta 1, of actor and critics; the
     temperature keeps 0.9."""
-    critic_hidden_sizes: Sequence[int]
-    """Widths of the critics' dense layers; hidden_sizes are the actor's."""
     renorm_momentum: float
     """Weight of the past in the running statistics of batch renormalization."""
     renorm_warmup: int

@@ -14,7 +14,8 @@ from tests.engines.learners import LEARNERS, batch, make, parameters
 
 SERVED = (
     "sac", "sac-fixed-alpha", "sac-hard-target", "td3", "ddpg", "dqn", "double-dqn", "ppo-box",
-    "ppo-discrete", "ppo-limited", "appo", "a2c", "a2c-box", "impala", "reinforce",
+    "ppo-discrete", "ppo-limited", "appo", "sac-critic-widths", "td3-critic-widths",
+    "ppo-critic-widths", "a2c", "a2c-box", "impala", "reinforce",
 )  # fmt: skip
 
 
