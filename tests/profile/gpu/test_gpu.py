@@ -278,8 +278,11 @@ def test_a_program_without_a_gpu_is_said_to_have_none(tmp_path: Path) -> None:
     assert collector.started == 0
 
 
-def fake_torch(activities: set[str], *, profiled: bool = False) -> Any:
-    profiler = SimpleNamespace(ProfilerActivity=SimpleNamespace(CUDA="CUDA"))
+def fake_torch(activities: set[str], *, profiled: bool = False, elsewhere: bool = False) -> Any:
+    """`profiled`: in the calling thread; `elsewhere`: in another one."""
+    profiler = SimpleNamespace(
+        ProfilerActivity=SimpleNamespace(CUDA="CUDA"), _is_profiler_enabled=elsewhere
+    )
     autograd = SimpleNamespace(
         profiler=profiler,
         _supported_activities=lambda: activities,
@@ -294,6 +297,7 @@ def fake_torch(activities: set[str], *, profiled: bool = False) -> Any:
         (None, "has not imported torch"),
         (fake_torch(set()), "no CUPTI"),
         (fake_torch({"CUDA"}, profiled=True), "runs a torch profiler itself"),
+        (fake_torch({"CUDA"}, elsewhere=True), "runs a torch profiler itself"),
         (fake_torch({"CUDA"}), "Kineto does not start with torch 9.9"),
     ],
 )
@@ -305,6 +309,60 @@ def test_kineto_refuses_with_a_reason(
         KinetoCollector().start()
     with pytest.raises(CannotCollectError, match="not started"):
         KinetoCollector().stop(Path("nowhere"))
+
+
+def kineto_torch(*, start_fails: bool, stop_fails: bool) -> Any:
+    """A torch whose profiler tells all of torch that it runs, as the real one does."""
+    torch = fake_torch({"CUDA"})
+    autograd, profiler = torch.autograd, torch.autograd.profiler
+
+    def tell(enabled: bool) -> None:
+        profiler._is_profiler_enabled = enabled
+
+    def start() -> None:
+        tell(True)
+        if start_fails:
+            raise RuntimeError("CUPTI is held by somebody else")
+
+    def stop() -> Any:
+        if stop_fails:
+            raise RuntimeError("no records")
+        return SimpleNamespace(save=lambda path: None)
+
+    profiler._run_on_profiler_stop = lambda: tell(False)
+    profiler._ExperimentalConfig = SimpleNamespace
+    profiler.profile = lambda **options: SimpleNamespace(
+        _prepare_trace=lambda: None, _start_trace=start
+    )
+    autograd._disable_profiler = stop
+    return torch
+
+
+@pytest.mark.parametrize("fails", ["nothing", "start", "stop"])
+def test_after_a_window_torch_knows_that_no_profiler_runs(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Else every later launch of a compiled kernel would leave its fast path."""
+    torch = kineto_torch(start_fails=fails == "start", stop_fails=fails == "stop")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    collector = KinetoCollector()
+    with contextlib.nullcontext() if fails != "start" else pytest.raises(CannotCollectError):
+        collector.start()
+    if fails != "start":
+        assert torch.autograd.profiler._is_profiler_enabled
+        with contextlib.nullcontext() if fails != "stop" else pytest.raises(CannotCollectError):
+            collector.stop(Path("nowhere"))
+    assert not torch.autograd.profiler._is_profiler_enabled
+
+
+def test_a_program_that_runs_a_profiler_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the window was refused must not tell torch that the program's own has ended."""
+    torch = kineto_torch(start_fails=False, stop_fails=False)
+    torch.autograd.profiler._is_profiler_enabled = True
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(CannotCollectError, match="runs a torch profiler itself"):
+        KinetoCollector().start()
+    assert torch.autograd.profiler._is_profiler_enabled
 
 
 def test_a_session_with_gpu_windows_has_gpu_tables(profiled: Any) -> None:

@@ -58,7 +58,9 @@ class KinetoCollector:
             autograd, profiler = torch.autograd, torch.autograd.profiler
             if profiler.ProfilerActivity.CUDA not in autograd._supported_activities():
                 raise CannotCollectError("this build of torch collects no GPU events (no CUPTI)")
-            if autograd._profiler_enabled():
+            # The first knows of this thread alone, the second of all: to start beside another
+            # profiler would end its trace.
+            if autograd._profiler_enabled() or profiler._is_profiler_enabled:
                 raise CannotCollectError("the program runs a torch profiler itself")
             self._profiler = profiler.profile(
                 use_device="cuda",
@@ -69,7 +71,9 @@ class KinetoCollector:
             self._profiler._prepare_trace()
             self._profiler._start_trace()
         except (AttributeError, TypeError, AssertionError, RuntimeError) as error:
-            self._profiler = None
+            if self._profiler is not None:
+                self._profiler = None
+                _say_that_none_runs()
             raise CannotCollectError(
                 f"Kineto does not start with torch {torch.__version__}: {error}. Another CUPTI "
                 "user (Nsight, another profiler) may hold the device: stop it"
@@ -84,3 +88,12 @@ class KinetoCollector:
             sys.modules["torch"].autograd._disable_profiler().save(str(output))
         except (AttributeError, RuntimeError) as error:
             raise CannotCollectError(f"Kineto did not give its records: {error}") from error
+        finally:
+            _say_that_none_runs()
+
+
+def _say_that_none_runs() -> None:
+    """Take back what `_start_trace` said to all of torch: compiled programs run slower for it."""
+    stopped = getattr(sys.modules["torch"].autograd.profiler, "_run_on_profiler_stop", None)
+    if stopped is not None:
+        stopped()
