@@ -304,6 +304,19 @@ def test_session_in_code_restores_everything(tmp_path: Path) -> None:
     assert cells["inference", "waiting"] >= 0.02
 
 
+def test_a_program_that_changes_its_directory_leaves_a_sealed_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with profile.session("s", mode="light"):
+        os.chdir("elsewhere")
+        profile.step()
+    session = open_session(tmp_path / "s")
+    assert session.manifest["sealed"] is True
+    assert session.seal_problems == []
+
+
 def test_sessions_can_follow_each_other(tmp_path: Path) -> None:
     for number in range(3):
         with profile.session(tmp_path / str(number), calibrate=False), profile.operation("o"):

@@ -84,7 +84,7 @@ def create_session(
         raise SessionError(
             f"cannot write a session to {directory}: {error}. Give a directory that can be written"
         ) from error
-    return SessionLock(lock, directory)
+    return SessionLock(lock, directory.absolute())  # the program may change its own meanwhile
 
 
 def _boot_id() -> str:
