@@ -344,6 +344,23 @@ def test_without_a_clock_that_could_end_it_no_rest_begins(
     assert switched == []
 
 
+def test_without_other_threads_clocks_a_rest_of_the_limit_ends(
+    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: the calibrated thread, which ends it, always knows its own time."""
+    recorder = fake_recorder(ring_words=1 << 19)
+    program = Program(recorder)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
+    monkeypatch.delattr(calibrate.time, "pthread_getcpuclockid")
+    limit = Limit(50_000.0, lambda: recorder.now_ns // 10_000, lambda: None)
+    switched: list[bool] = []
+    Calibrator(switched.append, RARE, limit).start(recorder.now_ns)
+    program.iterate(3.0)
+    _native.set_block_hook(None, 0)
+    recorder.stop()
+    assert switched.count(True) > 3
+
+
 def test_a_mark_that_is_named_imports_is_no_import(
     fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

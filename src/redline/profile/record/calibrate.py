@@ -215,7 +215,7 @@ class Calibrator:
         _native.probe(False, cpu_ns)
 
     def _while_importing(self, now_ns: int) -> int:
-        """Rest, unless a block lasts, or no clock could end it; when to ask again, ns."""
+        """Rest, unless a block lasts, or no other thread could end it; when to ask again, ns."""
         if self._at >= 0 or _clock_of(self._thread) is None:
             return SETTLE_NS
         self._ends = None
@@ -226,14 +226,21 @@ class Calibrator:
         """End the cycle, from any thread; how long to rest, ns."""
         was_resting = self._is_resting
         if self._is_off:
-            clock = _clock_of(self._thread)
-            if clock is None:
+            cpu_ns = self._cpu_ns()
+            if cpu_ns is None:
                 return SETTLE_NS
-            _native.probe(True, time.clock_gettime_ns(clock))
+            _native.probe(True, cpu_ns)
             self._switch(True)
             _native.wake_block_hook(-1)
             self._is_off = self._is_resting = False
         return self._rest_ns() if was_resting else self._end_cycle()
+
+    def _cpu_ns(self) -> int | None:
+        """CPU time of the calibrated thread, where the system tells the one that asks."""
+        if threading.get_ident() == self._thread:
+            return time.thread_time_ns()
+        clock = _clock_of(self._thread)
+        return time.clock_gettime_ns(clock) if clock is not None else None
 
     def _end_cycle(self) -> int:
         self._at, self._ends = -1, None
