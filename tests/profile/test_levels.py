@@ -42,6 +42,7 @@ def test_origins(function: Any, origin: tuple[str, str]) -> None:
         ("torch._C", "_cuda_synchronize", levels.WAITING),
         ("torch._C", "TensorBase.add_", levels.BACKEND),
         ("torch._C", "is_grad_enabled", levels.PYTHON),
+        ("torch._C", "TensorBase.type", levels.BACKEND),  # with a dtype it converts, and copies
         ("mujoco._functions", "mj_step", levels.SIMULATOR),
         ("ale_py._ale_py", "ALEInterface.act", levels.SIMULATOR),
         ("torchlike", "add", levels.PYTHON),

@@ -33,7 +33,7 @@ TRIVIAL_BACKEND_CALLS = frozenset(
         *("_set_grad_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled", "get_device"),
         *("_is_any_autocast_enabled", "is_floating_point", "is_complex", "is_sparse", "is_nested"),
         *("dim", "size", "numel", "stride", "is_contiguous", "data_ptr", "element_size", "ndim"),
-        *("_jit_clear_class_registry", "_get_cudnn_enabled", "is_tracing", "is_leaf", "type"),
+        *("_jit_clear_class_registry", "_get_cudnn_enabled", "is_tracing", "is_leaf"),
         *("_is_alias_of", "_to_dlpack", "_dispatch_tls_local_exclude_set", "_len_torch_function"),
         *("_is_tracing", "_autograd_init", "_profiler_enabled", "_current_autograd_node"),
         *("_len_torch_dispatch_stack", "_get_torch_function_mode", "_push_on_torch_function_stack"),
