@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from redline import profile
+from redline.errors import ConfigError
 from redline.profile.analyse.summary import summarize
 from redline.profile.arguments import add_options, options_of
 from redline.profile.record.options import Options
@@ -59,6 +60,29 @@ def test_without_the_option_nothing_is_recorded() -> None:
 
     with profile.start_from(parser().parse_args([])):
         assert current() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--profile-for-s", "30", "--profile-mode", "light"], "--profile-mode 'light'"),
+        (["--profile-for-s", "30"], "--profile-for-s 30.0"),
+        (["--profile-no-lines"], "--profile-no-lines"),
+        (["--profile-watch", "a:b"], "--profile-watch ('a:b',)"),
+    ],
+)
+def test_options_without_a_session_are_refused(given: list[str], named: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        profile.start_from(parser().parse_args(given))
+    assert str(refused.value) == (
+        f"{named} has no effect without --profile, which names the session to record. "
+        "Add --profile DIR, or leave it out"
+    )
+
+
+def test_a_wrong_option_is_refused_without_a_session_too() -> None:
+    with pytest.raises(ConfigError, match="negative"):
+        profile.start_from(parser().parse_args(["--profile-for-s", "-1"]))
 
 
 def test_a_session_can_be_ended_before_the_program_does(tmp_path: Path) -> None:

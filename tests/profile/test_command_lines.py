@@ -38,6 +38,10 @@ def session(tmp_path: Path) -> Path:
         (["report", "SESSION", "--figure-format", "pdf"], "--figure-format is that of --figures"),
         (["profile", "--mode", "light", "--no-lines", "--", "true"], "no Python lines"),
         (
+            ["profile", "--mode", "sample", "--no-calibration", "--", "true"],
+            "mode sample has no blocks without the probe",
+        ),
+        (
             ["profile", "--mode", "light", "--max-events-per-s", "5", "--", "true"],
             "max_events_per_s=5 limits native calls",
         ),
@@ -138,6 +142,15 @@ open(sys.argv[2], "w").write("\\n".join([told, *kept]))
     settings, *kept = told.read_text().split("\n")
     assert settings == "the settings"
     assert not [path for path in kept if path.startswith(str(tmp_path / "session"))]
+
+
+def test_a_command_that_removes_its_session_keeps_its_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import shutil, sys; shutil.rmtree(sys.argv[1]); sys.exit(5)"
+    program = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "session")]
+    assert run_profiled(program, tmp_path / "session", Options(mode="light")) == 5
+    assert "redline profile: the session is gone: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("written", ["--html", "--csv", "--figures"])

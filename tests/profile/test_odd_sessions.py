@@ -411,8 +411,8 @@ marks("lost", 20_000)
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 marks("last", 3000)
 """,
-        mode="light", calibrate=False,
-    )  # fmt: skip
+        mode="light",
+    )
     assert done.returncode == 0
     found = summarize(profiled.session)
     (process,) = open_session(profiled.session).processes

@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any
 
+from redline.errors import ConfigError
 from redline.profile.record.options import MODES, Options
 
 PREFIX = "profile"
@@ -51,16 +52,17 @@ def start_from(arguments: argparse.Namespace) -> ExitStack:
         `--profile` was not given it does nothing.
 
     Raises:
-        ConfigError: if an option is wrong.
+        ConfigError: if an option is wrong, or given without `--profile`.
         ProfileError: as `redline.profile.session`.
     """
     running = ExitStack()
     directory = getattr(arguments, PREFIX)
+    options = options_of(arguments, f"{PREFIX}_")
     if directory is None:
+        _refuse_unused(options)
         return running
     from redline.profile.record.recorder import session
 
-    options = options_of(arguments, f"{PREFIX}_")
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     running.enter_context(session(directory, **values))
     own = os.getpid()
@@ -71,6 +73,20 @@ def start_from(arguments: argparse.Namespace) -> ExitStack:
 
     atexit.register(close_at_exit)
     return running
+
+
+def _refuse_unused(options: Options) -> None:
+    usual = Options()
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value != getattr(usual, field.name):
+            negated = {"lines": "no_lines", "calibrate": "no_calibration"}
+            name = negated.get(field.name, field.name).replace("_", "-")
+            shown = "" if isinstance(value, bool) else f" {value!r}"
+            raise ConfigError(
+                f"--{PREFIX}-{name}{shown} has no effect without --{PREFIX}, which names the "
+                f"session to record. Add --{PREFIX} DIR, or leave it out"
+            )
 
 
 def options_of(arguments: argparse.Namespace, prefix: str = "") -> Options:

@@ -94,7 +94,7 @@ def test_a_class_of_the_programs_own(profiled: Any, mode: str) -> None:
 
     Twice's first step calls Corridor's first and its second, of 2 ms, which counts.
     """
-    profiled.run(PROGRAM, calibrate=False, mode=mode)
+    profiled.run(PROGRAM, calibrate=mode != "full", mode=mode)
     summary = summarize(profiled.session)
     (process,) = summary.processes
     assert process.metadata["inferred_envs"] == ["__main__.Corridor", "__main__.Twice"]

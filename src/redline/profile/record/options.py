@@ -98,6 +98,11 @@ class Options:
                 f"max_events_per_s={self.max_events_per_s:g} limits native calls, which mode "
                 f"{self.mode} does not observe. Leave it out, or record in mode full"
             )
+        if self.mode != "full" and not self.calibrate:
+            raise ConfigError(
+                f"mode {self.mode} has no blocks without the probe, so there are none to leave "
+                "out. Leave out --no-calibration (calibrate=False), or record in mode full"
+            )
         windows = (self.gpu_window_s, self.gpu_every_s)
         if self.mode != "full" and self.gpu_window_s and windows != _GPU_WINDOWS_S:
             raise ConfigError(
