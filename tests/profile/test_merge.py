@@ -67,6 +67,17 @@ def test_a_merged_session_has_the_numbers_of_both(pair: Pair, tmp_path: Path) ->
     assert summary.problems == []  # sealed, and as it was sealed
 
 
+def test_a_merged_session_says_what_was_to_be_watched(pair: Pair, tmp_path: Path) -> None:
+    """A name that no process has imported is told, as before the merge."""
+    first, second = pair
+    resealed(first, lambda manifest: manifest.update(watch=["statistics:mean", "nope:a"]))
+    resealed(second, lambda manifest: manifest.update(watch=["nope:a", "nope:b"]))
+    merged = merge_sessions(pair, tmp_path / "merged")
+    manifest = json.loads((merged / "session.json").read_text())
+    assert manifest["watch"] == ["statistics:mean", "nope:a", "nope:b"]
+    assert any("--watch nope:b" in problem for problem in summarize(merged).problems)
+
+
 def test_a_merged_session_is_sealed_anew(pair: Pair, tmp_path: Path) -> None:
     merged = merge_sessions(pair, tmp_path / "merged")
     names = next(merged.glob("processes/*/names.jsonl"))

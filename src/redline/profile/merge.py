@@ -128,12 +128,22 @@ def _fill(target: Path, sessions: list[Session], command: list[str]) -> None:
         **{key: sessions[0].manifest.get(key) for key in ("machine", "cpus", "python", "boot_id")},
         "created_unix_s": min(_created(each) for each in sessions),
         "command": command,
+        **({"watch": watched} if (watched := _watched(sessions)) else {}),
         "merged": [
             {key: each.manifest.get(key) for key in ("command", "created_unix_s", "sha256")}
             for each in sessions
         ],
     }
     (target / "session.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _watched(sessions: list[Session]) -> list[str]:
+    """The functions that were to be watched, so that a report can say which never came."""
+    found: list[Any] = []
+    for session in sessions:
+        watch: Any = session.manifest.get("watch")
+        found += cast(list[Any], watch) if isinstance(watch, list) else []
+    return list(dict.fromkeys(str(name) for name in found))
 
 
 def _samples(sessions: list[Session]) -> list[str]:

@@ -70,9 +70,18 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
             signal.signal(number, handler)
         machine.stop()
         lock.release()
-    if not any((directory / "processes").iterdir()):
-        sys.stderr.write(
-            "redline profile: no Python process joined the session. Was the command Python, and "
-            "started without -I, -E and -S?\n"
-        )
+    _say_what_is_missing(directory)
     return status if status >= 0 else 128 - status
+
+
+def _say_what_is_missing(directory: Path) -> None:
+    try:
+        if any((directory / "processes").iterdir()):
+            return
+        missing = (
+            "no Python process joined the session. Was the command Python, and started without "
+            "-I, -E and -S?"
+        )
+    except OSError as error:
+        missing = f"the session is gone: {error}. It must stay in place until the program ends"
+    sys.stderr.write(f"redline profile: {missing}\n")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from redline import profile
+from redline.errors import ProfilerConflictError
 from redline.profile import _native
 from redline.profile.analyse.summary import summarize
 from redline.profile.commands import main
@@ -138,6 +139,26 @@ def test_where_nothing_can_be_counted_the_program_is_recorded(
     text = render_text(summary)
     assert "no counts of instructions, cycles, cache misses, branch misses, CPU ns" in text
     assert "counters by operation" not in text
+
+
+def test_a_recording_that_does_not_begin_leaves_no_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each mark of a later one would read them, for nobody."""
+    wanted: list[list[tuple[int, int, bool]]] = []
+    monkeypatch.setattr(_native, "set_counters", wanted.append)
+    monkeypatch.setattr(
+        "redline.profile.record.counters.Counters", partial(Counters, lambda *counter: 0)
+    )
+    sys.settrace(lambda *_: None)
+    try:
+        with pytest.raises(ProfilerConflictError):
+            profile.session(tmp_path / "s", counters=True).__enter__()
+    finally:
+        sys.settrace(None)
+    assert len(wanted) == 2
+    assert len(wanted[0]) == 8  # all that are known
+    assert wanted[1] == []
 
 
 def permitted() -> bool:

@@ -99,8 +99,8 @@ class Recorder:
 
             self._counters = Counters()
         early_exit = EarlyExit() if self.options.exit_after_window else None
-        self._open_files()
         try:
+            self._open_files()
             if self._boundary is not None:
                 self._boundary.attach()
                 self._boundary.pause()
@@ -109,6 +109,8 @@ class Recorder:
             self._companions.stop()
             if self._boundary is not None:
                 self._boundary.detach()
+            if self._counters is not None:
+                self._counters.stop()
             self._native.stop()
             self._close_files()
             if early_exit is not None:
