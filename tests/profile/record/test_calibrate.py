@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -39,8 +39,20 @@ def test_the_anchor_is_the_rarest_mark_that_ends_often_enough() -> None:
 class Program:
     """Iterations of ten steps of 1 ms and a learning mark of 2 ms, on an injected clock."""
 
-    def __init__(self, recorder: Any, cpu_share: float = 1.0) -> None:
+    def __init__(self, recorder: Any, cpu_share: float = 1.0, wrapped: Sequence[str] = ()) -> None:
+        """`wrapped`: what is no mark, but a method that the profiler wraps."""
         self.recorder, self.cpu_share = recorder, cpu_share
+        self.step = self._part("step", MS, "step" in wrapped)
+        self.learn = self._part("learn", 2 * MS, "learn" in wrapped)
+
+    def _part(self, name: str, ns: int, is_wrapped: bool) -> Callable[[], object]:
+        def part() -> None:
+            self.tick(ns)
+
+        if is_wrapped:
+            number = _native.intern("operation", name)
+            return _native.Wrapper(part, number, operation=True)
+        return profile.operation(name)(part)
 
     def tick(self, ns: int) -> None:
         self.recorder.tick(ns)
@@ -49,10 +61,8 @@ class Program:
         until = self.recorder.now_ns + round(seconds * 1e9)
         while self.recorder.now_ns < until:
             for _ in range(10):
-                with profile.operation("step"):
-                    self.tick(MS)
-            with profile.operation("learn"):
-                self.tick(2 * MS)
+                self.step()
+            self.learn()
 
     def cpu_ns(self) -> int:
         return round(self.recorder.now_ns * self.cpu_share)
@@ -75,10 +85,11 @@ def calibrated(
     seconds: float,
     cpu_share: float = 1.0,
     schedule: Schedule = RARE,
+    wrapped: Sequence[str] = (),
 ) -> tuple[list[tuple[int, bool, str]], list[bool]]:
     # The injected clock outruns the writer: the ring has room for all.
     recorder = fake_recorder(ring_words=1 << 19)
-    program = Program(recorder, cpu_share)
+    program = Program(recorder, cpu_share, wrapped)
     monkeypatch.setattr(calibrate.time, "thread_time_ns", program.cpu_ns)
     switched: list[bool] = []
     Calibrator(switched.append, schedule).start(recorder.now_ns)
@@ -88,11 +99,15 @@ def calibrated(
     return markers(recorder.events()), switched
 
 
+@pytest.mark.parametrize("wrapped", [(), ("step",), ("learn",), ("step", "learn")])
 def test_blocks_hold_whole_iterations(
-    fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    wrapped: tuple[str, ...], fake_recorder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An iteration takes 12 ms: blocks of 40 ms become four of them, 48 ms."""
-    found, switched = calibrated(fake_recorder, monkeypatch, 0.7)
+    """An iteration takes 12 ms: blocks of 40 ms become four of them, 48 ms.
+
+    Its parts are marks, or methods that the profiler wraps, as those of environments are.
+    """
+    found, switched = calibrated(fake_recorder, monkeypatch, 0.7, wrapped=wrapped)
     assert [observed for _, observed, _ in found[:6]] == [True, False, False, True, True, True]
     assert {name for _, _, name in found[:6]} == {"learn"}
     times = [ns for ns, _, _ in found]

@@ -86,22 +86,13 @@ static void begin(uint16_t id, uint8_t kind) {
     }
 }
 
-/* Count it, and let the calibrator know if it waits for this. */
-static inline void mark_ended(const RlThread *t, int64_t now, uint16_t id) {
-    rl_tally_end(t, id);
-    if (now >= rl_next_block_ns && (rl_block_anchor == 0 || rl_block_anchor == id ||
-                                    now - rl_next_block_ns >= rl_block_patience_ns)) {
-        rl_run_block_hook(now);
-    }
-}
-
 static void end(uint16_t id, uint8_t kind) {
     RlThread *t = rl_thread();
     if (t != NULL) {
         const int64_t now = rl_now();
         rl_report_callbacks(t);
         rl_pop_operation(t, now, id, kind);
-        mark_ended(t, now, id);
+        rl_mark_ended(t, now, id);
     }
 }
 
@@ -240,7 +231,7 @@ static PyObject *step(PyObject *module, PyObject *unused) {
         const int64_t now = rl_now();
         if (t != NULL) {
             rl_instant(t, now, RL_CODE_STEP);
-            mark_ended(t, now, RL_CODE_STEP);
+            rl_mark_ended(t, now, RL_CODE_STEP);
         }
     }
     if (step_hook != NULL) {

@@ -191,6 +191,15 @@ static inline void rl_tally_end(const RlThread *t, uint16_t id) {
     }
 }
 
+/* A mark ended: count it, and let the calibrator know if it waits for this. */
+static inline void rl_mark_ended(const RlThread *t, int64_t now_ns, uint16_t id) {
+    rl_tally_end(t, id);
+    if (now_ns >= rl_next_block_ns && (rl_block_anchor == 0 || rl_block_anchor == id ||
+                                       now_ns - rl_next_block_ns >= rl_block_patience_ns)) {
+        rl_run_block_hook(now_ns);
+    }
+}
+
 /* Marks of what is suspended. */
 uint32_t rl_open_marks(const RlThread *t);
 PyObject *rl_end_marks(RlThread *t, uint32_t above);

@@ -63,8 +63,8 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
         rl_pop_operation(t, now, w->id, w->kind);
         if (w->is_long) {
             rl_ask_at_end(now);
-        } else if (w->kind == RL_AUTO && now >= rl_next_block_ns) {
-            rl_run_block_hook(now);
+        } else if (w->kind == RL_AUTO) {
+            rl_mark_ended(t, now, w->id);
         }
     }
     return result;
