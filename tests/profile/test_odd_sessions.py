@@ -423,6 +423,43 @@ marks("last", 3000)
     assert not any("damaged" in problem or "cut short" in problem for problem in found.problems)
 
 
+def test_a_thread_that_begins_while_the_disk_is_full_is_there_later(profiled: Any) -> None:
+    """Half of its file's head was written, and all behind that was lost."""
+    profiled.run(
+        """
+import resource, signal, threading
+from redline import profile
+from redline.profile import _native
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+def marks(name, count):
+    for _ in range(count):
+        with profile.operation(name):
+            pass
+    _native.flush()
+
+def work():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    marks("lost", 10)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    marks("last", 3000)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+""",
+        mode="light",
+    )
+    found = summarize(profiled.session)
+    (process,) = open_session(profiled.session).processes
+    threads = build_timeline(process).threads
+    assert len(times_of_begins(threads, begins_of(process, "last"))) == 3000
+    assert len(times_of_begins(threads, begins_of(process, "lost"))) == 0
+    assert any("could be written: File too large" in problem for problem in found.problems)
+    assert not any("damaged" in problem or "cut short" in problem for problem in found.problems)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 def test_a_forbidden_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path.chmod(0o500)

@@ -116,9 +116,15 @@ static int open_shard(RlThread *t) {
     if (t->opened) {
         return 0;
     }
-    t->opened = 1;
     struct iovec part = {(void *)RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA};
-    return write_all(t->file, &part, 1);
+    if (write_all(t->file, &part, 1) != 0) {
+        const int error = errno; /* behind a part of it no batch could be read: begin anew later */
+        close_shard(t);
+        errno = error;
+        return -1;
+    }
+    t->opened = 1;
+    return 0;
 }
 
 static void write_batch(RlThread *t) {
