@@ -17,7 +17,7 @@ import pytest
 from redline import profile
 from redline.profile import _native, marks
 from redline.profile.reader import read_shard
-from tests.profile.shards import read_events, read_off
+from tests.profile.shards import WINDOW_OFF, read_events, read_off
 
 Recorder = Callable[..., Any]
 
@@ -549,6 +549,74 @@ def test_marks_begun_before_the_window_do_not_end_others(fake_recorder: Recorder
     assert [e for e in recorder.events() if len(e) == 3] == [
         (2, "begin", "inference"),
         (5, "end", "inference"),
+    ]
+
+
+def test_a_window_is_in_the_phases_that_began_before_it(fake_recorder: Recorder) -> None:
+    """Two windows, of 3 and 2 ns; between them one phase ends and the other goes on."""
+    with profile.phase("training"):
+        recorder = fake_recorder()
+        recorder.tick(1)
+        _native.set_active(0)
+        inner = profile.phase("warm-up")
+        with inner:
+            recorder.tick(4)
+            _native.set_active(1)
+            recorder.tick(3)
+            _native.set_active(0)
+        recorder.tick(10)
+        _native.set_active(1)
+        recorder.tick(2)
+    recorder.tick(5)
+    recorder.stop()
+    assert recorder.events() == [
+        (0, "begin", "training"),
+        *((1, "end", "training"), (1, WINDOW_OFF)),
+        *((5, "begin", "training"), (5, "begin", "warm-up")),
+        *((8, "end", "warm-up"), (8, "end", "training"), (8, WINDOW_OFF)),
+        *((18, "begin", "training"), (20, "end", "training")),
+    ]
+
+
+def test_a_window_is_in_the_phases_of_other_threads(fake_recorder: Recorder) -> None:
+    """One thread is known when the window begins, the other from its first mark on."""
+    recorder = fake_recorder()
+    ready, go, over = threading.Barrier(3), threading.Event(), threading.Event()
+
+    def known() -> None:
+        with profile.operation("before"):
+            pass
+        _native.set_active(0)
+        with profile.phase("known"):
+            ready.wait(20)
+            over.wait(20)
+
+    def unknown() -> None:
+        while _native.get_active():
+            time.sleep(0.001)
+        with profile.phase("unknown"):
+            ready.wait(20)
+            go.wait(20)
+            with profile.operation("first"):
+                recorder.tick(5)
+
+    profile.step()  # this thread has the first shard
+    threads = [threading.Thread(target=known), threading.Thread(target=unknown)]
+    threads[0].start()
+    threads[1].start()
+    ready.wait(20)
+    recorder.tick(7)
+    _native.set_active(1)
+    recorder.tick(2)
+    go.set()
+    over.set()
+    for thread in threads:
+        thread.join(20)
+    recorder.stop()
+    assert (7, "begin", "known") in recorder.events(1)
+    assert [event for event in recorder.events(2) if len(event) == 3] == [
+        *((9, "begin", "unknown"), (9, "begin", "first")),
+        *((14, "end", "first"), (14, "end", "unknown")),
     ]
 
 

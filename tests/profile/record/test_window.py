@@ -144,6 +144,36 @@ for k in range(1, 21):
     assert (process.progress_done, process.progress_total) == (14.0, 40.0)
 
 
+def test_each_window_is_in_the_phase_around_it(profiled: Any) -> None:
+    """The phase began before all three; a child is in none of its parent's."""
+    profiled.run(
+        """
+import os
+from redline import profile
+with profile.phase("training"):
+    for k in range(20):
+        sum(range(1000))
+        profile.step()
+    child = os.fork()
+    if child == 0:
+        for k in range(5):
+            profile.step()
+        os._exit(0)
+    os.waitpid(child, 0)
+""",
+        mode="light",
+        delay_steps=2,
+        for_steps=2,
+        every_steps=5,
+        repeat=3,
+    )
+    summary = summarize(profiled.session)
+    parent, child = (process.pid for process in summary.processes)
+    assert [process.steps for process in summary.processes] == [6, 2]
+    assert {cell.phase for cell in summary.cells if cell.pid == parent} == {"training"}
+    assert {cell.phase for cell in summary.cells if cell.pid == child} == {""}
+
+
 def test_windows_by_time_begin_again(profiled: Any) -> None:
     """The program waits for the begin of its third window, which only time can bring."""
     profiled.run(

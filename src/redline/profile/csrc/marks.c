@@ -98,13 +98,17 @@ static void end(uint16_t id, uint8_t kind) {
 
 static PyObject *mark_enter(PyObject *self, PyObject *unused) {
     (void)unused;
+    const MarkObject *mark = (MarkObject *)self;
     if (rl_active & RL_ACTIVE_MARKS) {
 #if PY_VERSION_HEX >= 0x030c0000
         if (rl_watches_generators) {
             rl_mark_in_generator();
         }
 #endif
-        begin(((MarkObject *)self)->id, ((MarkObject *)self)->kind);
+        begin(mark->id, mark->kind);
+    }
+    if (mark->kind == RL_PHASE) { /* behind its begin, which may be the thread's first event */
+        rl_enter_phase(mark->id);
     }
     Py_RETURN_NONE;
 }
@@ -112,8 +116,12 @@ static PyObject *mark_enter(PyObject *self, PyObject *unused) {
 static PyObject *mark_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     (void)args;
     (void)nargs;
+    const MarkObject *mark = (MarkObject *)self;
+    if (mark->kind == RL_PHASE) {
+        rl_leave_phase(mark->id);
+    }
     if (rl_active & RL_ACTIVE_MARKS) {
-        end(((MarkObject *)self)->id, ((MarkObject *)self)->kind);
+        end(mark->id, mark->kind);
     }
     Py_RETURN_NONE;
 }

@@ -4,6 +4,7 @@
 /* In a forked child: leave the parent's session without writing to it. */
 static void leave(void) {
     rl_active = 0;
+    rl_forget_phases(); /* they are stretches of the parent */
     rl_forget_block_hook();
     rl_writer_abandon();
     rl_session_end();
@@ -140,6 +141,7 @@ static PyObject *set_active(PyObject *module, PyObject *arg) {
         if (t != NULL) {
             rl_instant(t, now, RL_CODE_WINDOW_ON);
         }
+        rl_begin_phases(now);
         for (t = rl_first_thread(); t != NULL; t = t->next) {
             t->tallied_ns = now;
             if (t->counters != NULL) {

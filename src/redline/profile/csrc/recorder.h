@@ -61,7 +61,7 @@ enum { RL_ACTIVE_MARKS = 1, RL_ACTIVE_CALLS = 2 };
 /* Of the high bits of a time on disk; what is larger is damage. 52 days. */
 enum { RL_LARGEST_HIGH = 1 << 20 };
 
-enum { RL_MAX_DEPTH = 2048, RL_RESERVE = 8, RL_MAX_COUNTERS = 8 };
+enum { RL_MAX_DEPTH = 2048, RL_RESERVE = 8, RL_MAX_COUNTERS = 8, RL_MAX_PHASES = 32 };
 
 typedef struct {
     const void *key;   /* identity of the callable, frame or code that will end this */
@@ -82,6 +82,12 @@ typedef struct {
     int64_t time_ns; /* while this id was the innermost operation; at 0: while none was */
     uint64_t ends;   /* marks of this id that ended */
 } RlTally;
+
+/* The phases that a thread is in, recorded or not, the outermost first; deeper ones are left out. */
+typedef struct {
+    uint32_t count;
+    uint16_t ids[RL_MAX_PHASES];
+} RlPhases;
 
 typedef struct RlCounters RlCounters;
 
@@ -115,6 +121,7 @@ typedef struct RlThread {
     RlTally *tallies;    /* [RL_MAX_ID + 1], NULL while nobody asked */
     int64_t tallied_ns;  /* up to when they go */
     RlCounters *counters; /* of the processor, NULL while nothing counts */
+    RlPhases phases;
     _Atomic uint64_t dropped;
     /* The writer's. */
     int file;
@@ -156,6 +163,10 @@ void rl_close_calls(int64_t now_ns);
 void rl_end_returned(int64_t now_ns);
 uint32_t rl_running_frames(const RlThread *t, const RlEntry *e);
 void rl_close_all(int64_t now_ns);
+void rl_enter_phase(uint16_t id);
+void rl_leave_phase(uint16_t id);
+void rl_forget_phases(void);
+void rl_begin_phases(int64_t now_ns);
 int rl_run_block_hook(int64_t now_ns);
 void rl_ask_at_end(int64_t now_ns);
 void rl_wake_block_hook_at(int64_t at_ns);

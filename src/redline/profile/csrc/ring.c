@@ -34,6 +34,7 @@ enum { OFF_GAP_NS = 250000, OFF_EVERY_NS = 2000000, OFF_LEAST_NS = 200000 };
 #define FAST_TLS static __thread __attribute__((tls_model("initial-exec")))
 FAST_TLS RlThread *tls_thread = NULL;
 FAST_TLS uint32_t tls_session = 0;
+static _Thread_local RlPhases tls_phases;
 static pthread_key_t exit_key;
 static int exit_key_made = 0;
 static RlThread *free_structs = NULL;
@@ -130,6 +131,12 @@ static int64_t own_cpu_ns(void) {
                : 0;
 }
 
+static void begin_phases(RlThread *t, int64_t now_ns) {
+    for (uint32_t i = 0; i < t->phases.count; i++) {
+        rl_push(t, now_ns, t->phases.ids[i], RL_PYTHON, RL_PHASE, NULL);
+    }
+}
+
 static RlThread *new_thread(void) {
     int listed;
     RlThread *t = take_struct(&listed);
@@ -173,6 +180,10 @@ static RlThread *new_thread(void) {
     tls_session = rl_session;
     if (exit_key_made) {
         pthread_setspecific(exit_key, t);
+    }
+    t->phases = tls_phases;
+    if (rl_active & RL_ACTIVE_MARKS) {
+        begin_phases(t, t->event_ns);
     }
     return t;
 }
@@ -534,6 +545,45 @@ void rl_close_all(int64_t now_ns) {
         }
     }
 }
+
+/* A window begins: it is in the phases that began before it. */
+void rl_begin_phases(int64_t now_ns) {
+    for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
+        if (hold_thread(t)) {
+            begin_phases(t, now_ns);
+            atomic_store(&t->closing, 0);
+        }
+    }
+}
+
+static void tell_phases(void) {
+    RlThread *t = rl_known_thread();
+    if (t != NULL) {
+        t->phases = tls_phases;
+    }
+}
+
+void rl_enter_phase(uint16_t id) {
+    if (tls_phases.count < RL_MAX_PHASES) {
+        tls_phases.ids[tls_phases.count++] = id;
+        tell_phases();
+    }
+}
+
+/* The innermost of this id. */
+void rl_leave_phase(uint16_t id) {
+    for (uint32_t i = tls_phases.count; i-- > 0;) {
+        if (tls_phases.ids[i] == id) {
+            tls_phases.count--;
+            memmove(&tls_phases.ids[i], &tls_phases.ids[i + 1],
+                    (tls_phases.count - i) * sizeof tls_phases.ids[0]);
+            tell_phases();
+            return;
+        }
+    }
+}
+
+void rl_forget_phases(void) { tls_phases.count = 0; }
 
 /* What a hook raised that is no `Exception` comes from a signal's handler (an interrupt, or
  * `sys.exit`), which happened to run in it: the main thread gets it as soon as it is back. */
