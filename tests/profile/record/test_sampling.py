@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import signal
 import time
 from pathlib import Path
@@ -275,6 +276,40 @@ os.waitpid(child, 0)
     for each in session.processes:
         read = (each.directory / layout.SAMPLES_SHARD).stat().st_size
         assert read > 200
+
+
+RUN_TIME_CODE = """
+import ctypes, mmap, threading, time
+memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+memory.write(bytes.fromhex("48ffcf75fbc3"))  # again: dec rdi; jnz again; ret
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+count_down = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(address)
+
+def during(seconds, function):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        function()
+
+def work():
+    during(0.7, lambda: sum(range(50)))
+    during(0.4, lambda: count_down(20_000_000))
+    during(1.0, lambda: sum(range(50)))
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its code is that of x86-64")
+def test_a_thread_that_was_in_code_made_at_run_time_is_looked_at_again(profiled: Any) -> None:
+    """A single look that could not be unwound made it one that runs no Python: all was waiting."""
+    profiled.run(RUN_TIME_CODE, mode="sample", sample_hz=250.0)
+    samples = read_sampled(open_session(profiled.session).processes[0])
+    assert samples is not None
+    assert (samples.levels == levels.UNATTRIBUTED).mean() > 0.02
+    assert (samples.levels == levels.WAITING).mean() < 0.3
+    assert (samples.levels == levels.PYTHON).mean() > 0.3
 
 
 def test_a_killed_program_leaves_its_samples(profiled: Any) -> None:

@@ -8,7 +8,8 @@
  *
  * Code made at run time (oneDNN's matrix kernels are) cannot be unwound. There the words on the
  * stack are looked through for addresses of known shared objects, up to the first one after them
- * inside the interpreter's evaluation loop.
+ * inside the interpreter's evaluation loop. In a thread that ran Python before, what cannot be
+ * unwound is unattributed; a thread that never does is not looked at any more.
  *
  * The signal is SIGURG: by default it is ignored, so that one that arrives late, in a program that
  * has replaced itself meanwhile, does no harm.
@@ -50,6 +51,7 @@ enum { BATCH_ROWS = 512, ANSWER_MS = 300, REFRESH_NS = 250000000, WRITE_NS = 100
 enum { PYTHON = 0, COMPILED = 2, WAITING = 5, UNATTRIBUTED = 6, FOREIGN = 255, RL_GAP = 0xffff };
 enum { IDLE = 0, REQUESTED = 1, WRITING = 2, DONE = 3 };
 enum { MAX_INTERVAL_NS = 200000000 };
+enum { MOST_MISSES = 3 }; /* looks in a row that found no Python, after which a thread runs none */
 
 static _Atomic int request = IDLE;
 static sem_t answered;
@@ -81,10 +83,13 @@ static struct stat file_is; /* which file: a program that closes all may use its
 static pid_t main_tid, own_tid;
 static int64_t interval_ns, last_ns, spent_ns, cost_part; /* at most 1 / cost_part of one core */
 static uint64_t sample_count, lost_count, random_state;
-static struct {
+typedef struct {
     pid_t tid;
-    int foreign;
-} tasks[MAX_TASKS];
+    uint8_t misses;    /* MOST_MISSES: it is not looked at any more */
+    uint8_t is_python; /* it ran some once: what cannot be unwound is no other thread */
+} Task;
+
+static Task tasks[MAX_TASKS];
 static int task_count;
 static struct {
     uint32_t delta_ns[BATCH_ROWS];
@@ -315,11 +320,11 @@ static int blocks_signal(pid_t tid) {
 }
 
 static int by_tid(const void *a, const void *b) {
-    return *(const pid_t *)a < *(const pid_t *)b ? -1 : 1;
+    return ((const Task *)a)->tid < ((const Task *)b)->tid ? -1 : 1;
 }
 
 static void refresh_tasks(void) {
-    pid_t found[MAX_TASKS];
+    Task found[MAX_TASKS];
     int count = 0;
     DIR *directory = opendir("/proc/self/task");
     if (directory == NULL) {
@@ -328,27 +333,23 @@ static void refresh_tasks(void) {
     for (struct dirent *entry; (entry = readdir(directory)) != NULL && count < MAX_TASKS;) {
         const pid_t tid = (pid_t)atoi(entry->d_name);
         if (tid > 0 && tid != main_tid && tid != own_tid) {
-            found[count++] = tid;
+            found[count++] = (Task){.tid = tid};
         }
     }
     closedir(directory);
     qsort(found, (size_t)count, sizeof *found, by_tid);
     for (int i = 0; i < count; i++) {
-        int known = 0, foreign = 0;
+        int known = 0;
         for (int j = 0; j < task_count && !known; j++) {
-            known = tasks[j].tid == found[i];
-            foreign = known && tasks[j].foreign;
+            known = tasks[j].tid == found[i].tid;
+            found[i] = known ? tasks[j] : found[i];
         }
-        if (!known) {
-            foreign = blocks_signal(found[i]);
+        if (!known && blocks_signal(found[i].tid)) {
+            found[i].misses = MOST_MISSES;
         }
-        found[i] = foreign ? -found[i] : found[i];
     }
     task_count = count;
-    for (int i = 0; i < count; i++) {
-        tasks[i].foreign = found[i] < 0;
-        tasks[i].tid = found[i] < 0 ? -found[i] : found[i];
-    }
+    memcpy(tasks, found, (size_t)count * sizeof *found);
 }
 
 /* Whether the program has taken the signal since: its handler would be called for nothing. */
@@ -402,13 +403,20 @@ static uint8_t look(void) {
         return look_at(main_tid);
     }
     for (int i = 0; i < task_count; i++) {
-        if (!tasks[i].foreign && state_of(tasks[i].tid) == 'R') {
-            const uint8_t level = look_at(tasks[i].tid);
-            if (level != FOREIGN) {
-                return level;
-            }
-            tasks[i].foreign = 1;
+        Task *task = &tasks[i];
+        if (task->misses >= MOST_MISSES || state_of(task->tid) != 'R') {
+            continue;
         }
+        const uint8_t level = look_at(task->tid);
+        if (level != FOREIGN) {
+            task->misses = 0;
+            task->is_python |= level != UNATTRIBUTED;
+            return level;
+        }
+        if (task->is_python) {
+            return UNATTRIBUTED;
+        }
+        task->misses++;
     }
     return WAITING;
 }
