@@ -123,6 +123,27 @@ mujoco.spin(10_000_000)
     assert all(a >= b for a, b in zip(sorted(by_pid.values()), (0.01, 0.02, 0.04), strict=True))
 
 
+def test_what_subprocess_starts_is_one_process_with_a_function_before_it(profiled: Any) -> None:
+    """The child that calls `preexec_fn` becomes the program, and is none of its own."""
+    done = profiled.run(
+        """
+import os, subprocess, sys
+subprocess.run(["true"], preexec_fn=os.setsid, check=True)
+code = "from redline import profile\\nprofile.step()"
+subprocess.run([sys.executable, "-c", code], preexec_fn=os.setsid, check=True)
+""",
+        mode="light",
+    )
+    assert done.returncode == 0
+    summary = summarize(profiled.session)
+    assert [(process.name, process.steps) for process in summary.processes] == [
+        ("program.py", 0),
+        ("python -c", 1),
+    ]
+    assert summary.processes[1].parent_pid == summary.processes[0].pid
+    assert not any("did not end by itself" in problem for problem in summary.problems)
+
+
 def test_multiprocessing_pools_join_by_name(profiled: Any) -> None:
     profiled.run(
         """

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from redline.errors import ProfileError
@@ -178,8 +178,12 @@ class Recorder:
         self._native.resume_writer()
         self._companions.after_fork_in_parent()
 
-    def after_fork(self) -> None:
-        """In a forked child: leave the parent's files and record into new ones."""
+    def after_fork(self, *, goes_on: bool) -> None:
+        """In a forked child: leave the parent's files and record into new ones.
+
+        Args:
+            goes_on: it is not about to become another program, which will join by itself.
+        """
         if self._files is None:
             return
         self._native.abandon()
@@ -188,6 +192,8 @@ class Recorder:
         self._close_windows()
         self._said = Said(self._note, self._native.now)
         marks.listen(self._said)
+        if not goes_on:
+            return
         try:
             self._open_files()
             self._companions.after_fork_in_child(self._files.directory, self._base_ns)
@@ -375,7 +381,14 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     if _current is not None:
-        _current.after_fork()
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        _current.after_fork(goes_on=not _is_in_popen(frame))
+
+
+def _is_in_popen(frame: FrameType) -> bool:
+    """Whether `subprocess` forks: it does so in C, and calls `preexec_fn` before the new program."""
+    code = frame.f_code
+    return code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess"
 
 
 # The lock is taken before all of this and given back after it. Not by functions of Python: where a
