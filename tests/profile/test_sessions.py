@@ -338,6 +338,40 @@ def test_a_program_that_changes_its_directory_leaves_a_sealed_session(
     assert session.seal_problems == []
 
 
+def test_a_program_in_a_session_has_no_child_but_its_own(tmp_path: Path) -> None:
+    """It waited for whichever ended next, until there were none: for ever, in a session."""
+    program = (
+        "import os\n"
+        "from redline import profile\n"
+        f"with profile.session({str(tmp_path / 's')!r}, mode='light'):\n"
+        "    for _ in range(2):\n"
+        "        if os.fork() == 0:\n"
+        "            os._exit(0)\n"
+        "    ended = 0\n"
+        "    try:\n"
+        "        while True:\n"
+        "            os.wait()\n"
+        "            ended += 1\n"
+        "    except ChildProcessError:\n"
+        "        print(ended)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "2\n"
+
+
+def test_where_no_process_can_be_started_the_directory_stays_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(tmp_path / "missing"))
+        with pytest.raises(ProfileError, match=r"cannot start '.*missing', which reads"):
+            profile.session(tmp_path / "s", mode="light").__enter__()
+    with profile.session(tmp_path / "s", mode="light"):
+        profile.step()
+    assert summarize(tmp_path / "s").processes[0].steps == 1
+
+
 def test_sessions_can_follow_each_other(tmp_path: Path) -> None:
     for number in range(3):
         with profile.session(tmp_path / str(number), calibrate=False), profile.operation("o"):

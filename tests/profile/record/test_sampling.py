@@ -291,9 +291,9 @@ def during(seconds, function):
         function()
 
 def work():
-    during(0.7, lambda: sum(range(50)))
-    during(0.4, lambda: count_down(20_000_000))
-    during(1.0, lambda: sum(range(50)))
+    during(0.4, lambda: sum(range(50)))
+    during(0.2, lambda: count_down(20_000_000))
+    during(0.6, lambda: sum(range(50)))
 
 thread = threading.Thread(target=work)
 thread.start()
@@ -308,8 +308,9 @@ def test_a_thread_that_was_in_code_made_at_run_time_is_looked_at_again(profiled:
     samples = read_sampled(open_session(profiled.session).processes[0])
     assert samples is not None
     assert (samples.levels == levels.UNATTRIBUTED).mean() > 0.02
-    assert (samples.levels == levels.WAITING).mean() < 0.3
-    assert (samples.levels == levels.PYTHON).mean() > 0.3
+    last = samples.levels[len(samples.levels) * 2 // 3 :]
+    assert (last == levels.WAITING).mean() < 0.2
+    assert (last == levels.PYTHON).mean() > 0.3
 
 
 def test_a_killed_program_leaves_its_samples(profiled: Any) -> None:

@@ -14,6 +14,8 @@ import contextlib
 import fcntl
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
@@ -154,35 +156,73 @@ _PATIENCE_S = 2.0  # for a process that has been told to end
 
 
 class HelperProcess:
-    """Readings from a process of its own, which ends by itself when the session does."""
+    """Readings from a process of its own, which ends by itself when the session does.
+
+    It is no child of this one: a program may wait for whichever of its children ends next.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
 
     def __init__(self, session: Path) -> None:
         package = str(Path(__file__).parents[3])
         code = (
-            f"import sys; sys.path.append({package!r}); "
-            "from redline.profile.record.machine import watch_session; watch_session(sys.argv[1])"
+            "import os, sys\n"
+            "if pid := os.fork():\n"
+            "    os.write(int(sys.argv[2]), b'%d' % pid)\n"
+            "    os._exit(0)\n"
+            f"sys.path.append({package!r})\n"
+            "from redline.profile.record.machine import watch_session\n"
+            "watch_session(sys.argv[1])"
         )
         environment = {k: v for k, v in os.environ.items() if k != layout.ENVIRONMENT}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(session)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt from the terminal is not for it
-        )
+        self._file, theirs = os.pipe()  # closed by the system when the helper ends
+        try:
+            starts = subprocess.Popen(
+                [sys.executable, "-c", code, str(session), str(theirs)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs,),
+                start_new_session=True,  # an interrupt from the terminal is not for it
+            )
+        except BaseException:
+            os.close(self._file)
+            raise
+        finally:
+            os.close(theirs)
+        starts.wait()
+        self._helper = int(os.read(self._file, 32) or 0)
+        self._identity = _identity(self._file)
         self._pid = os.getpid()
 
     def stop(self) -> None:
         """End it, now that the session is over; for a forked child it is not."""
-        if os.getpid() != self._pid:
+        # A program that closes all files has let go of the session's lock, too: the helper ends.
+        if os.getpid() != self._pid or _identity(self._file) != self._identity:
             return
-        self._process.terminate()
-        try:
-            self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:  # it ignores the signal, as whoever started us does
-            self._process.kill()
-            self._process.wait()
+        # The second for one that ignores the first, as whoever started us does.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._helper and not self._has_ended(0.0):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._helper, number)
+                self._has_ended(_PATIENCE_S)
+        os.close(self._file)
+
+    def _has_ended(self, patience_s: float) -> bool:
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        return bool(poll.poll(patience_s * 1000))
+
+
+def _identity(file: int) -> tuple[int, int]:
+    """Which file a number stands for; what a program has closed is none."""
+    try:
+        found = os.fstat(file)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def watch_session(directory: str) -> None:

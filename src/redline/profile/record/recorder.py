@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from redline.profile.record.boundary import Boundary
     from redline.profile.record.calibrate import Calibrator
     from redline.profile.record.counters import Counters
+    from redline.profile.record.machine import HelperProcess
 
 MARKS, CALLS = 1, 2
 
@@ -386,7 +387,7 @@ def _after_fork_in_child() -> None:
 
 
 def _is_in_popen(frame: FrameType) -> bool:
-    """Whether `subprocess` forks: it does so in C, and calls `preexec_fn` before the new program."""
+    """Whether `subprocess` forks: in C, and calls `preexec_fn` before the new program."""
     code = frame.f_code
     return code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess"
 
@@ -431,6 +432,19 @@ def environment(directory: Path, options: Options) -> dict[str, str]:
     }
 
 
+def _beside(directory: Path) -> HelperProcess:
+    with _turn:  # a child forked meanwhile could never import it, and would keep its pipe open
+        from redline.profile.record.machine import HelperProcess
+
+        try:
+            return HelperProcess(directory)
+        except OSError as error:
+            raise ProfileError(
+                f"cannot start {sys.executable!r}, which reads the machine beside the program: "
+                f"{error}. Record with `redline profile --out DIR -- COMMAND` instead"
+            ) from error
+
+
 @contextmanager
 def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
     """Record this block, and the processes started in it, into a new session.
@@ -446,7 +460,8 @@ def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
         ConfigError: if an option is wrong.
         ProfilerConflictError: if another profiler or a debugger holds the hook.
         SessionError: if the directory is in use or cannot be written.
-        ProfileError: if this process already records, or the extension is missing.
+        ProfileError: if this process already records, the extension is missing, or no process
+            can be started beside it.
     """
     settings = Options(**options)
     path = Path(directory)
@@ -454,9 +469,11 @@ def session(directory: str | Path, **options: Any) -> Generator[Recorder]:
     lock = create_session(path, mode=settings.mode, command=list(sys.argv), watch=settings.watch)
     before = dict(os.environ)
     recorder = Recorder(path, settings)
-    with _turn:  # a child forked meanwhile could never import it
-        from redline.profile.record.machine import HelperProcess
-    machine = HelperProcess(path)
+    try:
+        machine = _beside(path)
+    except BaseException:
+        lock.discard()
+        raise
     try:
         _start(recorder)
     except BaseException:
