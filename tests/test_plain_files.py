@@ -58,16 +58,51 @@ def test_plain_trees_and_a_root_that_is_a_link_pass(tmp_path: Path) -> None:
     refuse_special_files(tmp_path / "missing")
 
 
-def test_wandb_may_link_among_its_own_files_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ["", "runs/x/"])
+def test_wandb_may_link_among_its_own_files_only(run: str, tmp_path: Path) -> None:
     """It keeps `latest-run` and `debug.log` as links relative to its directory."""
-    (tmp_path / "wandb" / "run-1").mkdir(parents=True)
-    (tmp_path / "wandb" / "latest-run").symlink_to("run-1")
+    wandb = tmp_path / run / "wandb"
+    (wandb / "run-1" / "logs").mkdir(parents=True)
+    (wandb / "latest-run").symlink_to("run-1")
+    (wandb / "debug.log").symlink_to("run-1/logs/debug.log")
+    (wandb / "debug-internal.log").symlink_to("run-1/logs/debug-internal.log")
     refuse_special_files(tmp_path)
     for target in ("/etc", "../checkpoints", "run-1/../../.."):
-        (tmp_path / "wandb" / "other").symlink_to(target)
+        (wandb / "other").symlink_to(target)
         with pytest.raises(RunDirectoryError, match="wandb/other is a symbolic link"):
             refuse_special_files(tmp_path)
-        (tmp_path / "wandb" / "other").unlink()
+        (wandb / "other").unlink()
+
+
+@pytest.mark.parametrize("run", ["", "runs/x/"])
+def test_wandb_may_link_the_log_of_its_core(run: str, tmp_path: Path) -> None:
+    """wandb 0.31: `logs/debug-core.log` of each W&B run leads into the user's cache."""
+    logs = tmp_path / run / "wandb" / "offline-run-20261128_193446-b686" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to("/root/.cache/wandb/logs/core-debug-20261128_193446.log")
+    refuse_special_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "logs/debug-core.log",
+        "wandb",
+        "wandb/debug-core.log",
+        "wandb/logs/debug-core.log",
+        "wandb/run-1/debug-core.log",
+        "wandb/run-1/logs",
+        "wandb/run-1/logs/debug.log",
+        "wandb/run-1/files/config.yaml",
+        "wandb/run-1/files/logs/debug-core.log",
+        "checkpoints/x/wandb/run-1/logs/debug-core.log",
+    ],
+)
+def test_the_name_of_that_log_opens_no_other_place(where: str, tmp_path: Path) -> None:
+    (tmp_path / where).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / where).symlink_to("/etc/passwd")
+    with pytest.raises(RunDirectoryError, match=f"{where} is a symbolic link"):
+        refuse_special_files(tmp_path)
 
 
 def test_a_file_is_opened_without_waiting_and_without_following(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ A run directory, a checkpoint or a saved replay may come from anybody. Whatever 
 through this file:
 
 - `refuse_special_files` looks at the whole tree first. A symbolic link could lead out of it, and a
-  fifo, a device or a socket could hang its reader, so none of them may be there.
+  fifo, a device or a socket could hang its reader, so none of them may be there. Only the links
+  of Weights & Biases may, in its own directory, where Redline opens nothing.
 - `read_plain` and `read_json` open one file without following a link and without waiting, check
   that it is a regular file, and refuse it if it is larger than what may be read.
 - `directory_handle` opens a directory without following a link, for names relative to it.
@@ -34,7 +35,8 @@ TABLE_LIMIT = 2**30
 ROW_LIMIT = 2**20
 """Bytes of a row of a table; a run with thousands of columns writes some ten thousand."""
 _DEEPEST = 64  # nested directories; Redline makes 4, the tools that it calls some more
-_LINKING = "wandb"  # Weights & Biases links its newest run and log inside its own directory
+_LINKING = "wandb"  # directory of Weights & Biases, which links its newest run and logs in there
+_CORE_LOG = ("logs", "debug-core.log")  # of each of its runs: a link to a log in the user's cache
 _KINDS = (
     (stat.S_ISLNK, "a symbolic link"),
     (stat.S_ISFIFO, "a fifo"),
@@ -81,7 +83,7 @@ def _refuse_special(root: Path, handle: int, inside: tuple[str, ...]) -> None:
                 if below is not None:
                     _refuse_special(root, below, (*inside, name))
         elif not stat.S_ISREG(mode):
-            if stat.S_ISLNK(mode) and _stays_inside(handle, name, inside):
+            if stat.S_ISLNK(mode) and _is_of_wandb(handle, name, inside):
                 continue
             _refuse(root.joinpath(*inside, name), mode)
 
@@ -104,10 +106,20 @@ def _opened_below(root: Path, handle: int, inside: tuple[str, ...]) -> Iterator[
         os.close(below)
 
 
-def _stays_inside(handle: int, name: str, inside: tuple[str, ...]) -> bool:
-    """Whether a link is one of those that Weights & Biases makes among its own files."""
-    if inside[:1] != (_LINKING,) and (inside[:1], inside[2:3]) != (("runs",), (_LINKING,)):
-        return False  # of a run directory, or of one in the folder of a sweep
+def _is_of_wandb(handle: int, name: str, inside: tuple[str, ...]) -> bool:
+    """Whether a link is one of those that Weights & Biases makes among its own files.
+
+    All but one stay in their directory. Nothing opens the other one: W&B makes a new one, in a
+    new directory, for each of its runs.
+    """
+    if inside[:1] == (_LINKING,):
+        below = inside[1:]
+    elif (inside[:1], inside[2:3]) == (("runs",), (_LINKING,)):
+        below = inside[3:]  # of a run directory in the folder of a sweep
+    else:
+        return False
+    if len(below) == 2 and (*below[1:], name) == _CORE_LOG:
+        return True
     target = os.readlink(name, dir_fd=handle)
     return not os.path.isabs(target) and ".." not in Path(target).parts
 

@@ -175,7 +175,9 @@ def test_a_sweeps_folder_with_a_link_is_refused(tmp_path: Path, name: str) -> No
 
 def test_a_sweep_keeps_the_links_of_weights_and_biases(tmp_path: Path, begun: list[str]) -> None:
     folder = _folder(tmp_path / "sweep")
-    (folder / "runs" / "x" / "wandb" / "run-1").mkdir(parents=True)
+    logs = folder / "runs" / "x" / "wandb" / "run-1" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(tmp_path / "cache" / "core-debug.log")
     (folder / "runs" / "x" / "wandb" / "latest-run").symlink_to("run-1")
     redline.sweep(resume=folder, slots=1, quiet=True)
     assert begun == ["x"]

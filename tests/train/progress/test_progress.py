@@ -19,6 +19,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError, MissingExtraError, RunDirectoryError, UnknownNameError
+from redline.plain_files import refuse_special_files
 from redline.train.progress.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
 
 
@@ -380,7 +381,10 @@ def test_wandb_gets_rows_over_env_steps_and_goes_on_with_its_run(
 
 
 def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B's own environment variables win; the run file holds the rows by our tags."""
+    """W&B's own environment variables win; the run file holds the rows by our tags.
+
+    The links that it leaves do not close the run directory to Redline.
+    """
     monkeypatch.setattr(sys, "exit", sys.exit)  # wandb replaces it, for the tests that follow too
     wandb = pytest.importorskip("wandb")
     for variable, value in {
@@ -403,6 +407,7 @@ def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     while not all(text in file.read_bytes() for text in expected):
         assert time.monotonic() < deadline_s, file.read_bytes()
         time.sleep(0.05)
+    refuse_special_files(tmp_path)
 
 
 def test_missing_wandb_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
