@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -21,9 +22,9 @@ from redline.algos.sac import SAC
 from redline.cli import main
 from redline.errors import ConfigError, RedlineError, SweepStateError
 from redline.launch import locks
-from redline.launch.search_spaces import Choice, Span
+from redline.launch.search_spaces import Choice, Span, space_from
 from redline.launch.state import Outcome
-from redline.launch.tune_file import plan_from
+from redline.launch.tune_file import keep_plan, plan_from
 from redline.launch.tuning import DATABASE, _reports, _study, tune
 from redline.train.config_files import config_of, given_settings
 
@@ -176,6 +177,23 @@ def test_a_trial_whose_process_is_gone_is_taken_over(tmp_path: Path) -> None:
     found = tune(resume=tmp_path, places=lambda launch: places)
     assert found.counts == {"complete": 3}
     assert places.started[0] == "trial-0001"  # the first was complete, the second under way
+
+
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
+def test_a_trial_whose_choices_are_tuples_is_taken_over(tmp_path: Path) -> None:
+    """The study keeps them as lists, and Optuna refused the tuples as other choices."""
+    sizes = {"hidden_sizes": [(64, 64), (256, 256)]}
+    plan = {**PLAN, "search": {**PLAN["search"], **sizes}, "trials": 2}  # type: ignore[dict-item]
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan, out=tmp_path, places=lambda launch: Played(stop_after=3))
+    places = Played()
+    assert tune(plan, out=tmp_path, places=lambda launch: places).counts == {"complete": 2}
+    assert places.ordered[0]["settings"]["hidden_sizes"] in ([64, 64], [256, 256])
+
+
+def test_choices_are_kept_as_a_study_gives_them_back() -> None:
+    found = space_from({"x": [(1, (2, 3)), {"a": (1, 2)}, None, "ab"]}, [])
+    assert found == {"x": Choice(([1, [2, 3]], {"a": [1, 2]}, None, "ab"))}
 
 
 def test_a_trial_that_is_pruned_as_the_search_stops_stays_pruned(tmp_path: Path) -> None:
@@ -397,6 +415,12 @@ def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "holds no search" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SweepStateError, match=r"file/x cannot be written .*Not a directory"):
+        tune(PLAN, out=tmp_path / "file" / "x", places=lambda launch: Played())
+
+
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.sqlite").write_text("this is no database at all, whatever its name says")
     with pytest.raises(SweepStateError, match=r"study\.sqlite cannot be used .*not a database"):
@@ -410,7 +434,8 @@ def test_searches_that_begin_together_make_the_study_one_after_the_other(tmp_pat
     assert held is not None
     made: list[Any] = []
     plan = plan_from(PLAN, "a test")
-    making = threading.Thread(target=lambda: made.append(_study(tmp_path, plan, None)))
+    keep = functools.partial(keep_plan, tmp_path, PLAN, trials=1, launch={})
+    making = threading.Thread(target=lambda: made.append(_study(tmp_path, plan, None, keep)))
     making.start()
     making.join(0.3)
     assert not (tmp_path / "study.sqlite").exists()
@@ -480,6 +505,34 @@ def test_a_study_in_another_database_is_asked_for(tmp_path: Path) -> None:
     tune(plan, out=own, places=lambda launch: Played())
     with pytest.raises(SweepStateError, match="lies in the folder itself"):
         tune(resume=own, storage=url, places=lambda launch: Played())
+
+
+def test_two_searches_in_one_database_are_two_studies(tmp_path: Path) -> None:
+    """The second one counted the first one's trials as its own, and wrote a best.yaml of both."""
+    url = f"sqlite:///{tmp_path / 'all.sqlite'}"
+    first, second = Played(), Played()
+    plan = {**PLAN, "trials": 1}
+    tune(plan, out=tmp_path / "a", storage=url, places=lambda launch: first)
+    tune({**plan, "seed": 5}, out=tmp_path / "b", storage=url, places=lambda launch: second)
+    assert (first.started, second.started) == (["trial-0000"], ["trial-0000"])
+    assert first.ordered[0]["seed"] != second.ordered[0]["seed"]
+    more = tune(resume=tmp_path / "a", storage=url, trials=3, places=lambda launch: first)
+    assert more.counts == {"complete": 3}
+    assert first.started == ["trial-0000", "trial-0001", "trial-0002"]
+    assert len(optuna.get_all_study_names(url)) == 2
+
+
+def test_a_search_that_an_earlier_version_began_in_another_database_goes_on(tmp_path: Path) -> None:
+    """Each was the study `redline` there, and tune.json said only that it lies elsewhere."""
+    folder, url = tmp_path / "search", f"sqlite:///{tmp_path / 'other.sqlite'}"
+    study = optuna.create_study(study_name="redline", storage=url, direction="maximize")
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+    folder.mkdir()
+    (folder / "tune.json").write_text(json.dumps({**PLAN, "trials": 2, "study": "elsewhere"}))
+    for trials in (2, 3):
+        found = tune(resume=folder, storage=url, trials=trials, places=lambda launch: Played())
+        assert found.counts == {"complete": trials}
+    assert optuna.get_all_study_names(url) == ["redline"]
 
 
 def test_a_lost_database_leaves_runs_that_are_not_taken_for_others(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def space_from(data: Mapping[str, Any], mistakes: list[str]) -> dict[str, Span |
 
 def _one(name: str, said: Any) -> Span | Choice:
     if isinstance(said, Sequence) and not isinstance(said, str) and len(said) > 0:
-        return Choice(tuple(said))
+        return Choice(tuple(map(_as_kept, said)))
     if not isinstance(said, Mapping) or not {"low", "high"} <= set(said) <= {"low", "high", "log"}:
         raise ConfigError(
             f"search: {shortened(name)}={shown(said)} must be a list of choices, or low and high "
@@ -158,3 +158,10 @@ def _one(name: str, said: Any) -> Span | Choice:
             f"high, and both finite" + (", and above 0 where log is true" if log else "")
         )
     return Span(low=low, high=high, log=log)
+
+
+def _as_kept(value: Any) -> Any:
+    """A choice as a study gives it back, which keeps it as JSON: with lists for tuples."""
+    if isinstance(value, Mapping):
+        return {key: _as_kept(each) for key, each in value.items()}
+    return [_as_kept(each) for each in value] if isinstance(value, (list, tuple)) else value

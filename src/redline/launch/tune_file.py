@@ -10,14 +10,15 @@ trials: 10
 ```
 
 `tune.json` in the folder holds what the search goes on with: the file's content, with the number of
-trials and the launcher's options that were in force, and whether the study lies in another
-database. Its address is not kept, since it may hold a password.
+trials and the launcher's options that were in force, and the study's name if it lies in another
+database, which may hold many. Its address is not kept, since it may hold a password.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,11 @@ PRUNERS = ("median", "hyperband", "none")
 SAMPLERS = ("tpe", "random")
 PLAN = "tune.json"
 
-_STUDY_IS = "study"  # in tune.json: _ELSEWHERE, where it is not in the folder
-_ELSEWHERE = "elsewhere"
+STUDY = "redline"
+"""Name of a study in its folder, and of those that earlier versions began in another database."""
+
+_STUDY_IS = "study"  # in tune.json: its name, where it is not in the folder
+_OF_EARLIER = "elsewhere"  # in place of it, from versions that called each STUDY
 _FIXED = {"algorithm": None, "base": {}, "search": {}, "seed": 1, "score": "area"}
 """What all trials of a search share, and what it is where the file says nothing."""
 
@@ -230,10 +234,25 @@ def _said(data: Mapping[str, Any], name: str, usual: Any) -> Any:
     return usual if value is None else value
 
 
-def is_elsewhere(folder: Path) -> bool:
-    """Whether the study of a search lies in another database, as far as its folder knows."""
+def study_elsewhere(folder: Path) -> str | None:
+    """Name of a search's study in another database; None: the folder knows of none."""
     path = folder / PLAN
-    return path.is_file() and read_mapping(path).get(_STUDY_IS) == _ELSEWHERE
+    name = read_mapping(path).get(_STUDY_IS) if path.is_file() else None
+    if not isinstance(name, str):
+        return None
+    return STUDY if name == _OF_EARLIER else name
+
+
+def study_name(folder: Path, storage: str | None) -> str:
+    """What the study of a search is called, or is to be called where it has none yet.
+
+    Args:
+        folder: of the search.
+        storage: URL of another database, in which each folder has a study of its own.
+    """
+    if storage is None:
+        return STUDY
+    return study_elsewhere(folder) or f"{STUDY}-{uuid.uuid4().hex}"
 
 
 def require_storage(folder: Path, storage: str | None, *, has_study: bool) -> None:
@@ -249,12 +268,12 @@ def require_storage(folder: Path, storage: str | None, *, has_study: bool) -> No
     """
     if not (folder / PLAN).is_file():
         return
-    if is_elsewhere(folder) and storage is None:
+    if study_elsewhere(folder) and storage is None:
         raise SweepStateError(
             f"the study of {folder} lies in another database, as it was begun with --storage. Give "
             f"its URL again: --storage URL"
         )
-    if storage is not None and has_study and not is_elsewhere(folder):
+    if storage is not None and has_study and not study_elsewhere(folder):
         raise SweepStateError(
             f"the study of {folder} lies in the folder itself. Leave --storage out, or begin "
             f"another search in another folder."
@@ -267,7 +286,7 @@ def keep_plan(
     *,
     trials: int,
     launch: Mapping[str, Any],
-    elsewhere: bool,
+    study: str | None,
 ) -> None:
     """Write down what `--resume` goes on with.
 
@@ -276,11 +295,11 @@ def keep_plan(
         data: as the file says it.
         trials: how many in all.
         launch: the launcher's options.
-        elsewhere: whether the study lies in another database.
+        study: name of the study in another database; None: it lies in the folder.
     """
     kept = {**data, "trials": trials, "launch": dict(launch)}
-    if elsewhere:
-        kept[_STUDY_IS] = _ELSEWHERE
+    if study is not None:
+        kept[_STUDY_IS] = study
     with atomic_file(folder / PLAN) as temporary:
         temporary.write_text(_as_json(kept) + "\n", encoding="utf-8")
 

@@ -41,18 +41,18 @@ from redline.launch.sweep_file import overlaid
 from redline.launch.tune_file import (
     TunePlan,
     described,
-    is_elsewhere,
     keep_plan,
     plan_from,
     require_same_search,
     require_storage,
+    study_elsewhere,
+    study_name,
 )
 from redline.launch.variants import Variant
 from redline.plain_files import read_json, refuse_special_files
 from redline.train.checkpoint.atomic_files import atomic_file
 from redline.train.progress.curves import load_progress
 
-STUDY = "redline"
 DATABASE = "study.sqlite"
 
 _STEPS = 100  # in which a trial reports: hundredths of its run
@@ -135,11 +135,8 @@ def tune(
         confirmed.require_address(launch)
     where = places(launch)
     kept = functools.partial(keep_plan, folder, data, trials=plan.trials, launch=launch)
-    kept(elsewhere=is_elsewhere(folder))
     with _tuner(folder) as own, _named_errors(folder, storage):
-        study = _study(folder, plan, storage)
-        if storage is not None:
-            kept(elsewhere=True)  # only now: the address may be wrong
+        study = _study(folder, plan, storage, kept)
         search = _Search(study, plan, folder, where, own, say, confirmed)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
@@ -181,8 +178,14 @@ def _tuner(folder: Path) -> Iterator[str]:
     """A lock that says that this process is at work; its name."""
     name = uuid.uuid4().hex
     path = folder / "tuners" / f"{name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = locks.take(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = locks.take(path)
+    except OSError as error:
+        raise SweepStateError(
+            f"{folder} cannot be written ({error.strerror}). Give a folder you may write to as "
+            f"--out."
+        ) from error
     try:
         yield name
     finally:
@@ -207,7 +210,8 @@ def _is_at_work(folder: Path, tuner: str) -> bool:
     return tuner.isalnum() and locks.is_held(folder / "tuners" / f"{tuner}.lock")
 
 
-def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
+def _study(folder: Path, plan: TunePlan, storage: str | None, keep: Callable[..., None]) -> Any:
+    """The study of a search, which is made if there is none; its folder then knows it."""
     import optuna
 
     url = _url(folder, storage)
@@ -222,13 +226,17 @@ def _study(folder: Path, plan: TunePlan, storage: str | None) -> Any:
     }
     # Two processes that begin at the same moment would both make the tables, and one would fail.
     with _one_at_a_time(folder):
+        keep(study=study_elsewhere(folder))
+        name = study_name(folder, storage)
         study = optuna.create_study(
             storage=url,
-            study_name=STUDY,
+            study_name=name,
             load_if_exists=True,
             direction="maximize",
             pruner=pruners[plan.pruner](),
         )
+        if storage is not None:
+            keep(study=name)  # only now: the address may be wrong
         # Each process that works on the study draws numbers of its own; the first those of `seed`.
         before = int(study.user_attrs.get("tuners", 0))
         study.set_user_attr("tuners", before + 1)
