@@ -189,6 +189,7 @@ def test_a_trial_whose_choices_are_tuples_is_taken_over(tmp_path: Path) -> None:
     places = Played()
     assert tune(plan, out=tmp_path, places=lambda launch: places).counts == {"complete": 2}
     assert places.ordered[0]["settings"]["hidden_sizes"] in ([64, 64], [256, 256])
+    assert (tmp_path / "importance.png").stat().st_size > 1000  # the lists were a TypeError there
 
 
 def test_choices_are_kept_as_a_study_gives_them_back() -> None:

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import json
 import os
 import time
 import uuid
@@ -580,10 +581,30 @@ def _draw(study: Any, folder: Path, complete: int) -> None:
             _save(plots.plot_optimization_history(study), folder / "history.png")
             if complete > 1:
                 evaluator = PedAnovaImportanceEvaluator()
-                axes = plots.plot_param_importances(study, evaluator=evaluator)
+                axes = plots.plot_param_importances(_hashed(study), evaluator=evaluator)
                 _save(axes, folder / "importance.png")
     finally:
         mpl.use(before)
+
+
+def _hashed(study: Any) -> Any:
+    """The complete trials, with text for choices that are lists or mappings.
+
+    Optuna's importance of a parameter takes the hash of its choices.
+    """
+    from optuna import create_study
+    from optuna.distributions import CategoricalDistribution
+    from optuna.trial import TrialState, create_trial
+
+    found = create_study(direction="maximize")
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        params, spans = dict(trial.params), dict(trial.distributions)
+        for name, span in trial.distributions.items():
+            if isinstance(span, CategoricalDistribution):
+                spans[name] = CategoricalDistribution([json.dumps(each) for each in span.choices])
+                params[name] = json.dumps(params[name])
+        found.add_trial(create_trial(value=trial.value, params=params, distributions=spans))
+    return found
 
 
 def _save(axes: Any, path: Path) -> None:
