@@ -213,6 +213,21 @@ def test_a_launcher_that_is_killed_takes_its_run_along_which_goes_on_to_the_bit(
     assert read_outcome(run_dir)["result"]["params_sha256"] == run.result["params_sha256"]
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"file": "s.yaml", "seeds": [1, 2], "base": BASE}, "base=, seeds= beside file='s.yaml'"),
+        ({"file": "s.yaml", "algorithm": "ppo"}, "algorithm= beside file='s.yaml'"),
+        ({"resume": "s", "algorithm": "ppo", "seeds": 5}, "algorithm=, seeds= beside resume='s'"),
+        ({"resume": "s", "file": "s.yaml", "out": "t"}, "file=, out= beside resume='s'"),
+        ({"resume": "s", "grid": {}, "zip": {}, "by_algorithm": {}}, "grid=, zip=, by_algorithm="),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{said}.* would be ignored"):
+        redline.sweep(**given)
+
+
 def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (["sweep"], "give either a file"),

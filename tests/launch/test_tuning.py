@@ -609,6 +609,12 @@ def test_a_seed_in_a_section_is_named(where: str) -> None:
         plan_from({**PLAN, "base": {"env": "CartPole-v1"} | base}, "search.yaml")
 
 
+def test_a_file_beside_a_folder_to_go_on_with_is_refused(tmp_path: Path) -> None:
+    """It was never opened."""
+    with pytest.raises(ConfigError, match="file= beside resume='.*' would be ignored"):
+        redline.tune("other.yaml", resume=tmp_path)
+
+
 def test_retries_are_for_sweeps(tmp_path: Path) -> None:
     """They were taken, and nothing was tried again."""
     with pytest.raises(ConfigError, match="launch: retries belongs to sweeps"):

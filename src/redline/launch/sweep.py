@@ -176,7 +176,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]] | None = None,
     zip: Mapping[str, Sequence[Any]] | None = None,
     by_algorithm: Mapping[str, Mapping[str, Any]] | None = None,
-    seeds: Sequence[int] | int = (1,),
+    seeds: Sequence[int] | int | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     confirm: Sequence[str] = (),
@@ -197,15 +197,16 @@ def sweep(
     ```
 
     Args:
-        file: .yaml, .toml or .json file in place of the arguments from `algorithm` to `seeds`.
+        file: .yaml, .toml or .json file; the arguments from `algorithm` to `seeds` are refused
+            beside it.
         algorithm: one, or several.
         base: settings of every run.
         grid: setting -> values; every combination is run.
         zip: setting -> values of one length; the n-th go together.
         by_algorithm: algorithm -> settings of its runs.
-        seeds: each variant is run with every one; a number n stands for 1 to n.
+        seeds: each variant is run with every one; a number n stands for 1 to n. None: 1 only.
         out: folder; None: sweeps/<name of the file>.
-        resume: folder of a sweep to go on with, in place of all the above.
+        resume: folder of a sweep to go on with; all the above are refused beside it.
         confirm: NAME=VALUE of what runs in the folder reach outside of it, and the arguments above
             do not say: Python code, `wandb`, paths. A folder alone does not decide that.
         quiet: leave out the line about each run.
@@ -219,11 +220,18 @@ def sweep(
         SweepStateError: if the folder cannot be used.
     """
     say = _silent if quiet else _print_line
+    described = {
+        **{"algorithm": algorithm, "base": base, "grid": grid, "zip": zip},
+        **{"by_algorithm": by_algorithm, "seeds": seeds},
+    }
     if resume is not None:
+        _refuse_beside("resume", resume, {"file": file, **described, "out": out})
         return resume_sweep(Path(resume), options, say=say, confirm=confirm)
     if file is not None:
+        _refuse_beside("file", file, described)
         data, source = read_mapping(file), str(file)
     else:
+        seeds = (1,) if seeds is None else seeds
         data = _as_data(algorithm, base, grid, zip, by_algorithm, seeds)
         source = "the sweep"
     folder = Path(out) if out is not None else Path("sweeps") / (Path(file).stem if file else "")
@@ -231,6 +239,16 @@ def sweep(
         raise ConfigError("out is missing. Give the sweep a folder, such as out='sweeps/first'.")
     plan = plan_from(data, source)
     return start_sweep(plan, folder, options, say=say, source=source, confirm=confirm)
+
+
+def _refuse_beside(name: str, value: str | Path, others: Mapping[str, Any]) -> None:
+    """Refuse arguments that would say nothing, because the folder or the file says it all."""
+    given = ", ".join(f"{other}=" for other, each in others.items() if each is not None)
+    if given:
+        raise ConfigError(
+            f"{given} beside {name}={shown(str(value))} would be ignored: that says what is run. "
+            f"Give one or the other."
+        )
 
 
 def _as_data(algorithm: Any, base: Any, grid: Any, zipped: Any, own: Any, seeds: Any) -> Any:
@@ -332,7 +350,7 @@ def tune(
     Args:
         file: .yaml, .toml or .json file, or what such a file holds.
         out: folder.
-        resume: folder of a search to go on with, in place of both.
+        resume: folder of a search to go on with; both are refused beside it.
         trials: how many in all; None: as the file says, or 30.
         storage: URL of a database in place of SQLite in the folder.
         confirm: NAME=VALUE of what trials in the folder reach outside of it, and the file does not
@@ -352,6 +370,8 @@ def tune(
 
     if (out is None) == (resume is None):
         raise ConfigError("give a folder for the search: either out=, or resume= to go on.")
+    if resume is not None:
+        _refuse_beside("resume", resume, {"file": file})
     if options.get("retries"):
         raise ConfigError(f"{NO_RETRIES}.")
     confirmed = Confirmed(Path(resume or out or ""), confirm, "tune")
