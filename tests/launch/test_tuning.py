@@ -611,7 +611,7 @@ def test_a_seed_in_a_section_is_named(where: str) -> None:
 
 def test_a_file_beside_a_folder_to_go_on_with_is_refused(tmp_path: Path) -> None:
     """It was never opened."""
-    with pytest.raises(ConfigError, match="file= beside resume='.*' would be ignored"):
+    with pytest.raises(ConfigError, match=r"file= beside resume='.*' would be ignored"):
         redline.tune("other.yaml", resume=tmp_path)
 
 
