@@ -224,6 +224,12 @@ def test_a_state_is_reset_where_an_episode_begins(tmp_path: Path) -> None:
         policy.predict(obs[0], state)
     with pytest.raises(ConfigError, match="not what predict gave"):
         policy.predict(obs[0], 3)
+    for begins, count in ((True, 1), ([True], 1), ([True, False, False], 3)):  # one reset all rows
+        with pytest.raises(EnvDataError, match=f"episode_start has {count} values, .* are 2"):
+            policy.predict(obs, state, episode_start=begins)
+    for begins in (True, [True], np.array([True])):
+        _, one = policy.predict(obs[0], before, episode_start=begins)
+        assert all(torch.allclose(one[name], alone[name], atol=1e-6) for name in one)
 
 
 def test_masks_of_info_are_obeyed(tmp_path: Path) -> None:

@@ -279,6 +279,11 @@ class Predictor:
             )
         if episode_start is not None:
             begins = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1)
+            if len(begins) != num:
+                raise EnvDataError(
+                    f"predict: episode_start has {len(begins)} values, and there are {num} "
+                    f"observations. Give one for each."
+                )
             own = reset_state(own, begins.to(self._device))
             state = {**state, "begins": begins.numpy()}
         extra = {name: state[name] for name in (_TAKEN, "begins") if name in state}
