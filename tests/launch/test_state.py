@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -131,6 +132,67 @@ def test_a_full_disk_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
         with pytest.raises(SweepStateError, match="no room on the disk"):
             state.add(_runs(5000))
         assert state.counts()["queued"] == 1
+
+
+def test_a_new_database_keeps_no_log_in_shared_memory(tmp_path: Path) -> None:
+    """With one, a look from another machine saw an old state, or a damaged one."""
+    with SweepState(tmp_path, create=True) as state:
+        state.add(_runs(1))
+        with SweepState(tmp_path) as other:
+            assert other.counts()["queued"] == 1
+        assert [path.name for path in tmp_path.iterdir()] == [DATABASE]
+
+
+def _of_version_0_2(folder: Path) -> None:
+    with SweepState(folder, create=True) as state:
+        state._db.execute("PRAGMA journal_mode = WAL")
+        state.add(_runs(2))
+
+
+def test_a_database_of_version_0_2_is_gone_on_with(tmp_path: Path) -> None:
+    _of_version_0_2(tmp_path)
+    with SweepState(tmp_path) as state:
+        assert state.add(_runs(3)) == 1
+        assert state.counts()["queued"] == 3
+
+
+def test_a_database_that_can_only_be_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite makes files beside one with a write-ahead log, which a read-only folder refuses."""
+    folder = tmp_path / "a b%?#"
+    _of_version_0_2(folder)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with SweepState(folder) as state:
+        assert state.counts()["queued"] == 2
+        assert [path.name for path in folder.iterdir()] == [DATABASE]
+
+
+def test_a_log_that_is_left_is_read_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its launcher wrote last stands only there."""
+    _of_version_0_2(tmp_path)
+    with SweepState(tmp_path) as launching:
+        launching.add(_runs(3))
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        with SweepState(tmp_path) as state:
+            assert state.counts()["queued"] == 3
+
+
+def test_the_launcher_of_another_user_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock may be read and not written: it was taken for nobody's."""
+    opened = os.open
+
+    def only_reading(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, flags, mode)
+
+    with LauncherLock(tmp_path):
+        monkeypatch.setattr(os, "open", only_reading)
+        assert state_module.launcher_is_alive(tmp_path)
+    assert not state_module.launcher_is_alive(tmp_path)
 
 
 def test_there_is_one_launcher(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def is_held(path: Path) -> bool:
     """Whether another process holds a file; without one nobody does."""
     descriptor = -1
     try:
-        descriptor = os.open(path, os.O_RDWR | _PLAIN)
+        # Only to read: another user's folder may be looked at, too.
+        descriptor = os.open(path, os.O_RDONLY | _PLAIN)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

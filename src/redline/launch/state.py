@@ -1,4 +1,4 @@
-"""What of a sweep has been done: one SQLite file in write-ahead mode, and who may change it.
+"""What of a sweep has been done: one SQLite file, and who may change it.
 
 ```
 DIR/sweep.sqlite      runs, their states and attempts
@@ -8,8 +8,9 @@ DIR/runs/NAME/outcome.json    written by the run's process at its end
 ```
 
 Only the launcher writes to the database. Every change is one transaction, so that a launcher that
-is killed leaves a state that was true a moment before. What a run reached stands in its own
-directory as well: a lost database costs nothing but the tracebacks.
+is killed leaves a state that was true a moment before. SQLite keeps a rollback journal: a
+write-ahead log, as earlier versions made, is shared memory that other machines do not see. What a
+run reached stands in its own directory as well: a lost database costs nothing but the tracebacks.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Literal, TypeAlias
 from redline.errors import SweepStateError
 from redline.launch import locks
 from redline.launch.run_process import is_of_another
+from redline.plain_files import open_plain
 from redline.plain_text import shown
 
 FORMAT_VERSION = 1
@@ -161,16 +163,14 @@ class SweepState:
             folder.mkdir(parents=True, exist_ok=True)
             # Transactions are begun and ended here, not by the module.
             self._connection = sqlite3.connect(
-                self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                **_address(folder), timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
             if exists:
                 self._check_version()
             else:
                 self._create()
-            self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _create(self) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
         with self._transaction():
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
@@ -423,6 +423,20 @@ def _run(row: dict[str, Any]) -> QueuedRun:
                 "sweep."
             )
     return QueuedRun(**row)
+
+
+def _address(folder: Path) -> dict[str, Any]:
+    """What SQLite opens: a database with a write-ahead log may be one that can only be read.
+
+    To open such a one SQLite makes files beside it, unless it is told that nobody changes it.
+    """
+    path = folder / DATABASE
+    if path.is_file() and not os.access(folder, os.W_OK):
+        with open(open_plain(path), "rb") as file:
+            has_log = file.read(20)[18:] == b"\2\2"  # versions to write and to read it
+        if has_log and not path.with_name(f"{DATABASE}-wal").exists():
+            return {"database": f"{path.absolute().as_uri()}?immutable=1", "uri": True}
+    return {"database": path}
 
 
 def _refuse_links(folder: Path) -> None:
