@@ -36,6 +36,48 @@ def test_cores_are_counted_by_affinity_and_quota(
 
 
 @pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/a.slice/b.scope\n", {"a.slice/b.scope/cpu.max": "200000 100000"}, 2),
+        ("0::/a.slice/b.scope\n", {"a.slice/cpu.max": "300000 100000"}, 3),
+        (
+            "0::/a.slice/b.scope\n",
+            {"a.slice/cpu.max": "300000 100000", "a.slice/b.scope/cpu.max": "max 100000"},
+            3,
+        ),
+        ("0::/a.slice\n", {"other.slice/cpu.max": "200000 100000"}, 64),
+        ("0::/not/seen/here\n", {"cpu.max": "200000 100000"}, 2),
+        (
+            "4:memory:/box\n2:cpu,cpuacct:/job/task\n0::/\n",
+            {
+                "cpu/job/cpu.cfs_quota_us": "400000",
+                "cpu/job/cpu.cfs_period_us": "100000",
+                "cpu/box/cpu.cfs_quota_us": "100000",
+                "cpu/box/cpu.cfs_period_us": "100000",
+            },
+            4,
+        ),
+        ("no such line", {}, 64),
+    ],
+)
+def test_the_quota_of_each_group_above_this_process_counts(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    membership: str,
+    files: dict[str, str],
+    expected: int,
+) -> None:
+    """Only the root was asked, so that 64 workers met on 2 cores' time."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(100, 164)))
+    (tmp_path / "membership").write_text(membership)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert usable_cpus(tmp_path / "cgroup", tmp_path / "membership") == expected
+
+
+@pytest.mark.parametrize(
     ("threads", "cores", "allowed", "first"),
     [
         (4, 4, [0, 1, 2, 3], 0),

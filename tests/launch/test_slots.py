@@ -93,6 +93,26 @@ def test_memory_must_suffice_for_all_slots(eight_cores: Path) -> None:
         make_slots(2, memory_gb=2, cgroup=eight_cores)
 
 
+@pytest.mark.parametrize(
+    ("membership", "limits", "expected"),
+    [
+        ("0::/job/step\n", {"job/memory.max": "4096", "job/step/memory.max": "max"}, 4096),
+        ("0::/job/step\n", {"job/memory.max": "4096", "memory.max": "8192"}, 4096),
+        ("3:memory:/job\n", {"memory/job/memory.limit_in_bytes": "4096"}, 4096),
+    ],
+)
+def test_the_memory_of_each_group_above_this_process_counts(
+    membership: str, limits: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    """A Slurm job's limit stands in a nested group; only the root was asked."""
+    (tmp_path / "membership").write_text(membership)
+    for name, text in limits.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(text)
+    found = slots_module.usable_memory_bytes(tmp_path / "cgroup", tmp_path / "membership")
+    assert found == expected
+
+
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux only")
 def test_memory_of_a_session_is_measured() -> None:
     held = slots_module.held_bytes(os.getsid(0))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from redline.control_groups import MEMBERSHIP, MOUNT, own_groups
 from redline.envs.cpus import allowed_cpus
 from redline.errors import ConfigError
 from redline.free_memory import require_memory
@@ -16,7 +17,6 @@ from redline.usable_cores import usable_cpus
 
 _GIB = 2**30
 _RUN_BYTES = 64 * 2**20  # torch alone takes twice that; some of it is shared
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def make_slots(
     gpus: Sequence[int] = (),
     memory_gb: float | None = None,
     oversubscribe: bool = False,
-    cgroup: Path = _CGROUP,
+    cgroup: Path = MOUNT,
 ) -> list[Slot]:
     """Slots of equal size, on the cores that affinity, cpuset and control group leave.
 
@@ -137,14 +137,18 @@ def _check_memory(count: int, memory_gb: float | None, cgroup: Path) -> None:
         )
 
 
-def usable_memory_bytes(cgroup: Path = _CGROUP) -> int | None:
-    """Memory by control group and machine, whichever allows less; None if neither says."""
+def usable_memory_bytes(cgroup: Path = MOUNT, membership: Path = MEMBERSHIP) -> int | None:
+    """Memory by control groups and machine, whichever allows less; None if neither says.
+
+    Args:
+        cgroup: where control groups are mounted.
+        membership: the kernel's list of this process's groups.
+    """
     found: list[int] = []
-    for path in (cgroup / "memory.max", cgroup / "memory" / "memory.limit_in_bytes"):
-        try:
-            found.append(int(path.read_text()))
-        except (OSError, ValueError):  # "max", or no such group
-            continue
+    for group in own_groups("memory", cgroup, membership):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
+                found.append(int((group / name).read_text()))
     with contextlib.suppress(OSError, ValueError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min(found) if found else None
