@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -48,7 +49,7 @@ def connected_ray(
         raise MissingExtraError("ray", "ray", purpose) from error
     if ray.is_initialized():
         return ray
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = _address(address)
     with _own_signals():
         if address == "local":
             _start_here(ray, num_cpus, max(_LEAST_STORE_BYTES, store_bytes))
@@ -57,6 +58,16 @@ def connected_ray(
                 _check_port(address)
             _connect(ray, address)
     return ray
+
+
+def starts_here(address: str | None) -> bool:
+    """Whether `connected_ray` would start a cluster of this process's own, which nobody joins."""
+    ray = sys.modules.get("ray")
+    return not (ray is not None and ray.is_initialized()) and _address(address) == "local"
+
+
+def _address(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from redline.errors import ClusterError, ConfigError, MissingExtraError
 from redline.launch import ray_places
 from redline.launch.ray_places import RayPlaces
 from redline.launch.state import SweepState
+from redline.ray_cluster import starts_here
 
 BASE = {
     "env": "CartPole-v1",
@@ -87,6 +90,83 @@ def test_a_search_asks_for_the_same_cluster(
         redline.tune(file, out=tmp_path / "tuning", slots=2, address="head:6379", quiet=True)
     assert (asked["slots"], asked["address"]) == (2, "head:6379")
     assert not (tmp_path / "tuning").exists()
+
+
+NODES = [
+    {"Alive": True, "Resources": {"CPU": 4.0, "memory": 8.0 * 2**30}},
+    {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0, "memory": 64.0 * 2**30}},
+    {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0, "memory": 512.0 * 2**30}},
+]
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of two nodes, and one that is lost; it has 6 CPUs and a GPU."""
+    ray = SimpleNamespace(
+        cluster_resources=lambda: {"CPU": 6.0, "GPU": 1.0},
+        nodes=lambda: NODES,
+        remote=lambda **options: lambda run: run,
+    )
+    monkeypatch.setattr(ray_places, "connected_ray", lambda *args, **options: ray)
+    monkeypatch.setattr(ray_places, "starts_here", lambda address: address is None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"cores_per_run": 5}, "5 CPUs, 0 GPUs, 0.0 GiB"),
+        ({"gpus_per_run": 2}, "1 CPUs, 2 GPUs, 0.0 GiB"),
+        ({"memory_gb": 100.0}, "1 CPUs, 0 GPUs, 100.0 GiB"),
+        ({"cores_per_run": 4, "gpus_per_run": 1}, "4 CPUs, 1 GPUs, 0.0 GiB"),
+    ],
+)
+def test_what_no_node_has_is_refused(
+    played: None, asked: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray let the runs wait for ever, and nothing was printed."""
+    said = f"a run asks for {said}, and no node .* 2 CPUs, 1 GPUs, 64.0 GiB; 4 CPUs, 0 GPUs, 8.0"
+    with pytest.raises(ConfigError, match=said):
+        RayPlaces(**asked)
+    RayPlaces(**asked, address="head:6379")  # where nodes may join
+    assert re.search(f"warning: {said}.* until such a node joins", capsys.readouterr().err)
+
+
+def test_what_one_node_has_is_taken(played: None) -> None:
+    for asked in ({}, {"cores_per_run": 4, "memory_gb": 8.0}, {"gpus_per_run": 1}):
+        assert RayPlaces(**asked).free() == "ray"  # type: ignore[arg-type]
+
+
+def test_a_cluster_that_would_start_here_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    assert starts_here(None)
+    assert starts_here("local")
+    assert not starts_here("head:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert not starts_here(None)
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    assert not starts_here(None)
+
+
+def test_a_run_works_in_the_folder_of_its_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`data: demos.npz` was checked there, and looked for where `ray start` had been called."""
+    began: list[dict[str, Any]] = []
+
+    def begin(command: list[str], **options: Any) -> Any:
+        del command
+        began.append(options)
+        return SimpleNamespace(poll=lambda: 0, returncode=0)
+
+    context = SimpleNamespace(get_node_id=lambda: "abc")
+    ray = SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray_places.subprocess, "Popen", begin)
+    for folder in (tmp_path, tmp_path / "not-on-this-node"):
+        assert ray_places._run(str(tmp_path), {}, 1, str(folder)) == 0
+    assert [options["cwd"] for options in began] == [str(tmp_path), None]
 
 
 @pytest.fixture

@@ -19,12 +19,14 @@ from redline.errors import ConfigError
 from redline.launch.local import LOG, appending, outcome_of
 from redline.launch.run_process import write_order
 from redline.launch.state import Outcome
-from redline.ray_cluster import connected_ray
+from redline.ray_cluster import connected_ray, starts_here
 from redline.usable_cores import usable_cpus
 
 _STOP = ".stop"
 _POLL_S = 0.2
 _GIB = 2**30
+_ASKED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+"""Resource of a node -> what a task calls it."""
 
 
 class RayPlaces:
@@ -40,7 +42,8 @@ class RayPlaces:
     Raises:
         MissingExtraError: without Ray.
         ClusterError: if the cluster cannot be reached.
-        ConfigError: if more is asked for than it has.
+        ConfigError: if more is asked for than it has, or, where the cluster is started here, than
+            one of its nodes has. On another cluster that is a warning: nodes may join it.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class RayPlaces:
         memory_gb: float | None = None,
         address: str | None = None,
     ) -> None:
+        is_own = starts_here(address)
         self._ray = connected_ray("--on ray", address=address, num_cpus=usable_cpus())
         there = int(self._ray.cluster_resources().get("CPU", 0)) // cores_per_run
         if there < 1:
@@ -64,6 +68,7 @@ class RayPlaces:
         resources: dict[str, Any] = {"num_cpus": cores_per_run, "num_gpus": gpus_per_run}
         if memory_gb is not None:
             resources["memory"] = int(memory_gb * _GIB)
+        _require_node(self._ray, resources, is_own=is_own)
         # A lost node is no failure of the run: Ray begins its task again on another one.
         self._task = self._ray.remote(max_retries=-1, **resources)(_run)
         self._running: dict[int, tuple[Any, Path]] = {}
@@ -81,7 +86,9 @@ class RayPlaces:
         (run_dir / _STOP).unlink(missing_ok=True)
         # What the launcher can import its nodes can, too, where they share its files.
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()]))
-        task = self._task.remote(str(run_dir), {"PYTHONPATH": path}, self._threads)
+        task = self._task.remote(
+            str(run_dir), {"PYTHONPATH": path}, self._threads, folder=os.getcwd()
+        )
         self._running[run_id] = (task, run_dir)
 
     def ended(self) -> list[tuple[int, Outcome]]:
@@ -129,8 +136,36 @@ class RayPlaces:
         return found
 
 
-def _run(run_dir: str, environment: dict[str, str], threads: int) -> int:
-    """On a node: a run in a process of its own; its exit code, negative for a signal."""
+def _require_node(ray: Any, resources: Mapping[str, Any], *, is_own: bool) -> None:
+    """Refuse tasks that no node can hold, or warn of them: Ray would let them wait without a word.
+
+    Raises:
+        ConfigError: if nobody can join the cluster.
+    """
+    asked = {name: resources.get(key, 0) for name, key in _ASKED.items()}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(all(node.get(name, 0) >= amount for name, amount in asked.items()) for node in nodes):
+        return
+    there = "; ".join(sorted({_amounts(node) for node in nodes}))
+    said = (
+        f"a run asks for {_amounts(asked)}, and no node of the Ray cluster has that (nodes there: "
+        f"{there}). Give a smaller --cores-per-run or --memory-gb, or leave out --gpus."
+    )
+    if is_own:
+        raise ConfigError(said)
+    sys.stderr.write(f"warning: {said} Runs wait until such a node joins.\n")
+
+
+def _amounts(node: Mapping[str, Any]) -> str:
+    cores, gpus, memory = (node.get(name, 0) for name in _ASKED)
+    return f"{cores:g} CPUs, {gpus:g} GPUs, {memory / _GIB:.1f} GiB"
+
+
+def _run(run_dir: str, environment: dict[str, str], threads: int, folder: str) -> int:
+    """On a node: a run in a process of its own; its exit code, negative for a signal.
+
+    It works in the launcher's folder where the node has it: paths in settings may be relative.
+    """
     import ray
 
     reading, writing = os.pipe()
@@ -144,6 +179,7 @@ def _run(run_dir: str, environment: dict[str, str], threads: int) -> int:
                 *(sys.executable, "-m", "redline.launch.run_process", run_dir),
                 *("--watch", str(reading)),
             ],
+            cwd=folder if os.path.isdir(folder) else None,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
