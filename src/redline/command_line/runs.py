@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class EvalArguments:
     """Run episodes with trained agents; the last line printed is one JSON object.
 
-    Several runs make a table, and that object holds each of them and the mean over them.
+    Several runs make a table, and that object holds each of them and the mean over them. Of runs of
+    one setting with one seed the mean counts the one that got furthest.
     """
 
     run_dirs: Positional[tuple[Path, ...]]
@@ -175,9 +176,11 @@ def eval_runs(arguments: list[str]) -> None:
         _print_json(next(iter(results.values())).to_json())
         return
     from redline.train.loops.evaluate import as_table, over_runs
+    from redline.train.progress.curves import independent_runs
 
-    sys.stdout.write(as_table(results))
-    _print_json(over_runs(results))
+    independent = [str(run_dir) for run_dir in independent_runs(parsed.run_dirs, _warn)]
+    sys.stdout.write(as_table(results, independent))
+    _print_json(over_runs(results, independent))
 
 
 def _opened(run_dir: Path, parsed: EvalArguments) -> Run:

@@ -268,6 +268,27 @@ def test_eval_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--resume" not in said
 
 
+def test_a_run_made_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second lies in a numbered directory, and the documented glob takes both."""
+    settings: dict[str, Any] = {
+        "env": "CartPole-v1", "total_env_steps": 64, "num_envs": 2, "rollout_length": 32,
+        "num_minibatches": 2, "hidden_sizes": (4,), "quiet": True, "tensorboard": False,
+    }  # fmt: skip
+    first, again, other = (tmp_path / name for name in ("seed1", "seed1-2", "seed2"))
+    for out, seed in ((first, 1), (again, 1), (other, 2)):
+        redline.train("ppo", out=out, seed=seed, **settings)
+    eval_runs([str(first), str(again), str(other), "--episodes", "2"])
+    said = capsys.readouterr()
+    table, summary = said.out.splitlines()[:-1], json.loads(said.out.splitlines()[-1])
+    assert table[-1].startswith("mean of 2 runs")
+    assert list(summary["runs"]) == [str(first), str(again), str(other)]
+    means = [summary["runs"][str(out)]["return_mean"] for out in (first, other)]
+    assert summary["return_mean"] == sum(means) / 2
+    assert f"{again} has the same seed 1 as {first}" in said.err
+    eval_runs([str(first), str(again), "--episodes", "1"])
+    assert capsys.readouterr().out.splitlines()[-2].startswith("mean of 1 run ")
+
+
 def test_all_runs_are_opened_before_one_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

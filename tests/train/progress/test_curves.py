@@ -11,6 +11,7 @@ import pytest
 from redline.cli import main
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.progress.curves import (
+    independent_runs,
     learning_curves,
     load_progress,
     load_setting,
@@ -125,6 +126,20 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     assert curve.x[-1] == 100
     np.testing.assert_allclose(curve.y, 2 * curve.x)
     assert len(said) == 1
+    assert f"{short} has the same seed 1 as {whole}" in said[0]
+
+
+def test_a_mean_over_runs_counts_a_seed_once(tmp_path: Path) -> None:
+    """Seed 1 lies there twice, the first time shorter, and once with another learning rate."""
+    short = make_run(tmp_path / "short", line(1, stop=50), seed=1)
+    whole = make_run(tmp_path / "whole", line(1), seed=1)
+    other = make_run(tmp_path / "other", line(3), seed=2)
+    setting = make_run(tmp_path / "setting", line(3), seed=1, lr=2)
+    said: list[str] = []
+    found = independent_runs([short, whole, other, setting], said.append)
+    assert found == [whole, other, setting]
+    assert len(said) == 1
+    assert said[0].endswith("not independent runs. It is left out of the mean.")
     assert f"{short} has the same seed 1 as {whole}" in said[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any
@@ -358,13 +358,17 @@ def explain_greedy(
     )
 
 
-def over_runs(results: Mapping[str, Evaluation]) -> dict[str, Any]:
+def over_runs(
+    results: Mapping[str, Evaluation], independent: Collection[str] | None = None
+) -> dict[str, Any]:
     """Plain data of several runs, and the mean and population standard deviation over them.
 
     Args:
         results: run -> its evaluation.
+        independent: the runs that the mean counts; None: all.
     """
-    means = np.array([result.return_mean for result in results.values()])
+    counted = results if independent is None else independent
+    means = np.array([results[name].return_mean for name in counted])
     return {
         "return_mean": float(means.mean()),
         "return_std": float(means.std()),
@@ -372,11 +376,12 @@ def over_runs(results: Mapping[str, Evaluation]) -> dict[str, Any]:
     }
 
 
-def as_table(results: Mapping[str, Evaluation]) -> str:
+def as_table(results: Mapping[str, Evaluation], independent: Collection[str] | None = None) -> str:
     """One line per run, and one for all of them, in columns.
 
     Args:
         results: run -> its evaluation.
+        independent: the runs that the last line counts; None: all.
     """
     rows: list[tuple[str, ...]] = [
         ("run", "episodes", "return", "std", "min", "max", "length", "success")
@@ -386,9 +391,10 @@ def as_table(results: Mapping[str, Evaluation]) -> str:
         rate = "" if result.success_rate is None else f"{result.success_rate:.0%}"
         shown = [f"{number:,.2f}" for number in (*numbers, result.length_mean)]
         rows.append((printable(name), str(result.episodes), *shown, rate))
-    total = over_runs(results)
+    total = over_runs(results, independent)
+    number = len(results if independent is None else independent)
     mean, std = f"{total['return_mean']:,.2f}", f"{total['return_std']:,.2f}"
-    rows.append((f"mean of {len(results)} runs", "", mean, std, "", "", "", ""))
+    rows.append((f"mean of {number} run{'s' if number > 1 else ''}", "", mean, std, "", "", "", ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()

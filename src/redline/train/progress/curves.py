@@ -211,7 +211,7 @@ def learning_curves(
     curves: list[Curve] = []
     for label, (_, runs) in zip(labels, groups, strict=True):
         points = {run: run_points(run, x, y, smooth) for run in dict.fromkeys(runs)}
-        chosen = _one_per_seed(label, points, warn)
+        chosen = _one_per_seed(label, {run: xs[-1] for run, (xs, _) in points.items()}, warn)
         curves.append(curve_over_runs(label, [points[run] for run in chosen], statistic))
         if statistic == "iqm" and len(chosen) < FEWEST_FOR_IQM:
             warn(
@@ -260,23 +260,50 @@ def _alike(
     return list(found.values())
 
 
+def independent_runs(run_dirs: Sequence[Path], warn: Callable[[str], None]) -> list[Path]:
+    """The runs that a mean over runs may count, by the rule of `learning_curves`.
+
+    Args:
+        run_dirs: run directories.
+        warn: called with a sentence about each run left out.
+
+    Raises:
+        RunDirectoryError: if a run has no config.
+    """
+    groups = _runs_by_setting({run: load_setting(run) for run in run_dirs})
+    labels = setting_labels([setting for setting, _ in groups])
+    found: list[Path] = []
+    for label, (_, runs) in zip(labels, groups, strict=True):
+        reached = {run: _env_steps(run) for run in runs}
+        found += _one_per_seed(label, reached, warn, " of the mean")
+    return found
+
+
+def _env_steps(run: Path) -> float:
+    """How far a run got, by its rows; 0 where it has none."""
+    try:
+        return float(load_progress(run).get("env_steps", np.zeros(1))[-1])
+    except RunDirectoryError:
+        return 0.0
+
+
 def _one_per_seed(
-    label: str, points: Mapping[Path, tuple[Array, Array]], warn: Callable[[str], None]
+    label: str, reached: Mapping[Path, float], warn: Callable[[str], None], where: str = ""
 ) -> list[Path]:
-    """Of the runs of a setting those that are independent: of each seed the one with most rows."""
+    """Of the runs of a setting those that are independent: of each seed the one furthest on."""
     chosen: dict[Any, Path] = {}
-    for run, (xs, _) in points.items():
+    for run, last in reached.items():
         seed = _seed_of(run)
         key = run if seed is None else seed
         before = chosen.get(key)
         if before is None:
             chosen[key] = run
             continue
-        kept, left = (before, run) if points[before][0][-1] >= xs[-1] else (run, before)
+        kept, left = (before, run) if reached[before] >= last else (run, before)
         chosen[key] = kept
         warn(
             f"{label}: {left} has the same seed {seed} as {kept}, so the two are not independent "
-            f"runs. It is left out."
+            f"runs. It is left out{where}."
         )
     return list(chosen.values())
 
