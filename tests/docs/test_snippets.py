@@ -65,6 +65,7 @@ def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     def start_run(config: Any, *arguments: Any, **options: Any) -> Run:
         names, settings = config.names(), {"num_threads": 1, "quiet": True, "tensorboard": False}
         settings["total_env_steps"] = min(config.run.total_env_steps, 400)
+        settings["eval_interval"] = min(config.run.eval_interval, settings["total_env_steps"])
         if "learning_starts" in names:
             settings["learning_starts"] = min(config.algo.learning_starts, 100)
             settings["replay_ratio"] = min(config.algo.replay_ratio, 8.0)

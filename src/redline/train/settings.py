@@ -193,11 +193,13 @@ class RunSettings:
     """Which checkpoints are kept: the newest two, every one, those checkpoint_gap apart, ...
     The state at the end is always saved."""
     checkpoint_interval: int | None = None
-    """env_steps between checkpoints. None: 5% of total_env_steps."""
+    """env_steps between checkpoints. None: 5% of total_env_steps, or in the gap modes less, so that
+    checkpoint_gap is a multiple of it."""
     checkpoint_gap: int | None = None
     """env_steps between the checkpoints that gap keeps. None: 20% of total_env_steps."""
     eval_interval: int = 0
-    """env_steps between evaluations on separate environments; 0: none during training."""
+    """env_steps between evaluations on separate environments, at most total_env_steps; 0: none
+    during training."""
     eval_async: bool = False
     """Whether to evaluate in a process of its own, while learning goes on. Results come a while
     later, and are waited for before a checkpoint and the next evaluation."""

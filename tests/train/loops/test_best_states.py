@@ -10,6 +10,7 @@ import pytest
 import redline
 from redline.envs import EnvSettings
 from redline.errors import CheckpointError
+from redline.train.callbacks import RunState
 from redline.train.loops.evaluate import evaluate, evaluation_seed
 from redline.train.runs.run import Run
 
@@ -26,6 +27,14 @@ SMALL: dict[str, Any] = {
     "quiet": True,
     "tensorboard": False,
 }
+
+
+class StopsBefore:
+    """Ends the run once, before its first evaluation."""
+
+    def on_iteration(self, state: RunState) -> None:
+        if state.env_steps == 128:
+            state.stop("it is to go on later")
 
 
 def best_is_what_was_evaluated(run: Run) -> None:
@@ -62,13 +71,14 @@ def test_the_best_one_is_that_which_was_evaluated(
 
 def test_training_returns_do_not_compete_with_evaluations(tmp_path: Path) -> None:
     """The mean of the first, lucky episodes was a score that no evaluation could beat."""
-    settings = SMALL | {"checkpoints": "best", "checkpoint_interval": 64}
+    settings = SMALL | {"checkpoints": "best", "checkpoint_interval": 64, "total_env_steps": 256}
+    stops = [StopsBefore()]
     run = redline.train(
-        "ppo", out=tmp_path / "run", total_env_steps=128, eval_interval=EVERY, **settings
+        "ppo", out=tmp_path / "run", eval_interval=EVERY, callbacks=stops, **settings
     )
     with pytest.raises(CheckpointError, match="known once an evaluation has ended"):
         run.checkpoint("best")
-    again = redline.train(resume=run.out, total_env_steps=256, quiet=True)
+    again = redline.train(resume=run.out, total_env_steps=256, callbacks=stops, quiet=True)
     assert again.checkpoint("best").step == EVERY
-    without = redline.train("ppo", out=tmp_path / "other", total_env_steps=256, **settings)
+    without = redline.train("ppo", out=tmp_path / "other", **settings)
     assert without.checkpoint("best").step in (64, 128, 192, 256)

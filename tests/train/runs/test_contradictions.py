@@ -24,6 +24,14 @@ SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": Fa
          "initial_alpha=5.0 has no effect"),
         ("ppo", "CartPole-v1", {"checkpoints": "none", "checkpoint_interval": 5},
          "checkpoint_interval=5 has no effect"),
+        ("ppo", "CartPole-v1", {"eval_interval": 65},
+         "eval_interval=65 is longer than the run, total_env_steps=64"),
+        ("ppo", "CartPole-v1",
+         {"checkpoints": "gap", "checkpoint_gap": 8, "checkpoint_interval": 9},
+         "checkpoint_interval=9 is longer than checkpoint_gap=8"),
+        ("ppo", "CartPole-v1",
+         {"checkpoints": "last+gap", "checkpoint_gap": 8, "checkpoint_interval": 9},
+         "checkpoint_interval=9 is longer than checkpoint_gap=8"),
         ("r2d1", "redline/TMaze-v1", {"burn_in": 100, "sequence_length": 10},
          "burn_in=100 is longer than sequence_length=10"),
         ("ppo", "CartPole-v1", {"preset": "atari"}, "preset='atari' is for environments with im"),
@@ -37,6 +45,15 @@ def test_contradictions_are_refused_before_work(
     with pytest.raises(ConfigError, match=said):
         redline.train(algorithm, env=env, out=tmp_path / "run", **SMALL | settings)
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_resumed_run_is_not_asked_for_what_it_cannot_reach(tmp_path: Path) -> None:
+    settings = SMALL | {"num_envs": 2, "rollout_length": 16, "num_minibatches": 2}
+    run = redline.train("ppo", env="CartPole-v1", out=tmp_path / "run", **settings)
+    with pytest.raises(
+        ConfigError, match="eval_interval=97 is longer than the run, total_env_steps=96"
+    ):
+        redline.train(resume=run.out, total_env_steps=96, set={"eval_interval": 97}, quiet=True)
 
 
 def test_a_run_that_was_begun_so_goes_on(tmp_path: Path) -> None:

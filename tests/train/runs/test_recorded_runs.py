@@ -221,6 +221,17 @@ def test_a_resumed_run_is_the_same_to_the_bit(data: dict[str, Any], tmp_path: Pa
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_a_run_shorter_than_its_presets_interval_is_evaluated_at_its_end(
+    data: dict[str, Any], tmp_path: Path
+) -> None:
+    """The preset says 100,000 env_steps: the run ended without any return."""
+    settings = {name: value for name, value in BC.items() if name != "eval_interval"}
+    settings |= {"total_env_steps": 512, "eval_episodes": 1}
+    run = redline.train("bc", env="CartPole-v1", data=data, out=tmp_path / "run", **settings)
+    assert run.config.run.eval_interval == 512
+    assert float(run.progress()["eval_return_mean"][-1]) >= 1.0
+
+
 def test_a_run_does_not_go_on_with_other_data(data: dict[str, Any], tmp_path: Path) -> None:
     settings = BC | {"total_env_steps": 512}
     run = redline.train("bc", env="CartPole-v1", data=data, out=tmp_path / "a", **settings)

@@ -33,6 +33,8 @@ from redline.errors import (
     SpaceError,
     UnknownNameError,
 )
+from redline.train.callbacks import RunState
+from redline.train.checkpoint.store import CheckpointStore
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
 from redline.train.runs.run import Run
 from redline.train.settings import PolicySettings
@@ -345,6 +347,32 @@ def test_a_stop_loses_nothing_in_any_checkpoint_mode(
     run = small(tmp_path / "run", checkpoints=mode, checkpoint_interval=None)
     assert run.exit_code == 128 + signal.SIGTERM
     assert run.inspect()["iteration"] == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "gap", "kept"),
+    [
+        ("gap", 32, [32, 64, 96, 128, 160]),  # it was 48, 80, 128, 160
+        ("gap", 48, [48, 96, 144, 160]),  # it was 48, 128, 160
+        ("last+gap", 48, [48, 96, 144, 160]),
+    ],
+)
+def test_checkpoints_lie_as_far_apart_as_their_gap(
+    mode: str, gap: int, kept: list[int], tmp_path: Path
+) -> None:
+    """A twentieth of the length is 40, and the run stops after 160 env_steps."""
+
+    class Stops:
+        def on_iteration(self, state: RunState) -> None:
+            if state.env_steps == 160:
+                state.stop("enough is seen")
+
+    run = small(
+        tmp_path / "run", checkpoints=mode, checkpoint_gap=gap, checkpoint_interval=None,
+        total_env_steps=800, num_envs=2, rollout_length=8, num_minibatches=1, callbacks=[Stops()],
+    )  # fmt: skip
+    found = [int(path.name[5:]) for path in CheckpointStore(run.out / "checkpoints").list()]
+    assert found == kept
 
 
 def test_a_run_directory_alone_does_not_decide_what_is_imported(tmp_path: Path) -> None:

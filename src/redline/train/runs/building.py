@@ -44,10 +44,19 @@ def resolve(config: RunConfig, env: VecEnv, *, waits_for_episodes: bool = False)
         reset_mode = "wait" if waits_for_episodes and env.can_idle else "immediate"
     return config.replace(
         log_interval=run.log_interval or max(1, total // 100),
-        checkpoint_interval=run.checkpoint_interval or max(1, total // 20),
+        checkpoint_interval=run.checkpoint_interval or _checkpoint_interval(run),
         checkpoint_gap=run.checkpoint_gap or max(1, total // 5),
         reset_mode=reset_mode,
     )
+
+
+def _checkpoint_interval(run: RunSettings) -> int:
+    """env_steps between checkpoints, or between the questions whether one is to be written."""
+    usual, gap = max(1, run.total_env_steps // 20), run.checkpoint_gap
+    if gap is None or "gap" not in run.checkpoints:
+        return usual
+    parts = -(-gap // usual)
+    return -(-gap // parts)  # so that a multiple of it is the gap, or just above
 
 
 def said_at_start(

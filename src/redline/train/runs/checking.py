@@ -7,7 +7,11 @@ from contextlib import closing
 
 from redline.train.progress.writers import require_writer
 from redline.train.runs.building import make_some
-from redline.train.runs.contradictions import refuse_contradictions, refuse_image_preset
+from redline.train.runs.contradictions import (
+    evaluated_in_time,
+    refuse_contradictions,
+    refuse_image_preset,
+)
 from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
 from redline.train.runs.idle_settings import changed_settings, refuse_idle_settings
 from redline.train.runs.learner import build_algorithm
@@ -38,6 +42,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         network=given.network or config.run.network,
         changed=changed_settings(config, given.algorithm or config.algorithm),
     )
+    config = evaluated_in_time(config, given.changed)
     collector = collector_of(config, given)
     check_devices(config.run, collector)
     for name in ("tensorboard", "jsonl", "wandb"):

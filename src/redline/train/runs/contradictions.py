@@ -6,6 +6,8 @@ hardly meant: runs of before that were begun so keep loading and resuming.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from redline.algos.config import OffPolicyConfig
 from redline.envs import VecEnv
 from redline.errors import ConfigError
@@ -34,6 +36,35 @@ def refuse_contradictions(config: RunConfig) -> None:
             f"burn_in={burn_in} is longer than sequence_length={length}: more rows would only "
             f"warm up the recurrent state than are learned from. Use a burn_in of at most {length}."
         )
+    run = config.run
+    every, gap = run.checkpoint_interval, run.checkpoint_gap
+    if "gap" in run.checkpoints and every is not None and gap is not None and every > gap:
+        raise ConfigError(
+            f"checkpoint_interval={every} is longer than checkpoint_gap={gap}, so that checkpoints "
+            f"would lie {every} env_steps apart. Leave checkpoint_interval out, or give at most "
+            f"{gap}."
+        )
+
+
+def evaluated_in_time(config: RunConfig, given: Collection[str]) -> RunConfig:
+    """The settings, with an evaluation at the end where a preset's would come too late.
+
+    Args:
+        config: all settings.
+        given: names of those that the caller gave.
+
+    Raises:
+        ConfigError: if the caller gave an `eval_interval` that the run does not reach.
+    """
+    every, total = config.run.eval_interval, config.run.total_env_steps
+    if every <= total:
+        return config
+    if "eval_interval" in given:
+        raise ConfigError(
+            f"eval_interval={every} is longer than the run, total_env_steps={total}, so that it "
+            f"would never be evaluated. Use an eval_interval of at most {total}, or train longer."
+        )
+    return config.replace(eval_interval=total)
 
 
 def refuse_image_preset(config: RunConfig, env: VecEnv) -> None:
