@@ -57,7 +57,8 @@ class EpisodeRecord:
 
     Attributes:
         env_id: index of the environment, 0 .. num_envs - 1.
-        episode_id: how many episodes that environment had finished before this one.
+        episode_id: its number among those of that environment, from 0. One that was given up in
+            the middle, as where workers were started anew, has a number, too.
         return_: sum of the environment's own rewards.
         length: number of env_steps.
         success: whether the environment's last info calls it one; None if it does not say.

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,39 @@ def test_envpool_resumes_with_fresh_episodes_and_says_so(
     run = small(tmp_path / "run", env_backend="envpool", total_env_steps=256)
     redline.train(resume=run.out, total_env_steps=512, quiet=True)
     assert "begin fresh episodes" in capsys.readouterr().err
+
+
+def test_episodes_are_numbered_on_where_they_begin_anew(tmp_path: Path) -> None:
+    """Episodes of 4 steps: of 132 env_steps each environment has 16, and a 17th is given up."""
+
+    class Notes:
+        def __init__(self) -> None:
+            self.ended: list[tuple[int, int]] = []
+
+        def on_episode(self, state: RunState) -> None:
+            assert state.episode is not None
+            self.ended.append((state.episode.env_id, state.episode.episode_id))
+
+    def envs() -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=4)
+        mode = gymnasium.vector.AutoresetMode.SAME_STEP
+        return gymnasium.vector.SyncVectorEnv([make, make], autoreset_mode=mode)
+
+    first, second, third = Notes(), Notes(), Notes()
+    run = small(
+        tmp_path / "run", env=envs(), total_env_steps=132, callbacks=[first], num_envs=2,
+        rollout_length=33, num_minibatches=1,
+    )  # fmt: skip
+    assert first.ended == [(env, number) for number in range(16) for env in (0, 1)]
+    for notes, total in ((second, 198), (third, 264)):
+        redline.train(
+            resume=run.out, env=envs(), total_env_steps=total, callbacks=[notes], quiet=True
+        )
+    # 66 env_steps are 8 episodes of each, and a ninth that is given up. Earlier ones were saved.
+    numbers = [*range(16), *range(17, 25)]
+    assert second.ended == [(env, number) for number in numbers for env in (0, 1)]
+    numbers += range(26, 34)
+    assert third.ended == [(env, number) for number in numbers for env in (0, 1)]
 
 
 # -- what is refused, before any work -------------------------------------------------------

@@ -85,6 +85,42 @@ def test_a_worker_that_dies_ahead_is_replaced_at_a_checkpoint(tmp_path: Path) ->
         assert list(csv.DictReader(file))[-1]["worker_restarts"] == "1"
 
 
+class Notes:
+    """Writes down which episodes have ended: (env_id, episode_id)."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, int]] = []
+
+    def on_episode(self, state: Any) -> None:
+        self.ended.append((state.episode.env_id, state.episode.episode_id))
+
+
+class Ending(Deadly):
+    """Its episodes end after four steps."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, self.count % 4 == 0, False, info
+
+
+@pytest.mark.parametrize("collector", ["central", "workers", "async"])
+def test_episodes_are_numbered_on_by_new_workers(collector: str, tmp_path: Path) -> None:
+    """Two die in their step 20, in the third rollout of 8; 4 episodes are learned from of each."""
+    lives, notes = deaths(tmp_path / "lives", 2), Notes()
+    more: dict[str, Any] = {"num_envs": 1, "num_minibatches": 1, "collector": collector}
+    redline.train(
+        "ppo", env=lambda: Ending(lives), out=tmp_path / "run", on_worker_failure="restart",
+        callbacks=[notes], **SMALL | more,
+    )  # fmt: skip
+    assert notes.ended == [(0, number) for number in range(24)]
+    again = Notes()
+    redline.train(
+        resume=tmp_path / "run", env=lambda: Ending(lives), total_env_steps=112, quiet=True,
+        callbacks=[again],
+    )  # fmt: skip
+    assert again.ended == [(0, number) for number in range(28)]  # those before were saved
+
+
 class Numbered(Deadly):
     """Its number is what a callback last said."""
 

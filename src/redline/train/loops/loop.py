@@ -29,6 +29,7 @@ from redline.train.loops.best_states import BestStates, Moment
 from redline.train.loops.callback_calls import CallbackCalls, TrainingEnvironments
 from redline.train.loops.collector_columns import CollectorColumns
 from redline.train.loops.divergence import DivergenceCheck
+from redline.train.loops.episode_numbers import EpisodeNumbers
 from redline.train.loops.evaluate import Evaluation
 from redline.train.loops.evaluations import EVALUATION_COLUMNS, Evaluations
 from redline.train.loops.hyperparameters import Hyperparameters
@@ -162,6 +163,7 @@ class TrainLoop(ABC):
         self._shares: OperationShares | None = None
         self._of_collector = CollectorColumns()
         self._empty_rollouts = 0  # in a row
+        self._episode_numbers = EpisodeNumbers(outlives=remake_collector is not None)
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector, self._restart_workers)
         self._logged = LoggedValues()
@@ -363,6 +365,7 @@ class TrainLoop(ABC):
                 self._restart_workers(error)
             else:
                 self._restarts_in_a_row = 0
+                self._episode_numbers.number(rollout)
                 return rollout
 
     def _restart_workers(self, error: WorkerError | EnvExitError) -> None:
@@ -382,6 +385,7 @@ class TrainLoop(ABC):
             f"fresh episodes; from here on the run does not repeat to the bit."
         )
         self.collector.close()
+        self._episode_numbers.begin_anew()
         try:
             self.collector = self._remake_collector(self.worker_restarts)
         except _WORKER_FAILURES as again:
@@ -664,6 +668,9 @@ class TrainLoop(ABC):
             "staleness": list(self._of_collector.staleness),
             # Only where there were any: other states stay as they always were.
             **({"worker_restarts": self.worker_restarts} if self.worker_restarts else {}),
+            **self._episode_numbers.state_dict(
+                may_begin_anew=getattr(self.collector, "restorable", None) is not None
+            ),
             "rng": rng_state(),
             "callbacks": {
                 "states": self._callbacks.state_dict(),
@@ -695,6 +702,7 @@ class TrainLoop(ABC):
         self._row_wall_time_s = counters["row_wall_time_s"]
         self.algorithm.load_state_dict(state["algorithm"])
         began_anew = self.collector.load_state_dict(state["collector"])
+        self._episode_numbers.load_state_dict(state, self.collector.num_envs)
         self.collector.update_weights(self.counters.iteration)
         self._logger.load_state_dict(state["logger"])
         self._episodes.load_state_dict(state["episodes"])
@@ -706,6 +714,7 @@ class TrainLoop(ABC):
         self._restore_callbacks(state.get("callbacks"))
         set_rng_state(state["rng"])
         if began_anew is not None:
+            self._episode_numbers.begin_anew(len(state["collector"].get("ahead", ())))
             self._begin_fresh_episodes()
             self.environments.set_again()
             self._console.warning(

@@ -128,6 +128,11 @@ def _is_reading(value: Any) -> bool:
     return value is None or _is_number(value)
 
 
+def _is_left(value: Any) -> bool:
+    """A whole number from 0 on that is no larger than a run can count, or nothing."""
+    return value is None or _is_count(value)
+
+
 def _is_text(value: Any) -> bool:
     """Text."""
     return isinstance(value, str)
@@ -174,6 +179,7 @@ _PROGRESS: dict[str, Any] = {
     "last_evaluation": {_ANY: _is_reading},
     "staleness": [_is_step],
     "worker_restarts": _is_count,
+    "episode_numbers": {"first": _is_tensor, "newest": _is_tensor, "ahead": _is_left},
     "learning": {
         "updates_owed": _is_part,  # whole ones are made at once
         "samples_used": _is_count,
