@@ -16,7 +16,7 @@ import torch
 from redline.engines.engine import choose_engine
 from tests.accelerator.emulated_graph import capturing_on_the_cpu
 from tests.accelerator.learning import batches
-from tests.engines.learners import ALGORITHMS, LEARNERS, differing, make
+from tests.engines.learners import ALGORITHMS, LEARNERS, differing, distance, make, parameters
 
 UPDATES = 100
 BATCHES = 5  # different ones, in turn
@@ -93,6 +93,27 @@ def test_a_state_loaded_in_the_middle_goes_on_to_the_bit(name: str) -> None:
         again.update(rows)
     assert differing(wanted, whole.state_dict()) == []
     assert differing(wanted, other.state_dict()) == []
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo-box", "sac"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
+def test_compiled_steps_are_captured(name: str) -> None:
+    """The whole update as one graph, its step compiled; to rounding, as the compiler reorders."""
+    torch._dynamo.reset()
+    eager, captured = make(name), make(name)
+    start = parameters(eager)
+    engine = choose_engine(captured, "compile+cudagraph", backend="aot_eager")
+    assert engine.name == "compile+cudagraph"
+    assert engine.captured is not None
+    assert engine.compiled is not None
+    for rows in batches(name, 6):
+        eager.update(rows)
+        engine.update(rows)
+    wanted = parameters(eager)
+    assert distance(parameters(captured), wanted) < 0.01 * distance(start, wanted)
+    assert engine.compiled.graphs >= 1
+    assert engine.captured.num_graphs >= 1
+    assert "launched" in str(engine.captured)
 
 
 def test_new_shapes_get_a_graph_of_their_own() -> None:

@@ -178,6 +178,22 @@ def test_compiled_updates_follow_eager_ones(name: str, backend: str, graphs: int
         assert step.graphs == graphs
 
 
+@pytest.mark.filterwarnings(*COMPILING)
+def test_a_graph_break_is_counted_and_said() -> None:
+    """One break makes two graphs of the step."""
+
+    def broken(x: Tensor) -> Tensor:
+        x = x + 1.0
+        torch._dynamo.graph_break()
+        return x * 2.0
+
+    torch._dynamo.reset()
+    step = CompiledStep(broken, torch.device("cpu"), "aot_eager")
+    assert step(torch.tensor([1.0, 2.0])).tolist() == [4.0, 6.0]
+    assert (step.graphs, step.graph_breaks, step.recompilations) == (2, 1, 0)
+    assert str(step).endswith(", 1 graph breaks, 0 recompilations")
+
+
 @pytest.mark.parametrize("name", list(LEARNERS))
 @pytest.mark.parametrize("mode", ["eager", "cpu", "auto", "compile"])
 def test_choosing_an_engine_changes_nothing_in_the_algorithm(name: str, mode: str) -> None:
