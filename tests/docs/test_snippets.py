@@ -1,6 +1,7 @@
 """Every block of the pages and the README runs, or is read by what it is meant for.
 
-Python runs page by page, in one namespace, as a reader types it, with small budgets. Commands go
+Python runs page by page, in one namespace, as a reader types it, with small budgets. What is saved
+as a file is a module of its own, whose names the blocks after it do not have. Commands go
 through the real command line up to where the work would begin. Files are read, and errors raised.
 """
 
@@ -115,6 +116,8 @@ def test_python_runs(page: Path, folder: Path, small_budgets: None) -> None:
         if snippet.kind in PYTHON:
             write_file(snippet, folder)
             run(snippet, namespace)
+            if snippet.file_name is not None:
+                namespace = {"__name__": "snippet"}
         elif snippet.kind == "error of":
             error = error_of(snippet, namespace)
         elif error is not None:
