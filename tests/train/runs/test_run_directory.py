@@ -61,6 +61,23 @@ def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_links_of_other_runs_are_none_of_a_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B links its newest session, and users the newest run; an own folder is still looked at."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/x/wandb").mkdir(parents=True)
+    (tmp_path / "runs/x/wandb/latest-run").symlink_to("run-1")
+    (tmp_path / "runs/latest").symlink_to("x")
+    with run_directory(config()) as out:
+        assert out == Path("runs/ppo-ALE-Pong-v5-seed1")
+    with (
+        pytest.raises(RunDirectoryError, match="latest is a symbolic link"),
+        run_directory(config(out="runs")),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b"])
 def test_names_must_be_those_of_a_folder(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot name a folder"):

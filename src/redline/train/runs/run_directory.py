@@ -77,10 +77,11 @@ def run_directory(config: RunConfig, changed: Iterable[str] = ()) -> Iterator[Pa
     if config.run.out:
         out = Path(config.run.out)
         check_new_run_directory(out)
+        refuse_special_files(out)  # the run will write beside what is there
         yield out
         return
     folder = Path("runs") / config.run.group if config.run.group else Path("runs")
-    check_new_run_directory(folder)
+    check_new_run_directory(folder)  # what other runs hold does not matter: this one's is new
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     out = _claimed(folder, run_name(config, changed))
     try:
@@ -132,7 +133,6 @@ def check_new_run_directory(path: Path) -> None:
         )
     if path.exists() and not path.is_dir():
         raise RunDirectoryError(f"{path} is a file, not a directory. Give another --out.")
-    refuse_special_files(path)
     existing = path.absolute()
     while not existing.exists():
         existing = existing.parent
