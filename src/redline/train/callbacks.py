@@ -246,6 +246,9 @@ class Curriculum:
             )
         self.attribute, self.values, self.episodes = attribute, list(values), int(episodes)
         self.by_return = at_return is not None
+        self._begin()
+
+    def _begin(self) -> None:
         self.stage = 0
         self.returns: deque[float] = deque(maxlen=self.episodes)
         self.begun: set[int] = set()  # environments in which an episode ended since the last move
@@ -254,6 +257,7 @@ class Curriculum:
     def on_start(self, state: RunState) -> None:
         """Set the first value; a resumed run has the present one already."""
         if state.env_steps == 0:
+            self._begin()  # the object may have served another run
             state.envs.set_attr(self.attribute, self.values[0])
 
     def on_episode(self, state: RunState) -> None:
@@ -300,6 +304,11 @@ class SaveBest:
         self.every_env_steps, self.min_episodes = every_env_steps, int(min_episodes)
         self.best: float | None = None
         self.looked_at = 0
+
+    def on_start(self, state: RunState) -> None:
+        """Begin anew with a new run: the object may have served another one."""
+        if state.env_steps == 0:
+            self.best, self.looked_at = None, 0
 
     def on_evaluation(self, state: RunState) -> None:
         """Keep the policy if it did better than any before."""

@@ -333,6 +333,8 @@ def test_save_best_keeps_the_best_policy(tmp_path: Path) -> None:
     assert run.checkpoint().step == 512
     assert best.best == 4.0
     assert run.evaluate(episodes=1, which="best").return_mean == 4.0
+    second = train(tmp_path / "s", callbacks=[Falling(), best])
+    assert second.checkpoint("best").step == 64, "the first run's best score is no measure of it"
 
 
 def test_set_changes_a_resumed_run_and_its_history_says_so(

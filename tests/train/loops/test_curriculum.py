@@ -29,6 +29,17 @@ def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:
         Curriculum("level", [1, 2])
 
 
+def test_a_second_run_begins_the_curriculum_anew(tmp_path: Path) -> None:
+    """64 env_steps each; the level is 1 in the first two iterations and 2 in the last two."""
+    course = Curriculum("level", [1, 2], at_env_steps=[128])
+    for name in ("a", "b"):
+        run = train(
+            tmp_path / name, callbacks=[course], total_env_steps=256, log_interval=64, seed=3
+        )
+        assert [row["return_mean"] for row in rows(run)] == ["4.0", "4.0", "8.0", "8.0"]
+        assert [row["curriculum/level"] for row in rows(run)] == ["0.0", "1.0", "1.0", "1.0"]
+
+
 class Latching(Leveled):
     """The level of an episode is the one that it began with; level 1 pays 10 a step."""
 
