@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from redline.collect import Collector
     from redline.envs.backends.backend import Backend
     from redline.models.registry import NetworkFactory
+    from redline.train.callbacks import Callback
     from redline.train.runs.given import EnvArgument
     from redline.train.runs.run import Run
     from redline.train.settings import RunConfig
@@ -59,7 +60,7 @@ _ARGUMENTS = """    env: EnvArgument | None = None,
     data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Callback | Sequence[Any] | None = (),
     config: str | Path | RunConfig | Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
     preset: str | None = None,

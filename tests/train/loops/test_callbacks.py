@@ -20,7 +20,7 @@ from redline.errors import (
     IncompatibleCheckpointError,
 )
 from redline.train.callbacks import Callback, RunState, SaveBest, StopAtReturn
-from redline.train.loops.callback_calls import CallbackCalls
+from redline.train.loops.callback_calls import CallbackCalls, callbacks_given
 from redline.train.loops.evaluate import Evaluation
 from redline.train.presets import preset_config
 from redline.train.runs.changes import changed_config
@@ -240,6 +240,24 @@ class Wrong:
 def test_misuse_is_told(tmp_path: Path, what: str, message: str) -> None:
     with pytest.raises(CallbackError, match=message):
         train(tmp_path / "r", callbacks=[Wrong(what)])
+
+
+@pytest.mark.parametrize(
+    "given", [StopAtReturn(4.0, min_episodes=1), [StopAtReturn(4.0, min_episodes=1)]]
+)
+def test_one_callback_needs_no_list(tmp_path: Path, given: Any) -> None:
+    """The first 16 episodes return 4, so the run ends after its first 64 env_steps."""
+    assert train(tmp_path / "r", callbacks=given).inspect()["env_steps"] == 64
+
+
+def test_what_stands_for_callbacks() -> None:
+    one = Recorder()
+    assert callbacks_given(None) == ()
+    assert callbacks_given(Recorder) == (Recorder,)
+    assert callbacks_given((one, "a:B")) == (one, "a:B")
+    assert callbacks_given("a:B, c:D") == ("a:B", "c:D")
+    with pytest.raises(ConfigError, match="callbacks=3 has none of the methods"):
+        callbacks_given(3)
 
 
 @pytest.mark.parametrize(

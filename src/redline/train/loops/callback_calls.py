@@ -24,6 +24,7 @@ from redline.errors import (
 from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, import_place, place_of
 from redline.train.callbacks import EVENTS, RunState
+from redline.train.setting_values import words
 from redline.user_code import is_a_users, may_not_exit
 
 
@@ -32,6 +33,27 @@ def callback_label(callback: Any) -> str:
     if isinstance(callback, str):
         return callback
     return place_of(callback if inspect.isclass(callback) else type(callback))
+
+
+def callbacks_given(given: Any) -> tuple[Any, ...]:
+    """What was given as callbacks, one by one: also one alone, places in one text, or None.
+
+    Raises:
+        ConfigError: if it is neither a callback nor several.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return words(given)
+    if any(hasattr(given, event) for event in EVENTS):
+        return (given,)
+    try:
+        return tuple(given)
+    except TypeError as error:
+        raise ConfigError(
+            f"callbacks={shortened(given)} has none of the methods {', '.join(EVENTS)}. Give "
+            "objects with at least one of them, such as callbacks=[redline.StopAtReturn(475)]."
+        ) from error
 
 
 def find_callback(given: Any) -> Any:

@@ -27,11 +27,11 @@ from redline.errors import (
 from redline.models.registry import NetworkFactory, network_label
 from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY
-from redline.train.callbacks import RETURN_REACHED
+from redline.train.callbacks import RETURN_REACHED, Callback
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
-from redline.train.loops.callback_calls import callback_label
+from redline.train.loops.callback_calls import callback_label, callbacks_given
 from redline.train.loops.saved_progress import require_sound_metadata
 from redline.train.progress.console import Console
 from redline.train.ranks import ALONE, Ranks, joined_ranks
@@ -73,7 +73,7 @@ def train(
     data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Callback | Sequence[Any] | None = (),
     config: str | Path | RunConfig | Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
     preset: str | None = None,
@@ -97,7 +97,7 @@ def train(
             one; None is "auto". With `resume` only needed where the run's is your own.
         collector: what collects, likewise; None is "serial".
         callbacks: objects with some of the methods that `redline.train.callbacks` lists, or
-            "module:Name" of them. With `resume` the same ones again.
+            "module:Name" of them; one alone needs no list. With `resume` the same ones again.
         config: settings to begin with: a file (.yaml, .toml, .json, or a run's `config.json`), what
             such a file holds, or a `RunConfig`. What is given beside it wins.
         resume: run directory to go on with.
@@ -122,7 +122,7 @@ def train(
         data=data,
         env_backend=env_backend,
         collector=collector,
-        callbacks=tuple(callbacks),
+        callbacks=callbacks_given(callbacks),
     )
     if resume is not None:
         if not isinstance(resume, (str, os.PathLike)):
