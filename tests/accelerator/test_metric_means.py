@@ -21,7 +21,7 @@ def test_means_own_what_they_hold(dtype: torch.dtype) -> None:
 
 
 def test_a_row_is_read_at_once(accelerator: StandInDevice) -> None:
-    """(1 + 4) / 2 and (2 + 6) / 2 on the device, (5 + 7) / 2 on the host, and a count."""
+    """(1 + 4) / 2 and (2 + 6) / 2 on the device, (5 + 7) / 2 on the host, 9 / 1, and a count."""
     there = [torch.tensor(float(n)).to("standin") for n in (1, 4, 2, 6)]
     steps = torch.tensor(12).to("standin")
     means = MetricMeans()
@@ -29,7 +29,7 @@ def test_a_row_is_read_at_once(accelerator: StandInDevice) -> None:
     means.add({"loss": there[1], "norm": there[3], "rate": 7.0})
     accelerator.reset()
     means.add_sums({"entropy": torch.tensor(9.0).to("standin")}, 1)
-    wanted = {"rate": 4.0, "loss": 5.0 / 3, "norm": 8.0 / 3, "entropy": 3.0}
+    wanted = {"rate": 6.0, "loss": 2.5, "norm": 4.0, "entropy": 9.0}
     assert means.take_with({"steps": steps}) == (wanted, {"steps": 12.0})
     assert len(accelerator.read_backs) == 1
     assert means.take_with({"steps": steps}) == ({}, {"steps": 12.0})
@@ -50,9 +50,9 @@ def test_sums_of_captured_updates_begin_anew_when_they_are_read() -> None:
 
 
 def test_metrics_may_come_and_go() -> None:
-    """The mean is over all updates since the row: 1 / 2 of one that was reported once."""
+    """Each mean is over the updates that returned it: (1 + 1) / 2, and 1 / 1 of the other."""
     one = torch.ones(()).to("standin")
     means = MetricMeans()
     means.add({"loss": one, "actor": one})
     means.add({"loss": one})
-    assert means.take() == {"loss": 1.0, "actor": 0.5}
+    assert means.take() == {"loss": 1.0, "actor": 1.0}

@@ -46,6 +46,26 @@ def test_means_are_of_tensors_and_numbers_alike() -> None:
     assert means.take() == {"loss": 3.0}
 
 
+def test_a_metric_of_some_updates_is_the_mean_of_these() -> None:
+    """4 in the first and third of four updates: (4 + 4) / 2; the other one (1 + 2 + 3 + 4) / 4."""
+    means = MetricMeans()
+    for number in (1.0, 2.0):
+        means.add({"critic": number} | ({"actor": 4.0} if number % 2 else {}))
+    means = MetricMeans.from_state(means.state_dict())
+    for number in (3.0, 4.0):
+        means.add({"critic": number} | ({"actor": 4.0} if number % 2 else {}))
+    assert means.state_dict()["counts"] == {"actor": 2}
+    assert means.take() == {"critic": 2.5, "actor": 4.0}
+
+
+def test_means_of_an_earlier_state_go_on() -> None:
+    """Where no counts are saved, each metric has one value per update: (6 + 3) / 3."""
+    means = MetricMeans.from_state({"totals": {"loss": 6.0}, "count": 2})
+    means.add({"loss": 3.0})
+    assert means.state_dict() == {"totals": {"loss": 9.0}, "count": 3}
+    assert means.take() == {"loss": 3.0}
+
+
 def test_means_own_what_they_hold() -> None:
     """A captured update overwrites its metrics at the next replay: (1 + 3) / 2, not (3 + 3) / 2.
 

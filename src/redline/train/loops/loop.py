@@ -662,7 +662,7 @@ class TrainLoop(ABC):
             "collector": self.collector.state_dict(),
             "logger": self._logger.state_dict(),
             "episodes": self._episodes.state_dict(),
-            "metrics": {"totals": self._metrics.read(), "count": self._metrics.count},
+            "metrics": self._metrics.state_dict(),
             "learning": self._learning_state(),
             "last_evaluation": dict(self._evaluations.last),
             "staleness": list(self._of_collector.staleness),
@@ -706,7 +706,7 @@ class TrainLoop(ABC):
         self.collector.update_weights(self.counters.iteration)
         self._logger.load_state_dict(state["logger"])
         self._episodes.load_state_dict(state["episodes"])
-        self._metrics = MetricMeans(dict(state["metrics"]["totals"]), state["metrics"]["count"])
+        self._metrics = MetricMeans.from_state(state["metrics"])
         self._restore_learning(checkpoint)
         self._evaluations.last = dict(state["last_evaluation"])
         self._of_collector.restore(state["staleness"], self.collector)

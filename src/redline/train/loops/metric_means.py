@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from redline.devices import kind_of
 
 @dataclass(slots=True)
 class MetricMeans:
-    """Means of the updates' metrics since the last row.
+    """Means of the updates' metrics since the last row, each over the updates that returned it.
 
     Metrics on a device stay there until the row is written, because reading one would synchronize.
     They are summed as one tensor, and all are read at once.
@@ -21,26 +22,49 @@ class MetricMeans:
     Attributes:
         totals: name -> sum of what has been read, and of what was on the host.
         count: updates.
+        counts: name -> updates that `totals` has of it.
         names: of `on_device`.
         on_device: sums of the metrics that are on a device.
+        device_count: updates that `on_device` has.
         sums: name -> [] sums that captured updates add to by themselves.
+        sums_count: updates that `sums` has.
     """
 
     totals: dict[str, float] = field(default_factory=dict)
     count: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     on_device: Tensor | None = None
+    device_count: int = 0
     sums: dict[str, Tensor] = field(default_factory=dict)
+    sums_count: int = 0
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> MetricMeans:
+        """Means that go on from what `state_dict` gave."""
+        totals, count = dict(state["totals"]), state["count"]
+        # Where they are not said, every update returned every metric.
+        return cls(totals, count, dict.fromkeys(totals, count) | state.get("counts", {}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data: the sums so far. Waits for the device."""
+        totals = self.read()
+        fewer = {name: n for name, n in self.counts.items() if n != self.count}
+        return {"totals": totals, "count": self.count} | ({"counts": fewer} if fewer else {})
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         """Take in one update's metrics, each [] or a number."""
-        totals, away = self.totals, {}
+        totals, counts, away = self.totals, self.counts, {}
         for name, value in metrics.items():
             if isinstance(value, Tensor) and not value.is_cpu:
                 away[name] = value
                 continue
             number = value.item() if isinstance(value, Tensor) else value
-            totals[name] = totals[name] + number if name in totals else number
+            if name in totals:
+                totals[name] += number
+                counts[name] += 1
+            else:
+                totals[name], counts[name] = number, 1
         if away:
             self._add_on_device(away)
         self.count += 1
@@ -53,6 +77,7 @@ class MetricMeans:
             count: updates.
         """
         self.sums = sums
+        self.sums_count += count
         self.count += count
 
     def _add_on_device(self, metrics: dict[str, Tensor]) -> None:
@@ -62,6 +87,7 @@ class MetricMeans:
         # A copy: a captured update writes its metrics into the same memory at every replay.
         values = torch.stack([_wide(value) for value in metrics.values()])
         self.on_device = values if self.on_device is None else self.on_device + values
+        self.device_count += 1
 
     def _read(self, also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Bring the sums to the host, and other numbers [] with them."""
@@ -74,11 +100,14 @@ class MetricMeans:
             parts.append(torch.stack([_wide(value) for value in away.values()]))
         numbers: list[float] = torch.cat(parts).tolist() if parts else []
         summed = (*self.names, *self.sums)
-        for name, total in zip(summed, numbers, strict=False):
+        updates = [self.device_count] * len(self.names) + [self.sums_count] * len(self.sums)
+        for name, total, count in zip(summed, numbers, updates, strict=False):
             self.totals[name] = self.totals.get(name, 0.0) + total
+            self.counts[name] = self.counts.get(name, 0) + count
         for total in self.sums.values():
             total.zero_()
-        self.names, self.on_device, self.sums = (), None, {}
+        self.names, self.on_device, self.device_count = (), None, 0
+        self.sums, self.sums_count = {}, 0
         return near | dict(zip(away, numbers[len(summed) :], strict=True))
 
     def read(self) -> dict[str, float]:
@@ -93,8 +122,8 @@ class MetricMeans:
     def take_with(self, also: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, float]]:
         """The means and other numbers, name -> [], read from the device together."""
         numbers = self._read(also)
-        means = {name: total / self.count for name, total in self.totals.items()}
-        self.totals, self.count = {}, 0
+        means = {name: total / self.counts[name] for name, total in self.totals.items()}
+        self.totals, self.counts, self.count = {}, {}, 0
         return means, numbers
 
 

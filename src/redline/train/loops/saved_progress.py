@@ -103,6 +103,11 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and 0 <= value <= _LARGEST
 
 
+def _is_some(value: Any) -> bool:
+    """A whole number from 1 on that is no larger than a run can count."""
+    return _is_count(value) and value >= 1
+
+
 def _is_step(value: Any) -> bool:
     """A whole number that is no larger than a run can count."""
     return isinstance(value, int) and -_LARGEST <= value <= _LARGEST
@@ -168,7 +173,7 @@ _PROGRESS: dict[str, Any] = {
         "row_env_steps": _is_count,
         "row_wall_time_s": _is_time,
     },
-    "metrics": {"totals": {_ANY: _is_number}, "count": _is_count},
+    "metrics": {"totals": {_ANY: _is_number}, "count": _is_count, "counts": {_ANY: _is_some}},
     "episodes": {
         "returns": [_is_number],
         "lengths": [_is_number],
