@@ -243,7 +243,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     Attributes:
         metric_names: what `update` returns beside "priority"; names that are given are columns of
-            progress.csv from the first row on, which may come before the first update.
+            progress.csv from the first row on, which may come before the first update. Others join
+            when they first come.
     """
 
     metric_names: tuple[str, ...] = ()

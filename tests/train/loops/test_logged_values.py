@@ -12,11 +12,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.train.loops.leveled import SMALL, KilledAt, Leveled, Logs, rows, train
 
 import redline
+from redline.algos.ppo import PPO
 from redline.errors import (
     CallbackError,
     ConfigError,
 )
 from redline.train.callbacks import Curriculum, RunState
+from redline.train.loops.logged_values import LoggedValues
+from redline.train.presets import preset_config
+from redline.train.runs.checking import check_buildable
+from redline.train.runs.given import Given
 
 
 def test_logged_values_join_every_log(tmp_path: Path) -> None:
@@ -39,6 +44,25 @@ class LogsLate:
             state.log("late", state.iteration)
 
 
+def test_an_own_evaluation_may_have_the_names_of_one_that_does_not_take_place() -> None:
+    logged = LoggedValues()
+    logged.add("eval/return_mean", 3.0, ("entropy",))
+    assert logged.take(("env_steps", "entropy"), ()) == {"eval/return_mean": 3.0}
+    logged.refuse_taken()
+    logged.add("eval/return_mean", 3.0, ())
+    assert logged.take(("eval_return_mean",), ()) == {}, "the run's evaluations have begun"
+    with pytest.raises(CallbackError, match="call the column eval_return_mean"):
+        logged.refuse_taken()
+
+
+def test_columns_that_stand_beside_each_other_in_an_older_run_go_on_so() -> None:
+    logged = LoggedValues()
+    logged.load_state_dict({"names": ["loss/entropy"], "totals": {}, "counts": {}})
+    logged.add("loss/entropy", 2.0, ("entropy", "loss/entropy"))
+    assert logged.take(("entropy",), ("entropy", "loss/entropy")) == {"loss/entropy": 2.0}
+    logged.refuse_taken()
+
+
 def test_columns_that_joined_after_the_checkpoint_join_again(tmp_path: Path) -> None:
     """The file has them when the run is resumed, and the checkpoint's hash is of one without."""
     whole = train(tmp_path / "a", callbacks=[LogsLate(), KilledAt(0)])
@@ -56,21 +80,67 @@ def test_columns_that_joined_after_the_checkpoint_join_again(tmp_path: Path) -> 
         assert resumed.inspect()["params_sha256"] == whole.inspect()["params_sha256"]
 
 
-@pytest.mark.parametrize("name", ["entropy", "learning_rate", "success_rate", "eval_return_mean"])
-def test_infos_cannot_take_the_place_of_metrics(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"log_info='{name}': progress"):
+@pytest.mark.parametrize(
+    "name", ["learning_rate", "success_rate", "eval_return_mean", "episodes", 'a"b']
+)
+def test_infos_that_cannot_have_a_column_are_refused_before_anything_is_written(
+    tmp_path: Path, name: str
+) -> None:
+    reason = "cannot name a column" if '"' in name else f"log_info='{name}': progress"
+    with pytest.raises(ConfigError, match=reason):
         train(tmp_path / "r", log_info=(name,))
+    assert list(tmp_path.iterdir()) == []
+    config = preset_config("ppo", "CartPole-v1", "default").replace(log_info=(name,))
+    with pytest.raises(ConfigError, match=reason):
+        check_buildable(config, Given(algorithm="ppo", env="CartPole-v1"))
+
+
+def test_infos_cannot_take_the_place_of_metrics(tmp_path: Path) -> None:
+    """PPO's metrics are known at the first row."""
+    with pytest.raises(ConfigError, match="log_info='entropy': progress"):
+        train(tmp_path / "r", log_info=("entropy",))
+
+
+class TakesAPlace(PPO):
+    metric = "return_mean"
+
+    def update(self, rollout: Any) -> dict[str, Any]:
+        return super().update(rollout) | {self.metric: 1.0}
+
+
+@pytest.mark.parametrize("name", ["return_mean", "episodes", "learning_rate", "eval/return_mean"])
+def test_metrics_cannot_take_the_place_of_the_run_s_own_columns(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TakesAPlace, "metric", name)
+    with pytest.raises(ConfigError, match=rf"TakesAPlace\.update returns the metric '{name}'"):
+        redline.train(TakesAPlace, env=Leveled, out=tmp_path / "r", **SMALL)
 
 
 class LogsEntropy:
+    name = "entropy"
+
     def on_iteration(self, state: RunState) -> None:
-        state.log("entropy", 1.0)
+        state.log(self.name, 1.0)
 
 
-def test_a_refused_name_leaves_a_whole_row_and_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("entropy", "a callback logs 'entropy': progress.csv has a column of that name"),
+        ("loss/entropy", "'loss/entropy': that is what .* call the column entropy"),
+        ("episode/return_mean", "that is what .* call the column return_mean"),
+    ],
+)
+def test_a_refused_name_leaves_a_whole_row_and_checkpoint(
+    tmp_path: Path, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The row at 128 has the run's own numbers, and the next one begins there."""
-    with pytest.raises(CallbackError, match="a callback logs 'entropy'"):
+    monkeypatch.setattr(LogsEntropy, "name", name)
+    with pytest.raises(CallbackError, match=reason):
         train(tmp_path / "r", callbacks=[LogsEntropy()])
+    if name == "episode/return_mean":  # known before the first row
+        return
     (row,) = rows(redline.load(tmp_path / "r", env=Leveled))
     assert row["env_steps"] == "128"
     assert 0.5 < float(row["entropy"]) < 0.7  # of two actions, chosen about evenly

@@ -157,6 +157,26 @@ def test_columns_are_there_before_the_first_update(tmp_path: Path) -> None:
     assert found[0]["critic_loss"] == "" != found[-1]["critic_loss"]
 
 
+class SaysMore(DQN):
+    """Returns a metric that no `metric_names` announces, from the third update on."""
+
+    def update(self, batch: Any) -> dict[str, Any]:
+        found = super().update(batch)
+        return found | ({"mine": 4.0} if self.optimizer_steps() > 2 else {})
+
+
+def test_metrics_that_nobody_announced_join_when_they_come(tmp_path: Path) -> None:
+    """One update per iteration of 12 env_steps from 48 on: rows 4 and 5 have none of it."""
+    settings = {"target_update_interval": 1, "replay_ratio": 8 / 12, "log_interval": 12}
+    run = redline.train(
+        SaysMore,
+        env="CartPole-v1",
+        out=tmp_path / "run",
+        **SMALL | settings | {"total_env_steps": 120},
+    )
+    assert [row["mine"] for row in rows(run.out)] == [""] * 5 + ["4.0"] * 5
+
+
 def test_learned_parameters_all_count_in_the_hash(tmp_path: Path) -> None:
     """Another critic or temperature is another agent, though the actor that acts is the same."""
     state = small(tmp_path / "run", "sac").checkpoint().state["algorithm"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,14 @@ from redline.train.loops.collector_columns import CollectorColumns
 from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.episode_numbers import EpisodeNumbers
 from redline.train.loops.evaluate import Evaluation
-from redline.train.loops.evaluations import EVALUATION_COLUMNS, Evaluations
+from redline.train.loops.evaluations import Evaluations
 from redline.train.loops.hyperparameters import Hyperparameters
-from redline.train.loops.logged_values import LATE_COLUMNS, LoggedValues, require_free_names
+from redline.train.loops.logged_values import (
+    LoggedValues,
+    own_columns,
+    require_free_names,
+    require_own_metrics,
+)
 from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.randomness import rng_state, set_rng_state
 from redline.train.loops.saved_progress import require_sound_progress
@@ -167,7 +172,7 @@ class TrainLoop(ABC):
         self._divergence = DivergenceCheck(config, algorithm, store, console)
         self.environments = TrainingEnvironments(collector, self._restart_workers)
         self._logged = LoggedValues()
-        self._is_over = self._has_looked_for_infos = False
+        self._is_over = self._has_looked_for_infos = self._is_new = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
         called = callbacks if ranks.is_first else ()
@@ -182,7 +187,7 @@ class TrainLoop(ABC):
             The number of the signal that stopped the run; None if it is complete.
 
         Raises:
-            ConfigError: if values of `log_info` have names of other columns.
+            ConfigError: if metrics or values of `log_info` have names of other columns.
             DivergenceError: if metrics or parameters are no longer finite, unless
                 `on_divergence="warn"`.
             CallbackError: if a callback raises; the run has been saved then.
@@ -190,8 +195,8 @@ class TrainLoop(ABC):
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._shares = self._begin_shares()
-        if not self._logger.columns:
-            require_free_names(self.config.run.log_info, self._own_names(), self.config.algorithm)
+        self._is_new = not self._logger.columns  # what older runs wrote goes on as it was
+        self._require_own_metrics(getattr(self.algorithm, "metric_names", ()))
         with self._stop:
             try:
                 self._run_until(total)
@@ -408,7 +413,7 @@ class TrainLoop(ABC):
             self._metrics.add_sums(self._sums, 1)
             return found
         if not self._metrics_are_known:
-            metrics_of(self.algorithm, found)
+            self._require_own_metrics(metrics_of(self.algorithm, found))
             self._metrics_are_known = True
         self._metrics.add({name: value for name, value in found.items() if name != "priority"})
         return found
@@ -506,6 +511,7 @@ class TrainLoop(ABC):
         elapsed_s = counters.wall_time_s - self._row_wall_time_s
         metrics, numbers = self._metrics.take_with(self._row_tensors())
         metrics, steps = self._ranks.mean(metrics), numbers.pop(_STEPS, None)
+        self._require_own_metrics(metrics, also=numbers)
         row: dict[str, float | int | None] = {
             "iteration": counters.iteration,
             "env_steps": counters.env_steps,
@@ -522,23 +528,32 @@ class TrainLoop(ABC):
         shares = self._shares.take() if self._shares is not None else {}
         if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
             row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
-        is_first = not self._logger.columns
-        late = self._late_columns() | self._logged.take(row)
-        if self._logger.columns:  # a resumed run may evaluate or schedule what it did not before
+        columns, late = self._logger.columns, self._late_columns()
+        late |= self._logged.take(row | late, columns)
+        # Of the first update, or of one that returns more than those before.
+        new = [name for name in (*self._metric_names, *metrics) if name not in columns]
+        if columns:  # a resumed run may evaluate or schedule what it did not before
             schedules = self._hyperparameters.last
             late |= {n: row[n] for n in row if n.startswith("eval_") or n in schedules}
+            late |= {name: row[name] for name in new}
         self._console.row(self._logger.write(row | late, late=tuple(late)), shares)
         self._warn_of_missing_infos(row)
         self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
         self._divergence.check_row(metrics, counters.env_steps)
         self._logged.refuse_taken()
-        if is_first:
+        if new or not columns:
             require_free_names(self.config.run.log_info, further, self.config.algorithm)
 
-    def _own_names(self) -> set[str]:
-        """Columns of which is known before the first update that the run writes them."""
-        names = {*LATE_COLUMNS, *EVALUATION_COLUMNS, *self.hyperparameters()}
-        return names | {*getattr(self.algorithm, "metric_names", ()), *self._own_columns()}
+    def _require_own_metrics(self, metrics: Iterable[str], also: Iterable[str] = ()) -> None:
+        """Refuse metrics that would stand in the place of the run's own columns.
+
+        Args:
+            metrics: their names.
+            also: further columns of the run.
+        """
+        if self._is_new:
+            columns = (*own_columns(self.config), *also)
+            require_own_metrics(metrics, columns, type(self.algorithm))
 
     def _warn_of_missing_infos(self, row: Mapping[str, Any]) -> None:
         """Say once, when episodes have ended, what of `log_info` none of them had."""

@@ -28,7 +28,8 @@ from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
-from redline.train.progress.progress import BASE_COLUMNS, ProgressLogger
+from redline.train.loops.logged_values import own_columns, require_free_names
+from redline.train.progress.progress import ProgressLogger
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
 
@@ -217,16 +218,28 @@ def make_callbacks(config: RunConfig, given: Given) -> list[Any]:
     return [find_callback(each) for each in given.callbacks]
 
 
+def require_log_info(config: RunConfig, algorithm: Algorithm, *, resumed: bool = False) -> None:
+    """Refuse values of infos under names of the run's own columns, as far as they are known.
+
+    Args:
+        config: all settings.
+        algorithm: of the run.
+        resumed: whether the run has these columns already.
+
+    Raises:
+        ConfigError: if there is one, or one that cannot name a column.
+    """
+    if resumed:
+        return
+    columns = own_columns(config) | {*getattr(algorithm, "metric_names", ())}
+    require_free_names(config.run.log_info, columns, config.algorithm)
+
+
 def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
     """Writes progress.csv and whatever else was asked for."""
     writers = ["csv"]
     writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
     run = config.run
-    if taken := sorted(set(run.log_info) & set(BASE_COLUMNS)):
-        raise ConfigError(
-            f"log_info={taken[0]!r}: progress.csv has a column of that name. Rename the value in "
-            f"info, or leave it out."
-        )
     about: dict[str, Any] = {
         "name": run.name or f"{config.algorithm}-{run.env}-seed{run.seed}",
         "config": config.to_json(),

@@ -6,7 +6,7 @@ import dataclasses
 from contextlib import closing
 
 from redline.train.progress.writers import require_writer
-from redline.train.runs.building import make_some
+from redline.train.runs.building import make_some, require_log_info
 from redline.train.runs.contradictions import (
     evaluated_in_time,
     refuse_contradictions,
@@ -57,4 +57,5 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         refuse_idle_settings(config, given, kind, collector, backend, probe)
         refuse_image_preset(config, probe)
         require_rollout_fits(config, probe)
-        build_algorithm(config.replace(device="cpu"), probe, given)
+        algorithm = build_algorithm(config.replace(device="cpu"), probe, given)
+        require_log_info(config, algorithm)

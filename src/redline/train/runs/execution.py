@@ -44,6 +44,7 @@ from redline.train.runs.building import (
     make_logger,
     make_some,
     make_store,
+    require_log_info,
     resolve,
     said_at_start,
     said_of_bounds,
@@ -151,6 +152,7 @@ def execute(
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
         algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
+        require_log_info(config, algorithm, resumed=checkpoint is not None)
         fresh = began_with is None and not data.learns
         cautions += said_of_bounds(algorithm.policy, fresh=fresh)
         closing.callback(average_gradients(algorithm, ranks))
