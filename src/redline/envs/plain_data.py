@@ -14,6 +14,9 @@ import numpy as np
 
 from redline.generator_states import numpy_generator, random_state
 
+_SEVERAL = (list, tuple, set, deque)
+_SINGLE = (np.ndarray, bytes, bool, int, float, str)
+
 
 class NotPlainError(TypeError):
     """A value has no form as plain data; only raised inside this room."""
@@ -51,6 +54,20 @@ def decode(data: Any) -> Any:
     if kind not in _DECODERS:
         raise ValueError(f"the key {kind!r} is no kind of plain data; the state is damaged.")
     return _DECODERS[kind](data[kind], data)
+
+
+def loses_its_class(value: Any) -> bool:
+    """Whether `decode` gives a value or a part of it another class than `encode` was given.
+
+    As of a `Counter` or an enumeration of integers, which come back as a dict and an int.
+    """
+    if isinstance(value, dict):
+        parts = [*value, *value.values()]
+        return type(value) is not dict or any(map(loses_its_class, parts))
+    if isinstance(value, _SEVERAL):
+        return type(value) not in _SEVERAL or any(map(loses_its_class, value))
+    is_single = isinstance(value, _SINGLE) and not isinstance(value, np.generic)
+    return is_single and type(value) not in _SINGLE
 
 
 def _encode_array(value: np.ndarray[Any, Any]) -> Any:

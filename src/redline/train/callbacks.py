@@ -23,8 +23,8 @@ redline.train("ppo", env="CartPole-v1", callbacks=[StopWhenSlow()])
 
 A checkpoint holds a callback's state, so that a resumed run goes on exactly: what `state_dict()`
 gives, if the callback has that and `load_state_dict(state)`; else those of its attributes that are
-plain data (numbers, strings, arrays, lists, dicts). An exception in a callback ends the run with a
-checkpoint and the traceback.
+plain data (numbers, strings, arrays, lists, dicts; no classes derived from these). An exception in
+a callback ends the run with a checkpoint and the traceback.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +443,59 @@ def test_a_checkpoint_sets_only_data_of_a_callback(name: str) -> None:
     assert vars(callback) == {"level": 3, "new": 1}
     with pytest.raises(IncompatibleCheckpointError, match="holds no data"):
         calls.load_state_dict([{**saved, "attributes": {name: {}}}])
+
+
+class Derived:
+    def __init__(self) -> None:
+        self.seen: Any = Counter(a=2)
+        self.color = IntEnum("Color", "RED").RED
+        self.nested = [OrderedDict(a=1)]
+        self.plain = [{"a": (1, np.float64(2.0), np.ones(2))}, {3}, deque([4.0])]
+
+    def on_iteration(self, state: RunState) -> None: ...
+
+
+def test_what_would_come_back_as_another_class_is_not_saved() -> None:
+    """A Counter that has become a dict would end the resumed run at its next new key."""
+    calls = CallbackCalls([Derived()], state=None)  # type: ignore[arg-type]
+    (sentence,) = calls.unsaved()
+    assert ": seen, color, nested cannot be saved" in sentence
+    (saved,) = calls.state_dict()
+    assert list(saved["attributes"]) == ["plain"]
+    resumed = Derived()
+    CallbackCalls([resumed], state=None).load_state_dict([saved])  # type: ignore[arg-type]
+    resumed.seen["b"] += 1
+    assert resumed.seen == {"a": 2, "b": 1}
+
+
+@dataclass(slots=True)
+class Slotted:
+    count: int = 0
+    code: Any = None
+
+    def on_iteration(self, state: RunState) -> None: ...
+
+
+@dataclass(frozen=True)
+class Frozen:
+    count: int = 0
+
+    def on_iteration(self, state: RunState) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [Slotted, Frozen])
+def test_attributes_in_slots_and_of_frozen_classes_are_saved(kind: Any) -> None:
+    calls = CallbackCalls([kind(count=3)], state=None)  # type: ignore[arg-type]
+    assert calls.unsaved() == []
+    resumed = kind()
+    CallbackCalls([resumed], state=None).load_state_dict(calls.state_dict())  # type: ignore[arg-type]
+    assert resumed.count == 3
+
+
+def test_slots_that_cannot_be_saved_are_named() -> None:
+    calls = CallbackCalls([Slotted(code=Slotted)], state=None)  # type: ignore[arg-type]
+    (sentence,) = calls.unsaved()
+    assert ": code cannot be saved" in sentence
 
 
 def test_the_state_of_other_callbacks_is_refused() -> None:

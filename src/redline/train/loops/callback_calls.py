@@ -12,7 +12,7 @@ import gymnasium
 from redline.collect import Collector
 from redline.engines.watch import may_have_changed
 from redline.envs.attributes import plain_attribute, set_attribute
-from redline.envs.plain_data import NotPlainError, decode, encode
+from redline.envs.plain_data import NotPlainError, decode, encode, loses_its_class
 from redline.errors import (
     CallbackError,
     ConfigError,
@@ -139,8 +139,9 @@ class CallbackCalls:
                 if names:
                     said.append(
                         f"callback {callback_label(callback)}: {', '.join(names)} cannot be saved "
-                        f"with the run, since it is not plain data. Give the callback state_dict() "
-                        f"and load_state_dict(state) if resuming needs it."
+                        f"with the run, since it is not plain data, or of a class derived from "
+                        f"it. Give the callback state_dict() and load_state_dict(state) if "
+                        f"resuming needs it."
                     )
         return said
 
@@ -189,7 +190,7 @@ class CallbackCalls:
                 callback.load_state_dict(part["state"])
             for name, value in part.get("attributes", {}).items():
                 _require_data(callback, name)
-                setattr(callback, name, decode(value))
+                _set(callback, name, decode(value))
 
 
 class TrainingEnvironments:
@@ -280,20 +281,38 @@ def _require_data(callback: Any, name: str) -> None:
         IncompatibleCheckpointError: if it is Python's own name, a method or a property.
     """
     shown = getattr(type(callback), name, None)
-    if name.startswith("__") or callable(shown) or hasattr(shown, "__set__"):
+    is_slot = inspect.ismemberdescriptor(shown)
+    if name.startswith("__") or callable(shown) or (hasattr(shown, "__set__") and not is_slot):
         raise IncompatibleCheckpointError(
             f"the checkpoint sets {shortened(name)} of the callback {callback_label(callback)}, "
             "which holds no data there. Resume with the callback that the run was begun with."
         )
 
 
+def _set(callback: Any, name: str, value: Any) -> None:
+    made_by = getattr(type(callback), "__dataclass_params__", None)
+    if made_by is not None and made_by.frozen:
+        object.__setattr__(callback, name, value)
+    else:
+        setattr(callback, name, value)
+
+
 def _attributes(callback: Any) -> dict[str, Any]:
-    return dict(getattr(callback, "__dict__", {}))
+    """What it holds by name, in its `__dict__` and in slots."""
+    slots = [
+        name
+        for kind in type(callback).__mro__
+        if "__slots__" in vars(kind)
+        for name, member in vars(kind).items()
+        if inspect.ismemberdescriptor(member) and hasattr(callback, name)
+    ]
+    return {name: getattr(callback, name) for name in slots} | getattr(callback, "__dict__", {})
 
 
 def _is_plain(callback: Any, name: str) -> bool:
+    value = _attributes(callback)[name]
     try:
-        encode(_attributes(callback)[name])
+        encode(value)
     except NotPlainError:
         return False
-    return True
+    return not loses_its_class(value)
