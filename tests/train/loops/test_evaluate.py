@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from redline.data import EpisodeRecord
 from redline.envs import make_vec
 from redline.errors import CheckpointError, ConfigError, RunDirectoryError
 from redline.policies import make_policy
+from redline.train.loops.background_evaluation import Progress
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, explain_greedy
 from redline.train.runs.run import Run
 
@@ -317,3 +319,42 @@ def test_all_runs_are_opened_before_one_is_evaluated(
         eval_runs([str(out), str(tmp_path / "x" / ".." / "r"), "--episodes", "1"])
     with pytest.raises(ConfigError, match="is a run of ppo, not of dqn"):
         eval_runs([str(out), "--algorithm", "dqn", "--episodes", "1"])
+
+
+class FailsElsewhere(ShortAndLong):
+    """Raises in every process but that which learns."""
+
+    def step(self, action: Any) -> Any:
+        if os.getpid() != int(os.environ["LEARNS"]):
+            raise RuntimeError("not here")
+        return super().step(action)
+
+
+def test_a_run_whose_evaluation_fails_in_its_process_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 x 8 env_steps an iteration; the evaluation begins at 16, the first checkpoint is due at 64.
+
+    The second evaluation, at 32, waits for the first.
+    """
+    monkeypatch.setenv("LEARNS", str(os.getpid()))
+    with pytest.raises(redline.errors.RedlineError, match="not here"):
+        redline.train(
+            "ppo", env=FailsElsewhere, out=tmp_path / "r", total_env_steps=64, num_envs=2,
+            rollout_length=8, num_minibatches=2, eval_interval=16, eval_episodes=1, eval_async=True,
+            checkpoint_interval=64, quiet=True, tensorboard=False, num_threads=1,
+        )  # fmt: skip
+    assert redline.load(tmp_path / "r", env=FailsElsewhere).inspect()["env_steps"] == 32
+
+
+def test_making_environments_counts_as_progress_for_a_while() -> None:
+    now_s = [10.0]
+    counts = np.array([7, 0, 0])
+    progress = Progress(counts, lambda: now_s[0])
+    progress.begin()
+    assert [progress.beat(), progress.beat()] == [-1, -2]
+    now_s[0] = 10.0 + 121.0
+    assert [progress.beat(), progress.beat()] == [7, 7], "it has had as long as a worker has"
+    now_s[0] = 12.0
+    counts[2] = 1
+    assert [progress.beat(), progress.beat()] == [7, 7], "it steps: only steps count"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +22,7 @@ from redline.profile import marks
 from redline.train.loops.evaluate import NO_LIMITS, Evaluation, Limits, evaluate
 
 _EVALUATION = marks.operation("evaluation")
+_MAKING_S = 120.0  # that environments may take to be made, as those of workers
 
 
 class BackgroundEvaluation:
@@ -29,7 +33,8 @@ class BackgroundEvaluation:
         policy: the learner's; `start` sends its weights of that moment.
         episodes: of each evaluation.
         limits: in env_steps.
-        timeout_s: seconds without a step after which the process counts as hung.
+        timeout_s: seconds without a step after which the process counts as hung, once it has made
+            its environments and taken the first.
         device: where the copies act.
 
     Raises:
@@ -51,11 +56,13 @@ class BackgroundEvaluation:
         self._policy = policy
         self._running: int | None = None
         self._memory = SharedBlock()
-        arrays = {"returns": np.zeros(episodes, np.float64), "counts": np.zeros(2, np.int64)}
+        arrays = {"returns": np.zeros(episodes, np.float64), "counts": np.zeros(3, np.int64)}
         layout = Layout.of(spec_of(arrays))
         self._memory.resize(layout.nbytes)
         shared = self._memory.arrays(layout)
+        # What counts: steps of all evaluations, episodes of this one, and whether it steps yet.
         self._returns, self._counts = shared["returns"], shared["counts"]
+        self._progress = Progress(self._counts)
         acting = copy.deepcopy(policy).to("cpu")
         try:
             self._group = WorkerGroup(
@@ -86,7 +93,8 @@ class BackgroundEvaluation:
         if self._running is not None:
             raise ConfigError("an evaluation is under way; wait() for it first.")
         weights = [leaf.detach().cpu().numpy() for leaf in self._policy.state_dict().values()]
-        self._counts[1] = 0
+        self._counts[1:] = 0
+        self._progress.begin()
         self._group.post("evaluate", [(weights, seed)])
         self._running = env_steps
 
@@ -98,7 +106,8 @@ class BackgroundEvaluation:
         """The result if it is there, which ends this evaluation; never waits."""
         if self._running is None:
             return None
-        replies = self._group.receive_ready()
+        with self._given_up():
+            replies = self._group.receive_ready()
         if 0 not in replies:
             return None
         self._running = None
@@ -108,9 +117,19 @@ class BackgroundEvaluation:
         """Wait for the result; raises WorkerError if the process fails or stands still."""
         if self._running is None:
             raise ConfigError("no evaluation is under way; start() one first.")
-        result = self._group.gather("evaluate", heartbeat=lambda _: int(self._counts[0]))[0]
+        with self._given_up():
+            result = self._group.gather("evaluate", heartbeat=lambda _: self._progress.beat())[0]
         self._running = None
         return result
+
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        """If the process fails, none is under way any more: the run can be saved."""
+        try:
+            yield
+        except BaseException:
+            self._running = None
+            raise
 
     def close(self) -> None:
         """End the process; a running evaluation is given up."""
@@ -118,6 +137,33 @@ class BackgroundEvaluation:
             self._group.interrupt()
         self._group.close()
         self._memory.close()
+
+
+class Progress:
+    """A number that changes as long as the evaluating process goes on.
+
+    Environments are made one after the other and may take as long as those of workers, so until
+    the first step time itself counts, up to a limit.
+
+    Args:
+        counts: [3] steps of all evaluations, episodes of this one, whether it steps yet.
+        clock: seconds.
+    """
+
+    def __init__(self, counts: Array, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counts, self._clock = counts, clock
+        self._begun_s, self._beats = 0.0, 0
+
+    def begin(self) -> None:
+        """An evaluation begins."""
+        self._begun_s = self._clock()
+
+    def beat(self) -> int:
+        """The number; -1, -2, ... until the first step."""
+        if self._counts[2] or self._clock() - self._begun_s > _MAKING_S:
+            return int(self._counts[0])
+        self._beats += 1
+        return -self._beats
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +214,7 @@ class _Handler:
             self._returns[self._counts[1]] = record.return_
             self._counts[1] += 1
         self._counts[0] += 1
+        self._counts[2] = 1
 
     def close(self) -> None:
         """Every evaluation closes its own environments."""

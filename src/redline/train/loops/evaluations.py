@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from redline.errors import RedlineError
 from redline.profile import marks
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.evaluate import Evaluation, evaluation_seed, explain_greedy
@@ -30,6 +31,7 @@ class Evaluations:
 
     Attributes:
         last: columns of the last one; empty before the first.
+        have_failed: whether the process that evaluates has; what learns is whole then.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Evaluations:
     ) -> None:
         self._run, self._evaluate, self._background = run, evaluate, background
         self._console, self._episodes, self._samples = console, episodes, samples
-        self._has_explained = False
+        self._has_explained = self.have_failed = False
         self.last: dict[str, float] = {}
 
     @property
@@ -67,8 +69,12 @@ class Evaluations:
         if self._background is None or self._background.running is None:
             return None
         env_steps = self._background.running
-        with _EVALUATION:
-            result = self._background.wait() if wait else self._background.poll()
+        try:
+            with _EVALUATION:
+                result = self._background.wait() if wait else self._background.poll()
+        except RedlineError:
+            self.have_failed = True
+            raise
         return None if result is None else self._noted(result, env_steps)
 
     def _noted(self, result: Evaluation, env_steps: int) -> Evaluation:

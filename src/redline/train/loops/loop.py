@@ -19,7 +19,14 @@ from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
 from redline.engines.snapshot import owners_of
 from redline.engines.watch import may_have_changed
-from redline.errors import CallbackError, ConfigError, EnvError, EnvExitError, WorkerError
+from redline.errors import (
+    CallbackError,
+    ConfigError,
+    EnvError,
+    EnvExitError,
+    RedlineError,
+    WorkerError,
+)
 from redline.profile import marks
 from redline.replay import Replay
 from redline.train.callbacks import RunState, StopAtReturn
@@ -191,6 +198,7 @@ class TrainLoop(ABC):
             DivergenceError: if metrics or parameters are no longer finite, unless
                 `on_divergence="warn"`.
             CallbackError: if a callback raises; the run has been saved then.
+            RedlineError: if the process that evaluates fails; likewise.
         """
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
@@ -200,22 +208,22 @@ class TrainLoop(ABC):
         with self._stop:
             try:
                 self._run_until(total)
-            except CallbackError:
-                # What is in memory is whole: callbacks are called between iterations. Of several
-                # ranks only this one knows, and all would have to save.
-                alone = self._ranks.size == 1
-                if (
-                    alone
-                    and self.counters.iteration > 0
-                    and self._saved_at != self.counters.env_steps
-                ):
+            except RedlineError as error:
+                # What is in memory is whole: callbacks and evaluations come between iterations.
+                if isinstance(error, CallbackError) or self._evaluations.have_failed:
                     self._save_after_failure()
                 raise
         is_complete = self.counters.env_steps >= total or self.stop_reason is not None
         return None if is_complete else self._signal
 
     def _save_after_failure(self) -> None:
-        """Save the run that a callback ended; if that fails, too, the callback's error stands."""
+        """Save what a callback or an evaluation ended; if that fails, too, their error stands.
+
+        Of several ranks only this one may know of it, and all would have to save.
+        """
+        is_saved = self._saved_at == self.counters.env_steps
+        if self._ranks.size > 1 or self.counters.iteration == 0 or is_saved:
+            return
         try:
             self._save(final=True)
         except _WORKER_FAILURES as error:
