@@ -131,6 +131,25 @@ def test_a_resumed_run_does_as_its_settings_say(tmp_path: Path, tuned: bool) -> 
     assert spin_count(program) == ("10000" if tuned else "None")
 
 
+@pytest.mark.parametrize(
+    ("text", "call", "count"),
+    [
+        ("tune_process: false", "run(config='f.yaml')", "None"),
+        ("run: {tune_process: false}", "run(config='f.yaml')", "None"),
+        ("tune_process: false", "run(config='f.yaml', tune_process=True)", "10000"),
+        ("seed: 2", "run(config='f.yaml')", "10000"),
+        ("", "run(config={'tune_process': False})", "None"),
+        ("tune_process: false", "main(['train', '--config', 'f.yaml', '--seed', '-1'])", "None"),
+        ("seed: -1", "main(['train', '--config', 'f.yaml'])", "10000"),
+    ],
+)
+def test_a_run_does_as_its_file_says(tmp_path: Path, text: str, call: str, count: str) -> None:
+    """Each is refused for its seed, or for lack of an algorithm, after the file was read."""
+    (tmp_path / "f.yaml").write_text(text)
+    program = f"import os\nfrom redline.cli import main\nos.chdir({str(tmp_path)!r})\n{call}"
+    assert spin_count(program) == count
+
+
 @pytest.mark.parametrize("option", ["--tune-process", "--no-tune-process"])
 def test_torch_reads_it_on_the_way_to_training(option: str) -> None:
     """On the command line's way nothing loads torch before it is told."""

@@ -43,7 +43,9 @@ def train(arguments: list[str]) -> int:
         return _print_config([word for word in arguments if word != "--print-config"])
     # Before the options are parsed: an algorithm's file holds its options, and loads torch.
     if not {"--no-tune-process", "--no-tune_process"} & set(arguments):
-        before_torch_loads(peek(arguments, "--resume"))
+        is_said = {"--tune-process", "--tune_process"} & set(arguments)  # it wins over the file
+        config = None if is_said else peek(arguments, "--config")
+        before_torch_loads(peek(arguments, "--resume"), config)
     if resumes:
         from redline.command_line.resume import resume
 

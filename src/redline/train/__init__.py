@@ -24,8 +24,9 @@ class _CallableModule(ModuleType):
         """Train an agent; see `redline.train.runs.start.train`."""
         from redline.train.process import before_torch_loads
 
-        if kwargs.get("tune_process", True):
-            before_torch_loads(kwargs.get("resume"))
+        said = kwargs.get("tune_process")
+        if said is None or said:  # said here, it wins over what the settings have
+            before_torch_loads(kwargs.get("resume"), None if said else kwargs.get("config"))
         from redline.train.runs.start import train
 
         return train(*args, **kwargs)

@@ -18,17 +18,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+from redline.errors import ConfigError
 from redline.kept_memory import keep_freed_memory
 from redline.plain_files import read_json
-from redline.train.settings import RunSettings
+from redline.train.config_files import read_mapping
+from redline.train.settings import RunConfig, RunSettings
 
 _SPIN_COUNT = "GOMP_SPINCOUNT"
 _SPINS = "10000"  # 0.2 ms on an AMD EPYC: longer than most gaps between two operations of an update
 _NUMPY_THREADS = "OPENBLAS_NUM_THREADS"
 
 
-def before_torch_loads(resume: Path | str | None = None) -> bool:
+def before_torch_loads(resume: Path | str | None = None, config: Any = None) -> bool:
     """Let OpenMP's idle threads sleep after 0.2 ms instead of 5.
 
     A thread of GNU's OpenMP that has finished its share spins before it sleeps: 300,000 times by
@@ -38,27 +41,33 @@ def before_torch_loads(resume: Path | str | None = None) -> bool:
 
     Args:
         resume: run directory to go on with; its settings may forbid it.
+        config: what a new run begins with, as `redline.train` takes it; it may forbid it likewise.
 
     Returns:
         Whether the variable was set. False, and nothing is changed, if torch is loaded already, or
         if the environment holds a setting of the user's (`GOMP_SPINCOUNT`, `OMP_WAIT_POLICY`).
     """
-    is_path = isinstance(resume, (str, os.PathLike))  # else it is refused, with the reason
-    if is_path and not _may_tune(Path(resume)):
-        return False
     if "torch" in sys.modules or any(n in os.environ for n in (_SPIN_COUNT, "OMP_WAIT_POLICY")):
+        return False
+    if not _may_tune(config if resume is None else resume, is_run=resume is not None):
         return False
     os.environ[_SPIN_COUNT] = _SPINS
     return True
 
 
-def _may_tune(run_directory: Path) -> bool:
+def _may_tune(source: Any, *, is_run: bool) -> bool:
+    """What a run directory or given settings say; True if they say nothing."""
     # Read as plain data: to check the settings of a user's algorithm may import torch.
     try:
-        run = read_json(run_directory / "config.json")["run"]
-        return run.get("tune_process", run.get("keep_freed_memory", True))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return True  # resuming will refuse this directory, with the reason
+        if isinstance(source, RunConfig):
+            return source.run.tune_process
+        if isinstance(source, (str, os.PathLike)):
+            path = Path(source)
+            source = read_json(path / "config.json") if is_run else read_mapping(path)
+        said = {**source, **source.get("run", {})}
+        return said.get("tune_process", said.get("keep_freed_memory", True)) is not False
+    except (ConfigError, OSError, ValueError, TypeError, AttributeError):
+        return True  # it is refused later, with the reason
 
 
 def tune_process(settings: RunSettings) -> None:
