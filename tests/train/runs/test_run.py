@@ -36,6 +36,7 @@ from redline.errors import (
 )
 from redline.train.callbacks import RunState
 from redline.train.checkpoint.store import CheckpointStore
+from redline.train.presets import preset_config
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
 from redline.train.runs.run import Run
 from redline.train.settings import PolicySettings
@@ -320,6 +321,14 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
     best = run.checkpoint("best")
     assert best.score == max(scores)
     assert main(["eval", str(run.out), "--which", "best", "--episodes", "2"]) == 0
+
+
+@pytest.mark.parametrize("which", ["Best", "step_000000000256", 256])
+def test_what_names_no_checkpoint_is_not_taken_for_the_newest(tmp_path: Path, which: Any) -> None:
+    run = Run(tmp_path, preset_config("ppo", "CartPole-v1", "default"))
+    for asked in (run.checkpoint, run.require_checkpoint):
+        with pytest.raises(ConfigError, match="Give 'latest' or 'best'"):
+            asked(which)
 
 
 def test_a_run_in_env_processes_can_be_evaluated(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from redline.envs import VecEnv
 from redline.envs.backends.backend import Backend
 from redline.errors import (
     CheckpointError,
+    ConfigError,
     IncompatibleCheckpointError,
     RunDirectoryError,
 )
@@ -132,8 +133,9 @@ class Run:
 
         Raises:
             CheckpointError: if there is none, or it does not say what it is.
-            ConfigError: if config.json was changed since it was written.
+            ConfigError: if config.json was changed since it was written, or `which` is neither.
         """
+        _require_which(which)
         store = CheckpointStore(self.out / "checkpoints")
         found = store.best() if which == "best" else store.latest(_warn)
         if found is None:
@@ -172,7 +174,9 @@ class Run:
 
         Raises:
             CheckpointError: naming what to do.
+            ConfigError: if `which` is neither "latest" nor "best".
         """
+        _require_which(which)
         store = CheckpointStore(self.out / "checkpoints")
         if not (store.has_best() if which == "best" else store.list()):
             raise CheckpointError(self._no_checkpoint(which, store))
@@ -428,6 +432,14 @@ class Run:
             _, *native_spaces = policy.served
             module = in_own_numbers(module, *native_spaces)
         return export_policy(module, module.example_inputs(), out, format=format)
+
+
+def _require_which(which: Any) -> None:
+    if which not in ("latest", "best"):
+        raise ConfigError(
+            f"which={which!r:.100} is no checkpoint of a run that can be asked for. Give 'latest' "
+            f"or 'best'."
+        )
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:
