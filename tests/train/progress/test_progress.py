@@ -17,6 +17,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
+import redline
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError, MissingExtraError, RunDirectoryError, UnknownNameError
 from redline.plain_files import refuse_special_files
@@ -378,6 +379,52 @@ def test_wandb_gets_rows_over_env_steps_and_goes_on_with_its_run(
     with ProgressLogger(tmp_path, writers=["wandb"], wandb_settings=settings) as logger:
         logger.write(make_row(1))
     assert {"project", "id"}.isdisjoint(inits[2])
+
+
+def test_a_session_that_wandb_refuses_is_told_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the run is written, so that the corrected command may use the directory."""
+    runs = [FakeWandbRun()]
+
+    def init(**settings: Any) -> FakeWandbRun:
+        if not runs:
+            raise KeyError("No API key configured")
+        return runs[0]
+
+    module = types.ModuleType("wandb")
+    module.__dict__["init"] = init
+    module.__spec__ = types.SimpleNamespace(name="wandb")  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    with ProgressLogger(tmp_path, writers=["wandb"]) as logger:
+        logger.begin()
+        (run,) = runs
+        runs.clear()  # one session serves the whole run
+        logger.write(make_row(1))
+        state = logger.state_dict()
+    assert (run.rows[0]["env_steps"], run.finished) == (100, True)
+    with (
+        ProgressLogger(tmp_path, writers=["wandb"]) as logger,
+        pytest.raises(ConfigError, match=r"No API key configured.*wandb login"),
+    ):
+        logger.load_state_dict(state)
+    out = tmp_path / "r"
+    with pytest.raises(ConfigError, match=r"No API key configured.*wandb login"):
+        redline.train("ppo", env="CartPole-v1", wandb=True, out=out, quiet=True)
+    assert not (out / "config.json").exists()
+
+
+def test_a_file_that_cannot_be_gone_on_with_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("redline.train.progress.progress.open_writer", refused)
+    with pytest.raises(RunDirectoryError, match=r"cannot write progress in .*Permission denied"):
+        ProgressLogger(tmp_path, writers=[]).load_state_dict(
+            {"rows": 1, "columns": ["env_steps"], "last_env_steps": 100}
+        )
 
 
 def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ class EpisodeStatistics:
 class ProgressLogger:
     """Writes rows to `progress.csv` and to the other writers chosen.
 
-    Nothing is touched before the first row or `load_state_dict`. A logger without a loaded
+    Nothing is touched before the first row, `begin` or `load_state_dict`. A logger without a loaded
     state begins the files anew.
 
     Args:
@@ -196,6 +196,7 @@ class ProgressLogger:
         self._names = ["csv", *(name for name in writers if name != "csv")]
         self._wandb_settings = dict(wandb_settings or {})
         self._writers: list[RowWriter] = []
+        self._begun: RowWriter | None = None
         self._columns: tuple[str, ...] = ()
         self._last_env_steps = -1
         self.rows = 0
@@ -275,17 +276,31 @@ class ProgressLogger:
         csv = next((each for each in self._writers if isinstance(each, CsvWriter)), None)
         return {} if csv is None else {CSV_NAME: csv.entry()}
 
+    def begin(self) -> None:
+        """Begin what may refuse a new run: a session of W&B.
+
+        Raises:
+            ConfigError: if it cannot be begun.
+        """
+        if "wandb" in self._names and self._begun is None and not self._writers:
+            with self._writing():
+                self._run_dir.mkdir(parents=True, exist_ok=True)
+                self._begun = self._opened("wandb")
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the files back to the rows that `state` counts, and go on from there.
 
         Raises:
-            RunDirectoryError: if a file has fewer rows, or other columns.
+            RunDirectoryError: if a file has fewer rows, or other columns, or cannot be written.
+            ConfigError: if W&B lets no session begin.
         """
         self.close()
         self.rows = int(state["rows"])
         self._columns = tuple(state["columns"])
         self._last_env_steps = int(state["last_env_steps"])
-        self._open()
+        with self._writing():
+            self._open()
+        self.begin()  # where no row has been written yet
 
     def close(self) -> None:
         """Close all files. Calling it twice does no harm.
@@ -295,6 +310,9 @@ class ProgressLogger:
         """
         with self._writing(), ExitStack() as closing:
             writers, self._writers = self._writers, []
+            if self._begun is not None:
+                closing.callback(self._begun.close)
+                self._begun = None
             for writer in reversed(writers):
                 closing.callback(writer.close)
 
@@ -325,15 +343,23 @@ class ProgressLogger:
             return
         self._run_dir.mkdir(parents=True, exist_ok=True)
         for name in self._names:
-            writer = open_writer(
-                name,
-                self._run_dir,
-                columns=self._columns,
-                rows=self.rows,
-                last_env_steps=self._last_env_steps,
-                wandb_settings=self._wandb_settings,
-            )
-            self._writers.append(writer)
+            begun = self._begun if name == "wandb" else None
+            if begun is None:
+                self._writers.append(self._opened(name))
+            else:
+                begun.set_columns(self._columns)
+                self._writers.append(begun)
+                self._begun = None
+
+    def _opened(self, name: str) -> RowWriter:
+        return open_writer(
+            name,
+            self._run_dir,
+            columns=self._columns,
+            rows=self.rows,
+            last_env_steps=self._last_env_steps,
+            wandb_settings=self._wandb_settings,
+        )
 
 
 def _columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from redline.errors import MissingExtraError, RunDirectoryError
+from redline.errors import ConfigError, MissingExtraError, RunDirectoryError
 from redline.plain_files import read_json, read_plain
 from redline.plain_text import shown
 from redline.train.checkpoint.atomic_files import atomic_file, write_json_atomic
@@ -81,6 +81,7 @@ def open_writer(
 
     Raises:
         RunDirectoryError: if there are fewer rows, or other columns.
+        ConfigError: if W&B lets no session begin.
     """
     if name == "csv":
         return CsvWriter(run_dir / CSV_NAME, columns, rows)
@@ -280,7 +281,14 @@ class _WandbWriter(RowWriter):
             if os.environ.get(variable):
                 given.pop(argument, None)
         self._tags = tags_in_order(columns)
-        self._run = wandb.init(**given)
+        try:
+            self._run = wandb.init(**given)
+        except Exception as error:  # of W&B's own kinds, and of the network's
+            raise ConfigError(
+                f"W&B: no session could be begun ({type(error).__name__}: {error!s:.400}). Log in "
+                f"by `wandb login`, set WANDB_MODE=offline, or leave it out: --no-wandb for a new "
+                f"run, --set wandb=False with --resume."
+            ) from error
         # W&B's own step counter must rise by ones and cannot be cut back; env_steps can.
         self._run.define_metric(AXIS)
         self._run.define_metric("*", step_metric=AXIS)

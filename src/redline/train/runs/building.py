@@ -235,8 +235,8 @@ def require_log_info(config: RunConfig, algorithm: Algorithm, *, resumed: bool =
     require_free_names(config.run.log_info, columns, config.algorithm)
 
 
-def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
-    """Writes progress.csv and whatever else was asked for."""
+def make_logger(config: RunConfig, out: Path, *, resumed: bool) -> ProgressLogger:
+    """Writes progress.csv and whatever else was asked for; a new run's W&B session has begun."""
     writers = ["csv"]
     writers += [name for name in ("tensorboard", "jsonl", "wandb") if getattr(config.run, name)]
     run = config.run
@@ -248,7 +248,10 @@ def make_logger(config: RunConfig, out: Path) -> ProgressLogger:
         about["group"] = run.group
     if run.tags:
         about["tags"] = list(run.tags)
-    return ProgressLogger(out, writers=writers, wandb_settings=about)
+    logger = ProgressLogger(out, writers=writers, wandb_settings=about)
+    if not resumed:  # else once its rows are known
+        logger.begin()
+    return logger
 
 
 def make_store(config: RunConfig, out: Path) -> CheckpointStore:

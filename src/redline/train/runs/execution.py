@@ -188,6 +188,8 @@ def execute(
         if checkpoint is not None:
             moved = _moved_from(checkpoint, config, changed or {})
             cautions = _said_at_resume(out, asked, engine, moved)
+        # Before config.json is written: W&B may refuse, and the corrected run begins here again.
+        logger = closing.enter_context(make_logger(config, out, resumed=checkpoint is not None))
         sealed = SealedRunFiles(out, changed or ())
         if checkpoint is None:
             sealed.write(config, engine.reason)
@@ -198,7 +200,6 @@ def execute(
                 quiet=config.run.quiet,
             )
         )
-        logger = closing.enter_context(make_logger(config, out))
         evaluation = _make_evaluation(config, settings, algorithm.policy, closing)
         acting.report = console.warning
         report = _report_to(console, sealed, config)
