@@ -1,17 +1,27 @@
-"""How long a parent reads what a worker says of its stack, with a clock that is set by hand."""
+"""How a worker starts, and how long its parent reads what it says of its stack.
+
+The clock of the latter is set by hand.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+import select
+import sys
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from redline.envs.workers import worker_process
+from redline.envs.workers.supervisor import WorkerGroup
 from redline.envs.workers.worker_process import WorkerProcess
+from redline.errors import WorkerError
+from tests.envs.scripted import Echo
+from tests.envs.workers.processes import wait_until_gone
 
 
 class Dump:
@@ -23,19 +33,21 @@ class Dump:
         self._worker = object.__new__(WorkerProcess)
         self._worker.dump_fd = read_fd
         self._worker.process = SimpleNamespace(poll=lambda: None, send_signal=lambda number: None)
-        clock, waiting = SimpleNamespace(monotonic=lambda: self.now), self._select
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        poller = SimpleNamespace(register=lambda fd, events: None, poll=self._poll)
         monkeypatch.setattr(worker_process, "time", clock)
-        monkeypatch.setattr(worker_process, "select", SimpleNamespace(select=waiting))
+        selecting = SimpleNamespace(poll=lambda: poller, POLLIN=select.POLLIN)
+        monkeypatch.setattr(worker_process, "select", selecting)
 
-    def _select(self, reading: list[int], *others: Any) -> tuple[list[int]]:
-        timeout_s = others[-1]
+    def _poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+        timeout_s = timeout_ms / 1000.0
         if not self.parts or self.parts[0][0] > timeout_s:
             self.now += timeout_s
-            return ([],)
+            return []
         after_s, part = self.parts.popleft()
         self.now += after_s
         os.write(self._write_fd, part)
-        return (reading,)
+        return [(self._worker.dump_fd, select.POLLIN)]
 
     def read(self, *parts: tuple[float, bytes], limit_s: float = 2.0) -> str:
         self.parts.extend(parts)
@@ -71,3 +83,49 @@ def test_parts_without_end_are_read_until_the_limit(dump: Dump) -> None:
 def test_a_worker_that_says_nothing_has_its_whole_time(dump: Dump) -> None:
     assert dump.read((2.5, b"a")) == "(none was given)"
     assert dump.now == pytest.approx(102.0)
+
+
+def test_a_path_among_the_folders_to_import_from_is_left_out_as_python_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`sys.path.insert(0, Path(...))` ended in a TypeError of json's."""
+    monkeypatch.setattr(sys, "path", [Path("/nowhere"), *sys.path])
+    group = WorkerGroup([Echo], titles=["a"], timeout_s=60)
+    assert group.call("hello", [1]) == [(0, "hello", 1)]
+    group.close()
+
+
+@pytest.fixture
+def descriptors_from_1024_on() -> Iterator[None]:
+    """Every descriptor that is opened now has a number from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this system allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    while opened[-1] < 1023:
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+    yield
+    for fd in opened:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("descriptors_from_1024_on")
+def test_a_worker_that_hangs_is_reported_whatever_the_numbers_of_its_pipes() -> None:
+    group = WorkerGroup([Echo], titles=["a"], timeout_s=1.0)
+    assert group._workers[0].dump_fd >= 1024
+    with pytest.raises(WorkerError, match=r"did not answer 'sleep'(?s:.*)in handle"):
+        group.call("sleep", [600.0])
+
+
+@pytest.mark.usefixtures("descriptors_from_1024_on")
+def test_a_busy_worker_leaves_with_its_parent_whatever_the_numbers_of_its_pipes() -> None:
+    """The thread that watches for the parent died at its first look."""
+    group = WorkerGroup([Echo], titles=["a"], timeout_s=60)
+    worker = group._workers[0]
+    group.send(0, "sleep", 600.0)
+    os.close(worker.life_fd)  # as when the parent is gone
+    wait_until_gone([worker.process.pid], limit_s=60)
+    worker.life_fd = os.open(os.devnull, os.O_RDONLY)
+    group.kill()

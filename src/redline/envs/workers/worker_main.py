@@ -242,8 +242,9 @@ def _picklable(error: RedlineError) -> RedlineError:
 
 def _exit_with_parent(parent: int, life_fd: int) -> None:
     """Leave at once when the parent is gone, however it went and whatever else runs here."""
+    poller = select.poll()  # `select.select` refuses descriptors from 1024 on
+    poller.register(life_fd, select.POLLIN)
     while os.getppid() == parent:
-        readable, _, _ = select.select([life_fd], [], [], _PARENT_CHECK_S)
-        if readable:  # end of file: the parent's end closed with it
+        if poller.poll(_PARENT_CHECK_S * 1000.0):  # end of file: the parent's end closed with it
             break
     os._exit(1)

@@ -27,6 +27,11 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _SPIN_S = 100e-6  # about what a wake-up costs on a busy machine
 
 
+def _import_path() -> list[str]:
+    """The folders that this process imports from; Python skips what is no text, as a `Path`."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
 class SharedByWorkers:
     """What the workers of a group have in common: its memory, and the words and signal of calls.
 
@@ -84,7 +89,7 @@ class WorkerProcess:
         )
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), start.to_json()],
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(_import_path()), start.to_json()],
                 stdin=subprocess.DEVNULL,
                 pass_fds=start.fds(),
                 env=dict.fromkeys(_ONE_THREAD, "1") | os.environ,
@@ -117,7 +122,10 @@ class WorkerProcess:
             return "(it is gone)"
         self.process.send_signal(DUMP_SIGNAL)
         text, until = b"", limit
-        while select.select([self.dump_fd], [], [], max(0.0, until - time.monotonic()))[0]:
+        # `select.select` refuses descriptors from 1024 on.
+        poller = select.poll()
+        poller.register(self.dump_fd, select.POLLIN)
+        while poller.poll(max(0.0, until - time.monotonic()) * 1000.0):
             part = os.read(self.dump_fd, 65536)
             if not part:
                 break
