@@ -228,3 +228,25 @@ def test_noise_does_not_depend_on_the_number_of_workers() -> None:
     for other in rollouts[1:]:
         assert torch.equal(other["action"], rollouts[0]["action"])
         np.testing.assert_array_equal(other["obs"].numpy(), rollouts[0]["obs"].numpy())
+
+
+class Dithering(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole whose reward comes from torch's global generator."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = self.env.step(action)
+        return obs, torch.rand(()).item(), *rest
+
+
+def test_what_draws_from_torchs_global_generator_repeats_with_the_seed() -> None:
+    """As a network with dropout does; each worker has a stream of its own."""
+    drawn = []
+    for seed in (3, 3, 4):
+        with workers(cartpole_policy(), env=Dithering, seed=seed, rollout_length=1) as collector:
+            drawn.append(collector.collect()["reward"][0].tolist())
+    assert drawn[0] == drawn[1]
+    assert not set(drawn[0]) & set(drawn[2])
+    assert len(set(drawn[0])) == 4

@@ -167,9 +167,11 @@ class ActingJob:
     def make_envs(self) -> VecEnv:
         """The environments; sets threads and global generators of this process."""
         torch.set_num_threads(self.num_threads)
-        # Environments that draw from global generators repeat at least from the start of a run.
-        random.seed(self.seed + self.begin)
-        np.random.seed((self.seed + self.begin) % 2**32)
+        # What draws from global generators repeats at least from the start of a run.
+        own = self.seed + self.begin
+        random.seed(own)
+        np.random.seed(own % 2**32)
+        torch.manual_seed(own % 2**64)
         return self.settings.make(self.end - self.begin, self.begin)
 
 

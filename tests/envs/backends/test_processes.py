@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from redline.envs import make_vec
 from redline.envs.backends.processes import split_evenly
@@ -64,11 +65,22 @@ class Global(Walk):
         return obs, np.random.rand() + random.random(), *rest
 
 
-def test_what_environments_draw_from_global_generators_repeats_with_the_seed() -> None:
+class GlobalOfTorch(Walk):
+    """Its reward comes from torch's global generator."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, torch.rand(()).item(), *rest
+
+
+@pytest.mark.parametrize("kind", [Global, GlobalOfTorch])
+def test_what_environments_draw_from_global_generators_repeats_with_the_seed(
+    kind: type[Walk],
+) -> None:
     """In this process the training loop seeds them; a worker is another process."""
     drawn = []
     for seed in (3, np.int64(3), 4):
-        with make_vec(Global, 4, backend="processes", num_workers=2) as env:
+        with make_vec(kind, 4, backend="processes", num_workers=2) as env:
             env.reset(seed)
             step = env.step(np.zeros((4, 2), np.float32))
             drawn.append(np.array(step.reward))

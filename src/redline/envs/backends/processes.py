@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import random
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -245,6 +246,9 @@ class _LoopHandler:
             own = operator.index(seed) + self._first_env_id
             random.seed(own)
             np.random.seed(own % 2**32)
+            torch: Any = sys.modules.get("torch")  # where the environments have imported it
+            if torch is not None:
+                torch.manual_seed(own % 2**64)
         self._loop.reset(seed)
 
     def _set_attr(self, payload: tuple[str, Any]) -> None:
