@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,8 @@ import pytest
 import torch
 
 import redline
-from redline.collect import AsyncCollector, RayCollector
+from redline.collect import AsyncCollector, RayCollector, ray_actors
+from redline.collect.ray_actors import ActorGroup
 from redline.envs import EnvSettings
 from redline.errors import ConfigError, MissingExtraError, WorkerError
 from redline.policies import make_policy
@@ -190,6 +192,25 @@ def test_a_replay_algorithm_is_fed_asynchronously(tmp_path: Path) -> None:
     assert rows["workers_replaced"][-1] == 0
     assert rows["staleness_max"].max() == 2
     assert rows["env_steps"][-1] == 960
+
+
+def test_an_actor_that_is_ended_while_it_closes_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    @ray.remote
+    class NeverCloses:
+        def close(self) -> None:
+            time.sleep(600)
+
+    monkeypatch.setattr(ray_actors, "_END_S", 0.0)
+    group = object.__new__(ActorGroup)
+    group._ray, group._timeout_s, group._is_closed = ray, 0.5, False
+    group._members = [SimpleNamespace(title="environments 0 .. 1", actor=NeverCloses.remote())]
+    group.close()
+    told = capsys.readouterr().err
+    assert "ended the actor of environments 0 .. 1, which did not close within 0.5 s" in told
 
 
 def test_what_the_cluster_cannot_give_is_refused() -> None:

@@ -399,10 +399,19 @@ class ActorGroup:
         """Let every actor close its environments, and end it."""
         if self._is_closed:
             return
+        late: list[Any] = []
+        limit_s = max(_END_S, self._timeout_s)
         with contextlib.suppress(self._ray.exceptions.RayError):
-            closing = [member.actor.close.remote() for member in self._members]
-            self._ray.wait(closing, num_returns=len(closing), timeout=_END_S)
+            closing = {member.actor.close.remote(): member.title for member in self._members}
+            _, late = self._ray.wait(list(closing), num_returns=len(closing), timeout=limit_s)
         self._kill()
+        if late:
+            names = ", ".join(f"the actor of {closing[ref]}" for ref in late)
+            sys.stderr.write(
+                f"redline: ended {names}, which did not close within {limit_s:g} s: what close() "
+                f"of the environments does may be incomplete. Raise worker_timeout_s if it may "
+                f"take longer.\n"
+            )
 
     def interrupt(self) -> None:
         """End the actors while another thread waits for them: it gets a WorkerError."""

@@ -6,11 +6,13 @@ import errno
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from redline.envs.workers import supervisor
 from redline.envs.workers.shared_memory import Layout, SharedBlock, spec_of
 from redline.envs.workers.supervisor import WorkerGroup
 from redline.errors import ConfigError, WorkerError
@@ -100,3 +102,43 @@ def test_a_command_to_a_worker_that_failed_at_an_earlier_one_tells_how_it_failed
     process.wait(20)
     with pytest.raises(WorkerError, match=r"KeyError: 'the first command'"):
         group.post("second")
+
+
+class ClosesSlowly(Echo):
+    """Its environments take a while to close, as one that encodes a video; then it says so."""
+
+    def __init__(self, link: Any, seconds: float, note: Path) -> None:
+        super().__init__(link)
+        self._seconds, self._note = seconds, note
+
+    def close(self) -> None:
+        time.sleep(self._seconds)
+        self._note.touch()
+
+
+def test_a_worker_may_close_its_environments_in_the_time_that_it_has_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was killed after 2 s, in the middle of a video, also with a reply that nobody reads."""
+    monkeypatch.setattr(supervisor, "_EXIT_GRACE_S", 0.0)
+    group = WorkerGroup(
+        [lambda link: ClosesSlowly(link, 0.5, tmp_path / "closed")], titles=["a"], timeout_s=60
+    )
+    group.send(0, "big", 1_000_000)
+    group.close()
+    assert (tmp_path / "closed").exists()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_that_is_killed_while_it_closes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "_EXIT_GRACE_S", 0.0)
+    group = WorkerGroup(
+        [lambda link: ClosesSlowly(link, 600.0, tmp_path / "closed")],
+        titles=["environment 0"],
+        timeout_s=0.5,
+    )
+    group.close()
+    told = capfd.readouterr().err
+    assert "killed worker 0 (environment 0), which did not end within 0.5 s" in told

@@ -26,6 +26,7 @@ Large data travels in a `SharedBlock`, which has no name in the file system. Wha
 | anything else is raised | WorkerError with the traceback |
 | it is killed or exits | WorkerError with the signal or exit status |
 | it does not answer in time, or hangs | WorkerError with the stack of each thread |
+| it has not ended `timeout_s` after `close` | it is killed, and a line on stderr says so |
 
 A command that may take long (starting, resetting, restoring) has a long limit, but a worker
 that meanwhile uses no processor time for `timeout_s` hangs: it has failed, too.
@@ -39,6 +40,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -65,6 +67,7 @@ from redline.errors import ConfigError, RedlineError, WorkerError
 __all__ = ["Factory", "Handler", "SharedBlock", "WorkerGroup", "WorkerLink", "pickled"]
 
 _EXIT_GRACE_S = 2.0
+_END_CHECK_S = 0.02
 _DUMP_WAIT_S = 1.0
 _LEAST_STANDSTILL_S = 8.0  # a machine under load may leave a process without a turn for a while
 
@@ -271,10 +274,31 @@ class WorkerGroup:
                     transmit(worker.connection, (CLOSE, None))
                 except OSError:
                     continue  # it is gone already, which is what is wanted
-        deadline = time.monotonic() + _EXIT_GRACE_S
-        for worker in self._workers:
-            worker.wait(deadline - time.monotonic())
+        limit_s = max(_EXIT_GRACE_S, self._timeout_s)
+        self._wait_for_ends(time.monotonic() + limit_s)
+        late = ", ".join(str(w) for w in self._workers if w.process.poll() is None)
         self.kill()
+        if late:
+            sys.stderr.write(
+                f"redline: killed {late}, which did not end within {limit_s:g} s: what close() of "
+                f"the environments does may be incomplete. Raise {self._timeout_option} if it may "
+                f"take longer.\n"
+            )
+
+    def _wait_for_ends(self, deadline: float) -> None:
+        """Wait until all are gone; reads what they still answer, as a full pipe holds them up."""
+        poller = select.poll()
+        for fd in self._by_fd:
+            poller.register(fd, select.POLLIN)
+        while any(worker.process.poll() is None for worker in self._workers):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            for fd, _ in poller.poll(min(left_s, _END_CHECK_S) * 1000.0):
+                try:
+                    self._by_fd[fd].connection.recv_bytes()
+                except (EOFError, OSError):
+                    poller.unregister(fd)
 
     def interrupt(self) -> None:
         """Kill the workers while another thread waits for them: it gets a WorkerError."""
