@@ -147,6 +147,32 @@ def test_gymnasiums_own_environments_may_leave_their_space() -> None:
     SpaceWatch([env], "always", str).look(0, np.full(4, 1e9, np.float32), is_last=False)
 
 
+class Declares(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Positions between -1 and 1, as it says."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Box(-1, 1, (4,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation
+
+
+class Rewards(gymnasium.RewardWrapper[Any, Any]):
+    def reward(self, reward: Any) -> Any:
+        return reward
+
+
+def test_what_a_wrapper_around_gymnasiums_own_declares_is_compared() -> None:
+    """CartPole's space is not the user's, whose wrapper only changes rewards."""
+    far = np.array([0, 0, 5, 0], np.float32)
+    inherits = Rewards(gymnasium.make("CartPole-v1"))
+    SpaceWatch([inherits], "always", str).look(0, far, is_last=False)
+    declares = gymnasium.wrappers.TimeLimit(Declares(gymnasium.make("CartPole-v1")), 9)
+    with pytest.raises(EnvDataError, match=r"observation\[2\] is 5.0, outside of -1.0 to 1.0"):
+        SpaceWatch([declares], "always", str).look(0, far, is_last=False)
+
+
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="check_env='sometimes': choose one of off, first"):
         make_vec("CartPole-v1", 1, check_env="sometimes")  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from redline.envs.attributes import set_attribute
+from redline.envs.layers import layers_of
 from redline.envs.plain_data import NotPlainError, decode, encode
 from redline.envs.saved_attributes import (
     refuse_another_state,
@@ -62,7 +63,7 @@ class Snapshotter:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env = env
-        self._layers = _layers(env)
+        self._layers = layers_of(env)
         self._inner = self._layers[-1]
         self._constant_reason: str | None = None
         self.method = self._choose()
@@ -360,14 +361,6 @@ def _unpack(packed: dict[str, Any]) -> list[Any]:
     if packed["kind"] == "arrays":
         return list(np.array(packed["values"]))
     return [decode(action) for action in packed["values"]]
-
-
-def _layers(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """The wrappers from the outside in, then the innermost environment."""
-    layers: list[Any] = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    return layers
 
 
 def _has_protocol(env: Any) -> bool:

@@ -11,7 +11,8 @@ have become others. Shapes and dtypes are compared in any case, as observations 
 (`spaces/layout.py`), and NaN and infinity are looked for in any case (`checks.py`).
 
 Nothing is drawn and nothing changed. Gymnasium's own environments may leave their spaces, as some
-of them do by a little (LunarLander, BipedalWalker): their users cannot mend that.
+of them do by a little (LunarLander, BipedalWalker): their users cannot mend that. A space that a
+user's wrapper declares around one is the user's.
 """  # noqa: E501 (a row of a table)
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from redline.envs.layers import own_wrappers
 from redline.envs.odd_envs import may_not_leave
 from redline.envs.spaces.action_mask import KEY, flat_mask
 from redline.envs.spaces.layout import Label
@@ -52,10 +54,9 @@ class SpaceWatch:
     ) -> None:
         self._envs, self._label = envs, label
         self._spaces = [(env.observation_space, env.action_space) for env in envs]
-        own = type(envs[0].unwrapped).__module__
-        self._outside = (
-            None if own.startswith(_MAY_LEAVE) else outside_of(envs[0].observation_space)
-        )
+        with may_not_leave("reading observation_space", label(0)):
+            is_checked = _declared_by_the_user(envs[0])
+        self._outside = outside_of(envs[0].observation_space) if is_checked else None
         self._allows = _mask_reader(envs[0].action_space)
         self.is_off, self._is_forever = mode == "off", mode == "always"
         self._pending = set() if mode == "off" else set(range(len(envs)))
@@ -123,6 +124,15 @@ class SpaceWatch:
                     f"{self._label(i)}: {name} was {before} and has become {now}. Networks and "
                     f"memory are made once: keep the spaces as they are at the start."
                 )
+
+
+def _declared_by_the_user(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether the space of observations comes from a user's environment or wrapper."""
+    if not type(env.unwrapped).__module__.startswith(_MAY_LEAVE):
+        return True
+    return any(
+        layer.observation_space != layer.env.observation_space for layer in own_wrappers(env)
+    )
 
 
 def outside_of(space: gymnasium.Space[Any]) -> _Look | None:

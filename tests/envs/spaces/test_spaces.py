@@ -251,3 +251,39 @@ def test_masks_of_a_method_are_taken_too() -> None:
         assert obs["action_mask"].tolist() == [[1, 0], [1, 0]]
         step: Any = env.step(np.zeros(2, np.int64))
         assert step.obs["action_mask"].tolist() == [[0, 1], [0, 1]]
+
+
+class MasksByInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Allows the second action alone."""
+
+    def reset(self, **more: Any) -> Any:
+        obs, info = self.env.reset(**more)
+        return obs, info | {"action_mask": np.array([0, 1], np.int8)}
+
+    def step(self, action: Any) -> Any:
+        *rest, info = self.env.step(action)
+        return *rest, info | {"action_mask": np.array([0, 1], np.int8)}
+
+
+class MasksByMethod(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def action_masks(self) -> Any:
+        return np.array([0, 1], np.int8)
+
+
+@pytest.mark.parametrize("wrapper", [MasksByInfo, MasksByMethod])
+def test_a_wrappers_masks_are_taken_whatever_is_inside(wrapper: Any) -> None:
+    """Around Gymnasium's own environments they were ignored silently."""
+    with make_vec(lambda: wrapper(gymnasium.make("CartPole-v1")), 1) as env:
+        obs: Any = env.reset(seed=1)
+        assert obs["action_mask"].tolist() == [[0, 1]]
+        step: Any = env.step(np.ones(1, np.int64))
+        assert step.obs["action_mask"].tolist() == [[0, 1]]
+
+
+def test_multi_discrete_observations_are_zero_based_whole_numbers() -> None:
+    """3 is two above the start of 1, whatever the dtype."""
+    space = spaces.MultiDiscrete([3, 3], dtype=np.int32, start=[1, 1])
+    row = np.zeros((1, 2), np.int64)
+    make_writer(space, row, str)(0, np.array([1, 3], np.int32))
+    assert carried_space(space) == spaces.MultiDiscrete([3, 3])
+    assert row.tolist() == [[0, 2]]

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from redline.envs import odd_envs
+from redline.envs.layers import own_wrappers
 from redline.errors import EnvDataError
 from redline.nested import Array
 
@@ -23,7 +24,8 @@ KEY = "action_mask"
 METHOD = "action_masks"
 
 
-# Known to report none: no further environment has to be constructed to find out.
+# Known to report none, unless a user's wrapper does: no further environment has to be constructed
+# to find out.
 _WITHOUT_MASKS = (
     "ale_py.",
     "gymnasium.envs.classic_control.",
@@ -46,7 +48,7 @@ def find_mask_space(
     """
     if isinstance(env.observation_space, spaces.Dict) and KEY in env.observation_space.spaces:
         return None
-    if type(env.unwrapped).__module__.startswith(_WITHOUT_MASKS):
+    if type(env.unwrapped).__module__.startswith(_WITHOUT_MASKS) and not own_wrappers(env):
         return None
     probe = make_env()
     odd_envs.require_distinct([env, probe], type(env.unwrapped).__name__)
