@@ -136,6 +136,57 @@ def test_the_protocol_of_ones_own_environment() -> None:
     go_on(first, second, 4, 8)
 
 
+class Wanders(gymnasium.Env[Any, Any]):
+    """Draws its start and its steps; its state says nothing of the generator."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.noise = [self.np_random]  # held elsewhere, too
+        self.position, self.steps = float(self.np_random.normal()), 0
+        return np.array([self.position], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.position += float(self.noise[0].normal())
+        self.steps += 1
+        return np.array([self.position], np.float32), 1.0, self.steps == 5, False, {}
+
+    def get_state(self) -> Any:
+        return {"position": self.position, "steps": self.steps}
+
+    def set_state(self, state: Any) -> None:
+        self.position, self.steps = state["position"], state["steps"]
+
+
+def test_generators_go_on_though_the_protocols_state_leaves_them_out() -> None:
+    """All environments went on with one stream, that of seed 0, and the run called it exact."""
+    first, second = make_vec(Wanders, 2), make_vec(Wanders, 2)
+    assert first._backend._snapshots[0].method == "protocol"
+    go_on(first, second, 7, 12)
+
+
+def test_a_state_of_the_protocol_without_generators_is_taken_as_before() -> None:
+    first, second = make_vec(Wanders, 1), make_vec(Wanders, 1)
+    first.reset(3)
+    state = first.state_dict()
+    for saved in state["simulators"]["envs"]:
+        assert list(saved.pop("generators")) == ["_np_random"]
+    obs: Any = second.load_state_dict(state)
+    assert obs.tobytes() == state["simulators"]["obs"][""].tobytes()
+
+
+@pytest.mark.parametrize("name", ["_np_random", "step"])
+def test_what_is_no_generator_is_not_set_as_one(name: str) -> None:
+    first, second = make_vec(Wanders, 1), make_vec(Wanders, 1)
+    first.reset(3)
+    state = first.state_dict()
+    state["simulators"]["envs"][0]["generators"] = {name: 5}
+    with pytest.raises(EnvError, match=f"the saved (state sets )?'{name}'"):
+        second.load_state_dict(state)
+
+
 def test_mujocos_set_state_is_not_taken_for_the_protocol() -> None:
     class Confusing(WithState):
         def set_state(self, qpos: Any, qvel: Any) -> None:  # type: ignore[override]
@@ -168,6 +219,60 @@ def test_a_wrapper_with_objects_leads_to_a_journal() -> None:
 
 class Stats:
     """An object of the user's own."""
+
+    count = 0
+
+
+class Growing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Rewards are the number of steps since it was made; observations tell nothing of it."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.stats = Stats()
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = self.env.step(action)
+        self.stats.count += 1
+        return obs, float(self.stats.count), *rest
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_what_spans_episodes_and_changes_only_rewards_is_found_out(num_envs: int) -> None:
+    """The run went on with other rewards and called itself exact.
+
+    Episodes of 4 steps: the second one's first two rewards are 5 + 6, and replayed 1 + 2.
+    """
+
+    def make() -> gymnasium.Env:
+        return Growing(gymnasium.wrappers.TimeLimit(Walk(), 4))
+
+    first, second = make_vec(make, num_envs), make_vec(make, num_envs)
+    still = np.zeros((num_envs, 2), np.float32)
+    first.reset(0)
+    for _ in range(4):
+        first.step(still)
+    for _ in range(2):
+        first.step(still)
+    with pytest.raises(EnvError, match="gave rewards that sum to 3 instead of 11"):
+        second.load_state_dict(first.state_dict())
+
+
+def test_a_journal_without_rewards_is_taken_as_before() -> None:
+    first, second = make_vec(Walk, 1), make_vec(Walk, 1)
+    first.reset(0)
+    record(first, 3, seed=1)
+    state = first.state_dict()
+    for saved in state["simulators"]["envs"]:
+        del saved["return"]
+    second.load_state_dict(state)
+    assert record(second, 5, seed=2) == record(first, 5, seed=2)
+
+
+def test_gymnasiums_statistics_of_rewards_cannot_be_restored() -> None:
+    """Even between two episodes, where there is no reward to compare."""
+    env = make_vec(lambda: gymnasium.wrappers.NormalizeReward(gymnasium.make("CartPole-v1")), 1)
+    env.reset(0)
+    assert "NormalizeReward keeps statistics over episodes" in str(env.restorable)
 
 
 class Tracks(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -4,20 +4,22 @@ How, in order of preference:
 
 | method | for | what is kept |
 |---|---|---|
-| protocol | the innermost environment has `get_state()` and `set_state(state)` | what they give |
+| protocol | the innermost environment has `get_state()` and `set_state(state)` | what they give, and its generators |
 | mujoco | Gymnasium's MuJoCo environments | integration state, every array of MjData |
 | ale | `ale_py`'s environments without sticky actions | ALE's own serialized system state |
 | attributes | Gymnasium's classic control and toy text | its attributes |
-| journal | any other | its generators before the last reset, and the actions since |
+| journal | any other | its generators before the last reset, the actions and the sum of rewards since |
 
 Beside that, the plain attributes of every wrapper (a time limit's counter, a stack of
-frames) are kept. A journal is replayed, and the caller compares the observation with the
-saved one. The protocol's state must be plain data: None, numbers, strings, arrays, and
-lists, tuples, sets and dicts of those, random generators included.
-"""
+frames) are kept. A journal is replayed: the sum of rewards must be the saved one, and the caller
+compares the observation. The protocol's state must be plain data: None, numbers, strings, arrays,
+and lists, tuples, sets and dicts of those, random generators included. Those that are attributes of
+the environment go back before `set_state`, for a state that leaves them out.
+"""  # noqa: E501 (rows of a table)
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from importlib import import_module
@@ -46,6 +48,7 @@ _CONSTANT = {"TaxiEnv": ("P", "initial_state_distrib", "desc", "locs")}
 _VARYING = {"BlackjackEnv": ("dealer_top_card_value_str",)}
 _MUJOCO_ATTRIBUTES = frozenset({"model", "data", "mujoco_renderer"})
 _ALE_ATTRIBUTES = frozenset({"ale", "_action_set"})
+_GENERATORS = (np.random.Generator, np.random.RandomState)
 _SKIPPED_TYPES = (gymnasium.Space, gymnasium.Env, EnvSpec)
 _SKIPPED_NAMES = frozenset({"metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"})
 
@@ -70,6 +73,7 @@ class Snapshotter:
         self.keeps_journal = self.method == "journal"
         self._origin: dict[str, Any] | None = None
         self._actions: list[Any] = []
+        self._return = 0.0  # of the actions
         # Attributes that the run set: those in force at the last reset, and those since, each
         # with the number of actions before it.
         self._attributes: dict[str, Any] = {}
@@ -103,6 +107,12 @@ class Snapshotter:
 
     def _choose(self) -> str:
         inner = self._inner
+        if any(isinstance(layer, gymnasium.wrappers.NormalizeReward) for layer in self._layers):
+            self._constant_reason = (
+                "NormalizeReward keeps statistics over episodes, which replaying one does not "
+                "bring back. Leave it out, and let the algorithm scale rewards (--scale-reward)"
+            )
+            return "journal"
         if _has_protocol(inner):
             return "protocol" if self._wrappers_are_plain() else "journal"
         module = type(inner).__module__
@@ -143,6 +153,7 @@ class Snapshotter:
         """Begin a journal: remember what the reset draws from."""
         self._origin = {"seed": seed, "generators": [_generators(layer) for layer in self._layers]}
         self._actions.clear()
+        self._return = 0.0
         self._attributes |= {name: value for _, name, value in self._changes}
         self._changes.clear()
 
@@ -151,6 +162,12 @@ class Snapshotter:
         if len(self._actions) <= JOURNAL_LIMIT:
             # A copy: an environment may scale the array that it is given.
             self._actions.append(action if type(action) is int else copy.deepcopy(action))
+
+    def after_step(self, reward: Any) -> None:
+        """Add a reward to the journal; what is no number is refused by whoever writes it."""
+        if getattr(reward, "shape", ()) == ():
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                self._return += float(reward)
 
     def after_set_attr(self, name: str, value: Any) -> None:
         """Add to the journal that the run gave an attribute a value, as plain data."""
@@ -169,12 +186,14 @@ class Snapshotter:
                 "method": self.method,
                 "origin": self._origin,
                 "actions": _pack(self._actions),
+                "return": np.array([self._return]),
                 **self._saved_attributes(),
             }
         try:
             return {
                 "method": self.method,
                 "inner": self._save_inner(),
+                **self._saved_generators(),
                 "wrappers": [_attributes(layer) for layer in self._layers[:-1]],
             }
         except NotPlainError as error:
@@ -188,6 +207,12 @@ class Snapshotter:
             return {}
         changes = [list(change) for change in self._changes]
         return {"attributes": dict(self._attributes), "changes": changes}
+
+    def _saved_generators(self) -> dict[str, Any]:
+        """What the protocol's state may leave out; Redline's own environments do not."""
+        if self.method != "protocol" or self._is_own:
+            return {}
+        return {"generators": _numpy_generators(self._inner)}
 
     def _save_inner(self) -> Any:
         if self.method == "protocol":
@@ -236,6 +261,7 @@ class Snapshotter:
         wrappers = list(zip(self._layers[:-1], state["wrappers"], strict=True))
         inner = self._inner_attributes(state["inner"])
         self._make_attributes([*wrappers, *inner])
+        self._set_generators(state.get("generators", {}), name)
         self._restore_inner(state["inner"], name)
         self._set_all(inner, wrappers, name)
         if self.method == "attributes" or self._is_own:
@@ -258,6 +284,22 @@ class Snapshotter:
     def _is_own(self) -> bool:
         """Whether it is one of Redline's own with the protocol, whose states are known."""
         return self.method == "protocol" and type(self._inner).__module__.startswith("redline.")
+
+    def _set_generators(self, saved: Any, name: str) -> None:
+        """Set the innermost environment's generators in place, for whatever else holds them."""
+        layer = self._inner
+        own = {"_np_random": None} | _numpy_generators(layer)
+        refuse_other_kinds(own, saved, f"{name}, {type(layer).__name__}")
+        for attribute, data in saved.items():
+            here, there = getattr(layer, attribute, None), decode(data)
+            if not isinstance(there, _GENERATORS):
+                raise EnvError(f"{name}: the saved {shown(attribute)} is no generator.")
+            if isinstance(here, np.random.Generator):
+                here.bit_generator.state = there.bit_generator.state
+            elif isinstance(here, np.random.RandomState):
+                here.set_state(there.get_state())
+            else:
+                setattr(layer, attribute, there)
 
     def _restore_inner(self, saved: Any, name: str) -> None:
         if self.method == "protocol":
@@ -321,7 +363,7 @@ class Snapshotter:
             refuse_other_kinds(own, generators, f"{name}, {type(layer).__name__}")
             for attribute, data in generators.items():
                 setattr(layer, attribute, decode(data))
-        self._origin, self._actions = origin, _unpack(state["actions"])
+        self._origin, self._actions, self._return = origin, _unpack(state["actions"]), 0.0
         self._attributes = dict(state.get("attributes", {}))
         self._changes = [(int(at), key, value) for at, key, value in state.get("changes", [])]
         for key, value in self._attributes.items():
@@ -329,7 +371,8 @@ class Snapshotter:
         obs, info = self._env.reset(seed=origin["seed"])
         for number, action in enumerate(self._actions):
             self._change_attributes(number, name)
-            obs, _, terminated, truncated, info = self._env.step(copy.deepcopy(action))
+            obs, reward, terminated, truncated, info = self._env.step(copy.deepcopy(action))
+            self.after_step(reward)
             if terminated or truncated:
                 raise EnvError(
                     f"{name}: replaying the episode's actions ended it early, so its state cannot "
@@ -337,7 +380,19 @@ class Snapshotter:
                     f"draw all its randomness from self.np_random."
                 )
         self._change_attributes(len(self._actions), name)
+        self._compare_return(state.get("return"), name)
         return obs, info
+
+    def _compare_return(self, saved: Any, name: str) -> None:
+        """Refuse a replay with other rewards; older states do not tell them."""
+        if saved is not None and saved.tobytes() != np.array([self._return]).tobytes():
+            raise EnvError(
+                f"{name}: replaying the episode's actions gave rewards that sum to "
+                f"{self._return:g} instead of {saved[0]:g}, so its state cannot be restored: does "
+                f"a wrapper keep something over episodes? Draw all randomness from "
+                f"self.np_random, and keep what spans episodes in get_state() and "
+                f"set_state(state) of the environment."
+            )
 
     def _change_attributes(self, number: int, label: str) -> None:
         """Set again what the run set after so many actions."""
@@ -413,11 +468,18 @@ def _lack(layers: list[tuple[Any, Any]]) -> bool:
 
 def _generators(layer: Any) -> dict[str, Any]:
     """What a reset may draw from or count with: generators and plain numbers."""
-    kept = (np.random.Generator, np.random.RandomState, bool, int, float)
+    return _of_kinds(layer, (*_GENERATORS, bool, int, float))
+
+
+def _numpy_generators(layer: Any) -> dict[str, Any]:
+    return _of_kinds(layer, _GENERATORS)
+
+
+def _of_kinds(layer: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
     return {
         name: encode(value)
         for name, value in vars(layer).items()
-        if isinstance(value, kept) and not _is_skipped(name, value)
+        if isinstance(value, kinds) and not _is_skipped(name, value)
     }
 
 

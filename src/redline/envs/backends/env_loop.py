@@ -214,6 +214,8 @@ class EnvLoop(Backend):
             self._left_over = outcome
             return None
         self._write_obs(0, obs)
+        if self._keeps_journals:
+            self._note_reward(0, reward)
         return reward
 
     def begin_step(self, action: NestedArray, active: Array | None) -> None:
@@ -246,6 +248,8 @@ class EnvLoop(Backend):
                 rewards.append(reward)
                 terminations.append(terminated)
                 truncations.append(truncated)
+                if self._keeps_journals:
+                    self._note_reward(i, reward)
                 if terminated or truncated:
                     any_ended = True
                     self._write_end(i, obs, info)
@@ -290,6 +294,11 @@ class EnvLoop(Backend):
         for i, journal in enumerate(self._journals):
             if journal is not None and (active is None or active[i]):
                 journal.before_step(rows[i])
+
+    def _note_reward(self, i: int, reward: Any) -> None:
+        journal = self._journals[i]
+        if journal is not None:
+            journal.after_step(reward)
 
     def _odd_scalars(self, numbers: Iterable[int], *columns: list[Any]) -> EnvDataError:
         names = ("reward", "terminated", "truncated")
