@@ -131,3 +131,19 @@ def test_futures_of_every_placement_give_the_rollouts_of_collect(placement: str)
         assert_equal(copied(collector.collect()), expected[1])
         future = collector.collect_async()
     assert future.done  # complete, or ended by the end of the block
+
+
+@pytest.mark.parametrize("placement", ["serial", "device", "central", "workers", "async"])
+def test_a_complete_rollout_can_be_looked_at(placement: str) -> None:
+    """Workers had an IndexError, and async showed the next rollout."""
+    with make(placement, ExactPolicy(), num_workers=2) as collector:
+        collector.collect()
+        collector.update_weights(1)
+        collector.collect()
+        collector.update_weights(2)
+        future = collector.collect_async()
+        assert future.wait(60)
+        partial, rollout = future.partial(), future.result()
+        assert partial.num_valid() == rollout.num_valid() == 80
+        assert partial.version == rollout.version
+        assert torch.equal(partial["obs"], rollout["obs"])

@@ -194,6 +194,23 @@ def test_a_replay_algorithm_is_fed_asynchronously(tmp_path: Path) -> None:
     assert rows["env_steps"][-1] == 960
 
 
+def test_what_was_set_reaches_a_replacement_after_a_resume() -> None:
+    """Its environments had the attributes that they were made with, and no limit of episodes."""
+    policy = policy_for_cartpole()
+    with ray_collector(policy, num_envs=1, num_workers=1) as remote:
+        remote.set_env_attr("gravity", 5.0)
+        remote.begin_episodes(3)
+        remote.collect()
+        state = remote.state_dict()
+    with ray_collector(policy, num_envs=1, num_workers=1) as resumed:
+        assert resumed.load_state_dict(state) is None
+        resumed.collect()
+        commands = dict(resumed._set_up(0))
+    assert commands["set_attr"] == ("gravity", 5.0)
+    assert 0 <= commands["limit"].item() <= 3
+    assert "begin" in commands
+
+
 def test_an_actor_that_is_ended_while_it_closes_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

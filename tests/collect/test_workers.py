@@ -250,3 +250,22 @@ def test_what_draws_from_torchs_global_generator_repeats_with_the_seed() -> None
     assert drawn[0] == drawn[1]
     assert not set(drawn[0]) & set(drawn[2])
     assert len(set(drawn[0])) == 4
+
+
+class ResetsSlowly(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole whose reset takes longer than a step may."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+
+    def reset(self, **more: Any) -> Any:
+        time.sleep(3.0)
+        return self.env.reset(**more)
+
+
+def test_slow_first_resets_are_not_a_hang() -> None:
+    """With the other collectors they have long been none."""
+    few = {"num_envs": 2, "rollout_length": 2, "timeout_s": 2.0}
+    with workers(cartpole_policy(), env=ResetsSlowly, **few) as collector:
+        assert collector.collect().num_valid() == 4
+        collector.begin_episodes(2)

@@ -244,6 +244,10 @@ class ActingHandler:
         further = [ArrayMemory(b, job.policy.extras_spec, job.begin) for b in buffers[1:]]
         self._memories = [self._loop.memory, *further]
 
+    def _begin(self, _: None) -> None:
+        """Reset all environments, if they have not begun."""
+        _ = self._loop.last_obs
+
     def _collect(self, request: CollectRequest) -> WorkerPart:
         # In this order, so that the rows of the rollout before are never taken for this one's.
         self._progress[1] = 0

@@ -22,6 +22,8 @@ from redline.collect.collector import CollectorSetup
 from redline.collect.ray_actors import ActorGroup
 from redline.collect.workers import AsyncCollector
 from redline.data import Array, leaves, map_leaves
+from redline.envs.attributes import plain_attribute
+from redline.envs.plain_data import decode
 from redline.envs.settings import EnvSettings
 from redline.errors import ConfigError
 from redline.policies.policy import Policy
@@ -197,6 +199,8 @@ class RayCollector(AsyncCollector):
         commands += [("set_attr", each) for each in self._attributes.items()]
         if self._quota is not None:
             commands.append(("limit", self._quota[slice(*self._shares[worker])]))
+        if self._has_begun:
+            commands.append(("begin", None))
         return commands
 
     def _limit_episodes(self, quota: Array | None) -> None:
@@ -212,16 +216,27 @@ class RayCollector(AsyncCollector):
 
     def state_dict(self) -> dict[str, Any]:
         """As of `async`, and who was replaced."""
-        own = {"first_id": self._first_id.copy(), "newest_id": self._newest_id.copy()}
+        own: dict[str, Any] = {
+            "first_id": self._first_id.copy(),
+            "newest_id": self._newest_id.copy(),
+            "attributes": {n: plain_attribute(n, each) for n, each in self._attributes.items()},
+        }
+        if self._quota is not None:
+            own["quota"] = self._quota.copy()
         return super().state_dict() | {"replaced": list(self.replaced or []), "ids": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
         """Go on from `state`; see `Collector.load_state_dict`."""
         reason = super().load_state_dict(state)
         if "ids" in state:  # else it is of the async collector
+            own = state["ids"]
             self.replaced = list(state["replaced"])
-            self._first_id[:] = state["ids"]["first_id"]
-            self._newest_id[:] = state["ids"]["newest_id"]
+            self._first_id[:] = own["first_id"]
+            self._newest_id[:] = own["newest_id"]
+            self._attributes = {n: decode(each) for n, each in own.get("attributes", {}).items()}
+            # Environments that begin anew have no limit.
+            is_limited = "quota" in own and reason is None
+            self._quota = np.array(own["quota"], np.int64) if is_limited else None
         return reason
 
     def close(self) -> None:

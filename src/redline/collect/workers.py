@@ -202,6 +202,8 @@ class WorkersCollector(Collector):
         # Replaced as a whole: another thread may look at it.
         self._prefetched: list[PrefetchedRollout] = []
         self._held: int | None = None
+        self._looked_at: PrefetchedRollout | None = None  # the one that was started last
+        self._has_begun = False  # whether the environments have their first observations
         self._dirty: set[int] = set()  # slots that this process has written into
         self._num_asked, self._stamp = 0, 0
 
@@ -231,8 +233,14 @@ class WorkersCollector(Collector):
         if self._held is not None:
             self._free.append(self._held)
             self._held = None
+        if not self._has_begun:
+            # A command of its own: the first resets of all environments may take longer than the
+            # steps of a rollout may stand still.
+            self._group.call("begin", timeout_s=SLOW_COMMAND_S)
+            self._has_begun = True
         while self._free:
             self._ask(self._free.pop(0), conditioning)
+        self._looked_at = self._prefetched[0]
 
     def _ask(self, slot: int, conditioning: Mapping[str, Tensor] | None) -> None:
         """Have one more rollout made."""
@@ -304,7 +312,9 @@ class WorkersCollector(Collector):
         )
 
     def _partial(self) -> Rollout:
-        rollout = self._prefetched[0]
+        rollout = self._looked_at
+        if rollout is None:
+            raise ConfigError("no rollout was started to look at.")
         rows = np.zeros(self.num_envs, np.int64)
         for worker, (begin, end) in enumerate(self._shares):
             _, done, number = self._progress[worker, :3].tolist()
@@ -325,7 +335,7 @@ class WorkersCollector(Collector):
             self._require_idling("a number of episodes")
         self._drop_prefetched()
         quotas = [None if quota is None else quota[slice(*share)] for share in self._shares]
-        self._group.call("limit", quotas)
+        self._group.call("limit", quotas, SLOW_COMMAND_S)  # it gives up episodes, and resets
 
     def _require_idling(self, purpose: str) -> None:
         # Before any worker is asked: its refusal would be that of a worker that failed.
