@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from redline.data import EpisodeRecord
 from redline.envs import make_vec
@@ -190,3 +190,50 @@ def test_an_unsaid_success_is_none_as_for_single_environments(said: Any, expecte
         step = env.step(np.zeros(2, np.int64))
         assert [record.success for record in step.episodes] == [expected] * 2
         env.close()
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_attributes_of_gymnasiums_vector_environments_are_looked_for_first(kind: Any) -> None:
+    """They make what is not there, and would replace a method."""
+    ready = kind([_cartpole] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = make_vec(ready, 2)
+    env.reset(0)
+    with pytest.raises(ConfigError, match="has no attribute 'gravitu' to set"):
+        env.set_attr("gravitu", 5.0)
+    with pytest.raises(ConfigError, match="'step' is a method"):
+        env.set_attr("step", 5.0)
+    env.set_attr("gravity", 5.0)
+    assert ready.get_attr("gravity") == (5.0, 5.0)
+    env.step(np.zeros(2, np.int64))
+    ready.close()
+
+
+class SaysAtTheEnd(Says):
+    """Words in the middle of an episode, and `success` at its end, after two steps."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        said = "not yet" if self.steps == 1 else self.success
+        return 0, 0.0, self.steps == 2, False, {"level": said}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_what_is_logged_of_info_is_read_at_the_end_and_must_be_a_number(mode: Any) -> None:
+    zero = np.zeros(2, np.int64)
+    ready = SyncVectorEnv([lambda: SaysAtTheEnd(3)] * 2, autoreset_mode=mode)
+    env = make_vec(ready, 2, log_info=("level",))
+    env.reset(0)
+    env.step(zero)
+    assert [dict(record.info) for record in env.step(zero).episodes] == [{"level": 3.0}] * 2
+    ready.close()
+    ready = SyncVectorEnv([lambda: SaysAtTheEnd("high")] * 2, autoreset_mode=mode)
+    env = make_vec(ready, 2, log_info=("level",))
+    env.reset(0)
+    env.step(zero)
+    with pytest.raises(EnvDataError, match=r"info\['level'\] is .*'?high'?.*, and log_info takes"):
+        env.step(zero)
+    ready.close()

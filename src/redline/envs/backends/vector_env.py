@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from redline.envs.backends.backend import Backend, FillerRows
+from redline.envs.backends.backend import Backend, FillerRows, logged_values
 from redline.envs.seeding import env_seed
 from redline.envs.single_env import name_of
 from redline.envs.spaces.action_mask import KEY, flat_mask, mask_space
@@ -168,7 +169,35 @@ class VectorBackend(Backend):
         """Give an attribute of every environment a value; see `Backend.set_attr`."""
         if not hasattr(self._env, "set_attr"):
             super().set_attr(name, value)
-        self._env.set_attr(name, [value] * self.num_envs)  # type: ignore[attr-defined]
+        self._refuse_unsettable(name)
+        try:
+            self._env.set_attr(name, [value] * self.num_envs)  # type: ignore[attr-defined]
+        except AttributeError as error:
+            raise ConfigError(
+                f"{self.env_id}: the attribute {name!r} cannot be set ({error}). Give it a setter, "
+                f"or use another one."
+            ) from error
+
+    def _refuse_unsettable(self, name: str) -> None:
+        """Look first: Gymnasium's own make an attribute that is not there, or replace a method."""
+        inner = self._env.unwrapped
+        if not isinstance(inner, (SyncVectorEnv, AsyncVectorEnv)):
+            return
+        # `get_attr` would call a method.
+        if not all(inner.call("has_wrapper_attr", name)):
+            raise ConfigError(
+                f"{self.env_id} has no attribute {name!r} to set. Give one that the environment "
+                f"or one of its wrappers has."
+            )
+        if isinstance(inner, SyncVectorEnv):
+            found = inner.envs[0].get_wrapper_attr(name)
+        else:  # in another process a user's own methods cannot be told from data
+            found = getattr(gymnasium.Wrapper, name, None)
+        if callable(found):
+            raise ConfigError(
+                f"{self.env_id}: {name!r} is a method, not an attribute to set. Give an attribute "
+                f"that holds data."
+            )
 
     def _write_infos(self, info: Mapping[str, Any]) -> None:
         """What the last infos say, which is [B] each, in the rows that `_name` marks."""
@@ -176,11 +205,14 @@ class VectorBackend(Backend):
         if not isinstance(last, Mapping):
             return
         self.buffers.success[...] = self.buffers.info[...] = np.nan
+        ended = self.buffers.terminated | self.buffers.truncated
         for column, name in enumerate(self.info_names):
             if name in last:
-                rows = np.asarray(last.get(f"_{name}", True), dtype=bool)
-                said = np.asarray(last[name], dtype=np.float64)
-                np.copyto(self.buffers.info[:, column], said, where=rows)
+                rows = ended & np.asarray(last.get(f"_{name}", True), dtype=bool)
+                said = np.asarray(last[name])
+                for i in np.flatnonzero(rows).tolist():
+                    own = {name: said[i] if said.ndim else said}
+                    self.buffers.info[i, column] = logged_values(own, (name,), self.label(i))[0]
         for name in ("success", "is_success"):  # the second one counts where both are there
             if name in last:
                 # None and NaN say nothing, as for single environments.
