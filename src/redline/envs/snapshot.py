@@ -291,8 +291,9 @@ class Snapshotter:
         own = {"_np_random": None} | _numpy_generators(layer)
         refuse_other_kinds(own, saved, f"{name}, {type(layer).__name__}")
         for attribute, data in saved.items():
-            here, there = getattr(layer, attribute, None), decode(data)
-            if not isinstance(there, _GENERATORS):
+            here: Any = getattr(layer, attribute, None)
+            there: Any = decode(data)
+            if type(there) not in _GENERATORS:
                 raise EnvError(f"{name}: the saved {shown(attribute)} is no generator.")
             if isinstance(here, np.random.Generator):
                 here.bit_generator.state = there.bit_generator.state
