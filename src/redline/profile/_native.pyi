@@ -23,6 +23,7 @@ class Wrapper:
         operation: bool = ...,
         level: int = ...,
         is_long: bool = ...,
+        twin: int = ...,
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 

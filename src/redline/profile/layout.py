@@ -61,6 +61,10 @@ MAX_DEPTH = 2048  # of marks and native calls within one another; RL_MAX_DEPTH o
 SAMPLED_GAP = 0xFFFF  # in place of a level: time passes, nothing was looked at
 MACHINE_SAMPLES = "samples.jsonl"
 GPU_NOTES = "gpu.jsonl"
+# In place of the module of an operation's name: its begins complete no env step, as a reset's.
+WITHOUT_STEP = "without a step"
+# The same: a framework's own word, not a mark of the program's.
+FRAMEWORK = "framework"
 WATCHED = "watched"  # of a process's metadata: what `--watch` named and was found
 
 ENVIRONMENT = "REDLINE_PROFILE"

@@ -11,6 +11,7 @@ from redline.profile.reader import Name
 from tests.profile import streams
 
 FORWARD, LEARNING, COLLECTION, STARTUP, BACKWARD, MINE, REPLAY = range(20, 27)
+EVALUATION, OWN_EVALUATION = 27, 28
 NAMES = {
     **streams.NAMES,
     FORWARD: Name(FORWARD, "inferred", "forward", 0, None),
@@ -19,6 +20,8 @@ NAMES = {
     STARTUP: Name(STARTUP, "inferred", "startup", 0, None),
     BACKWARD: Name(BACKWARD, "operation", "backpropagation", 0, None),
     REPLAY: Name(REPLAY, "operation", "replay", 0, None),
+    EVALUATION: Name(EVALUATION, "operation", "evaluation", 0, layout.FRAMEWORK),
+    OWN_EVALUATION: Name(OWN_EVALUATION, "operation", "evaluation", 0, None),
     MINE: Name(MINE, "operation", "my own", 0, None),
 }
 
@@ -129,3 +132,13 @@ def test_a_program_with_marks_of_its_own_is_left_alone() -> None:
 
 def test_a_thread_that_calls_no_module_with_gradients_is_left_alone() -> None:
     assert operations((streams.SIMULATION, 10, 20))["other"] == 90
+
+
+def test_an_evaluation_of_a_framework_is_no_mark_of_the_program() -> None:
+    """Gaps keep their names around it; a program that marks its evaluation names all it means."""
+    rest = (FORWARD, 45, 50), (BACKWARD, 60, 80)
+    found = operations((EVALUATION, 10, 20), *rest)
+    assert (found["evaluation"], found["learning"]) == (10, 10)
+    found = operations((OWN_EVALUATION, 10, 20), *rest)
+    assert found["evaluation"] == 10
+    assert "learning" not in found

@@ -44,7 +44,8 @@ __all__ = [
 class Entries:
     """When simulation, learning and updates began in each process, slice by slice.
 
-    Simulation for an evaluation does not count: its env steps are none that a run learns from.
+    Of simulation what completes an env step counts. That for an evaluation does not: its env steps
+    are none that a run learns from.
 
     Args:
         processes: of the session.

@@ -30,20 +30,22 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from redline.profile import layout
 from redline.profile.analyse.decoded import Decoded, State
-from redline.profile.reader import Process
+from redline.profile.reader import Name, Process
 
 LEARNING, COLLECTION, STARTUP = "learning", "collection", "startup"
 FORWARD, INFERENCE = "forward", "inference"
 # Neither is at work on either: the gap before them is that before what comes next.
 PASSING = ("logging", "compile", "imports")
+EVALUATION = "evaluation"
 KNOWN = (LEARNING, COLLECTION, STARTUP)
 
 # What a state is, in what follows: a gap, an operation that tells nothing, or one that tells.
 NOTHING, GAP, PASS, WITHOUT, WITH, REPLAY, LOADING, STEP, UPDATE = range(9)  # gradients
 # A framework's own word for its collecting and its update is as good as what happens in them.
 KIND = {
-    **dict.fromkeys(PASSING, PASS),
+    **dict.fromkeys((*PASSING, EVALUATION), PASS),
     INFERENCE: WITHOUT,
     FORWARD: WITH,
     "replay": REPLAY,
@@ -194,7 +196,7 @@ class GapSeeker:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._names = {number: name.name for number, name in process.names.items()}
+        self._names = {number: _word(name) for number, name in process.names.items()}
         self._can = all(name in _ids(process) for name in (*KNOWN, FORWARD))
         self._used: set[int] = set()
         self._first_ns: int | None = None
@@ -222,6 +224,12 @@ class GapSeeker:
         used = {self._names.get(number) for number in self._used}
         is_named = self._can and FORWARD in used and used <= set(KIND)
         return Gaps(self._process, is_named, self._first_ns or 0, self._edges)
+
+
+def _word(name: Name) -> str | None:
+    """Its name; None: a mark that says that the program names its parts itself."""
+    is_own = name.name == EVALUATION and name.module != layout.FRAMEWORK
+    return None if is_own else name.name
 
 
 def _ids(process: Process) -> dict[str, int]:

@@ -111,10 +111,20 @@ class TransitionSums:
         return sorted(rows, key=lambda row: -row.count)
 
 
-def begins_of(process: Process, operation: str | None) -> NDArray[np.bool_]:
-    """Which codes begin an operation of this name; None: of any."""
+def begins_of(
+    process: Process, operation: str | None, *, complete: bool = False
+) -> NDArray[np.bool_]:
+    """Which codes begin an operation of this name.
+
+    Args:
+        process: that was recorded.
+        operation: its name; None: any.
+        complete: only those that complete an env step, if it is simulation.
+    """
     found = np.zeros(2 * layout.MAX_IDS, bool)
     for name in process.names.values():
+        if complete and name.module == layout.WITHOUT_STEP:
+            continue
         if name.kind in ("operation", "inferred") and operation in (None, name.name):
             found[2 * name.id] = True
     return found
@@ -159,6 +169,8 @@ def times_of_begins(threads: list[Decoded], is_begin: NDArray[np.bool_]) -> NDAr
 class BeginsOutside:
     """When an operation began in a process, where it was not inside another one, slice by slice.
 
+    Of simulation only what completes an env step: no reset, and of a step in two calls the second.
+
     Args:
         process: that was recorded.
         operation: whose begins are wanted.
@@ -166,7 +178,8 @@ class BeginsOutside:
     """
 
     def __init__(self, process: Process, operation: str, around: str) -> None:
-        self._begins, self._around = begins_of(process, operation), begins_of(process, around)
+        self._begins = begins_of(process, operation, complete=True)
+        self._around = begins_of(process, around)
         self._ends = np.roll(self._around, 1)  # the code of an end follows that of its begin
         self._open: dict[int, int] = defaultdict(int)  # of the other operation, per thread
 

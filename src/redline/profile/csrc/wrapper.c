@@ -10,6 +10,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *function;
     uint16_t id;
+    uint16_t twin; /* another id of the same operation, or `id` itself */
     uint8_t level;
     uint8_t kind;
     uint8_t is_long; /* may last for seconds, so that the calibrator is asked within it and at its end */
@@ -33,6 +34,10 @@ static PyObject *call_within(const WrapperObject *w, PyObject *const *args, size
     return result;
 }
 
+static int is_inside_its_own(const WrapperObject *w, const RlThread *t) {
+    return t->op == w->id || t->op == w->twin;
+}
+
 static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf,
                                     PyObject *kwnames) {
     WrapperObject *w = (WrapperObject *)self;
@@ -42,7 +47,7 @@ static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_
         return call_within(w, args, nargsf, kwnames);
     }
     /* An env in an env is one operation, timed once; a sealed region has no inside. */
-    if (t == NULL || (w->kind == RL_AUTO ? t->op == w->id : t->sealed) || rl_is_full(t)) {
+    if (t == NULL || (w->kind == RL_AUTO ? is_inside_its_own(w, t) : t->sealed) || rl_is_full(t)) {
         return PyObject_Vectorcall(w->function, args, nargsf, kwnames);
     }
     const uint32_t session = rl_session;
@@ -150,11 +155,11 @@ static void wrapper_dealloc(PyObject *self) {
 }
 
 static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"function", "id", "operation", "level", "is_long", NULL};
+    static char *keywords[] = {"function", "id", "operation", "level", "is_long", "twin", NULL};
     PyObject *function;
-    int id, operation = 0, level = RL_PYTHON, is_long = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|pip:Wrapper", keywords, &function, &id,
-                                     &operation, &level, &is_long)) {
+    int id, operation = 0, level = RL_PYTHON, is_long = 0, twin = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|pipi:Wrapper", keywords, &function, &id,
+                                     &operation, &level, &is_long, &twin)) {
         return NULL;
     }
     if (!PyCallable_Check(function)) {
@@ -163,11 +168,15 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (id < RL_FIRST_ID || id > RL_MAX_ID || level < 0 || level >= RL_NUM_LEVELS) {
         return PyErr_Format(PyExc_ValueError, "id %d or level %d is out of range", id, level);
     }
+    if (twin != 0 && (twin < RL_FIRST_ID || twin > RL_MAX_ID)) {
+        return PyErr_Format(PyExc_ValueError, "twin %d is out of range", twin);
+    }
     WrapperObject *w = (WrapperObject *)type->tp_alloc(type, 0);
     if (w != NULL) {
         w->vectorcall = wrapper_vectorcall;
         w->function = Py_NewRef(function);
         w->id = (uint16_t)id;
+        w->twin = (uint16_t)(twin != 0 ? twin : id);
         w->level = (uint8_t)level;
         w->kind = operation ? RL_AUTO : RL_CALL;
         w->is_long = (uint8_t)(operation && is_long);
@@ -193,7 +202,7 @@ PyTypeObject RlWrapperType = {
     .tp_setattro = wrapper_setattro,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                 Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "Wrapper(function, id, operation=False, level=0, is_long=False).",
+    .tp_doc = "Wrapper(function, id, operation=False, level=0, is_long=False, twin=0).",
     .tp_traverse = wrapper_traverse,
     .tp_clear = wrapper_clear,
     .tp_methods = wrapper_methods,

@@ -10,6 +10,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 | zero_grad | `zero_grad` of optimizers |
 | replay | adding to and sampling from the replay buffers of SB3, CleanRL and TorchRL |
 | learning, collection | `train` and `collect_rollouts` of SB3 |
+| evaluation | `evaluate_policy` of SB3 |
 | data loading | the next batch of a `DataLoader`, and what its workers do for it |
 | imports | modules that were not there yet |
 | logging | TensorBoard's writer, the logger of Stable-Baselines3, `log` of W&B runs |
@@ -31,7 +32,8 @@ from redline.errors import ProfileError
 from redline.profile import _native, layout, levels, marks
 from redline.profile.record.calibrate import IMPORTS
 from redline.profile.record.imports import PostImport
-from redline.profile.record.own_envs import follow_classes
+from redline.profile.record.own_envs import follow_classes, without_look
+from redline.profile.record.simulation import in_simulation
 from redline.profile.record.tasks import separating
 
 # Base classes of envs: (module, class, methods). Subclasses are followed as they are defined.
@@ -90,6 +92,10 @@ FRAMEWORK_CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("logging", "wandb.sdk.wandb_run", "Run", ("log",)),
 )
 
+EVALUATION = "evaluation"
+# Where its function is: `callbacks` has it by name, perhaps from before the recording.
+EVALUATIONS = tuple(f"stable_baselines3.common.{name}" for name in ("evaluation", "callbacks"))
+
 # Classes whose objects step several envs, and say how many: for times per env step.
 VECTOR_CLASSES = ("VectorEnv", "VecEnv", "EnvPoolMixin", "EnvBase")
 # TorchRL imports Stable-Baselines3 where that is installed: what is imported last is what runs.
@@ -122,6 +128,8 @@ TENSOR_OPERATORS = tuple(
     )
 )
 
+Timed = Callable[[Any, str], _native.Wrapper]  # of a method and its name
+
 __all__ = ["Patches"]
 
 
@@ -149,14 +157,14 @@ class Patches:
 
     def operations(self) -> None:
         """Mark simulation and backpropagation wherever they happen."""
-        simulation = _native.intern("operation", "simulation")
         for module, name, methods in ENV_CLASSES:
-            self._hooks.add(module, self._family_action(name, methods, simulation))
+            self._hooks.add(module, self._family_action(name, methods, in_simulation))
         for name, methods in ALE_METHODS:
-            self._hooks.add("ale_py._ale_py", self._methods_action(name, methods, simulation))
+            self._hooks.add("ale_py._ale_py", self._methods_action(name, methods, in_simulation))
         for operation, module, name, methods in FRAMEWORK_CLASSES:
-            number = _native.intern("operation", operation)
-            self._hooks.add(module, self._family_action(name, methods, number))
+            self._hooks.add(module, self._family_action(name, methods, _in_operation(operation)))
+        for module in EVALUATIONS:
+            self._hooks.add(module, self._mark_evaluation)
         for module, name in FRAMEWORKS:
             self._hooks.add(module, functools.partial(_note_framework, name))
         follow_classes(self._replace)
@@ -221,7 +229,7 @@ class Patches:
         return wrap
 
     def _methods_action(
-        self, class_name: str, methods: tuple[str, ...], operation: int | None = None
+        self, class_name: str, methods: tuple[str, ...], timed: Timed | None = None
     ) -> Callable[[types.ModuleType], None]:
         def wrap(module: types.ModuleType) -> None:
             owner = getattr(module, class_name, None)
@@ -229,8 +237,8 @@ class Patches:
                 function = vars(owner).get(method)
                 if not callable(function):
                     continue
-                if operation is not None:
-                    wrapper = _native.Wrapper(function, operation, operation=True)
+                if timed is not None:
+                    wrapper = timed(function, method)
                 else:
                     name = f"{class_name}.{method}"
                     number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
@@ -240,12 +248,12 @@ class Patches:
         return wrap
 
     def _family_action(
-        self, class_name: str, methods: tuple[str, ...], number: int
+        self, class_name: str, methods: tuple[str, ...], timed: Timed
     ) -> Callable[[types.ModuleType], None]:
         def follow(module: types.ModuleType) -> None:
             root: Any = getattr(module, class_name)
             for kind in _descendants(root):
-                self._wrap_methods(kind, methods, number)
+                self._wrap_methods(kind, methods, timed)
             own: Any = root.__dict__.get("__init_subclass__")
 
             def init_subclass(cls: type, **kwargs: Any) -> None:
@@ -254,16 +262,16 @@ class Patches:
                 else:
                     super(root, cls).__init_subclass__(**kwargs)
                 if not self._done:
-                    self._wrap_methods(cls, methods, number)
+                    self._wrap_methods(cls, methods, timed)
 
             self._replace(root, "__init_subclass__", classmethod(init_subclass))
 
         return follow
 
-    def _wrap_methods(self, kind: type, methods: tuple[str, ...], number: int) -> None:
+    def _wrap_methods(self, kind: type, methods: tuple[str, ...], timed: Timed) -> None:
         is_vector = any(base.__name__ in VECTOR_CLASSES for base in kind.__mro__)
         for method in methods:
-            function: Any = vars(kind).get(method)
+            function: Any = without_look(vars(kind).get(method))
             if (
                 function is None
                 or isinstance(function, (staticmethod, classmethod, property, _native.Wrapper))
@@ -274,10 +282,19 @@ class Patches:
                 continue
             if method == "reset" and is_vector:
                 function = _noting_envs(function)
-            self._replace(kind, method, _native.Wrapper(function, number, operation=True))
+            self._replace(kind, method, timed(function, method))
 
     def _separate_tasks(self, events: Any) -> None:
         self._replace(events.Handle, "_run", separating(events.Handle._run))
+
+    def _mark_evaluation(self, module: types.ModuleType) -> None:
+        """Env steps of an evaluation are none that the program learns from."""
+        function = vars(module).get("evaluate_policy")
+        # What imported it later has it timed already.
+        if isinstance(function, types.FunctionType):
+            number = _native.intern("operation", EVALUATION, module=layout.FRAMEWORK)
+            wrapper = _native.Wrapper(function, number, operation=True)
+            self._replace(module, "evaluate_policy", wrapper)
 
     def _mark_imports(self) -> None:
         """What is imported anew; modules that are there are found without this function."""
@@ -368,6 +385,12 @@ class Patches:
             return timed.get(spec.name.partition(".")[0], load)(self, spec)
 
         self._replace(loader, "create_module", create_module)
+
+
+def _in_operation(operation: str) -> Timed:
+    """Times methods as this operation."""
+    number = _native.intern("operation", operation)
+    return lambda function, _: _native.Wrapper(function, number, operation=True)
 
 
 def _note_framework(name: str, module: types.ModuleType) -> None:

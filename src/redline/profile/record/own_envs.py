@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from redline.profile import _native, marks
+from redline.profile.record.simulation import in_simulation
 
 INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 METHODS = ("step", "reset")
 ANSWER_LENGTHS = (4, 5)
 
-__all__ = ["follow_classes", "is_env_answer"]
+__all__ = ["follow_classes", "is_env_answer", "without_look"]
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -33,14 +34,21 @@ def follow_classes(replace: Replace) -> None:
     Args:
         replace: sets an attribute of an object, and takes it back when the recording ends.
     """
-    simulation = _native.intern("operation", "simulation")
 
     def look(made: Any) -> None:
         if isinstance(made, type) and _may_be_env(made):
-            replace(made, "step", _FirstStep(made, replace, simulation))
+            replace(made, "step", _FirstStep(made, replace))
 
     build: Any = builtins.__build_class__
     replace(builtins, "__build_class__", _native.class_builder(build, look))
+
+
+def without_look(step: Any) -> Any:
+    """The method itself, where its first call was to be looked at.
+
+    As of the base class of a library that is not installed, such as a clone of its repository.
+    """
+    return step.step if isinstance(step, _FirstStep) else step
 
 
 def _may_be_env(kind: type) -> bool:
@@ -67,13 +75,12 @@ class _FirstStep:
     Args:
         kind: the class.
         replace: see `follow_classes`.
-        simulation: id of the operation.
     """
 
-    def __init__(self, kind: type, replace: Replace, simulation: int) -> None:
-        self._kind, self._replace, self._simulation = kind, replace, simulation
-        self._step: types.FunctionType = vars(kind)["step"]
-        functools.update_wrapper(self, self._step)
+    def __init__(self, kind: type, replace: Replace) -> None:
+        self._kind, self._replace = kind, replace
+        self.step: types.FunctionType = vars(kind)["step"]
+        functools.update_wrapper(self, self.step)
 
     def __get__(self, env: Any, kind: type | None = None) -> Any:
         """Bound as a method is."""
@@ -81,29 +88,29 @@ class _FirstStep:
 
     def __reduce__(self) -> Any:
         """The method itself, by name where that leads here."""
-        return marks.reduced(self, self._step)
+        return marks.reduced(self, self.step)
 
     def __call__(self, env: Any, *args: Any, **kwargs: Any) -> Any:
         """Step the env, and look at the answer."""
         present = vars(self._kind).get("step")
         if present is not self and callable(present):  # kept by who calls it
             return present(env, *args, **kwargs)
-        answer = self._step(env, *args, **kwargs)
+        answer = self.step(env, *args, **kwargs)
         if vars(self._kind).get("step") is self:
-            self._kind.step = self._step  # pyright: ignore[reportAttributeAccessIssue]
+            self._kind.step = self.step  # pyright: ignore[reportAttributeAccessIssue]
             if is_env_answer(answer):
-                _take_for_env(self._kind, self._replace, self._simulation)
+                _take_for_env(self._kind, self._replace)
                 _note(self._kind, _num_envs(env, answer))
         return answer
 
 
-def _take_for_env(kind: type, replace: Replace, simulation: int) -> None:
+def _take_for_env(kind: type, replace: Replace) -> None:
     """Time its own `step`, and `reset` of whichever class of the program has it."""
     for method in METHODS:
         owner = next(base for base in kind.__mro__ if method in vars(base))
         function = vars(owner)[method]
         if isinstance(function, types.FunctionType) and _is_of_program(function):
-            replace(owner, method, _native.Wrapper(function, simulation, operation=True))
+            replace(owner, method, in_simulation(function, method))
 
 
 def _note(kind: type, num_envs: int) -> None:

@@ -1,0 +1,123 @@
+"""What counts as an env step, of environments as libraries have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redline.profile.advise.iteration import read_iteration
+from redline.profile.analyse.summary import summarize
+
+MODULES = {
+    "gym/core.py": """
+class Env:
+    pass
+""",
+    "envpool/python/envpool.py": """
+class EnvPoolMixin:
+    num_envs = 2
+    def reset(self):
+        self.send(None)
+        return self.recv()
+    def step(self, action):
+        self.send(action)
+        return self.recv()
+    def send(self, action):
+        pass
+    def recv(self):
+        return 0
+    def async_reset(self):
+        pass
+""",
+    "stable_baselines3/common/vec_env/base_vec_env.py": """
+class VecEnv:
+    def step(self, action):
+        self.step_async(action)
+        return self.step_wait()
+""",
+    "stable_baselines3/common/evaluation.py": """
+def evaluate_policy(env):
+    env.reset()
+    for _ in range(50):
+        env.step(0)
+""",
+    "stable_baselines3/common/callbacks.py": """
+from stable_baselines3.common.evaluation import evaluate_policy
+class EvalCallback:
+    def __init__(self, env):
+        self.env = env
+    def on_step(self):
+        evaluate_policy(self.env)
+""",
+}
+
+EPISODES = """
+from gym.core import Env
+class World(Env):
+    def reset(self):
+        for _ in range(3):
+            self.step(0)  # whatever happens in a reset is no decision
+    def step(self, action):
+        return 0
+env = World()
+for _ in range(10):
+    env.reset()
+    for _ in range(4):
+        env.step(0)
+"""
+
+HALVES = """
+from envpool.python.envpool import EnvPoolMixin
+pool = EnvPoolMixin()
+pool.reset()
+for _ in range(30):
+    pool.send(0)
+    pool.recv()
+for _ in range(10):
+    pool.step(0)
+"""
+
+EVALUATIONS = """
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+from stable_baselines3.common.callbacks import EvalCallback
+class DummyVecEnv(VecEnv):
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+    def reset(self):
+        return 0
+    def step_async(self, action):
+        pass
+    def step_wait(self):
+        return 0
+env, callback = DummyVecEnv(4), EvalCallback(DummyVecEnv(1))
+env.reset()
+for i in range(25):
+    env.step(0)
+    if i % 10 == 5:
+        callback.on_step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "env_steps", "entries"),
+    [
+        (EPISODES, 10 * 4, 10 + 10 * 4),
+        (HALVES, 2 * (30 + 10), 1 + 2 * 30 + 10),
+        (EVALUATIONS, 4 * 25, 1 + 25 + 2 * (1 + 50)),
+    ],
+    ids=["resets", "halves", "evaluations"],
+)
+def test_decisions_are_env_steps(profiled: Any, program: str, env_steps: int, entries: int) -> None:
+    """Resets, the first half of a step, and steps of an evaluation are none; all are simulation."""
+    for name, text in MODULES.items():
+        path: Path = profiled.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for folder in path.relative_to(profiled.directory).parents[:-1]:
+            (profiled.directory / folder / "__init__.py").touch()  # before what is installed
+    profiled.run(program, calibrate=False)
+    assert read_iteration(profiled.session).env_steps == env_steps
+    rows = [t for t in summarize(profiled.session).transitions if t.operation == "simulation"]
+    assert {row.entries for row in rows} <= {entries}
