@@ -167,8 +167,13 @@ class Process:
     @property
     def own_cpu_s(self) -> float:
         """CPU time of the profiler's own threads in it, as far as is known."""
-        found = self.end.get("own_cpu_ns", 0) if self.end is not None else 0
-        return found / 1e9 if type(found) is int and 0 <= found < LARGEST else 0.0
+        return self._seconds_at_end("own_cpu_ns")
+
+    @property
+    def recorded_own_cpu_s(self) -> float:
+        """Of it, in the windows of the recording; all of it where an earlier version recorded."""
+        known = self.end is not None and "recorded_own_cpu_ns" in self.end
+        return self._seconds_at_end("recorded_own_cpu_ns") if known else self.own_cpu_s
 
     @cached_property
     def dropped(self) -> int:
@@ -176,6 +181,10 @@ class Process:
         if self.end is not None:
             return int(self.end["dropped"])
         return sum(map(_last_dropped, self.sources))
+
+    def _seconds_at_end(self, key: str) -> float:
+        found = self.end.get(key, 0) if self.end is not None else 0
+        return found / 1e9 if type(found) is int and 0 <= found < LARGEST else 0.0
 
     def note(self, problem: str) -> None:
         """Something is wrong with its files; said once."""

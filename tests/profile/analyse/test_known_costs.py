@@ -10,14 +10,14 @@ from redline.profile import layout
 from redline.profile.advise.iteration import _bounds
 from redline.profile.analyse.correction import prior_of
 from redline.profile.analyse.summary import Summary, summarize
-from redline.profile.reader import Session
+from redline.profile.reader import Process, Session
 from redline.profile.report.text import render_text
 from tests.profile import streams
 
 MS = 1_000_000
 
 
-def summary_of(python: str, *, mode: str = "full", cpus: int = 4, own_s: float = 0.0) -> Summary:
+def process_of(own_s: float, python: str = "3.13.0", mode: str = "full") -> Process:
     """100 ms of Python in one mark, and no block without the probe."""
     events = [
         (0, layout.CODE_WINDOW_ON),
@@ -28,6 +28,11 @@ def summary_of(python: str, *, mode: str = "full", cpus: int = 4, own_s: float =
     process.start |= {"mode": mode, "python": python}
     own_ns = round(own_s * 1e9)
     process.end |= {"cpu_s": 0.1, "own_cpu_ns": own_ns}
+    return process
+
+
+def summary_of(python: str, *, mode: str = "full", cpus: int = 4, own_s: float = 0.0) -> Summary:
+    process = process_of(own_s, python, mode)
     return summarize(Session(Path("nowhere"), {"mode": mode, "cpus": cpus}, [process]))
 
 
@@ -64,3 +69,11 @@ def test_the_profilers_threads_are_taken_out_of_a_shared_core() -> None:
     )
     (cell,) = summary_of("3.13.0", cpus=2, own_s=0.005).cells
     assert cell.corrected_s == pytest.approx(0.1)
+
+
+def test_of_the_profilers_threads_only_what_they_took_in_windows_is_taken_out() -> None:
+    """They took 50 ms, 2 of them while it was recorded: of a program with a late window."""
+    process = process_of(0.05)
+    process.end |= {"recorded_own_cpu_ns": 2 * MS}
+    (cell,) = summarize(Session(Path("nowhere"), {"mode": "full", "cpus": 1}, [process])).cells
+    assert cell.corrected_s == pytest.approx(0.098)

@@ -20,7 +20,7 @@ from redline.profile.report.tables import write_table, write_tables
 
 
 def process(name: str, pid: int, parent: int, wall_s: float = 2.0) -> ProcessRow:
-    return ProcessRow(name, pid, parent, wall_s, 1.5, True, {"env": "a,b"}, [])
+    return ProcessRow(name, pid, parent, wall_s, 1.5, True, {"env": "a,b"}, [], recorded_cpu_s=1.5)
 
 
 def summary(session: str = "runs/ppo") -> Summary:

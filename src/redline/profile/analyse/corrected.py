@@ -161,8 +161,8 @@ def beside_the_profiler(
 
     Args:
         processes: P cells, of each.
-        own_ns: [P] CPU time of the profiler's threads in each; they take it evenly while it is
-            recorded.
+        own_ns: [P] CPU time of the profiler's threads in each while it was recorded; they take it
+            evenly then.
         beside_ns: {(P, P): ns} for which one worked while the other was recorded, see
             `WaitSums.beside`.
     """

@@ -33,6 +33,7 @@ from redline.profile.analyse.correction import (
     estimate_probe_cost,
     prior_of,
 )
+from redline.profile.analyse.cpu_time import CpuSums
 from redline.profile.analyse.cycles import Cycle, CycleSeeker, Room
 from redline.profile.analyse.processes import READY, Waits, WaitsFor, WaitSums, session_span
 from redline.profile.analyse.progress import progress_of
@@ -48,7 +49,7 @@ from redline.profile.analyse.stacks import (
     read_stacks,
 )
 from redline.profile.analyse.threads import ThreadRow, ThreadSums
-from redline.profile.analyse.timeline import Timeline, decode
+from redline.profile.analyse.timeline import Timeline
 from redline.profile.analyse.transitions import Transitions, TransitionSums
 from redline.profile.gpu.activity import (
     Concurrent,
@@ -86,7 +87,7 @@ class ProcessRow:
     pid: int
     parent_pid: int
     wall_s: float  # recorded time
-    cpu_s: float
+    cpu_s: float  # since it joined the session, whether recorded or not
     ended: bool  # False: killed, crashed, or still running
     metadata: dict[str, Any]
     problems: list[str]
@@ -96,6 +97,8 @@ class ProcessRow:
     progress_per_s: float = math.nan  # in the recorded time
     progress_whole_s: float = math.nan  # from nothing to all, at that speed
     profiler_cpu_s: float = 0.0  # of `cpu_s`, of the profiler's own threads
+    recorded_cpu_s: float = 0.0  # of `cpu_s`, in the recorded time
+    recorded_profiler_cpu_s: float = 0.0  # of that, of the profiler's own threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,7 @@ class _ProcessSums:
         self.cell_sums = CellSums()
         self.charges = ChargeSums()
         self.cycles: dict[int, CycleSeeker] = defaultdict(lambda: CycleSeeker(process, room))
+        self.cpu = CpuSums(process)
         self.threads = ThreadSums(process)
         self.transitions = TransitionSums(process)
         self.stacks = stacks
@@ -277,6 +281,7 @@ class _ProcessSums:
         """The next slice."""
         self.cell_sums.add(timeline, *self._gpu)
         self.charges.add(timeline)
+        self.cpu.add(timeline)
         self.threads.add(timeline)
         self.transitions.add(timeline)
         if self.stacks is not None:
@@ -482,7 +487,7 @@ def _known(session: Session, sums: list[_ProcessSums], beside: list[Shares]) -> 
 def _beside(session: Session, sums: list[_ProcessSums], together: WaitSums) -> list[Shares]:
     if session.manifest.get("cpus") != 1:
         return [{} for _ in sums]
-    own_ns = [each.process.own_cpu_s * 1e9 for each in sums]
+    own_ns = [each.process.recorded_own_cpu_s * 1e9 for each in sums]
     return beside_the_profiler([each.cells for each in sums], own_ns, together.beside())
 
 
@@ -527,14 +532,16 @@ def _at(costs: dict[K, tuple[float, float]], deviations: float) -> dict[K, float
 
 def _process_row(sums: _ProcessSums) -> ProcessRow:
     process = sums.process
-    progress, cpu_s = progress_of(process.progress), _cpu_s(process)
+    progress, cpu = progress_of(process.progress), sums.cpu
     return ProcessRow(
         name=process.name,
         pid=process.pid,
         parent_pid=process.parent_pid,
         wall_s=sum(sums.cells.time_ns.values()) / 1e9,
-        cpu_s=cpu_s,
-        profiler_cpu_s=min(process.own_cpu_s, cpu_s),
+        cpu_s=cpu.whole_s,
+        profiler_cpu_s=min(process.own_cpu_s, cpu.whole_s),
+        recorded_cpu_s=cpu.recorded_s,
+        recorded_profiler_cpu_s=min(process.recorded_own_cpu_s, cpu.recorded_s),
         ended=process.end is not None,
         metadata=process.metadata,
         problems=list(process.problems),
@@ -544,18 +551,6 @@ def _process_row(sums: _ProcessSums) -> ProcessRow:
         progress_per_s=progress.per_s if progress else math.nan,
         progress_whole_s=progress.whole_s if progress else math.nan,
     )
-
-
-def _cpu_s(process: Process) -> float:
-    """CPU time since the recording was opened."""
-    before_s = float(process.start.get("cpu_s", 0.0))
-    if process.end is not None:
-        return max(float(process.end.get("cpu_s", 0.0)) - before_s, 0.0)
-    if process.monitor is None:
-        return 0.0
-    monitor = decode(process, process.monitor)
-    readings = monitor.special_values[monitor.special_codes == layout.CODE_PROCESS_CPU]
-    return max(float(readings[-1]) / 1e6 - before_s, 0.0) if len(readings) else 0.0
 
 
 def _function_rows(sums: _ProcessSums) -> list[FunctionRow]:

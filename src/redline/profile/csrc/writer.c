@@ -392,6 +392,16 @@ static int64_t monotonic(void) {
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+/* CPU time of the threads that wrote, of this session: the program's would be less without them. */
+static _Atomic int64_t own_cpu_ns;     /* of those that have ended */
+static _Atomic int64_t present_cpu_ns; /* of the one that writes now, as it last looked */
+
+static int64_t thread_cpu_ns(void) {
+    struct timespec spent = {0, 0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+    return (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec;
+}
+
 static void *run(void *unused) {
     (void)unused;
     int64_t next_beat = 0, next_full = 0, next_tick = 0;
@@ -418,6 +428,7 @@ static void *run(void *unused) {
             write_ticks();
             next_beat = now + BEAT_EVERY_NS;
         }
+        atomic_store(&present_cpu_ns, thread_cpu_ns());
         pthread_mutex_lock(&lock);
         flush_done = wanted;
         pthread_cond_broadcast(&flushed);
@@ -438,18 +449,16 @@ static void *run(void *unused) {
     return NULL;
 }
 
-/* CPU time of the threads that wrote, of this session: the program's would be less without them. */
-static _Atomic int64_t own_cpu_ns;
-
 static void *write_until_told(void *unused) {
-    struct timespec spent;
     run(unused);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-    atomic_fetch_add(&own_cpu_ns, (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec);
+    atomic_store(&present_cpu_ns, 0);
+    atomic_fetch_add(&own_cpu_ns, thread_cpu_ns());
     return NULL;
 }
 
-int64_t rl_writer_cpu_ns(void) { return atomic_load(&own_cpu_ns); }
+int64_t rl_writer_cpu_ns(void) {
+    return atomic_load(&own_cpu_ns) + atomic_load(&present_cpu_ns);
+}
 
 static void close_shards(void) {
     for (RlThread *t = rl_first_thread(); t != NULL; t = t->next) {
@@ -514,6 +523,7 @@ int rl_writer_start(const char *path, int64_t interval) {
     atomic_store(&rl_events_written, 0);
     atomic_store(&rl_bytes_written, 0);
     atomic_store(&own_cpu_ns, 0);
+    atomic_store(&present_cpu_ns, 0);
     pthread_mutex_lock(&turn);
     session_open = 1;
     owner = getpid();

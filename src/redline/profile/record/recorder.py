@@ -74,6 +74,8 @@ class Recorder:
         self._generators: Any = None
         self._pid = 0
         self._base_ns = 0
+        self._own_ns = 0  # CPU time of the writer in the windows that are over
+        self._own_before_ns: int | None = None  # at the begin of the open one
         self._knows_main = False  # which shard is the main thread's
         self._exits = Exits(self.stop)
         self._said = Said(self._note, self._native.now)
@@ -144,10 +146,10 @@ class Recorder:
     def _stop(self, files: ProcessFiles) -> dict[str, int]:
         self._exits.remove()
         self._close_windows()
-        own_cpu_ns = 0
+        companions_ns = 0
         for name, statistics in self._companions.stop().items():
             self._note(name, **statistics)
-            own_cpu_ns += int(statistics.get("cpu_ns", 0)) + int(statistics.get("answers_ns", 0))
+            companions_ns += int(statistics.get("cpu_ns", 0)) + int(statistics.get("answers_ns", 0))
         marks.listen(None)
         self._said.end_window()
         self._end_calibration()
@@ -164,7 +166,8 @@ class Recorder:
         self._patches.undo()
         self._hooks.remove()
         statistics = self._native.stop()
-        self._end_note(statistics, own_cpu_ns + statistics["writer_cpu_ns"])
+        self._add_own(statistics)
+        self._end_note(statistics, companions_ns)
         self._close_files()
         files.seal()
         return statistics
@@ -207,6 +210,7 @@ class Recorder:
 
     def _open_files(self) -> None:
         self._pid = os.getpid()
+        self._own_ns, self._own_before_ns = 0, None
         stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self._files = ProcessFiles(self.directory, stamp)
         self._knows_main = False
@@ -232,7 +236,13 @@ class Recorder:
             self._files.close()
             self._files = None
 
-    def _end_note(self, statistics: dict[str, int], own_cpu_ns: int) -> None:
+    def _add_own(self, statistics: dict[str, int]) -> None:
+        """A window is over: the writer works outside of them, too."""
+        if self._own_before_ns is not None:
+            self._own_ns += statistics["writer_cpu_ns"] - self._own_before_ns
+        self._own_before_ns = None
+
+    def _end_note(self, statistics: dict[str, int], companions_ns: int) -> None:
         if self._files is not None:
             from redline.profile.record.files import process_name
 
@@ -241,7 +251,8 @@ class Recorder:
                 name=process_name(),
                 time_ns=self._native.now(),
                 cpu_s=time.process_time(),
-                own_cpu_ns=own_cpu_ns,
+                own_cpu_ns=companions_ns + statistics["writer_cpu_ns"],
+                recorded_own_cpu_ns=companions_ns + self._own_ns,
                 **statistics,
             )
 
@@ -283,6 +294,7 @@ class Recorder:
 
         if self._files is None:
             return
+        self._own_before_ns = self._native.statistics()["writer_cpu_ns"]
         if self._boundary is not None:
             self._native.set_active(MARKS | CALLS)
             self._boundary.resume()
@@ -323,6 +335,7 @@ class Recorder:
             self._boundary.pause()
         self._note_main_thread()
         self._native.set_active(0)
+        self._add_own(self._native.statistics())
         self._note_counters()
 
     def _note_main_thread(self) -> None:

@@ -316,4 +316,4 @@ def _times(process: ProcessRow, summary: Summary) -> tuple[float, float, float, 
     # A GPU is observed in windows only; the time between them is taken to be like them.
     devices = [row for row in summary.gpu_devices if row.pid == process.pid and row.window_ns]
     busy = sum(row.busy_ns / row.window_ns for row in devices)
-    return process.wall_s, process.cpu_s, waiting, busy * process.wall_s
+    return process.wall_s, process.recorded_cpu_s, waiting, busy * process.wall_s

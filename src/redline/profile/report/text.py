@@ -83,11 +83,11 @@ def _trust(summary: Summary) -> list[str]:
 
 def _process(process: ProcessRow, summary: Summary) -> list[str]:
     cells = [cell for cell in summary.cells if cell.pid == process.pid]
-    has_own = process.profiler_cpu_s >= 0.001
+    has_own = process.recorded_profiler_cpu_s >= 0.001
     lines = [
         f"{process.name} (pid {process.pid}, parent {process.parent_pid}): "
-        f"{process.wall_s:.3f} s recorded, {process.cpu_s:.3f} s CPU"
-        + (f" ({process.profiler_cpu_s:.3f} s of it the profiler's own)" * has_own)
+        f"{process.wall_s:.3f} s recorded, {process.recorded_cpu_s:.3f} s CPU"
+        + (f" ({process.recorded_profiler_cpu_s:.3f} s of it the profiler's own)" * has_own)
         + (f", {process.steps:,} steps" if process.steps else "")
     ]
     lines += _progress(process)

@@ -198,7 +198,7 @@
         : ["taken out for the profiler", "–", "nothing: see its own cost"],
       ["waiting", percent(waiting, measured), ""],
       ["GPU busy, whole run", gpuBusy(rows.map((p) => p.pid)) || "–", gpuObserved(rows.map((p) => p.pid))],
-      ["CPU time, whole run", seconds(sum(rows.map((p) => p.cpu_s))), "s"],
+      ["CPU time while recorded", seconds(sum(rows.map((p) => p.recorded_cpu_s))), "s"],
     ];
     byId("figures").replaceChildren(...items.map(([name, value, unit]) =>
       make("div", {}, make("dt", { text: name }),
@@ -423,8 +423,8 @@
         make("i", { style: { left: left + "%", width: width * (1 - share) + "%", background: colors.python } }));
       return make("tr", { dataset: { pid: process.pid } },
         make("td", { text: (depth ? "\u00a0".repeat(4 * depth - 3) + "└ " : "") + process.name, title: process.name }),
-        make("td", { text: process.pid }), time(process.wall_s), time(process.cpu_s),
-        make("td", { text: percent(process.cpu_s, process.wall_s) }), time(waiting),
+        make("td", { text: process.pid }), time(process.wall_s), time(process.recorded_cpu_s),
+        make("td", { text: percent(process.recorded_cpu_s, process.wall_s) }), time(waiting),
         make("td", { text: gpuBusy([process.pid]) }),
         make("td", { text: [progress(process), process.ended ? "" : "did not end by itself"]
           .filter(Boolean).join("; "), className: "text" }),
