@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,9 @@ from redline.profile import layout
 from redline.profile.analyse.cells import compute_cells
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import build_timeline
+from redline.profile.gpu import activity
 from redline.profile.gpu.activity import (
+    GpuSums,
     _union,
     api_stream,
     busy_stream,
@@ -181,6 +184,38 @@ def test_cells_know_the_gpu_and_still_sum_to_the_wall(window: GpuWindow) -> None
     assert sum(ns for key, ns in cells.items() if key[3]) == 50 + 400 + 10 + 70
     assert cells["", "simulation", "waiting", True] == 100
     assert cells["", "inference", "cuda_api", False] == 15
+
+
+def test_a_call_of_another_thread_is_not_the_leading_ones(window: GpuWindow) -> None:
+    """The first thread is in Python 0..560 and then in torch; another one waits for the GPU.
+
+    Of the wait 500..620 the last 60 may be of either: they are taken to be of the first. Of the
+    calls 150..155, 310..330 and others none is its own.
+    """
+    leads = [(0, layout.CODE_WINDOW_ON), (560, begin(TORCH)), (640, end(TORCH))]
+    beside = [(10, begin(INFERENCE)), (990, end(INFERENCE))]
+    found: dict[str, int] = {}
+    for row in concurrent_with(build_timeline(process(leads, beside, end_ns=1000)), [window]):
+        found[row.level] = found.get(row.level, 0) + row.time_ns
+    assert found == {"python": 560 + 360, "waiting": 60, "backend": 20}
+
+
+def test_windows_are_looked_at_in_the_slices_of_their_launches(
+    window: GpuWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches at 0 to 720 are in 8 of 10 slices of 100 ns; those of a later window in none."""
+    looks: list[int] = []
+    later = GpuWindow(5000, 6000, read_kineto(FIXTURE, UNIX_NS - 5000))
+    whole = program()
+    sums = GpuSums(whole.process, [window, later])
+    look = activity._launches
+    monkeypatch.setattr(
+        activity, "_launches", lambda w, base: (looks.append(w.begin_ns), look(w, base))[1]
+    )
+    for at in range(0, 1000, 100):
+        sums.add(replace(whole, begin_ns=at, until_ns=at + 100))
+    assert looks == [0] * 8
+    assert sums.launched_by() == launched_by(whole, [window])
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)), max_size=12)

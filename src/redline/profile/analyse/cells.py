@@ -248,7 +248,7 @@ def observed(
             if not recorded:
                 continue
             state, phase = timeline.states[state_number], timeline.phases[phase_number]
-            level = levels.LEVELS[level_with_api(state.level, call)]
+            level = levels.LEVELS[level_with_api(state.level, call, alone=timeline.is_alone)]
             key = (phase, operation_name(timeline, state), level, bool(busy))
             mark = (phase, state.marked, bool(busy))
             # A wait that lasts through a block is known, whatever cannot be seen there.
@@ -290,9 +290,18 @@ def _cut(stream: Stream, begin: int, end: int) -> Stream:
     return times[first:last], states[first:last]
 
 
-def level_with_api(level: int, call: int) -> int:
-    """The level, given that the process is (1) or waits (2) in a call of the GPU's API, or not."""
+def level_with_api(level: int, call: int, *, alone: bool = True) -> int:
+    """The level, given that the process is (1) or waits (2) in a call of the GPU's API, or not.
+
+    Args:
+        level: of the thread that leads.
+        call: of any of the process's threads.
+        alone: whether there is but one. Else the call may be another's: it is taken to be of the
+            one that leads only where that is in native code that makes such calls.
+    """
     if call == 0 or level in (*levels.IDLE, levels.SIMULATOR):
+        return level
+    if not alone and level not in (levels.BACKEND, levels.COMPILED):
         return level
     return levels.CUDA_API if call == 1 else levels.WAITING
 

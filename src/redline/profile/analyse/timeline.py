@@ -85,6 +85,11 @@ class Timeline:
         return min(self.begin_ns, end), min(self.until_ns, end)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the process has but one thread, in all of the recording."""
+        return self.num_threads < 2
+
+    @property
     def is_last(self) -> bool:
         """Whether nothing follows this slice."""
         return self.until_ns == FOREVER

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from redline.profile import levels
 from redline.profile.analyse.cells import level_with_api, operation_name, sweep_streams
-from redline.profile.analyse.decoded import states_at
+from redline.profile.analyse.decoded import FOREVER, states_at
 from redline.profile.analyse.overlap import overlap
 from redline.profile.analyse.timeline import OTHER, Stream, Timeline
 from redline.profile.gpu.records import (
@@ -216,7 +216,7 @@ class Meanwhile:
         for number, gpu, call in np.argwhere(table).tolist():
             state = timeline.states[number]
             operation = operation_name(timeline, state) if number else OTHER
-            level = levels.LEVELS[level_with_api(state.level, call)]
+            level = levels.LEVELS[level_with_api(state.level, call, alone=timeline.is_alone)]
             self._totals[operation, level, bool(gpu)] += int(table[number, gpu, call])
 
     def rows(self) -> list[Concurrent]:
@@ -240,40 +240,31 @@ class GpuSums:
     def __init__(self, process: Process, windows: list[GpuWindow]) -> None:
         self._process, self._windows = process, windows
         self._meanwhile = Meanwhile(process, windows)
+        # When the first and the last of each window's launches came: few slices hold any of them.
+        self._bounds = [_bounds(window, process.base_ns) for window in windows]
         self._spans: dict[tuple[str, int, int], list[NDArray[np.int64]]] = defaultdict(list)
 
     def add(self, timeline: Timeline) -> None:
         """The next slice."""
-        for window in self._windows:
-            self._add_launches(timeline, window)
+        for window, (first_ns, last_ns) in zip(self._windows, self._bounds, strict=True):
+            has_begun = timeline.begin_ns <= 0 or last_ns >= timeline.begin_ns
+            if has_begun and first_ns < timeline.until_ns:
+                self._add_launches(timeline, window)
         self._meanwhile.add(timeline)
 
     def _add_launches(self, timeline: Timeline, window: GpuWindow) -> None:
-        base_ns = self._process.base_ns
-        if timeline.begin_ns > 0 and window.end_ns - base_ns < timeline.begin_ns:
-            return
-        records = window.records
-        on_device = np.isin(records.kinds, ON_DEVICE)
-        launch_ns = _launch_times(records, on_device)
-        # What was launched before the window began is of the slice in which that did.
-        at = np.where(launch_ns >= 0, launch_ns, window.begin_ns) - base_ns
+        base_ns, records = self._process.base_ns, window.records
+        on_device, launch_ns, at = _launches(window, base_ns)
         mine = (at < timeline.until_ns) & ((at >= timeline.begin_ns) | (timeline.begin_ns <= 0))
-        names: list[str] = [operation_name(timeline, state) for state in timeline.states]
-        states = states_at(timeline.lead, launch_ns[mine] - base_ns)
-        operations: list[str] = [
-            names[state] if time >= 0 else BEFORE
-            for state, time in zip(states.tolist(), launch_ns[mine].tolist(), strict=True)
-        ]
-        chosen = np.flatnonzero(on_device)[mine]
-        keys = zip(
-            operations,
-            records.kinds[chosen].tolist(),
-            records.device[chosen].tolist(),
-            strict=True,
-        )
+        chosen, launch_ns = np.flatnonzero(on_device)[mine], launch_ns[mine]
+        names = [*(operation_name(timeline, state) for state in timeline.states), BEFORE]
+        states = states_at(timeline.lead, launch_ns - base_ns).astype(np.int64)
+        states[launch_ns < 0] = len(names) - 1
+        columns = states, records.kinds[chosen].astype(np.int64), records.device[chosen]
+        keys, key_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         spans = np.stack([records.begin_ns[chosen], records.end_ns[chosen]], axis=1)
-        for key, span in zip(keys, spans, strict=True):
-            self._spans[key].append(span)
+        for number, (state, kind, device) in enumerate(keys.tolist()):
+            self._spans[names[state], kind, device].append(spans[key_of.reshape(-1) == number])
 
     def launched_by(self) -> list[Launched]:
         """See `launched_by`."""
@@ -285,16 +276,35 @@ class GpuSums:
                 KINDS[kind],
                 device,
                 len(spans),
-                int(sum(end - begin for begin, end in spans)),
-                int(np.diff(_union(np.array(spans)), axis=1).sum()),
+                int(np.diff(spans, axis=1).sum()),
+                int(np.diff(_union(spans), axis=1).sum()),
             )
-            for (operation, kind, device), spans in sorted(self._spans.items())
+            for (operation, kind, device), parts in sorted(self._spans.items())
+            for spans in [np.concatenate(parts)]
         ]
         return sorted(rows, key=lambda row: -row.total_ns)
 
     def concurrent_with(self) -> list[Concurrent]:
         """See `concurrent_with`."""
         return self._meanwhile.rows()
+
+
+def _launches(
+    window: GpuWindow, base_ns: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """[N] which records are on a device; [M] of these the launch, and the time that counts for it.
+
+    What was launched before the window began is of the slice in which that did.
+    """
+    on_device = np.isin(window.records.kinds, ON_DEVICE)
+    launch_ns = _launch_times(window.records, on_device)
+    return on_device, launch_ns, np.where(launch_ns >= 0, launch_ns, window.begin_ns) - base_ns
+
+
+def _bounds(window: GpuWindow, base_ns: int) -> tuple[int, int]:
+    """The first and the last of these times; an empty stretch where there are none."""
+    at = _launches(window, base_ns)[2]
+    return (int(at.min()), int(at.max())) if len(at) else (FOREVER, -FOREVER)
 
 
 def _launch_times(records: GpuRecords, on_device: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -52,7 +52,6 @@ class GpuRecords:
     device: NDArray[np.int64]  # [N], -1 for calls on the CPU
     stream: NDArray[np.int64]  # [N], -1 for calls on the CPU
     correlation: NDArray[np.int64]  # [N] same for a call and what it launched, 0 for none
-    names: list[str]  # [N]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,9 @@ def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
         base_ns = int(trace.get("baseTimeNanoseconds", 0)) - unix_offset_ns
         rows = [row for e in trace["traceEvents"] if (row := _row(e, base_ns)) is not None]
         rows.sort(key=lambda row: row[1])
-        columns = list(zip(*rows, strict=True)) or [()] * 7
+        columns = list(zip(*rows, strict=True)) or [()] * 6
         return GpuRecords(
-            np.array(columns[0], np.uint8),
-            *(np.array(column, np.int64) for column in columns[1:6]),
-            names=list(columns[6]),
+            np.array(columns[0], np.uint8), *(np.array(column, np.int64) for column in columns[1:])
         )
     except _NO_TRACE as error:
         raise SessionError(
@@ -108,7 +105,7 @@ def read_kineto(path: Path, unix_offset_ns: int) -> GpuRecords:
         ) from error
 
 
-def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, int, str] | None:
+def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, int] | None:
     category = event.get("cat")
     kind = SYNC if category == "cuda_sync" else CATEGORIES.get(str(category))
     if event.get("ph") != "X" or kind is None or category == "cuda_sync":
@@ -122,7 +119,7 @@ def _row(event: dict[str, Any], base_ns: int) -> tuple[int, int, int, int, int, 
         elif "GraphLaunch" in name:
             kind = GRAPH
     correlation = int(args.get("correlation", 0))
-    return kind, begin, begin + _ns(event["dur"]), device, stream, correlation, name
+    return kind, begin, begin + _ns(event["dur"]), device, stream, correlation
 
 
 def windows_of(process: Process) -> list[GpuWindow]:
