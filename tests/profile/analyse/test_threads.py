@@ -10,7 +10,7 @@ from redline.profile import layout
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.threads import blind_share, thread_rows
 from redline.profile.analyse.timeline import build_timeline
-from redline.profile.reader import Session
+from redline.profile.reader import Name, Session
 from redline.profile.report.text import render_text
 from tests.profile import streams
 
@@ -65,3 +65,35 @@ def test_calls_in_calibration_blocks_are_estimated() -> None:
     assert (row.calls, row.total_s) == (8, 0.008)
     assert row.estimated_calls == pytest.approx(10)
     assert row.estimated_s == pytest.approx(0.010)
+
+
+def test_rests_during_imports_hide_no_calls_of_what_comes_after() -> None:
+    """Of imports to 40 ms a quarter is observed, of the 60 ms after them two thirds.
+
+    The 4 calls seen after them are 6, the one that is seen in them is 4.
+    """
+    imports = 20
+    events = [
+        (0, layout.CODE_WINDOW_ON),
+        (0, streams.begin(imports)),
+        (2 * MS, streams.begin(streams.TORCH)),
+        (3 * MS, streams.end(streams.TORCH)),
+        (10 * MS, layout.CODE_PROBE_OFF),
+        (40 * MS, layout.CODE_PROBE_ON),
+        (40 * MS, streams.end(imports)),
+    ]
+    for call in range(4):
+        events += [
+            ((50 + call) * MS, streams.begin(streams.SLEEP)),
+            ((50 + call) * MS + 1000, streams.end(streams.SLEEP)),
+        ]
+    events += [(80 * MS, layout.CODE_PROBE_OFF), (100 * MS, layout.CODE_PROBE_ON)]
+    process = streams.process(events, end_ns=100 * MS)
+    process.names = process.names | {imports: Name(imports, "operation", "imports", 0, None)}
+    process.start |= {"mode": "full", "python": "3.12"}
+    rows = summarize(Session(Path("nowhere"), {"mode": "full"}, [process])).functions
+    found = {row.function: (row.calls, row.estimated_calls, row.estimated_s) for row in rows}
+    assert found == {
+        "torch.add": (1, pytest.approx(4.0), pytest.approx(0.004)),
+        "time.sleep": (4, pytest.approx(6.0), pytest.approx(6e-6)),
+    }

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from redline.profile import layout, levels
 from redline.profile.analyse.cells import Cells, CellSums
 from redline.profile.analyse.charges import Charge, ChargeSums
@@ -35,6 +33,7 @@ from redline.profile.analyse.correction import (
 )
 from redline.profile.analyse.cpu_time import CpuSums
 from redline.profile.analyse.cycles import Cycle, CycleSeeker, Room
+from redline.profile.analyse.native_calls import CallSums
 from redline.profile.analyse.processes import READY, Waits, WaitsFor, WaitSums, session_span
 from redline.profile.analyse.progress import progress_of
 from redline.profile.analyse.slices import Outline, outline, slices_of
@@ -63,7 +62,6 @@ from redline.profile.gpu.records import GpuWindow, windows_of
 from redline.profile.marks import OTHER
 from redline.profile.reader import Process, Session, open_session, printable
 
-MOST_BLIND = 0.9  # of the time; estimates from less than the rest would be none
 NAMED_PROCESSES = 4  # of those with the same problem
 
 __all__ = [
@@ -274,7 +272,7 @@ class _ProcessSums:
         self.transitions = TransitionSums(process)
         self.stacks = stacks
         self.steps = 0
-        self.calls, self.inclusive_ns = np.zeros((2, layout.MAX_IDS), np.int64)
+        self.calls = CallSums(process)
         self.is_full = process.start.get("mode", "full") == "full"
 
     def add(self, timeline: Timeline) -> None:
@@ -283,6 +281,7 @@ class _ProcessSums:
         self.charges.add(timeline)
         self.cpu.add(timeline)
         self.threads.add(timeline)
+        self.calls.add(timeline)
         self.transitions.add(timeline)
         if self.stacks is not None:
             self.stacks.add(timeline)
@@ -294,8 +293,6 @@ class _ProcessSums:
                     thread, timeline.begin_ns, timeline.until_ns, timeline.blind
                 )
             self.steps += int((thread.special_codes == layout.CODE_STEP).sum())
-            self.calls[: len(thread.counts)] += thread.counts
-            self.inclusive_ns[: len(thread.inclusive_ns)] += thread.inclusive_ns
 
     def tell_limit(self) -> None:
         """Say what the limit of the recording cost, if it acted."""
@@ -554,21 +551,20 @@ def _process_row(sums: _ProcessSums) -> ProcessRow:
 
 
 def _function_rows(sums: _ProcessSums) -> list[FunctionRow]:
-    process = sums.process
-    unseen = min(sums.threads.blind_share(), MOST_BLIND)
+    process, found = sums.process, sums.calls
     return [
         FunctionRow(
             process.name,
             process.pid,
             levels.LEVELS[name.level],
             f"{name.module}.{name.name}" if name.module else name.name,
-            calls := int(sums.calls[name.id]),
-            total_s := int(sums.inclusive_ns[name.id]) / 1e9,
-            calls / (1.0 - unseen),
-            total_s / (1.0 - unseen),
+            calls := int(found.calls[name.id]),
+            total_s := int(found.inclusive_ns[name.id]) / 1e9,
+            estimated := found.estimated_calls(name.id),
+            total_s * estimated / calls,
         )
         for name in process.names.values()
-        if name.kind == "call" and name.level != levels.PYTHON and sums.calls[name.id]
+        if name.kind == "call" and name.level != levels.PYTHON and found.calls[name.id]
     ]
 
 
