@@ -26,6 +26,7 @@ from redline.profile.analyse.scheduling import (
     sleepy,
 )
 from redline.profile.analyse.timeline import _both, _leading
+from redline.profile.analyse.transitions import _crossings
 from redline.profile.reader import Process, Shard
 from tests.profile import streams
 
@@ -391,3 +392,28 @@ def test_of_two_in_doubt_the_first_leads() -> None:
         (t // MS, states[n]) for t, n in zip(times.tolist(), numbers.tolist(), strict=True) if n
     ]
     assert shown == [(0, RUNS)]
+
+
+@pytest.mark.parametrize(("ran", "ready"), [(13, 7), (13, 0)])
+def test_a_lost_core_is_no_crossing_and_hides_none(ran: int, ready: int) -> None:
+    """Calls at 6 and 18 ms. The first began without a core for 2 ms, known by the thread itself.
+
+    5 ms more are laid on the end of the Python before the second; asleep, where not ready.
+    """
+    call = State(8, 8, levels.BACKEND)
+    made = replace(
+        thread((0, RUNS), (6, WAITS), (12, RUNS), (18, WAITS)), states=[None, RUNS, call]
+    )
+    looks = replace(ticks((0, 20, ran, ready)), off=off_of((6, 2)))
+    never = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    found = scheduled(made, settled(made, looks), never)
+    idle = "ready" if ready else "waiting"
+    assert [(at, level) for at, _, level in shown(found, 20)] == [
+        (0, "python"),
+        (6, idle),
+        (8, "backend"),
+        (12, "python"),
+        (13, idle),
+        (18, "backend"),
+    ]
+    assert _crossings(found) == {(8, levels.BACKEND): 2}

@@ -181,7 +181,7 @@ def test_gpu_use_is_told_where_it_was_observed_only() -> None:
     kinds = np.array([0, 1], np.uint8)  # a kernel and a copy that overlap
     begin, end = np.array([10, 20], np.int64), np.array([22, 25], np.int64)
     zeros = np.zeros(2, np.int64)
-    records = GpuRecords(kinds, begin + 100, end + 100, zeros, zeros, zeros, ["k", "c"])
+    records = GpuRecords(kinds, begin + 100, end + 100, zeros, zeros, zeros)
     (series,) = gpu_series([GpuWindow(100, 130, records)], 0, np.array([100, 120, 140, 160]))
     assert series["value"] == [50.0, 50.0]
     assert series["unit"] == "%"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.decoded import Decoded, State
+from redline.profile.analyse.decoded import Decoded
 
 SILENT_NS = 250_000_000  # longer than a block takes while marks end
 MIN_IDLE_SHARE = 0.7  # of a silence, in which the thread used no CPU
@@ -165,7 +165,7 @@ def _let_wait(thread: Decoded, begin_ns: int, end_ns: int) -> Decoded:
     state = thread.states[number]
     if state is None:
         return thread
-    states = [*thread.states, State(state.operation, state.marked, levels.WAITING)]
+    states = [*thread.states, state.at(levels.WAITING)]
     before, after = times < begin_ns, times >= end_ns
     resumed = [] if after.any() and times[after][0] == end_ns else [end_ns]
     return replace(

@@ -35,6 +35,16 @@ class State(NamedTuple):
     operation: int  # the innermost operation
     marked: int  # the innermost that was not inferred from Python code, and so is always seen
     level: int
+    under: int | None = None  # the level that events say, where another one was laid over it
+
+    def at(self, level: int) -> State:
+        """The same with another level laid over it."""
+        return self._replace(level=level, under=self.said)
+
+    @property
+    def said(self) -> int:
+        """The level that events say."""
+        return self.level if self.under is None else self.under
 
 
 class RowClock:

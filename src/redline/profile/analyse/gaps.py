@@ -174,7 +174,7 @@ def _renamed(thread: Decoded, runs: NDArray[np.int64], named: NDArray[np.uint32]
         state, name = states[key // len(used)], int(used[key % len(used)])
         if state is not None and name:
             shown[key] = len(states)
-            states.append(State(name, state.marked, state.level))
+            states.append(state._replace(operation=name))
     return replace(thread, states=states, stream=(times, shown[keys]))
 
 

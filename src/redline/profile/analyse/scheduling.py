@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redline.profile import layout, levels
-from redline.profile.analyse.decoded import Decoded, State, Stream
+from redline.profile.analyse.decoded import Decoded, Stream
 from redline.profile.reader import Process, Shard
 
 # Shorter stretches are not looked at, and shorter times not told from the clocks' errors.
@@ -399,7 +399,7 @@ def _overlaid(thread: Decoded, pieces: NDArray[np.int64]) -> Decoded:
         state = states[key // len(levels.LEVELS)]
         if state is not None:  # a thread that is gone does not wait
             shown[key] = len(states)
-            states.append(State(state.operation, state.marked, key % len(levels.LEVELS)))
+            states.append(state.at(key % len(levels.LEVELS)))
     own[rows] = shown[keys]
     changed = np.concatenate([[True], own[1:] != own[:-1]])
     return replace(thread, states=states, stream=(edges[changed], own[changed]))

@@ -271,7 +271,9 @@ def _leading(threads: list[Decoded], doubts: list[Stream]) -> tuple[list[State],
     table: dict[tuple[State, bool], int] = {(State(0, 0, levels.PYTHON), False): 1}
 
     def number(state: State | None, in_doubt: bool) -> int:
-        return 0 if state is None else table.setdefault((state, in_doubt), len(table) + 1)
+        if state is None:
+            return 0
+        return table.setdefault((state._replace(under=None), in_doubt), len(table) + 1)
 
     streams: list[Stream] = []
     for thread, doubt in zip(threads, doubts, strict=True):

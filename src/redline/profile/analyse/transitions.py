@@ -1,8 +1,10 @@
 """How often Python crosses into native code, per step and per entry of each operation.
 
 A transition is an instant at which a thread goes from the level `python` to another. Calls that
-native code makes itself, and what happens below a compiled region, cross nothing. Only what was
-observed counts, on both sides of a ratio: steps and entries in calibration blocks are left out.
+native code makes itself, and what happens below a compiled region, cross nothing. Nor does a core
+that was lost: the levels are those that events say, without what the scheduler's looks add. Only
+what was observed counts, on both sides of a ratio: steps and entries in calibration blocks are left
+out.
 """
 
 from __future__ import annotations
@@ -132,8 +134,8 @@ def begins_of(
 
 def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     """{(operation, level): how often Python went there}; a thread begins in Python."""
-    is_python = np.array([s is None or s.level == levels.PYTHON for s in thread.states])
-    first = thread.before is None or thread.before.level == levels.PYTHON
+    is_python = np.array([s is None or s.said == levels.PYTHON for s in thread.states])
+    first = thread.before is None or thread.before.said == levels.PYTHON
     numbers = thread.stream[1]
     in_python = is_python[numbers]
     crosses = ~in_python
@@ -144,7 +146,7 @@ def _crossings(thread: Decoded) -> dict[tuple[int, int], int]:
     for number, count in enumerate(np.bincount(into, minlength=1).tolist()):
         state = thread.states[number]
         if count and state is not None:
-            counts[state.operation, state.level] += count
+            counts[state.operation, state.said] += count
     return counts
 
 
