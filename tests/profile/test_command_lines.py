@@ -62,6 +62,9 @@ def test_the_limit_of_native_calls_is_that_of_mode_full() -> None:
     with pytest.raises(ConfigError, match="mode sample does not observe"):
         Options(mode="sample", max_events_per_s=5.0)
     assert Options(mode="full", max_events_per_s=5.0).max_events_per_s == 5.0
+    with pytest.raises(ConfigError, match="max_events_per_s=5 limits nothing without calibration"):
+        Options(mode="full", max_events_per_s=5.0, calibrate=False)
+    assert not Options(mode="full", max_events_per_s=0.0, calibrate=False).calibrate
 
 
 def test_windows_of_the_gpu_are_those_of_mode_full() -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from redline.profile.advise.reading import Reading
     from redline.profile.reader import Session
 
+STDERR = 2  # its descriptor
 PAIRS = 5  # of runs that `redline advise --check` makes
 
 __all__ = [
@@ -421,6 +422,8 @@ def _check_advice(arguments: argparse.Namespace) -> int:
         remedy=arguments.remedy,
         pairs=PAIRS if arguments.pairs is None else arguments.pairs,
         progress=_say,
+        # Only JSON is to be in ours.
+        output=STDERR if arguments.format == "json" else None,
     )
     if arguments.format == "json":
         content = {**asdict(checked), "measured_us": checked.measured_us}

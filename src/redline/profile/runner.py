@@ -19,7 +19,9 @@ from redline.profile.record.recorder import environment
 __all__ = ["run_profiled"]
 
 
-def run_profiled(command: list[str], directory: Path, options: Options) -> int:
+def run_profiled(
+    command: list[str], directory: Path, options: Options, *, output: int | None = None
+) -> int:
     """Run a command, unmodified, recording it and the Python processes it starts.
 
     Interrupts go to the command; this process waits for its end, whatever it is.
@@ -28,6 +30,7 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
         command: program and arguments.
         directory: of the new session.
         options: what to record.
+        output: a descriptor that what the command prints goes to; None: to this program's.
 
     Returns:
         The command's exit status; 128 + n when signal n ended it.
@@ -50,7 +53,9 @@ def run_profiled(command: list[str], directory: Path, options: Options) -> int:
     try:
         added = environment(directory, options)
         # A shell's <(...) is a descriptor that the command is to inherit; ours all close by exec.
-        child = subprocess.Popen(command, env={**os.environ, **added}, close_fds=False)
+        child = subprocess.Popen(
+            command, env={**os.environ, **added}, stdout=output, close_fds=False
+        )
     except OSError as error:
         lock.discard()
         raise ConfigError(f"cannot run {command[0]!r}: {error}. Check the command") from error

@@ -102,13 +102,26 @@ def test_bad_arguments_are_named() -> None:
         advise_main(["--check", f"{sys.executable} -c 'raise SystemExit(3)'", "true"])
 
 
-def test_a_check_measures_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second program does not log, which took 4 of 5 ms asleep."""
+@pytest.mark.parametrize(
+    "commands", [("python 'a.py", "true"), ("true", "python 'a.py")], ids=["first", "second"]
+)
+@pytest.mark.parametrize("remedy", [[], ["--remedy", "fused"]], ids=["told", "given"])
+def test_an_open_quote_is_named_before_anything_runs(
+    commands: tuple[str, str], remedy: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the command \"python 'a.py\": No closing"):
+        advise_main(["--check", *commands, *remedy])
+    assert "recording" not in capsys.readouterr().err
+
+
+def test_a_check_measures_pairs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The second program does not log, which took 4 of 5 ms asleep. What it prints is no JSON."""
     script = tmp_path / "program.py"
     script.write_text(
         """
 import sys, time
 from redline import profile
+print("60 env steps", flush=True)
 for i in range(60):
     with profile.operation("simulation"):
         time.sleep(0.001)
@@ -119,7 +132,9 @@ for i in range(60):
     command = f"{sys.executable} {script}"
     arguments = ["--check", command, f"{command} --log-never", "--pairs", "2", "--format", "json"]
     assert advise_main(arguments) == 0
-    content = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = capfd.readouterr()
+    assert "60 env steps" in printed.err
+    content = json.loads(printed.out)
     assert content["remedy"] == "logging"
     assert len(content["before_us"]) == len(content["after_us"]) == 2
     assert content["ratio"] < 0.6

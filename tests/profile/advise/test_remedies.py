@@ -260,11 +260,15 @@ def test_the_text_names_the_largest_first_and_the_json_is_plain() -> None:
         ("python a.py", "python a.py --vec subproc", "workers"),
         ("python a.py --vec subproc", "python a.py", "in-process"),
         ("python a.py --subproc", "python a.py --no-subproc", "in-process"),
+        ("a --collector workers", "a --collector serial", "in-process"),
+        ("a --collector=workers", "a --collector=serial", "in-process"),
+        ("a --collector serial", "a --collector workers --num-workers 2", "workers"),
+        ("a --collector serial", "a --collector async", "overlap"),
         ("python a.py", "python b.py", None),
     ],
 )
 def test_the_words_that_differ_name_the_remedy(before: str, after: str, remedy: str | None) -> None:
-    assert remedy_between(before, after) == remedy
+    assert remedy_between(before.split(), after.split()) == remedy
 
 
 def test_a_check_says_inside_outside_or_unknown() -> None:

@@ -22,9 +22,11 @@ from redline.profile.advise.remedies import NEED_RATES, REMEDIES, Advice, advise
 from redline.profile.analyse.correction import t_quantile
 from redline.profile.record.options import Options
 
-# Words by which the second command differs from the first, and the remedy that they stand for.
+# Words by which the second command differs from the first, and the remedy that they stand for. An
+# option whose value changed stands behind its value and with it.
 WORDS = (
     (("dummyvec", "no-subproc", "serialenv"), "in-process"),
+    (("collector serial", "collector=serial"), "in-process"),
     (("subproc", "worker", "asyncvector"), "workers"),
     (("n_envs", "n-envs", "num_envs", "num-envs"), "envs"),
     (("fused",), "fused"),
@@ -39,6 +41,9 @@ WORDS = (
     (("taskset", "pin"), "pinning"),
     (("frame_skip", "frame-skip", "render"), "simulator"),
 )
+
+# The second command without one of these has all envs in one process.
+WORKER_WORDS = ("subproc", "asyncvector")
 
 __all__ = ["Checked", "check", "remedy_between", "render_check"]
 
@@ -74,20 +79,23 @@ class Checked:
         return "inside" if inside else "outside"
 
 
-def remedy_between(before: str, after: str) -> str | None:
-    """The remedy that the words of the second command stand for; None if none is known."""
-    first = shlex.split(before)
-    added = " ".join(word for word in shlex.split(after) if word not in first).lower()
+def remedy_between(first: list[str], words: list[str]) -> str | None:
+    """The remedy that the words of the second command stand for; None if none is known.
+
+    Args:
+        first: words of the first command.
+        words: of the second.
+    """
+    added = " ".join(word for word in words if word not in first).lower()
     # A setting whose value changed: its name stands in front of it in both.
-    words = shlex.split(after)
     for place, word in enumerate(words[1:], 1):
         if word not in first and words[place - 1].startswith("-"):
-            added += " " + words[place - 1].lower()
+            added += f" {words[place - 1]} {word}".lower()
     for known, remedy in WORDS:
         if any(word in added for word in known):
             return remedy
     removed = " ".join(word for word in first if word not in words).lower()
-    return "in-process" if "subproc" in removed or "asyncvector" in removed else None
+    return "in-process" if any(word in removed for word in WORKER_WORDS) else None
 
 
 def check(
@@ -97,6 +105,7 @@ def check(
     remedy: str | None = None,
     pairs: int = 5,
     progress: Callable[[str], None] = lambda _: None,
+    output: int | None = None,
 ) -> Checked:
     """Predict, then measure.
 
@@ -106,9 +115,10 @@ def check(
         remedy: which; told by the words that differ if not given.
         pairs: how often each is run to measure.
         progress: told what is being run.
+        output: a descriptor that what the commands print goes to; None: to this program's.
 
     Raises:
-        ConfigError: if a command is empty or fails, or the numbers make no sense.
+        ConfigError: if a command is empty, cannot be read or fails, or the numbers make no sense.
         ProfileError: if a command takes no env steps.
     """
     if pairs < 2:
@@ -117,11 +127,12 @@ def check(
         )
     if remedy is not None and remedy not in REMEDIES:
         raise ConfigError(f"no remedy {remedy!r}. Choose one of: {', '.join(REMEDIES)}")
-    remedy = remedy or remedy_between(before, after)
+    commands = _Command(before, output), _Command(after, output)
+    remedy = remedy or remedy_between(*(command.words for command in commands))
     with tempfile.TemporaryDirectory(prefix="redline-advise-") as directory:
         root = Path(directory)
         progress("recording the first command in full, for the prediction")
-        iteration = _recorded(before, root / "full", "full")
+        iteration = commands[0].recorded(root / "full", "full")
         rates = measure_rates(iteration.torch_threads)
         no_rates = why_not_measured(iteration.torch_threads)
         if no_rates:
@@ -132,32 +143,47 @@ def check(
             order = ("a", "b") if pair % 2 == 0 else ("b", "a")
             for side in order:
                 progress(f"pair {pair + 1} of {pairs}: {'first' if side == 'a' else 'second'}")
-                command = before if side == "a" else after
-                one = _recorded(command, root / f"{pair}-{side}", "light")
+                command = commands[side == "b"]
+                one = command.recorded(root / f"{pair}-{side}", "light")
                 times[side].append(one.total.us)
     ratio, low, high = _ratio(times["a"], times["b"])
     prediction = found.get(remedy) if remedy is not None else None
     return Checked(remedy, prediction, times["a"], times["b"], ratio, low, high, no_rates)
 
 
-def _recorded(command: str, directory: Path, mode: str) -> Iteration:
-    from redline.profile.runner import run_profiled
+class _Command:
+    """A command that can be recorded.
 
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ConfigError(
-            f"cannot read the command {command!r}: {error}. Check its quotes"
-        ) from None
-    status = run_profiled(words, directory, Options(mode=mode))
-    if status != 0:
-        raise ConfigError(
-            f"{command!r} ended with status {status}. Give a command that runs to its end"
-        )
-    try:
-        return read_iteration(directory)
-    except ProfileError as error:
-        raise ProfileError(f"{command!r}: {error}") from error
+    Args:
+        text: as given.
+        output: a descriptor that what it prints goes to; None: to this program's.
+
+    Raises:
+        ConfigError: if its quotes do not fit.
+    """
+
+    def __init__(self, text: str, output: int | None) -> None:
+        self._text, self._output = text, output
+        try:
+            self.words = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"cannot read the command {text!r}: {error}. Check its quotes"
+            ) from None
+
+    def recorded(self, directory: Path, mode: str) -> Iteration:
+        """What its env steps consist of, as recorded into a new session."""
+        from redline.profile.runner import run_profiled
+
+        status = run_profiled(self.words, directory, Options(mode=mode), output=self._output)
+        if status != 0:
+            raise ConfigError(
+                f"{self._text!r} ended with status {status}. Give a command that runs to its end"
+            )
+        try:
+            return read_iteration(directory)
+        except ProfileError as error:
+            raise ProfileError(f"{self._text!r}: {error}") from error
 
 
 def _ratio(before: list[float], after: list[float]) -> tuple[float, float, float]:

@@ -103,6 +103,12 @@ class Options:
                 f"mode {self.mode} has no blocks without the probe, so there are none to leave "
                 "out. Leave out --no-calibration (calibrate=False), or record in mode full"
             )
+        if not self.calibrate and self.max_events_per_s not in (0, _MOST_EVENTS_PER_S):
+            raise ConfigError(
+                f"max_events_per_s={self.max_events_per_s:g} limits nothing without "
+                "calibration, between whose cycles the probe would rest. Leave it out, or "
+                "leave out --no-calibration (calibrate=False)"
+            )
         windows = (self.gpu_window_s, self.gpu_every_s)
         if self.mode != "full" and self.gpu_window_s and windows != _GPU_WINDOWS_S:
             raise ConfigError(

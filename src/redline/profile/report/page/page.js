@@ -198,7 +198,7 @@
         : ["taken out for the profiler", "–", "nothing: see its own cost"],
       ["waiting", percent(waiting, measured), ""],
       ["GPU busy, whole run", gpuBusy(rows.map((p) => p.pid)) || "–", gpuObserved(rows.map((p) => p.pid))],
-      ["CPU time while recorded", seconds(sum(rows.map((p) => p.recorded_cpu_s))), "s"],
+      ["CPU time, whole recording", seconds(sum(rows.map((p) => p.recorded_cpu_s))), "s"],
     ];
     byId("figures").replaceChildren(...items.map(([name, value, unit]) =>
       make("div", {}, make("dt", { text: name }),
