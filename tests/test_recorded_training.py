@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
 import shutil
@@ -103,6 +104,18 @@ def test_worker_processes_are_recorded(tmp_path: Path, capfd: pytest.CaptureFixt
     assert all(worker["parent_pid"] == trainer["pid"] and worker["ended"] for worker in workers)
     stepping = {row["pid"] for row in report["cells"] if row["operation"] == "simulation"}
     assert {worker["pid"] for worker in workers} <= stepping
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf_8(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / os.fsdecode(b"caf\xe9")
+    assert main([*ARGUMENTS, "--total-env-steps", "96", "--out", str(run), "--profile=sample"]) == 0
+    assert "this process is not profiled" not in capfd.readouterr().err
+    report = (run / "profile" / "report-1.txt").read_text(encoding="utf-8")
+    assert report.startswith("session ")
+    assert "caf\\udce9" in report
+    assert "simulation" in report
 
 
 def test_a_run_begun_without_shares_goes_on_without_them(

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from redline.plain_text import printable
 from redline.profile.record.options import Options
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -64,5 +65,5 @@ def _write_report(directory: Path, folder: Path, number: int) -> None:
     text, page = folder / f"report-{number}.txt", folder / f"report-{number}.html"
     rendered, opening = render_page(reading)
     page.write_text(rendered, encoding="utf-8")
-    text.write_text(render_text(reading.summary, opening), encoding="utf-8")
-    sys.stderr.write(f"profile: {text}, {page}\n")
+    text.write_text(printable(render_text(reading.summary, opening)), encoding="utf-8")
+    sys.stderr.write(printable(f"profile: {text}, {page}\n"))

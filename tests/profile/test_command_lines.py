@@ -172,3 +172,16 @@ def test_a_session_whose_name_is_no_utf8_is_written(written: str, tmp_path: Path
         assert "caf\\udce9</title>" in out.read_text(encoding="utf-8")
     elif written == "--csv":
         assert "caf\\udce9" in (out / "cells.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("mode", ["full", "sample"])
+def test_a_session_in_a_folder_whose_name_is_not_utf_8(
+    mode: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its child, too, which learns the folder from the environment."""
+    session = tmp_path / os.fsdecode(b"caf\xe9")
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
+    words = ["profile", "--mode", mode, "--out", str(session), "--", sys.executable, "-c", program]
+    assert main(words) == 0
+    assert "this process is not profiled" not in capfd.readouterr().err
+    assert len(open_session(session).processes) == 2

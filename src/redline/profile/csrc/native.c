@@ -21,20 +21,22 @@ static void leave_if_inherited(void) {
 static PyObject *start(PyObject *module, PyObject *args, PyObject *kwargs) {
     (void)module;
     static char *keywords[] = {"directory", "ring_words", "budget_bytes", "interval_ns", NULL};
-    const char *directory;
+    PyObject *directory = NULL; /* bytes: a name need not be UTF-8 */
     unsigned long long words = 1u << 18;
     long long budget = 64 << 20, interval = 20000000;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|KLL:start", keywords, &directory, &words,
-                                     &budget, &interval)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|KLL:start", keywords, PyUnicode_FSConverter,
+                                     &directory, &words, &budget, &interval)) {
         return NULL;
     }
     if (words < 512 || (words & (words - 1)) != 0) {
+        Py_DECREF(directory);
         return PyErr_Format(PyExc_ValueError, "ring_words=%llu must be a power of two from 512 up",
                             words);
     }
     leave_if_inherited();
     rl_session_begin(words, budget);
-    const int failed = rl_writer_start(directory, interval);
+    const int failed = rl_writer_start(PyBytes_AS_STRING(directory), interval);
+    Py_DECREF(directory);
     if (failed) {
         errno = failed;
         return PyErr_SetFromErrno(PyExc_OSError);

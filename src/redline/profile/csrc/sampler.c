@@ -640,15 +640,8 @@ static void leave_if_inherited(void) {
     }
 }
 
-static PyObject *start(PyObject *module, PyObject *args) {
-    (void)module;
-    const char *path;
-    long long base, interval, part;
-    PyObject *list;
-    if (!PyArg_ParseTuple(args, "sLLLO!:start", &path, &base, &interval, &part, &PyList_Type,
-                          &list)) {
-        return NULL;
-    }
+static PyObject *start_at(const char *path, long long base, long long interval, long long part,
+                          PyObject *list) {
     leave_if_inherited();
     if (is_open || interval <= 0 || part <= 0) {
         return PyErr_Format(PyExc_ValueError, "already sampling, or interval_ns=%lld, cost_part=%lld",
@@ -690,6 +683,20 @@ static PyObject *start(PyObject *module, PyObject *args) {
         return PyErr_SetFromErrno(PyExc_OSError);
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *start(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *path = NULL; /* bytes: a name need not be UTF-8 */
+    long long base, interval, part;
+    PyObject *list;
+    if (!PyArg_ParseTuple(args, "O&LLLO!:start", PyUnicode_FSConverter, &path, &base, &interval,
+                          &part, &PyList_Type, &list)) {
+        return NULL;
+    }
+    PyObject *result = start_at(PyBytes_AS_STRING(path), base, interval, part, list);
+    Py_DECREF(path);
+    return result;
 }
 
 /* The handler stays: a signal may still be on its way. */

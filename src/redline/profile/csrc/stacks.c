@@ -472,13 +472,7 @@ static void leave_if_inherited(void) {
     }
 }
 
-static PyObject *start(PyObject *module, PyObject *args) {
-    (void)module;
-    const char *path;
-    long long base, interval;
-    if (!PyArg_ParseTuple(args, "sLL:start", &path, &base, &interval)) {
-        return NULL;
-    }
+static PyObject *start_at(const char *path, long long base, long long interval) {
     leave_if_inherited();
     if (is_open || interval <= 0) {
         return PyErr_Format(PyExc_ValueError, "already sampling, or interval_ns=%lld", interval);
@@ -508,6 +502,18 @@ static PyObject *start(PyObject *module, PyObject *args) {
     is_open = 1;
     owner = getpid();
     Py_RETURN_NONE;
+}
+
+static PyObject *start(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *path = NULL; /* bytes: a name need not be UTF-8 */
+    long long base, interval;
+    if (!PyArg_ParseTuple(args, "O&LL:start", PyUnicode_FSConverter, &path, &base, &interval)) {
+        return NULL;
+    }
+    PyObject *result = start_at(PyBytes_AS_STRING(path), base, interval);
+    Py_DECREF(path);
+    return result;
 }
 
 static PyObject *resume(PyObject *module, PyObject *unused) {
