@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from redline.profile import layout
 from redline.profile.analyse.summary import Cell, ProcessRow, Summary, summarize
 from redline.profile.commands import main
-from redline.profile.reader import open_session
+from redline.profile.reader import Session, Shard, open_session
 from redline.profile.report.diff import diff_summaries, render_diff
 from redline.profile.report.text import render_text
 from redline.profile.report.trace import row_times, write_trace
+from tests.profile import streams
 
 
 def summary(**seconds: float) -> Summary:
@@ -71,6 +73,25 @@ def test_steps_make_sessions_of_different_length_comparable() -> None:
     assert table[3].endswith("1.000 s CPU, 1,000 steps")
     assert table[4].split()[:5] == ["operation", "s", "+-", "%", "us/step"]
     assert table[5].split()[:5] == ["replay", "2.000", "-", "66.7", "2000.0"]
+
+
+def test_memory_and_cpu_time_are_counters(tmp_path: Path) -> None:
+    """A process whose base is 5 us; at 3 us it held 2 KiB and had used 7 us of CPU time."""
+    made = streams.process([], end_ns=9000)
+    made.start |= {"base_ns": 5000}
+    rows = [(3000, layout.CODE_BEAT), (2, layout.CODE_RSS), (7, layout.CODE_PROCESS_CPU)]
+    deltas, codes = np.array(rows).T
+    vars(made)["monitor"] = Shard(
+        Path("monitor.arrow"), deltas.astype(np.uint32), codes.astype(np.uint16), None
+    )
+    output = tmp_path / "trace.json"
+    write_trace(Session(Path("nowhere"), {}, [made]), output)
+    events = json.loads(output.read_text())["traceEvents"]
+    counters = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
+    assert counters == [
+        ("resident memory", 8.0, {"bytes": 2048}),
+        ("CPU time", 8.0, {"us": 7}),
+    ]
 
 
 def test_a_trace_is_well_nested_and_in_order(profiled: Any) -> None:

@@ -17,7 +17,7 @@ from redline.errors import ConfigError
 from redline.profile import layout, levels
 from redline.profile.analyse.timeline import decode
 from redline.profile.reader import Name, Process, Session, Source
-from redline.profile.report.trace import FIRST_CODE, timed_rows
+from redline.profile.report.trace import COUNTERS, FIRST_CODE, timed_rows
 
 SLICE_BEGIN, SLICE_END, INSTANT, COUNTER = 1, 2, 3, 4
 STATE_CLEARED, NEEDS_STATE = 1, 2
@@ -174,10 +174,7 @@ def _counters(process: Process, own: int, uuids: Iterator[int]) -> Iterator[tupl
     if process.monitor is None:
         return
     monitor = decode(process, process.monitor)
-    for code, title, unit, scale in (
-        (layout.CODE_RSS, "resident memory", "bytes", 1024),
-        (layout.CODE_PROCESS_CPU, "CPU time", "us", 1),
-    ):
+    for code, title, unit, scale in COUNTERS:
         chosen = monitor.special_codes == code
         if not chosen.any():
             continue

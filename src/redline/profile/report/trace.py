@@ -1,7 +1,7 @@
 """A session as a trace file for https://ui.perfetto.dev or chrome://tracing.
 
 Trace Event Format (JSON): a track per thread with operations and native calls nested, phases on a
-track of their own, resident memory as a counter. Timestamps are microseconds of CLOCK_MONOTONIC.
+track of their own, resident memory and CPU time as counters. Timestamps are microseconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from redline.profile import layout, levels
 from redline.profile.analyse.decoded import decode, row_times
 from redline.profile.reader import Process, Rows, Session, Source
 
-__all__ = ["timed_rows", "write_trace"]
+__all__ = ["COUNTERS", "timed_rows", "write_trace"]
 
 PHASE_TRACK = 1_000_000
 FIRST_CODE = 16
+# Of the monitor: (code, title, unit, how many of these one is).
+COUNTERS = (
+    (layout.CODE_RSS, "resident memory", "bytes", 1024),
+    (layout.CODE_PROCESS_CPU, "CPU time", "us", 1),
+)
 
 
 def write_trace(session: Session, output: Path) -> int:
@@ -64,7 +69,7 @@ def _process_events(process: Process) -> Iterator[dict[str, Any]]:
         track = {"pid": pid, "tid": shard.index}
         yield {"ph": "M", **track, "name": "thread_name", "args": {"name": name}}
         yield from _thread_events(process, shard)
-    yield from _memory_events(process)
+    yield from _counter_events(process)
 
 
 def timed_rows(process: Process, source: Source) -> Iterator[tuple[NDArray[np.int64], Rows]]:
@@ -112,20 +117,21 @@ def _row_events(
             yield {"ph": "B", **event, "cat": category}
 
 
-def _memory_events(process: Process) -> Iterator[dict[str, Any]]:
+def _counter_events(process: Process) -> Iterator[dict[str, Any]]:
     if process.monitor is None:
         return
     monitor = decode(process, process.monitor)
-    chosen = monitor.special_codes == layout.CODE_RSS
-    for time_ns, kib in zip(
-        monitor.special_times[chosen].tolist(),
-        monitor.special_values[chosen].tolist(),
-        strict=True,
-    ):
-        yield {
-            "ph": "C",
-            "pid": process.pid,
-            "ts": (time_ns + process.base_ns) / 1000,
-            "name": "resident memory",
-            "args": {"bytes": kib * 1024},
-        }
+    for code, title, unit, scale in COUNTERS:
+        chosen = monitor.special_codes == code
+        for time_ns, value in zip(
+            monitor.special_times[chosen].tolist(),
+            monitor.special_values[chosen].tolist(),
+            strict=True,
+        ):
+            yield {
+                "ph": "C",
+                "pid": process.pid,
+                "ts": (time_ns + process.base_ns) / 1000,
+                "name": title,
+                "args": {unit: value * scale},
+            }
