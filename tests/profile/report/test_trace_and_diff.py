@@ -63,7 +63,8 @@ def test_steps_make_sessions_of_different_length_comparable() -> None:
     """4 s in 2,000 steps and 3 s in 1,000: 2,000 and 3,000 us each."""
     before, after = summary(simulation=4.0), summary(simulation=1.0, replay=2.0)
     for each, steps in ((before, 2000), (after, 1000)):
-        each.processes.append(ProcessRow("program", 1, 0, 4.0, 1.0, True, {}, [], steps))
+        row = ProcessRow("program", 1, 0, 4.0, 1.0, True, {}, [], steps, recorded_cpu_s=1.0)
+        each.processes.append(row)
     text = render_diff(before, after)
     assert "A: dir, 4.000 s over all processes in 2,000 steps, 2,000.0 us each" in text
     assert "B: dir, 3.000 s over all processes in 1,000 steps, 3,000.0 us each" in text

@@ -1,7 +1,8 @@
 """A session as a trace file for https://ui.perfetto.dev or chrome://tracing.
 
 Trace Event Format (JSON): a track per thread with operations and native calls nested, phases on a
-track of their own, resident memory and CPU time as counters. Timestamps are microseconds of CLOCK_MONOTONIC.
+track of their own, resident memory and CPU time as counters. Timestamps are microseconds of
+CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
