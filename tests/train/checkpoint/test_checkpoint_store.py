@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import pytest
 import torch
+from tests.replay.streams import Stream
 from tests.warm_workers import WarmSubprocess
 
 from redline.errors import ConfigError, CorruptCheckpointError, UnknownNameError
+from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.train.checkpoint.checkpoint import load_checkpoint
 from redline.train.checkpoint.store import CheckpointStore, SnapshotMode
 
@@ -134,6 +136,53 @@ def test_corrupt_newest_is_reported_and_the_one_before_used(tmp_path: Path) -> N
     assert "step_000000000040/tensors.safetensors was altered" in problems[0]
     assert "step_000000000030/state.json is missing" in problems[1]
     assert all("Falling back to step_000000000020" in problem for problem in problems)
+
+
+def test_damage_that_was_found_is_not_linked_into_what_is_saved_next(tmp_path: Path) -> None:
+    """Chunk by chunk the course repeats to the bit, so the damaged file has the name of a good one.
+
+    Step 200 has a chunk that step 100 has not. It is damaged at its full size; the run goes back to
+    100 and saves 200 again, then 300, in which that chunk has not changed.
+    """
+    stream = Stream(0, end_rate=0.0)
+    first, second = stream.rollout(4), stream.rollout(4)
+    config = ReplayConfig(capacity=64)
+    replay = Replay(config, ReplaySpec.from_rollout(first))
+    replay.add(first)
+    store = CheckpointStore(tmp_path, "last")
+    store.save(100, {}, {}, replay=replay)
+    replay.add(second)
+    damaged = store.save(200, {}, {}, replay=replay)
+    assert damaged is not None
+    for file in (damaged / "replay").glob("*.bin"):
+        if file.stat().st_nlink == 1:
+            file.write_bytes(bytes(file.stat().st_size))
+
+    resumed = CheckpointStore(tmp_path, "last")
+    found = resumed.latest(lambda _: None, with_replay=True)
+    assert found is not None
+    assert (found.step, found.replay is not None) == (100, True)
+    resumed.go_on_from(found.path)
+    again = Replay(config, replay.spec)
+    again.load(cast(Path, found.replay))
+    again.add(second)
+    saved = [resumed.save(step, {}, {}, replay=again) for step in (200, 300)]
+    assert resumed.list() == saved
+    for path in resumed.list():
+        load_checkpoint(path, with_replay=True)
+
+
+def test_what_is_newer_than_where_the_run_goes_on_is_no_fallback(tmp_path: Path) -> None:
+    """The next save may come later than the damaged one: 20 is left, 10 and 25 are kept."""
+    store = CheckpointStore(tmp_path, "last")
+    run(store, 20)
+    flip(store.list()[-1] / "tensors.safetensors")
+    found = store.latest(lambda _: None)
+    assert found is not None
+    store.go_on_from(found.path)
+    assert steps(store) == [10]
+    store.save(25, {}, {})
+    assert steps(CheckpointStore(tmp_path)) == [10, 25]
 
 
 def test_all_corrupt_lists_each(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@
 
 An old checkpoint is removed only after the new one is complete on disk. Saving at a step
 supersedes checkpoints of that and of later steps: they come from a course of the run that
-was abandoned when it went on from an earlier one. The best one survives that.
+was abandoned when it went on from an earlier one. The best one survives that. The same holds
+for those newer than the one that a run goes on from: they are damaged, or of such a course.
 """
 
 from __future__ import annotations
@@ -90,6 +91,15 @@ class CheckpointStore:
         self._gap = gap
         self._keep = keep
         self._cleaned = False
+        self._left_behind: frozenset[Path] = frozenset()
+
+    def go_on_from(self, path: Path) -> None:
+        """Count those newer than this checkpoint no more; the next save removes them.
+
+        Damage to a file of theirs must not be linked into a checkpoint to come.
+        """
+        newer = [found for found in self.list() if _order(found) > _order(path)]
+        self._left_behind = frozenset(newer)
 
     def wants(self, step: int, *, final: bool = False) -> bool:
         """Whether `save` would write at this step; the state need not be gathered if not."""
@@ -191,7 +201,7 @@ class CheckpointStore:
         self._cleaned = True
 
     def list(self) -> list[Path]:
-        """The checkpoints, oldest first, `best/` not among them; unchecked."""
+        """The checkpoints, oldest first, without `best/` and those left behind; unchecked."""
         return [path for _, path in self._found()]
 
     def latest(
@@ -250,7 +260,7 @@ class CheckpointStore:
         return max(found, default=None)
 
     def _found(self) -> list[tuple[int, Path]]:
-        return _scan(self.directory)
+        return [pair for pair in _scan(self.directory) if pair[1] not in self._left_behind]
 
     def _keep_if_best(self, path: Path) -> None:
         manifest = read_manifest(path)
@@ -279,9 +289,10 @@ class CheckpointStore:
             kept.update(path for other, path in found if other in apart)
         if self.mode in ("last", "last+gap", "best") and self._keep > 1:
             kept.update(path for _, path in found[-(self._keep - 1) :])
-        for path in [*stale, *(path for _, path in found)]:
+        for path in [*sorted(self._left_behind), *stale, *(path for _, path in found)]:
             if path not in kept:
                 remove_directory(path)
+        self._left_behind = frozenset()
 
     def _apart(self, steps: list[int]) -> set[int]:
         """Those of the rising steps that are `gap` or more after the last one chosen."""
@@ -298,22 +309,21 @@ def _scan(directory: Path) -> list[tuple[int, Path]]:
     """(step, path) of the checkpoints in a directory, oldest first."""
     if not directory.is_dir():
         return []
-    matches = [(_NAME.fullmatch(path.name), path) for path in directory.iterdir()]
-    found = [(int(match[1]), _attempt(path), path) for match, path in matches if match]
-    return [(step, path) for step, _, path in sorted(found)]
+    found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
+    return [(_order(path)[0], path) for path in sorted(found, key=_order)]
+
+
+def _order(path: Path) -> tuple[int, int]:
+    """The step of a checkpoint, and how often that had been saved before."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
 
 
 def _free_path(directory: Path, step: int) -> Path:
     """A name that sorts after any the step has there; a directory cannot be replaced."""
-    taken = [_attempt(path) for found, path in _scan(directory) if found == step]
+    taken = [_order(path)[1] for found, path in _scan(directory) if found == step]
     name = f"step_{step:012d}"
     return directory / (f"{name}-{max(taken) + 1}" if taken else name)
-
-
-def _attempt(path: Path) -> int:
-    """How often its step had been saved before."""
-    match = _NAME.fullmatch(path.name)
-    return int(match[2] or 0) if match else 0
 
 
 def _score(path: Path) -> float:

@@ -24,7 +24,7 @@ from redline.errors import ConfigError
 from redline.plain_text import shortened, shown
 from redline.policies import Policy
 from redline.policies.action_heads import GaussianHead, JointHead
-from redline.train.checkpoint.store import CheckpointStore
+from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, evaluation_seed
@@ -254,11 +254,14 @@ def make_logger(config: RunConfig, out: Path, *, resumed: bool) -> ProgressLogge
     return logger
 
 
-def make_store(config: RunConfig, out: Path) -> CheckpointStore:
-    """Keeps the run's checkpoints."""
-    return CheckpointStore(
+def make_store(config: RunConfig, out: Path, checkpoint: Checkpoint | None) -> CheckpointStore:
+    """Keeps the run's checkpoints; `checkpoint` is the one that it goes on from."""
+    store = CheckpointStore(
         out / "checkpoints", mode=config.run.checkpoints, gap=config.run.checkpoint_gap
     )
+    if checkpoint is not None:
+        store.go_on_from(checkpoint.path)
+    return store
 
 
 def make_background_evaluation(

@@ -216,7 +216,7 @@ def execute(
             algorithm=algorithm,
             collector=collector,
             logger=logger,
-            store=make_store(config, out),
+            store=make_store(config, out, checkpoint),
             console=console,
             frame_skip=probe.frame_skip,
             update=updating.update,
