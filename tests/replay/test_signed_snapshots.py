@@ -140,10 +140,16 @@ def test_counts_that_do_not_go_together(name: str, value: int, saved: Saved) -> 
     """48 rows written, 32 kept; (48 - 5) // 4 + 1 = 11 sequences are complete."""
     _, snapshot = saved("sequences")
     assert snapshot.body["header"] | {"layout": 0} == {
-        "layout": 0, "head": 48, "oldest": 16, "complete": 11
+        "layout": 0, "head": 48, "oldest": 16, "complete": 11, "is_broken": False
     }  # fmt: skip
     snapshot.set("header", name, value=value)
     refused("sequences", snapshot, "replay")
+
+
+def test_a_chain_that_is_neither_broken_nor_whole(saved: Saved) -> None:
+    _, snapshot = saved("sequences")
+    snapshot.set("header", "is_broken", value=2)
+    refused("sequences", snapshot, "is_broken is 2")
 
 
 @pytest.mark.parametrize("kind", ["queue", "prioritized", "sequences"])

@@ -418,11 +418,11 @@ def test_the_config_loads_without_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_a_broken_chain_is_cut_even_where_observations_coincide() -> None:
+def test_a_broken_chain_is_cut_even_where_observations_coincide(tmp_path: Path) -> None:
     """A world that always looks alike: only `break_chain` tells that an episode began anew.
 
     Rewards are 1 and gamma is 1/2, so a whole window of 3 rows is 1.75; the last row before
-    the break is alone in its window.
+    the break is alone in its window. A save in between forgets nothing.
     """
     steps = {
         "obs": torch.zeros(4, 1, 2),
@@ -439,16 +439,20 @@ def test_a_broken_chain_is_cut_even_where_observations_coincide() -> None:
         steps=TensorDict(steps, batch_size=[4, 1]), initial_state={}, last_obs=torch.zeros(1, 2)
     )
     windows = []
-    for breaks in (False, True):
-        replay = Replay(
-            ReplayConfig(capacity=16, n_step=3, gamma=0.5), ReplaySpec.from_rollout(rollout)
-        )
+    config = ReplayConfig(capacity=16, n_step=3, gamma=0.5)
+    for breaks, saves in ((False, False), (True, False), (True, True)):
+        replay = Replay(config, ReplaySpec.from_rollout(rollout))
         replay.add(rollout)
         if breaks:
             replay.break_chain()
+        if saves:
+            replay.save(tmp_path / "a")
+            replay = Replay(config, replay.spec)
+            replay.load(tmp_path / "a")
         replay.add(rollout)
         batch = replay.sample(400, np.random.default_rng(0))
         windows.append(dict(zip(batch["index"].tolist(), batch["reward"].tolist(), strict=True)))
     assert [windows[0][row] for row in (1, 2, 3)] == [1.75, 1.75, 1.75]
     assert [windows[1][row] for row in (1, 2, 3)] == [1.75, 1.5, 1.0]
     assert windows[1][4] == 1.75
+    assert windows[2] == windows[1]

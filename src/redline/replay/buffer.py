@@ -376,6 +376,7 @@ class Replay:
             "head": self._head,
             "oldest": self._oldest,
             "complete": self._sequences.complete if self._sequences else 0,
+            "is_broken": self._is_broken,
         }
         return save_snapshot(self._arena, self._host_arrays(), header, directory, previous)
 
@@ -422,7 +423,7 @@ class Replay:
             self._plain.skip_marking(self._head)
         if self._sequences is not None:
             self._sequences.complete = self._sequences.complete_at(head)
-        self._is_broken = False
+        self._is_broken = header.get("is_broken", False)  # earlier versions did not save it
         self._chain = ChainState(host["chain/newest_goes_on"], host["chain/episode_open"])
         self._sampler.load_state_arrays(_under("sampler", host))
         for path, leaf in self._obs.items():
@@ -430,6 +431,8 @@ class Replay:
 
     def _require_counts(self, header: Mapping[str, Any], directory: Path) -> tuple[int, int]:
         """Head and oldest row, refused if they are none that a replay comes to."""
+        if type(broken := header.get("is_broken", False)) is not bool:
+            refuse(directory, f"the saved replay's is_broken is {shown(broken)}, which is no truth")
         head: Any = header.get("head")
         if not is_count(head):
             refuse(
