@@ -13,11 +13,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from redline.errors import ConfigError, CorruptCheckpointError, IncompatibleCheckpointError
 from redline.replay import Replay, ReplayConfig, ReplaySpec, verify_snapshot
 from redline.replay.snapshot import MANIFEST, SavedFile
-from redline.replay.storage import ArrayPlan, StoredArray
+from redline.replay.storage import Arena, ArrayPlan, StoredArray
 from tests.replay.streams import Stream
 
 KINDS = [
@@ -240,6 +241,54 @@ def test_growing_pools_are_saved(tmp_path: Path) -> None:
         other.load(tmp_path / storage)
         assert equal([draw(replay, 0)], [draw(other, 0)])
         assert other.nbytes == replay.nbytes
+
+
+def as_on_a_device(arena: Arena, plan: ArrayPlan, config: ReplayConfig) -> tuple[Tensor, None]:
+    """No room for growth, as on a device, though in main memory."""
+    del arena, config
+    return torch.zeros((plan.rows, *plan.shape), dtype=plan.dtype), None
+
+
+@pytest.mark.parametrize("version", ["present", "earlier"])
+def test_frames_go_where_nothing_is_reserved(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk in main memory held the rows reserved for growth, which no array on a device has.
+
+    Version 0.2 saved the one chunk of 4096 bytes at the length that was reserved. Now it ends with
+    the rows that are in use, 4 bytes each.
+    """
+    stream = Stream(0, frames=3, end_rate=0.05)
+    rollout = stream.rollout(10)
+    config = ReplayConfig(capacity=80, frame_stack=3, chunk_bytes=4096)
+    spec = ReplaySpec.from_rollout(rollout)
+    replay = Replay(config, spec)
+    replay.add(rollout)
+    if version == "earlier":
+        with monkeypatch.context() as earlier:
+            earlier.setattr(StoredArray, "chunk_range", whole_chunk)
+            replay.save(tmp_path / "a")
+    else:
+        replay.save(tmp_path / "a")
+    with monkeypatch.context() as device:
+        device.setattr(Arena, "_allocate", as_on_a_device)
+        there = Replay(config, spec)
+        there.load(tmp_path / "a")
+        assert equal([draw(replay, 0)], [draw(there, 0)])
+        there.save(tmp_path / "b", tmp_path / "a")
+    back = Replay(config, spec)
+    for name in ("a", "b"):
+        back.load(tmp_path / name)
+        assert equal([draw(replay, 0)], [draw(back, 0)])
+    files = back.save(tmp_path / "c", tmp_path / "b")
+    sizes = {file.name[:2]: file.size_bytes for file in files}
+    assert sizes["00"] == replay._arena.arrays["obs/frames"].rows * 4
+
+
+def whole_chunk(array: StoredArray, chunk: int) -> tuple[int, int]:
+    """What a chunk was until version 0.2: up to the end of what is reserved."""
+    total = array.tensor.shape[0] * array.row_bytes
+    return chunk * array.chunk_bytes, min((chunk + 1) * array.chunk_bytes, total)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest", "torn manifest"])

@@ -347,24 +347,28 @@ def _load_array(
     directory: Path,
 ) -> None:
     array.clear()
-    flat = array.flat_bytes()
+    flat = array.flat_bytes()[: array.rows * array.row_bytes]
+    most = max(array.plan.max_rows * array.row_bytes, len(flat))
     for chunk, name in chunks.items():
         first = int(chunk) * chunk_bytes
         size, digest = files[name]
-        if size > chunk_bytes or first + size > len(flat):
+        if size > chunk_bytes or first + size > most or first >= len(flat):
             raise IncompatibleCheckpointError(
                 f"{directory / name} reaches beyond the end of the array {array.plan.name!r}. "
                 "Use the settings it was saved with."
             )
         target = flat[first : first + size]
-        staging = target if target.device.type == "cpu" else torch.empty(size, dtype=torch.uint8)
+        # Earlier versions saved rows that were only reserved for growth, which hold nothing.
+        is_whole = len(target) == size
+        in_place = is_whole and target.device.type == "cpu"
+        staging = target if in_place else torch.empty(size, dtype=torch.uint8)
         _read_into(directory, name, files, staging.numpy().data)
         if staging is not target:
-            target.copy_(staging)
-        for touched in _overlapping(array, first, first + size):
+            target.copy_(staging[: len(target)])
+        for touched in _overlapping(array, first, first + len(target)):
             array.written[touched] = True
-            array.changed[touched] = chunk_bytes != array.chunk_bytes
-        if chunk_bytes == array.chunk_bytes:
+            array.changed[touched] = chunk_bytes != array.chunk_bytes or not is_whole
+        if chunk_bytes == array.chunk_bytes and is_whole:
             array.digest[int(chunk)] = digest
 
 

@@ -184,8 +184,8 @@ class StoredArray:
         self.digest.clear()
 
     def chunk_range(self, chunk: int) -> tuple[int, int]:
-        """First byte and the byte after the last of a chunk."""
-        total = self.tensor.shape[0] * self.row_bytes
+        """First byte and the byte after the last of a chunk; the same wherever the array lies."""
+        total = self.rows * self.row_bytes
         return chunk * self.chunk_bytes, min((chunk + 1) * self.chunk_bytes, total)
 
     def flat_bytes(self) -> Tensor:
