@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from redline.data import Array
-from redline.errors import CorruptCheckpointError, RedlineError
+from redline.errors import CorruptCheckpointError, IncompatibleCheckpointError, RedlineError
 from redline.replay import Replay, ReplayConfig, ReplaySpec, verify_snapshot
 from redline.replay.snapshot import MANIFEST
 from redline.replay.spec import LeafSpec
@@ -292,14 +292,39 @@ def in_spaces() -> Replay:
         ("action/choice", np.int64, 2**40),
         ("action/force", np.float32, 2.5),
         ("action/force", np.float32, np.nan),
-        ("obs/at", np.int64, 4),
-        ("next_obs/at", np.int64, -1),
         ("extra/skill", np.float32, 3.0),
         ("extra/skill", np.float32, np.nan),
     ],
 )
 def test_values_outside_their_space(name: str, dtype: Any, value: float, tmp_path: Path) -> None:
     """What indexes a table ended in an IndexError of the first update, or stopped a GPU."""
+    snapshot = saved_in_spaces(tmp_path / "a")
+    in_spaces().load(tmp_path / "a")
+    snapshot.array(name, dtype, lambda values: values.__setitem__(1, value))
+    other = in_spaces()
+    with pytest.raises(CorruptCheckpointError, match=name):
+        other.load(tmp_path / "a")
+    assert len(other) == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("obs/at", 4), ("next_obs/at", -1)])
+def test_observations_that_left_their_space_are_those_of_the_run(
+    name: str, value: int, tmp_path: Path
+) -> None:
+    """They train, as zeros, so they are resumed; another run's may be of another space."""
+    snapshot = saved_in_spaces(tmp_path / "a")
+    in_spaces().load(tmp_path / "a", of_another_run=True)
+    snapshot.array(name, np.int64, lambda values: values.__setitem__(1, value))
+    other = in_spaces()
+    other.load(tmp_path / "a")
+    assert int(other._arena[name][1]) == value
+    with pytest.raises(IncompatibleCheckpointError, match=f"{name} holds {value}, .* this run"):
+        other.load(tmp_path / "a", of_another_run=True)
+    assert len(other) == 0
+
+
+def saved_in_spaces(directory: Path) -> Snapshot:
+    """Of 4 rows with the highest values of their spaces."""
     replay = in_spaces()
     rows = 4
     replay._move_to(rows, 0)
@@ -312,14 +337,8 @@ def test_values_outside_their_space(name: str, dtype: Any, value: float, tmp_pat
     replay._sampler.advance_whole(0, 0, rows)
     replay._chain = replay._chain._replace(newest_goes_on=np.ones(2, dtype=bool),
                                            episode_open=np.ones(2, dtype=bool))  # fmt: skip
-    replay.save(tmp_path / "a")
-    in_spaces().load(tmp_path / "a")
-    snapshot = Snapshot(tmp_path / "a")
-    snapshot.array(name, dtype, lambda values: values.__setitem__(1, value))
-    other = in_spaces()
-    with pytest.raises(CorruptCheckpointError, match=name):
-        other.load(tmp_path / "a")
-    assert len(other) == 0
+    replay.save(directory)
+    return Snapshot(directory)
 
 
 # -- the list of files ------------------------------------------------------------------------

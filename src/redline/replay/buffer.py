@@ -66,8 +66,8 @@ from redline.replay.snapshot import (
     save_snapshot,
 )
 from redline.replay.snapshot_form import HostPlan, is_count, refuse
+from redline.replay.spec import Bounds, ReplaySpec, dotted, entry_name, flatten
 from redline.replay.spec import Path as KeyPath
-from redline.replay.spec import ReplaySpec, dotted, entry_name, flatten
 from redline.replay.staged import StagedPath
 from redline.replay.storage import Arena, ArrayPlan
 
@@ -380,8 +380,12 @@ class Replay:
         }
         return save_snapshot(self._arena, self._host_arrays(), header, directory, previous)
 
-    def load(self, directory: Path) -> None:
+    def load(self, directory: Path, *, of_another_run: bool = False) -> None:
         """Replace the contents by saved ones; every later batch is as if never stopped.
+
+        Args:
+            directory: of the save.
+            of_another_run: whether another run saved it, whose spaces may be other ones.
 
         Raises:
             CorruptCheckpointError: if a file is missing, torn or altered; the buffer is
@@ -389,7 +393,7 @@ class Replay:
             IncompatibleCheckpointError: if it was saved with another layout.
         """
         try:
-            self._load(directory, read_manifest(directory))
+            self._load(directory, read_manifest(directory), of_another_run=of_another_run)
         except RedlineError:
             raise
         except Exception as error:  # a stranger may have signed anything
@@ -399,7 +403,7 @@ class Replay:
                 f"{shortened(error)}). Use an earlier checkpoint."
             ) from error
 
-    def _load(self, directory: Path, manifest: dict[str, Any]) -> None:
+    def _load(self, directory: Path, manifest: dict[str, Any], *, of_another_run: bool) -> None:
         header = manifest["header"]
         self._require_layout(header["layout"], directory)
         head, oldest = self._require_counts(header, directory)
@@ -413,6 +417,7 @@ class Replay:
         try:
             host = load_snapshot(self._arena, manifest, directory, plans, without=absent)
             self._require_values(host, head, oldest, directory)
+            self._require_bounds(directory, of_another_run=of_another_run)
             self._move_to(head, oldest)
             for leaf in linked:
                 self._load_linked(leaf, manifest, directory)
@@ -480,11 +485,6 @@ class Replay:
             if tensor.dtype == torch.bool:
                 require_bits(name, tensor.cpu().numpy(), directory)
         is_valid = (flags.reshape(-1) & VALID) != 0
-        for name, bounds in self.spec.bounds.items():
-            if name in arrays:
-                value = arrays[name].cpu().numpy()
-                counted = is_valid if len(value) == len(is_valid) else np.ones(len(value), bool)
-                require_bounds(name, value, bounds, counted, directory)
         for leaf in self._obs.values():
             if isinstance(leaf, FrameStore):
                 leaf.require_state(_under(leaf.name, host), head, directory)
@@ -495,6 +495,22 @@ class Replay:
             first, eligible = self._sequences.eligible_at(head, oldest, flags)
             self._sequences.require_state(directory)
         self._sampler.require_state(_under("sampler", host), eligible, first, directory)
+
+    def _require_bounds(self, directory: Path, *, of_another_run: bool) -> None:
+        """Refuse values outside of their space: `spec.bounds`, of another run `choices` as well."""
+        bounds: dict[str, Bounds] = dict(self.spec.bounds)
+        for path, bound in self.spec.choices.items() if of_another_run else ():
+            if self._frames[path] == 1:
+                name = _obs_name(path)
+                bounds |= dict.fromkeys((name, f"next_{name}", f"{name}/frames"), bound)
+        is_valid = (self._arena["flags"].cpu().numpy() & VALID) != 0
+        for name, bound in bounds.items():
+            if name in self._arena:
+                value = self._arena[name].cpu().numpy()
+                counted = is_valid if len(value) == len(is_valid) else np.ones(len(value), bool)
+                require_bounds(
+                    name, value, bound, counted, directory, of_another_run=of_another_run
+                )
 
     def _load_linked(self, leaf: PairStore, manifest: dict[str, Any], directory: Path) -> None:
         """Convert an observation of format 1, which stored each once, with links."""

@@ -118,9 +118,9 @@ class HindsightReplay(Replay):
         super().clear()
         self._forget_ends()
 
-    def load(self, directory: Any) -> None:
+    def load(self, directory: Any, *, of_another_run: bool = False) -> None:
         """As `Replay.load`; where episodes end is read from the rows."""
-        super().load(directory)
+        super().load(directory, of_another_run=of_another_run)
         self._forget_ends()
 
     def _replace_goals(self, batch: Any, at: Array, future: Array) -> None:

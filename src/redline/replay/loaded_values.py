@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from redline.data import Array
+from redline.errors import IncompatibleCheckpointError
 from redline.replay.links import CUT, ENDED, FIRST, TERMINATED, TRUNCATED, VALID
 from redline.replay.snapshot_form import refuse
 from redline.replay.spec import Bounds
@@ -230,7 +231,15 @@ def require_pool(
             refuse(where, f"{name}/{lane}_rows are not rows that were written, in their order")
 
 
-def require_bounds(name: str, value: Array, bounds: Bounds, is_valid: Array, where: Path) -> None:
+def require_bounds(
+    name: str,
+    value: Array,
+    bounds: Bounds,
+    is_valid: Array,
+    where: Path,
+    *,
+    of_another_run: bool = False,
+) -> None:
     """Refuse values outside of their space.
 
     Args:
@@ -239,9 +248,11 @@ def require_bounds(name: str, value: Array, bounds: Bounds, is_valid: Array, whe
         bounds: lowest and highest value of each element.
         is_valid: [rows] bool; other rows hold zeros and do not count.
         where: the snapshot's directory.
+        of_another_run: whether its spaces may be other ones.
 
     Raises:
         CorruptCheckpointError: with the first such value.
+        IncompatibleCheckpointError: likewise, if it is of another run.
     """
     low, high = (np.asarray(bound) for bound in bounds)
     if value.dtype.kind == "f":
@@ -251,4 +262,9 @@ def require_bounds(name: str, value: Array, bounds: Bounds, is_valid: Array, whe
     outside[~is_valid] = False
     if outside.any():
         at = tuple(int(each[0]) for each in np.nonzero(outside))
+        if of_another_run:
+            raise IncompatibleCheckpointError(
+                f"{where}: {name} holds {value[at]}, outside of its space in this run. Begin with "
+                f"the replay of a run with the same spaces, or without one."
+            )
         refuse(where, f"{name} holds {value[at]}, outside of its space")

@@ -50,6 +50,8 @@ class ReplaySpec:
         extras: name -> leaf, the further entries of the rollout to keep.
         state: name -> leaf of the recurrent state; empty for a policy without one.
         bounds: array -> what its values lie between, by which a saved replay is checked.
+        choices: path -> what observations that are numbers of a choice lie between, by which the
+            replay of another run is checked; an environment may leave its space, and trains.
     """
 
     num_envs: int
@@ -58,6 +60,7 @@ class ReplaySpec:
     extras: dict[str, LeafSpec]
     state: dict[str, LeafSpec]
     bounds: dict[str, Bounds] = field(default_factory=dict, compare=False)
+    choices: dict[Path, Bounds] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         for kind in ("obs", "action", "extras", "state"):
@@ -114,16 +117,12 @@ class ReplaySpec:
             num_envs: B.
             extras: as in the class.
             state: as in the class.
-            bounds: further ones, beside those of actions and of observations that are numbers of
-                a choice.
+            bounds: further ones, beside those of actions.
             stored_action_space: what the policy's actions lie in, as rollouts hold them. None: in
                 that of the environment; an actor's lie in [-1, 1], whatever those bounds are.
         """
         stored = action_space if stored_action_space is None else stored_action_space
         found = {entry_name("action", p): b for p, b in _space_bounds(stored).items()}
-        for path, bound in _space_bounds(observation_space, only_choices=True).items():
-            name = entry_name("obs", path)
-            found |= dict.fromkeys((name, f"next_{name}", f"{name}/frames"), bound)
         return cls(
             num_envs=num_envs,
             obs=_space_leaves(observation_space),
@@ -131,6 +130,7 @@ class ReplaySpec:
             extras=dict(extras or {}),
             state=dict(state or {}),
             bounds={**found, **(bounds or {})},
+            choices=_space_bounds(observation_space, only_choices=True),
         )
 
     def as_json(self) -> dict[str, Any]:

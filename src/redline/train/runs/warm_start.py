@@ -131,7 +131,7 @@ def take_replay(replay: Replay, checkpoint: Checkpoint) -> None:
             f"init_parts has replay, and {checkpoint.path} has none: on-policy algorithms keep "
             f"none. Leave it out."
         )
-    replay.load(checkpoint.replay)
+    replay.load(checkpoint.replay, of_another_run=True)
     replay.break_chain()
 
 
