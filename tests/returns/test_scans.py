@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from redline.returns import gae
+from redline.returns import discounted, gae
 from redline.returns.discounted import _scan_columns, _scan_doubling, _scan_rows
 from redline.train.loops.reward_scaling import RewardScaler
 
@@ -48,6 +48,15 @@ def test_all_scans_equal_the_recursion(length: int, num_envs: int, seed: int) ->
     for scan in SCANS:
         got = scan(torch.tensor(addend, dtype=torch.float32), torch.tensor(decay).float())
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_compiled_scan_of_one_row_is_not_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch refuses an operator whose result is an argument of it; a device doubles no row."""
+    monkeypatch.setattr(discounted, "_scan", _scan_doubling)
+    addend = torch.tensor([[1.0, 10.0]])
+    got = discounted._closed_scan(addend, torch.tensor([[0.5, 0.5]]))
+    assert got.tolist() == [[1.0, 10.0]]
+    assert got.data_ptr() != addend.data_ptr()
 
 
 @pytest.mark.parametrize("num_envs", [1, 17])

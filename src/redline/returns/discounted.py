@@ -44,7 +44,9 @@ def _scan(addend: Tensor, decay: Tensor) -> Tensor:
 @torch.library.custom_op("redline::reverse_scan", mutates_args=())
 def _closed_scan(addend: Tensor, decay: Tensor) -> Tensor:
     """The same, closed to the compiler, which would make a graph of all T rows."""
-    return _scan(addend, decay)
+    found = _scan(addend, decay)
+    # With T = 1 it may be `addend` itself, and the result of an operator must not be its input.
+    return found.clone() if len(addend) == 1 else found
 
 
 @_closed_scan.register_fake
