@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,13 @@ def test_last_observations_come_from_either_array(name: str) -> None:
     assert episodes.final_known.all()
 
 
+class OnADevice:
+    """What a tensor of a GPU says when it is asked for an array."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -69,6 +77,11 @@ def test_last_observations_come_from_either_array(name: str) -> None:
         ({"rewards": 1.0}, "one number"),
         ({"truncations": True}, "one truth"),
         ({"observations": [[1.0], [1.0, 2.0]]}, "observations is no array"),
+        (
+            {"observations": torch.zeros(5, 2, requires_grad=True)},
+            r"observations is no array .*detach\(\)\.cpu\(\)\.numpy\(\)",
+        ),
+        ({"actions": OnADevice()}, r"actions is no array .*detach\(\)\.cpu\(\)\.numpy\(\)"),
         ({"actions": np.zeros(4, int)}, r"action has shape \(4,\), and 5 rows"),
         ({"terminations": np.array([0, 2, 0, 0, 0])}, "one truth for each step"),
         (
@@ -299,6 +312,29 @@ def test_a_source_that_is_not_there_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no such file or folder"):
         read_episodes(source)
+
+
+def test_looking_for_a_dataset_of_minari_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that cannot be written to is no reason for a traceback either."""
+    pytest.importorskip("minari", reason="extra minari is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MINARI_DATASETS_PATH", raising=False)
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        read_episodes("epsiodes")
+    assert not (tmp_path / "home").exists()
+    for variable, root in ((None, "home/.minari/datasets"), ("elsewhere", "elsewhere")):
+        if variable:
+            monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / variable))
+        data = arrays(final_observations=np.zeros((2, 2)))
+        episodes = RecordedEpisodes.of_arrays(data, "here")
+        folder = tmp_path / root / "mine/test-v0"
+        folder.mkdir(parents=True)
+        box = spaces.Box(-99, 99, (2,), np.float64)
+        write_episodes(episodes, folder, box, spaces.Discrete(2), ABOUT)
+        assert read_episodes("mine/test-v0").num_steps == 5
 
 
 # -- replay -----------------------------------------------------------------------------------

@@ -228,6 +228,11 @@ def _array(value: Any, name: str) -> Array:
         return np.asarray(value)
     except ValueError as error:
         raise ConfigError(f"{name} is no array ({error}). Give rows of one shape.") from error
+    except (TypeError, RuntimeError) as error:  # a tensor on a device, or one with gradients
+        raise ConfigError(
+            f"{name} is no array ({error}). Give a numpy array; a tensor as "
+            f"tensor.detach().cpu().numpy()."
+        ) from error
 
 
 def _is_column(array: Array) -> bool:

@@ -12,10 +12,12 @@ never made, since making one would import what the file says.
 # pyright: reportUnknownArgumentType=false
 from __future__ import annotations
 
+import os
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -177,16 +179,18 @@ def _local_minari(name: str) -> Path:
     )
     if ".." in Path(name).parts or Path(name).is_absolute() or name.endswith(".npz"):
         raise ConfigError(missing)
-    try:
-        from minari.storage.datasets_root_dir import get_dataset_path
-    except ImportError as error:
-        raise ConfigError(
-            f"{missing} Minari is not installed: pip install 'redline[minari]'."
-        ) from error
-    folder = get_dataset_path(name)
+    if find_spec("minari") is None:
+        raise ConfigError(f"{missing} Minari is not installed: pip install 'redline[minari]'.")
+    folder = _minari_root() / name
     if not folder.is_dir():
         raise ConfigError(missing)
     return folder
+
+
+def _minari_root() -> Path:
+    """Where Minari keeps its datasets, as it says itself; but asked, it would make that folder."""
+    root = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(root or os.path.expanduser("~/.minari/datasets"))
 
 
 def _read_minari(folder: Path) -> RecordedEpisodes:
