@@ -392,6 +392,91 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(
         read_episodes(path)
 
 
+def minari_dataset(folder: Path, obs: np.ndarray[Any, Any], data_format: str) -> Path:
+    """One episode of a step for each observation but the last."""
+    storage = pytest.importorskip(
+        "minari.dataset.minari_storage", reason="extra minari is not installed"
+    )
+    from minari.data_collector import EpisodeBuffer
+
+    space = spaces.Box(0, 255, obs.shape[1:], np.uint8)
+    steps = len(obs) - 1
+    storage.MinariStorage.new(
+        folder, space, spaces.Discrete(2), data_format=data_format
+    ).update_episodes(
+        [
+            EpisodeBuffer(
+                id=0,
+                observations=obs,
+                actions=np.zeros(steps, np.int64),
+                rewards=[0.0] * steps,
+                terminations=[False] * steps,
+                truncations=[False] * (steps - 1) + [True],
+            )
+        ]
+    )
+    return folder
+
+
+def test_a_dataset_that_does_not_fit_into_the_memory_is_refused_by_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 steps of 1,000 bytes and 8 of the action, and an observation more: 2 x 5,032 bytes."""
+    folder = minari_dataset(tmp_path / "d", np.zeros((5, 1000), np.uint8), "arrow")
+    assert read_episodes(folder).num_steps == 4
+    monkeypatch.setattr("redline.free_memory.available_memory", lambda: (10_000, "a test"))
+    with pytest.raises(ConfigError, match=r"2 x 5,032 bytes of 4 steps.*at least 10,064 bytes"):
+        read_episodes(folder)
+
+
+@pytest.mark.parametrize("count", [-1, "5", True, None])
+def test_a_dataset_without_counts_is_refused(count: Any, tmp_path: Path) -> None:
+    folder = minari_dataset(tmp_path / "d", np.zeros((5, 2), np.uint8), "arrow")
+    about = json.loads((folder / "metadata.json").read_text())
+    (folder / "metadata.json").write_text(json.dumps(about | {"total_steps": count}))
+    with pytest.raises(ConfigError, match=r"cannot be read .*its total_steps is .* no count"):
+        read_episodes(folder)
+
+
+def test_episodes_that_are_larger_than_their_metadata_say_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 bytes of observations, in 4 + 1 of the episode, and more; nothing is claimed."""
+    folder = minari_dataset(tmp_path / "d", np.zeros((5, 1000), np.uint8), "arrow")
+    about = json.loads((folder / "metadata.json").read_text())
+    (folder / "metadata.json").write_text(json.dumps(about | {"total_steps": 0}))
+    monkeypatch.setattr("redline.offline.files._CHECKED_BYTES", 1)
+    monkeypatch.setattr("redline.free_memory.available_memory", lambda: (5000, "a test"))
+    with pytest.raises(ConfigError, match=r"joining its first 1 episodes needs at least 5,0\d\d b"):
+        read_episodes(folder)
+
+
+def test_an_episode_that_unpacks_to_more_than_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h5py = pytest.importorskip("h5py", reason="extra minari is not installed")
+    folder = minari_dataset(tmp_path / "d", np.zeros((5, 2), np.uint8), "hdf5")
+    assert read_episodes(folder).num_steps == 4
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        del file["episode_0/observations"]
+        bomb = np.zeros((10**6, 2), np.uint8)
+        file["episode_0"].create_dataset("observations", data=bomb, compression="gzip")
+    assert (folder / "main_data.hdf5").stat().st_size < 100_000
+    monkeypatch.setattr("redline.free_memory.available_memory", lambda: (10**6, "a test"))
+    with pytest.raises(ConfigError, match=r"largest episode, needs at least 2,000,\d{3} bytes"):
+        read_episodes(folder)
+
+
+def test_a_picture_that_is_too_large_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIL's error derives from nothing but Exception."""
+    folder = minari_dataset(tmp_path / "d", np.zeros((2, 32, 32, 3), np.uint8), "hdf5")
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 1)
+    with pytest.raises(ConfigError, match=r"cannot be read as a Minari dataset .*decompression"):
+        read_episodes(folder)
+
+
 def test_last_observations_that_nobody_knows_need_not_lie_in_the_space() -> None:
     """Zeros stand in their place, and a space that starts at 1 has none."""
     data = RecordedEpisodes.of_arrays(

@@ -62,6 +62,12 @@ class RecordedEpisodes:
         return len(self.reward)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        fields = (getattr(self, name) for name in type(self).__dataclass_fields__)
+        return sum(leaf.nbytes for field in fields for _, leaf in leaves(field))
+
+    @property
     def num_episodes(self) -> int:
         """E."""
         return len(self.final_known)

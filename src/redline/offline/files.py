@@ -12,6 +12,7 @@ never made, since making one would import what the file says.
 # pyright: reportUnknownArgumentType=false
 from __future__ import annotations
 
+import math
 import os
 import tokenize
 import zipfile
@@ -27,6 +28,7 @@ from gymnasium import Space
 
 from redline.errors import ConfigError, MissingExtraError
 from redline.free_memory import require_memory
+from redline.models import leaf_spaces
 from redline.nested import leaves, map_leaves
 from redline.offline.episodes import NAMES, SUCCESSORS, RecordedEpisodes
 from redline.plain_text import shortened, shown
@@ -43,6 +45,8 @@ _BROKEN = (
     zlib.error,
 )
 """What reading a torn or hostile file raises."""
+_FEWER = "Give fewer episodes, or a machine with more memory."
+_CHECKED_BYTES = 2**28  # of episodes, after which it is looked whether they still can be joined
 
 
 def read_episodes(source: Any) -> RecordedEpisodes:
@@ -109,7 +113,7 @@ def _require_memory(path: Path, archive: zipfile.ZipFile, names: Iterable[str]) 
     require_memory(
         size,
         f"data={str(path)!r}, unpacked from {path.stat().st_size:,} bytes,",
-        "Give fewer episodes, or a machine with more memory.",
+        _FEWER,
     )
 
 
@@ -203,22 +207,76 @@ def _read_minari(folder: Path) -> RecordedEpisodes:
                 "it does not say its spaces, for which its environment would have to be made"
             )
         stored = storage.read(folder)
-        return _of_minari(stored.get_episodes(range(stored.total_episodes)), str(folder))
+        _require_room(folder, stored, about)
+        return _of_minari(stored.get_episodes(range(about["total_episodes"])), str(folder))
     except ImportError as error:
         raise MissingExtraError("h5py", "minari", f"reading the dataset {folder}") from error
     except ConfigError:
         raise
-    except (*_BROKEN, AssertionError, AttributeError, TypeError, IndexError) as error:
+    except Exception as error:  # of Minari, h5py, pyarrow or PIL, by what the file holds
         raise ConfigError(
             f"data={str(folder)!r} cannot be read as a Minari dataset ({shortened(error)}). Give "
             "the folder that holds its metadata.json, or an .npz file."
         ) from error
 
 
+def _require_room(folder: Path, stored: Any, about: Mapping[str, Any]) -> None:
+    """Refuse a dataset that cannot be held, by what it says of itself.
+
+    Raises:
+        ConfigError: with the arithmetic.
+        ValueError: if it says nothing.
+    """
+    counts = {name: about.get(name) for name in ("total_steps", "total_episodes")}
+    for name, count in counts.items():
+        if type(count) is not int or count < 0:
+            raise ValueError(f"its {name} is {shown(count)}, which is no count")
+    steps, episodes = counts.values()
+    obs, action = map(_row_bytes, (stored.observation_space, stored.action_space))
+    size = (steps + episodes) * obs + steps * action
+    require_memory(
+        2 * size,
+        f"data={str(folder)!r}: 2 x {size:,} bytes of {steps:,} steps, since episodes are joined,",
+        _FEWER,
+    )
+    if (file := folder / "main_data.hdf5").is_file():
+        require_memory(_largest_part(file), f"data={str(folder)!r}, its largest episode,", _FEWER)
+
+
+def _row_bytes(space: Space[Any]) -> int:
+    """Bytes of one value of a space; of words, which have no fixed number, none."""
+    return sum(
+        math.prod(leaf.shape or ()) * np.dtype(leaf.dtype).itemsize
+        for _, leaf in leaf_spaces(space)
+        if isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "biuf"
+    )
+
+
+def _largest_part(file: Path) -> int:
+    """Bytes of the largest episode of an HDF5 file, unpacked: each is read as a whole."""
+    import h5py
+
+    def size(item: Any) -> int:
+        found = [item]
+        if isinstance(item, h5py.Group):
+            item.visititems(lambda _, inside: found.append(inside))
+        return sum(each.nbytes for each in found if isinstance(each, h5py.Dataset))
+
+    with h5py.File(file, "r") as opened:
+        return max((size(item) for item in opened.values()), default=0)
+
+
 def _of_minari(episodes: Iterable[Mapping[str, Any]], source: str) -> RecordedEpisodes:
     """Minari keeps T + 1 observations of an episode of T steps."""
-    parts = [_one_episode(episode, f"{source}, episode {i}") for i, episode in enumerate(episodes)]
-    parts = [part for part in parts if part is not None]
+    parts: list[RecordedEpisodes] = []
+    size = checked = 0
+    for i, episode in enumerate(episodes):
+        if (part := _one_episode(episode, f"{source}, episode {i}")) is not None:
+            parts.append(part)
+            size += part.nbytes
+        if size >= checked + _CHECKED_BYTES:
+            checked = size
+            require_memory(size, f"{source}: joining its first {len(parts):,} episodes", _FEWER)
     if not parts:
         raise ConfigError(f"{source} holds no steps. Record some first.")
     return RecordedEpisodes.joined(parts)
