@@ -121,6 +121,20 @@ def test_an_episode_of_one_such_step_goes_whole() -> None:
     assert episodes.num_episodes == 1
 
 
+def test_what_a_terminal_step_led_to_is_like_what_was_before() -> None:
+    """Both episodes terminate, at (2, 3) and (8, 9); as a stack of 2 that is (3, 3) and (9, 9)."""
+    data = arrays(truncations=np.zeros(5, bool), terminations=np.array([0, 1, 0, 0, 1], bool))
+    plain = RecordedEpisodes.of_arrays(data, "here")
+    assert plain.with_stand_ins({"": 1}).final_obs.tolist() == [[2, 3], [8, 9]]
+    assert plain.with_stand_ins({"": 2}).final_obs.tolist() == [[3, 3], [9, 9]]
+    nested = RecordedEpisodes.of_arrays(
+        data | {"observations": {"a": {"b": plain.obs}, "c": plain.obs}}, "here"
+    )
+    found: Any = nested.with_stand_ins({"a.b": 2, "c": 1}).final_obs
+    assert found["a"]["b"].tolist() == [[3, 3], [9, 9]]
+    assert found["c"].tolist() == [[2, 3], [8, 9]]
+
+
 # -- spaces -----------------------------------------------------------------------------------
 
 

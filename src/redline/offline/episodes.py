@@ -15,6 +15,7 @@ it stands in `final_obs`. A value is bootstrapped from it where an episode was t
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,7 +156,8 @@ class RecordedEpisodes:
 
         Args:
             terminal: whether what a terminal step led to must be known as well. No value follows
-                it, so that most learn from it either way; not where it counts as a goal achieved.
+                it, so that most learn from it either way (see `with_stand_ins`); not where it
+                counts as a goal achieved.
         """
         last = self.last_steps
         unknown = ~self.final_known if terminal else self.truncated[last] & ~self.final_known
@@ -186,6 +188,33 @@ class RecordedEpisodes:
             final_obs=map_leaves(final, self.final_obs, self.obs),
             final_known=(self.final_known | unknown)[remains],
         )
+
+    def with_stand_ins(self, frames: Mapping[str, int]) -> RecordedEpisodes:
+        """Let what is like it stand where nobody knows what a terminal step led to.
+
+        No value follows it. But batch normalization sees it, and a stack must go on from the one
+        before: it is the last observation of which is known, its newest frame once more.
+
+        Args:
+            frames: dotted name of each observation ("" of a bare one) -> frames of its stack.
+        """
+        unknown = ~self.final_known
+        if not unknown.any():
+            return self
+        last = self.last_steps[unknown]
+
+        def filled(final: Any, obs: Any, name: str = "") -> Any:
+            if hasattr(obs, "keys"):
+                inside = {key: f"{name}.{key}" if name else str(key) for key in obs}
+                return {key: filled(final[key], obs[key], inside[key]) for key in obs}
+            before, found = obs[last], final.copy()
+            if (stack := frames[name]) > 1:
+                width = before.shape[1] // stack
+                before = np.concatenate([before[:, width:], before[:, -width:]], axis=1)
+            found[unknown] = before
+            return found
+
+        return dataclasses.replace(self, final_obs=filled(self.final_obs, self.obs))
 
     def to_arrays(self) -> dict[str, Any]:
         """What `of_arrays` takes; final_observations only if all are known."""

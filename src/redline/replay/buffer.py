@@ -135,6 +135,11 @@ class Replay:
         return self._arena.nbytes
 
     @property
+    def frames(self) -> dict[str, int]:
+        """Dotted name of each observation ("" of a bare one) -> frames of its stack, or 1."""
+        return {dotted(path): frames for path, frames in self._frames.items()}
+
+    @property
     def caution(self) -> str | None:
         """What to say at the start where short episodes may need more memory than there is."""
         return self._arena.caution
@@ -636,7 +641,7 @@ class Replay:
         return {
             "ring_rows": self.ring_rows,
             "spec": self.spec.as_json(),
-            "frames": {dotted(path): frames for path, frames in self._frames.items()},
+            "frames": self.frames,
             "prioritized": config.prioritized,
             "alpha": config.alpha if config.prioritized else None,
             "sequence_rows": config.sequence_rows,

@@ -308,6 +308,50 @@ def test_box_actions_are_kept_between_minus_one_and_one(tmp_path: Path) -> None:
     assert shards
 
 
+class Rising(gymnasium.Env[Any, int]):
+    """A stack of two frames of 3 numbers, which are those of the step; ends after 4 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 9.0, (2, 3), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self._step = 0
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._seen(), 1.0, self._step == 4, False, {}
+
+    def _seen(self) -> Any:
+        return np.array([[self._step - 1] * 3, [self._step] * 3], np.float32)
+
+
+def test_stacks_begin_with_data_that_lack_last_observations(tmp_path: Path) -> None:
+    """Zeros after the terminal steps did not shift, and the data were said not to be stacks."""
+    steps = np.tile(np.arange(4, dtype=np.float32), 5)
+    run = redline.train(
+        "dqn",
+        env=Rising,
+        out=tmp_path / "r",
+        data={
+            "observations": np.stack([steps - 1, steps], axis=1)[..., None].repeat(3, axis=2),
+            "actions": np.zeros(20, np.int64),
+            "rewards": np.ones(20),
+            "terminations": steps == 3,
+            "truncations": np.zeros(20, bool),
+        },
+        replay_frame_stack=2,
+        replay_size=64,
+        total_env_steps=16,
+        learning_starts=4,
+        batch_size=4,
+        target_update_interval=1,
+        quiet=True,
+        tensorboard=False,
+    )
+    assert run.checkpoint().metadata["env_steps"] == 16
+
+
 @pytest.mark.parametrize(
     ("algorithm", "settings", "said"),
     [

@@ -101,6 +101,7 @@ class RunData:
                 "replay_size="
                 f"{replay.config.capacity:,}. Give a larger replay_size, or fewer episodes."
             )
+        episodes = episodes.with_stand_ins(replay.frames)
         action = policy.stored_action(episodes.action)
         stored = dataclasses.replace(episodes, action=action)
         for rollout in as_rollouts(stored, replay.num_envs, rows=min(_ROWS, replay.ring_rows)):
