@@ -20,7 +20,12 @@ from redline.envs.games.goal_tasks import BitFlipping, PointReach
 from redline.errors import ConfigError
 from redline.offline import RecordedEpisodes, as_rollouts
 from redline.replay import ReplayConfig, ReplaySpec
-from redline.replay.hindsight import HindsightReplay, goal_functions
+from redline.replay.hindsight import (
+    HindsightReplay,
+    _of_each_row,
+    goal_functions,
+    require_own_rewards,
+)
 from tests.replay.streams import Stream
 
 MEANT = -1.0  # the goal of every transition as it was collected
@@ -290,6 +295,44 @@ def test_goal_functions_of_single_goals_are_called_row_by_row() -> None:
     for name in ("reward", "discount"):
         assert torch.equal(drawn[0][name], drawn[1][name])
     assert drawn[0]["reward"].unique().numel() > 2
+
+
+@pytest.mark.parametrize("kind", ["raises", "one in a list"])
+def test_goal_functions_that_fail_on_batches_are_called_row_by_row(kind: str) -> None:
+    """At 0 of a goal at 0 it pays 1, elsewhere 0: 1, 0, 0 of the three rows."""
+
+    def reward(achieved: Array, desired: Array, info: Any) -> Any:
+        if kind == "raises":
+            return float((achieved == desired).item())  # ValueError for more than one
+        return np.array([float((achieved == desired).all())])
+
+    achieved, goal = np.array([[0.0], [1.0], [2.0]]), np.zeros((3, 1))
+    assert _of_each_row(reward, achieved, goal).tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["compute_reward", "compute_terminated"])
+def test_goal_functions_that_need_more_than_goals_are_refused(name: str) -> None:
+    """They failed at the first update, after the first steps at random had been taken."""
+
+    class NeedsInfo(Reach):
+        def step(self, action: Any) -> Any:
+            *rest, _ = super().step(action)
+            return (*rest, {"crashed": False})
+
+    def asked(achieved: Array, desired: Array, info: Any) -> Any:
+        return info["crashed"] * 0.0
+
+    env: Any = NeedsInfo()
+    env.compute_terminated = lambda achieved, desired, info: False
+    require_own_rewards(env)
+    if name == "compute_reward":
+        env.compute_reward = lambda achieved, desired, info: (
+            asked(achieved, desired, info or {}) if achieved.ndim > 1 else 0.0
+        )
+    else:
+        env.compute_terminated = asked
+    with pytest.raises(ConfigError, match=rf"{name} .* raised KeyError: .*crashed"):
+        require_own_rewards(env)
 
 
 def test_rewards_on_two_scales_are_refused(tmp_path: Path) -> None:

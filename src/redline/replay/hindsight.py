@@ -27,12 +27,14 @@ from torch import Tensor
 
 from redline.data import Array
 from redline.errors import ConfigError
+from redline.plain_text import shortened
 from redline.replay.buffer import Replay
 from redline.replay.config import ReplayConfig
 from redline.replay.links import ENDED
 from redline.replay.spec import ReplaySpec
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+_ONE_AT_A_TIME = (IndexError, TypeError, ValueError)  # what may be raised where several are given
 _OPEN = np.iinfo(np.int64).max  # the episode of this row has not ended
 
 GoalFunction: TypeAlias = Callable[[Array, Array, Any], Any]
@@ -171,27 +173,33 @@ class HindsightReplay(Replay):
 
 def _of_each_row(function: GoalFunction, achieved: Array, goal: Array) -> Array:
     """[n] what a goal function says of [n, ...] goals, also if it takes only one at a time."""
-    found = np.asarray(function(achieved, goal, {}))
-    if found.shape == (len(goal),):
+    try:
+        found = np.asarray(function(achieved, goal, {}))
+    except _ONE_AT_A_TIME:
+        found = None
+    if found is not None and found.shape == (len(goal),):
         return found
-    return np.array([function(a, g, {}) for a, g in zip(achieved, goal, strict=True)])
+    each = [function(a, g, {}) for a, g in zip(achieved, goal, strict=True)]
+    return np.array(each).reshape(len(goal))
 
 
 def require_own_rewards(env: gymnasium.Env[Any, Any], steps: int = 5) -> None:
     """Refuse an environment whose steps pay something else than `compute_reward` says.
 
-    Replaced goals would then be paid on another scale than the others.
+    Replaced goals would then be paid on another scale than the others. So is one whose goal
+    functions need more than the goals, which would fail at the first update.
 
     Args:
         env: of its own; it is reset, and steps at random.
         steps: how many to compare.
 
     Raises:
-        ConfigError: with both rewards.
+        ConfigError: with both rewards, or what a goal function raised.
     """
     compute, _ = goal_functions(env)
     env.action_space.seed(0)
-    env.reset(seed=0)
+    first, _ = env.reset(seed=0)
+    seen = [first]
     for _ in range(steps):
         obs, paid, terminated, truncated, info = env.step(env.action_space.sample())
         said = float(compute(obs[ACHIEVED], obs[DESIRED], info))
@@ -201,8 +209,26 @@ def require_own_rewards(env: gymnasium.Env[Any, Any], steps: int = 5) -> None:
                 f"compute_reward says {said:g}. Take the wrapper off that changes rewards, or "
                 f"change compute_reward as well."
             )
+        seen.append(obs)
         if terminated or truncated:
             env.reset()
+    _require_goals_alone(env, seen)
+
+
+def _require_goals_alone(env: gymnasium.Env[Any, Any], seen: list[Any]) -> None:
+    """Call the goal functions as `sample` does, on these observations."""
+    achieved, goal = (np.array([obs[key] for obs in seen]) for key in (ACHIEVED, DESIRED))
+    names = ("compute_reward", "compute_terminated")
+    for name, function in zip(names, goal_functions(env), strict=True):
+        try:
+            if function is not None:
+                _of_each_row(function, achieved, goal)
+        except Exception as error:
+            raise ConfigError(
+                f"replay='her' asks {name} of {env} about other goals, with an empty info, and it "
+                f"raised {type(error).__name__}: {shortened(error)}. Let it compute one number "
+                f"from the two goals alone, or use replay='plain'."
+            ) from error
 
 
 def goal_functions(env: gymnasium.Env[Any, Any]) -> tuple[GoalFunction, GoalFunction | None]:
