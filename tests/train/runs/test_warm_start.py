@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,26 @@ def test_targets_and_replay_follow(tmp_path: Path) -> None:
             "dqn", env="CartPole-v1", out=tmp_path / "d", init_from=ppo.out, quiet=True,
             init_parts="replay", target_update_interval=10, **OFF,
         )  # fmt: skip
+
+
+def test_the_temperature_goes_with_the_critics_that_learned_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 1 again, the bonus of entropy would outgrow what the critics had learned."""
+    settings = OFF | {"env": "Pendulum-v1", "initial_alpha": 0.02}
+    first = redline.train("sac", out=tmp_path / "a", quiet=True, **settings)
+    learned = first.checkpoint().state["algorithm"]["log_alpha"]
+    assert float(learned) == pytest.approx(math.log(0.02), abs=1e-4)
+    settings = settings | {"initial_alpha": 1.0, "init_from": first.out, "seed": 9}
+    second = redline.train("sac", out=tmp_path / "b", **settings)
+    found = second.checkpoint().state["algorithm"]["log_alpha"]
+    assert torch.allclose(found, learned, atol=1e-4)
+    assert "taken: log_alpha" in capsys.readouterr().err
+
+    fixed = redline.train("sac", out=tmp_path / "c", alpha=0.5, **settings)
+    found = fixed.checkpoint().state["algorithm"]["log_alpha"]
+    assert float(found) == pytest.approx(math.log(0.5))
+    assert "log_alpha" not in capsys.readouterr().err
 
 
 def test_statistics_begin_with_the_replay_that_was_taken(

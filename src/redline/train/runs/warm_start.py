@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from redline.algos.algorithm import Algorithm
@@ -115,8 +116,30 @@ def take_over(algorithm: Algorithm, checkpoint: Checkpoint, parts: tuple[str, ..
             f"nothing in {checkpoint.path} fits this run's networks. Give the same kind of "
             f"network, or leave init_from out."
         )
+    bare = _bare_parameters(algorithm, ours) if "weights" in parts else ()
+    ours |= {part: theirs[part] for part in bare if _fits(ours[part], theirs.get(part))}
     algorithm.load_state_dict(ours)
+    _note_bare(taken, bare, algorithm.state_dict(), theirs)
     return taken
+
+
+def _bare_parameters(algorithm: Algorithm, state: Mapping[str, Any]) -> list[str]:
+    """Names of what gradients change outside of networks, such as a temperature."""
+    return [part for part in algorithm.saved_parameters if isinstance(state.get(part), Tensor)]
+
+
+def _note_bare(
+    taken: Taken, bare: Sequence[str], now: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> None:
+    """Note what became of them; of one that a setting fixes there is nothing to say."""
+    for part in bare:
+        source = theirs.get(part)
+        if not isinstance(source, Tensor):
+            taken.missing.append(part)
+        elif source.shape != now[part].shape:
+            taken.other_shape.append(f"{part} {list(source.shape)} is not {list(now[part].shape)}")
+        elif torch.equal(now[part].cpu(), source.cpu().to(now[part].dtype)):
+            taken.fitting.append(part)
 
 
 def take_replay(replay: Replay, checkpoint: Checkpoint) -> None:
