@@ -531,7 +531,8 @@ class FrameStore:
             raise ConfigError(
                 f"frame_stack={self.frames}: after row t={t} of environment {b} the observation "
                 f"{self.name!r} does not shift by one frame within the episode. Stacks need "
-                "their frames on the first axis, newest last; otherwise use frame_stack=1."
+                "their frames on the first axis, newest last; otherwise use frame_stack=1 (a run: "
+                "leave replay_frame_stack out)."
             )
 
     def own_slots(self, row: Array, env: Array) -> Array:

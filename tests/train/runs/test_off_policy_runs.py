@@ -451,6 +451,49 @@ def test_stretched_schedules_are_announced(
     ) in capsys.readouterr().err
 
 
+class Robot(gymnasium.Env[Any, int]):
+    """A stack of two camera pictures and the state of the joints; ends after 5 steps."""
+
+    observation_space = gymnasium.spaces.Dict(
+        camera=gymnasium.spaces.Box(0, 255, (2, 10, 10), np.uint8),
+        joints=gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32),
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self._step = 1
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._seen(), 1.0, self._step == 6, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        frames = np.array([self._step - 1, self._step], np.uint8)
+        picture = np.broadcast_to(frames[:, None, None], (2, 10, 10)).copy()
+        return {"camera": picture, "joints": np.full(2, self._step, np.float32)}
+
+
+def test_the_images_of_a_dict_are_stored_one_frame_a_step(tmp_path: Path) -> None:
+    """A run had no way to name them. A row takes 100 bytes of the picture's 200."""
+    settings: dict[str, Any] = {
+        "env": Robot,
+        "total_env_steps": 32,
+        "learning_starts": 16,
+        "batch_size": 8,
+        "replay_size": 64,
+        "target_update_interval": 1,
+        "tensorboard": False,
+        "quiet": True,
+    }
+    run = redline.train("dqn", out=tmp_path / "a", replay_frame_stack=2, **settings)
+    content = json.loads((run.checkpoint().path / "replay/replay.json").read_text())["content"]
+    assert content["header"]["layout"]["frames"] == {"camera": 2, "joints": 1}
+    assert content["arrays"]["obs/camera/frames"]["row_bytes"] == 100
+    with pytest.raises(ConfigError, match=r"replay_frame_stack=3 .*camera \[2, 10, 10\], joints"):
+        redline.train("dqn", out=tmp_path / "b", replay_frame_stack=3, **settings)
+
+
 def test_settings_that_do_not_apply_are_refused(tmp_path: Path) -> None:
     for settings in ({"core": "lstm"}, {"initial_log_std": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(settings))):

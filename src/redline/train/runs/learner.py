@@ -14,7 +14,7 @@ from redline.algos.config import OffPolicyConfig
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.atari import is_atari
 from redline.errors import ConfigError
-from redline.models import leaf_spaces
+from redline.models import image_shape, leaf_spaces
 from redline.policies import Policy
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 from redline.replay import Replay, ReplayConfig, ReplaySpec
@@ -24,6 +24,9 @@ from redline.train.loops.saved_progress import algorithm_state
 from redline.train.runs.given import Given, algorithm_of, network_of
 from redline.train.runs.memory_checks import limited_allocations, size_settings
 from redline.train.settings import RunConfig
+
+_PREVIOUS = ((ACTION,), (REWARD,))
+_NESTED = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 
 
 def build_policy(config: RunConfig, env: VecEnv, given: Given) -> Policy:
@@ -90,7 +93,7 @@ def build_replay(
         n_step=algo.n_step,
         gamma=algo.gamma,
         frame_stack=frame_stack,
-        stacked_keys=_stacked_keys(env.observation_space) if frame_stack > 1 else (),
+        stacked_keys=_stacked_keys(env.observation_space, frame_stack),
         prioritized=algo.prioritized,
         alpha=algo.priority_alpha,
         extras=policy.conditioning_names,
@@ -148,12 +151,34 @@ def _stacked_frames(config: RunConfig, space: gymnasium.Space[Any]) -> int:
     return int(space.shape[0]) if len(space.shape) == 3 else 1
 
 
-def _stacked_keys(space: gymnasium.Space[Any]) -> tuple[str, ...]:
-    """The name of the stacked observation, where the previous action and reward lie beside it."""
-    if not isinstance(space, gymnasium.spaces.Dict) or not has_previous(space):
+def _stacked_keys(space: gymnasium.Space[Any], frames: int) -> tuple[str, ...]:
+    """The names of the stacked observations, where there are several: the images.
+
+    Beside the previous action and reward, a single observation is stacked whatever it is.
+
+    Raises:
+        ConfigError: if they cannot be stacks of that many frames.
+    """
+    if frames == 1:
         return ()
-    own = [".".join(path) for path, _ in leaf_spaces(space) if path[0] not in (ACTION, REWARD)]
-    return tuple(own) if len(own) == 1 else ()
+    own = [(path, leaf) for path, leaf in leaf_spaces(space) if path[:1] not in _PREVIOUS]
+    if not has_previous(space):
+        own = list(leaf_spaces(space))
+    if len(own) > 1:
+        own = [(path, leaf) for path, leaf in own if image_shape(leaf) == leaf.shape]
+    stacked = [path for path, leaf in own if leaf.shape and leaf.shape[0] % frames == 0]
+    if not stacked:
+        raise ConfigError(
+            f"replay_frame_stack={frames} does not divide the first axis of any observation that "
+            f"may be a stack of frames: {_shapes(space)}. Use a divisor of it, or leave "
+            f"replay_frame_stack out."
+        )
+    return tuple(".".join(path) for path in stacked) if isinstance(space, _NESTED) else ()
+
+
+def _shapes(space: gymnasium.Space[Any]) -> str:
+    named = ((".".join(path) or "the observation", leaf) for path, leaf in leaf_spaces(space))
+    return ", ".join(f"{name} {list(leaf.shape or ())}" for name, leaf in named)
 
 
 def trainable_parts(algorithm: type[Algorithm], state: dict[str, Any]) -> dict[str, Any]:
