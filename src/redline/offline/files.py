@@ -227,11 +227,7 @@ def _require_room(folder: Path, stored: Any, about: Mapping[str, Any]) -> None:
         ConfigError: with the arithmetic.
         ValueError: if it says nothing.
     """
-    counts = {name: about.get(name) for name in ("total_steps", "total_episodes")}
-    for name, count in counts.items():
-        if type(count) is not int or count < 0:
-            raise ValueError(f"its {name} is {shown(count)}, which is no count")
-    steps, episodes = counts.values()
+    steps, episodes = (_count(about, name) for name in ("total_steps", "total_episodes"))
     obs, action = map(_row_bytes, (stored.observation_space, stored.action_space))
     size = (steps + episodes) * obs + steps * action
     require_memory(
@@ -241,6 +237,13 @@ def _require_room(folder: Path, stored: Any, about: Mapping[str, Any]) -> None:
     )
     if (file := folder / "main_data.hdf5").is_file():
         require_memory(_largest_part(file), f"data={str(folder)!r}, its largest episode,", _FEWER)
+
+
+def _count(about: Mapping[str, Any], name: str) -> int:
+    count = about.get(name)
+    if type(count) is not int or count < 0:
+        raise ValueError(f"its {name} is {shown(count)}, which is no count")
+    return count
 
 
 def _row_bytes(space: Space[Any]) -> int:
