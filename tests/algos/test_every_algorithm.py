@@ -76,3 +76,31 @@ def test_targets_begin_equal_to_what_they_follow(name: str) -> None:
                   "iqn", "r2d1", "sac-fixed-alpha", "sac-discrete", "sac-discrete-soft-target",
                   "sac-hard-target", "sac-critic-widths", "td3-critic-widths"}  # fmt: skip
     assert (name in has_target) is bool(parts.keys() & FOLLOWED.keys())
+
+
+@pytest.mark.parametrize("name", sorted(LEARNERS))
+def test_what_is_frozen_midway_stays_and_the_rest_learns(name: str) -> None:
+    """Actors that learn apart from their critics asked for gradients of what has none."""
+    learner = make(name)
+    first = next(learner.policy.parameters())
+    for seed in range(6):  # CrossQ's actor has every third turn
+        if seed == 3:
+            first.requires_grad_(False)
+            kept, before = first.clone(), weights(learner)["policy"]
+        learner.update(batch(name, learner, seed))
+    assert torch.equal(first, kept)
+    after = weights(learner)["policy"]
+    assert any(not torch.equal(after[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("name", ["sac", "sac-discrete", "tqc", "crossq", "td3", "ddpg"])
+def test_critics_learn_on_beside_an_actor_that_is_frozen_as_a_whole(name: str) -> None:
+    learner = make(name)
+    learner.policy.requires_grad_(False)
+    before = weights(learner)
+    for seed in range(3):
+        learner.update(batch(name, learner, seed))
+    after = weights(learner)
+    for part, is_kept in (("policy", True), ("critic", False)):
+        same = [torch.equal(after[part][key], value) for key, value in before[part].items()]
+        assert all(same) == is_kept

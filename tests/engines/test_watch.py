@@ -26,7 +26,9 @@ from tests.engines.cpu.test_updates import assert_same_state
 
 
 def frozen(learner: Any) -> None:
-    next(networks(learner)[-1].parameters()).requires_grad_(False)
+    """The first layer of what acts."""
+    assert layers(learner)[0].weight.requires_grad
+    layers(learner)[0].requires_grad_(False)
 
 
 def moved(learner: Any) -> None:

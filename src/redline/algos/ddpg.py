@@ -191,10 +191,7 @@ class DDPG(OffPolicyActorCritic):
         with torch.no_grad():
             features = self.critic.encode(obs)
         loss = actor_loss(self.critic.values(features, self.policy(obs))[0])
-        self.actor_optimizer.zero_grad()
-        # Backpropagation for these inputs only: no gradient of a critic's weight is computed.
-        loss.backward(inputs=self.parameters)
-        self.actor_optimizer.step()
+        self.step_actor(loss)
         return loss.detach()
 
     def _modules(self) -> dict[str, nn.Module]:

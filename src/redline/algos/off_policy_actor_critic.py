@@ -135,6 +135,15 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             (rows, self.policy.action_size), generator=self.generator, device=self.device
         )
 
+    def step_actor(self, loss: Tensor) -> None:
+        """One step of the actor down a loss []; what a callback froze of it stays as it is."""
+        self.actor_optimizer.zero_grad()
+        learning = [p for p in self.parameters if p.requires_grad]
+        if learning:
+            # Backpropagation for these inputs only: no gradient of a critic's weight is computed.
+            loss.backward(inputs=learning)
+            self.actor_optimizer.step()
+
     def conditioning(
         self, env_steps: int, total_env_steps: int, num_envs: int
     ) -> dict[str, Tensor]:

@@ -420,10 +420,7 @@ class SAC(OffPolicyActorCritic):
         average = self.config.actor_follows_mean
         value, entropy = self._policy_terms(obs, self.critic, None, noise, average=average)
         loss = actor_loss(value, entropy, alpha)
-        self.actor_optimizer.zero_grad()
-        # Backpropagation for these inputs only: no gradient of a critic's weight is computed.
-        loss.backward(inputs=self.parameters)
-        self.actor_optimizer.step()
+        self.step_actor(loss)
         entropy = entropy.detach()
         if self.alpha_optimizer is not None:
             self.alpha_optimizer.zero_grad()

@@ -235,10 +235,7 @@ class TD3(OffPolicyActorCritic):
             features = self.critic.encode(obs)
         values = self.critic.values(features, self.policy(obs), slice(0, 1))
         loss = actor_loss(values[0])
-        self.actor_optimizer.zero_grad()
-        # Backpropagation for these inputs only: no gradient of a critic's weight is computed.
-        loss.backward(inputs=self.parameters)
-        self.actor_optimizer.step()
+        self.step_actor(loss)
         return loss.detach()
 
     def _modules(self) -> dict[str, nn.Module]:
