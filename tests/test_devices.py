@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -78,6 +80,7 @@ def test_auto_takes_the_first_cuda_device(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3 * 2**30, 4 * 2**30))
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
     assert choose_device("auto") == ("cuda:0", "Some GPU, 3 GiB free")
 
 
@@ -95,3 +98,40 @@ def test_what_the_cpu_can_do() -> None:
 @no_cuda
 def test_without_devices_there_are_no_generators_to_save() -> None:
     assert global_rng_states() == {}
+
+
+def test_a_cuda_device_that_another_process_holds_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is there, and everything that is asked of it fails: `auto` ended in a traceback."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nCUDA kernel errors ...")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    monkeypatch.setattr(torch, "zeros", fail)
+    reason = "CUDA error: all CUDA-capable devices are busy"
+    assert choose_device("auto") == ("cpu", f"no CUDA device can be used: {reason}")
+    require_device("cuda", "device")  # of a sweep, whose own process is not to start it
+    with pytest.raises(DeviceError, match=rf"\({reason}\)\. Use --device cpu, or free it"):
+        require_device("cuda", "device", tried=True)
+
+
+def test_generators_of_cuda_that_was_never_used_are_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a child that was forked off a process with CUDA, the first checkpoint ended the run."""
+
+    def fail() -> Any:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", fail)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert kind_of("cuda").rng_states() == []
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [torch.ones(2)])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert kind_of("cuda").rng_states()[0].tolist() == [1.0, 1.0]

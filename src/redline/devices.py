@@ -6,7 +6,8 @@
 | can it run a captured graph, and how is one made? | `DeviceKind.captures`, `DeviceKind.graphs` |
 | how much memory is free there? | `DeviceKind.free_bytes` |
 | where are its global random numbers? | `DeviceKind.rng_states` |
-| can it be used here? | `DeviceKind.why_unusable` |
+| is it there? | `DeviceKind.why_unusable` |
+| does it work? | `DeviceKind.why_failing` |
 
 Code asks `kind_of(device)`, and never compares a device's type with "cuda". A further kind of
 device, such as a vendor's own or the stand-in of the tests, is made known by `add_kind`.
@@ -85,6 +86,14 @@ class DeviceKind:
             return str(error).splitlines()[0]
         return None
 
+    def why_failing(self, device: torch.device) -> str | None:
+        """Why the first work on a device that is there fails; None: it does not.
+
+        What it starts there stays until the process ends: not for who only looks at settings.
+        """
+        del device
+        return None
+
     def describe(self, device: torch.device) -> str:
         """The device in a few words."""
         return str(device)
@@ -108,7 +117,7 @@ class DeviceKind:
         return tensor
 
     def rng_states(self) -> list[Tensor]:
-        """The global generators of all devices of this type."""
+        """The global generators of all devices of this type that this process has used."""
         return []
 
     def set_rng_states(self, states: Sequence[Tensor]) -> None:
@@ -148,6 +157,14 @@ class _Cuda(DeviceKind):
             return f"there {'is' if count == 1 else 'are'} {count}, numbered from 0"
         return None
 
+    def why_failing(self, device: torch.device) -> str | None:
+        # Another process may hold it or its memory, and this torch may have no kernels for it.
+        try:
+            torch.zeros(1, device=device).add_(1).cpu()
+        except (RuntimeError, AssertionError) as error:
+            return str(error).splitlines()[0]
+        return None
+
     def describe(self, device: torch.device) -> str:
         free = torch.cuda.mem_get_info(device)[0] / 2**30
         return f"{torch.cuda.get_device_name(device)}, {free:.0f} GiB free"
@@ -167,7 +184,8 @@ class _Cuda(DeviceKind):
         torch.cuda.current_stream(device).synchronize()
 
     def rng_states(self) -> list[Tensor]:
-        return torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        # Asking starts CUDA, which takes memory there, and fails in a process that was forked.
+        return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     def set_rng_states(self, states: Sequence[Tensor]) -> None:
         if torch.cuda.is_available():  # the machine that saved them may have had more
@@ -277,19 +295,20 @@ def choose_device(asked: str) -> tuple[str, str]:
     if asked != "auto":
         return asked, "as asked for"
     cuda = torch.device("cuda", 0)
-    why_not = kind_of(cuda).why_unusable(cuda)
+    why_not = kind_of(cuda).why_unusable(cuda) or kind_of(cuda).why_failing(cuda)
     if why_not is None:
         return "cuda:0", kind_of(cuda).describe(cuda)
     return "cpu", f"no CUDA device can be used: {why_not}"
 
 
-def require_device(asked: str, setting: str, *, resumed: bool = False) -> None:
+def require_device(asked: str, setting: str, *, resumed: bool = False, tried: bool = False) -> None:
     """Refuse a device that has no such name, or is not there.
 
     Args:
         asked: by its name; "auto" is always there.
         setting: which setting names it, for the message.
         resumed: whether a run that began there is to go on, likewise.
+        tried: whether it is also refused where it does not work. That starts it.
 
     Raises:
         DeviceError: naming the reason and the fix.
@@ -304,15 +323,18 @@ def require_device(asked: str, setting: str, *, resumed: bool = False) -> None:
         raise DeviceError(f"{setting}={asked!r}: the CPU has no number. Use {option}.")
     device = torch.device(asked)
     reason = kind_of(device).why_unusable(device)
+    is_there = reason is None
+    if is_there and tried:
+        reason = kind_of(device).why_failing(device)
     if reason is None:
         return
     name = {"cuda": "CUDA", "mps": "MPS"}.get(device.type, device.type)
-    install = (
-        "install a CUDA build of torch on a machine with an NVIDIA GPU"
-        if device.type == "cuda"
-        else "a build of torch and a machine that have it"
-    )
+    instead = "use a build of torch and a machine that have it"
+    if is_there:
+        instead = "free it: another process may hold it or its memory"
+    elif device.type == "cuda":
+        instead = "install a CUDA build of torch on a machine with an NVIDIA GPU"
     raise DeviceError(
         f"{setting}={asked!r} was asked for, but no {name} device can be used ({reason}). Use "
-        f"{option}, or {install}."
+        f"{option}, or {instead}."
     )

@@ -116,7 +116,7 @@ def execute(
         RedlineError: if a setting is wrong; nothing has been written then.
     """
     collector_kind = collector_of(config, given)
-    check_devices(config.run, collector_kind, resumed=changed is not None)
+    check_devices(config.run, collector_kind, resumed=changed is not None, tried=True)
     config, devices_said = resolve_devices(ranks.own_device(config))
     ranks.check(config)
     config, out = ranks.quiet(config), ranks.folder(out)

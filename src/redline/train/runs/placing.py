@@ -19,13 +19,21 @@ PLACING_SETTINGS = ("policy_device", "env_device")  # the collector's to follow
 DEVICE_SETTINGS = ("device", *PLACING_SETTINGS, "eval_device")
 
 
-def check_devices(run: RunSettings, collector: type[Collector], *, resumed: bool = False) -> None:
+def check_devices(
+    run: RunSettings,
+    collector: type[Collector],
+    *,
+    resumed: bool = False,
+    tried: bool = False,
+) -> None:
     """Refuse devices that are not there, or that the collector cannot use.
 
     Args:
         run: its settings.
         collector: what collects.
         resumed: whether the run goes on; for the message.
+        tried: whether `device` is tried, which starts it in this process. The others are not:
+            what acts or evaluates there may be another process.
 
     Raises:
         DeviceError: naming the reason and the fix.
@@ -34,7 +42,7 @@ def check_devices(run: RunSettings, collector: type[Collector], *, resumed: bool
     for name in DEVICE_SETTINGS:
         device = getattr(run, name)
         if device is not None:
-            require_device(device, name, resumed=resumed)
+            require_device(device, name, resumed=resumed, tried=tried and name == "device")
         if name in PLACING_SETTINGS and device is not None:
             _require_placeable(name, device, run, collector)
 
