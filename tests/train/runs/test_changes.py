@@ -76,3 +76,26 @@ def test_what_is_saved_stays(name: str) -> None:
     new = {"seed": 2, "num_envs": 3, "hidden_sizes": (8,), "replay_mode": 1}[name]
     with pytest.raises(ConfigError, match=name):
         changed_config(config(), {name: new})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "of_the_run", "new"),
+    [
+        ("dqn", {"value_distribution": "categorical"}, {"v_min": 0.0, "v_max": 500.0}),
+        (
+            "dqn",
+            {"value_distribution": "categorical", "num_quantiles": 51},
+            {"value_distribution": "quantile"},
+        ),
+        ("dqn", {"value_distribution": "categorical"}, {"num_atoms": 21}),
+        ("tqc", {}, {"num_quantiles": 20}),
+        ("r2d1", {}, {"value_rescaling": False}),
+    ],
+)
+def test_what_saved_outputs_mean_stays(
+    algorithm: str, of_the_run: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """Weights of the same shapes were taken for logits of other atoms, or for quantiles."""
+    before = config_of(GivenSettings(), algorithm=algorithm, env="CartPole-v1", **of_the_run)
+    with pytest.raises(ConfigError, match=f"^{', '.join(sorted(new))} cannot be changed"):
+        changed_config(before, new)

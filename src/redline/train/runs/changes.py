@@ -27,6 +27,18 @@ _OF_THE_DATA = frozenset(
 )
 """Hyperparameters that say what the saved environments and replay look like."""
 
+_OF_THE_OUTPUTS = frozenset(
+    (
+        "value_distribution",
+        "num_atoms",
+        "v_min",
+        "v_max",
+        "num_quantiles",
+        "value_rescaling",
+    )
+)
+"""Hyperparameters that say what the outputs of saved networks mean: others would fit as well."""
+
 _OF_THE_START = frozenset(("initial_alpha", "noisy_std"))
 """Hyperparameters that only say what a run begins with."""
 
@@ -58,7 +70,7 @@ def changed_config(
     if new.run.accelerate != engine and "cpu_acting" not in changes:
         new = new.replace(cpu_acting=None)  # follows the engine
     fixed = {f.name for f in dataclasses.fields(config.run)} - OF_THE_RUN
-    fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
+    fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA | _OF_THE_OUTPUTS
     changed = differences(config, new)
     if late := sorted(_OF_THE_START & changed.keys()):
         raise ConfigError(
