@@ -508,3 +508,22 @@ def test_a_fixed_alpha_is_that_of_the_config_when_a_run_goes_on() -> None:
     learned = made(alpha=None)
     learned.load_state_dict(made(alpha=None, initial_alpha=3.0).state_dict())
     assert float(learned.state_dict()["log_alpha"].exp()) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("fixed", "begins_at"), [(0.25, 0.25), (0.0, 2.0)])
+def test_a_temperature_that_was_fixed_is_learned_from_there_on(
+    fixed: float, begins_at: float
+) -> None:
+    """No step changes the logarithm of 0, so that begins with initial_alpha.
+
+    Adam's first step is as long as its rate, whatever the gradient: 0.1 to log alpha, up or down.
+    """
+    before = made(alpha=fixed)
+    before.update(random_batch(1))
+    state = before.state_dict()
+    learner = made(initial_alpha=2.0, alpha_learning_rate=0.1)
+    learner.load_state_dict(state)
+    assert float(learner.alpha()) == pytest.approx(begins_at)
+    learner.update(random_batch(1))
+    step = math.log(float(learner.alpha()) / begins_at)
+    assert abs(step) == pytest.approx(0.1, rel=1e-3)

@@ -486,9 +486,13 @@ class SAC(OffPolicyActorCritic):
         return super().state_dict() | {"log_alpha": self._log_alpha.detach()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; a fixed alpha is the config's."""
-        super().load_state_dict(state)
-        if self.config.alpha is None:
+        """Go on from what `state_dict` gave; a fixed alpha is the config's.
+
+        One that was fixed when the state was saved, and is learned now, begins with that value.
+        """
+        super().load_state_dict({"alpha_optimizer": {}, **state})
+        # What was fixed at 0, whose logarithm no step changes, begins with initial_alpha.
+        if self.config.alpha is None and not torch.isneginf(state["log_alpha"]):
             with torch.no_grad():
                 self._log_alpha.copy_(state["log_alpha"])
 
