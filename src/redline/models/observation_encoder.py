@@ -8,7 +8,9 @@
 | MultiBinary | float32 |
 
 An image is a Box of uint8 or bool [C, H, W], [H, W, C] with C in (1, 3, 4), or [H, W],
-with H and W at least 7. The leaves' features are concatenated in the space's order.
+with H and W at least 7. Other numbers of channels have to come first: sizes alone do not tell
+[84, 84, 12] from 84 channels of 84 x 12, and a run says at its start what it took such pixels for.
+The leaves' features are concatenated in the space's order.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ IMAGE_ENCODERS: dict[str, Callable[..., nn.Module]] = {
     "minatar": MinAtarCNN,
 }
 ENCODER_NAMES = ("auto", "mlp", *IMAGE_ENCODERS)
-_SMALLEST_IMAGE = 7  # smaller grids are cheaper and no worse as vectors
+SMALLEST_IMAGE = 7  # smaller grids are cheaper and no worse as vectors
 _COLOR_CHANNELS = (1, 3, 4)
 
 Path = tuple[str, ...]
@@ -85,7 +87,7 @@ def image_shape(space: spaces.Space[Any]) -> tuple[int, int, int] | None:
         shape = (1, *shape)
     elif len(shape) == 3 and _is_channels_last(shape):
         shape = (shape[2], shape[0], shape[1])
-    if len(shape) != 3 or min(shape[1:]) < _SMALLEST_IMAGE:
+    if len(shape) != 3 or min(shape[1:]) < SMALLEST_IMAGE:
         return None
     return shape
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +22,12 @@ from redline.engines.captured_acting import CapturedActing
 from redline.envs import EnvSettings, VecEnv
 from redline.envs.cpus import worker_cpus
 from redline.errors import ConfigError
+from redline.models.observation_encoder import SMALLEST_IMAGE, image_shape, leaf_spaces
 from redline.plain_text import shortened, shown
 from redline.policies import Policy
 from redline.policies.action_heads import GaussianHead, JointHead
+from redline.policies.masks import network_space
+from redline.previous_inputs import without_previous
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
@@ -79,6 +83,55 @@ def said_at_start(
             f"rollouts cut episodes. With env_backend='gymnasium' or 'processes' they wait."
         )
     return [sentence for sentence in said if sentence]
+
+
+def said_of_images(config: RunConfig, env: VecEnv) -> list[str]:
+    """Warnings about pixels whose axes are not those of an image as networks take them.
+
+    Which axis is which cannot be told by sizes alone, and what a saved run took them for must stay.
+
+    Args:
+        config: all settings; the network is Redline's.
+        env: some of the run's environments.
+    """
+    if config.policy.encoder == "mlp" or config.run.network is not None:
+        return []
+    seen = without_previous(network_space(env.observation_space))
+    return [
+        f"observations {leaf.shape} of {leaf.dtype}{_at(path)} are {taken_for}. {way}"
+        for path, leaf in leaf_spaces(seen)
+        for taken_for, way in _doubtful_pixels(leaf)
+    ]
+
+
+def _at(path: tuple[str, ...]) -> str:
+    return f" at key {'.'.join(path)!r}" if path else ""
+
+
+def _doubtful_pixels(leaf: Any) -> Iterator[tuple[str, str]]:
+    """What pixels are taken for, and what to do if they are images; nothing if that is clear."""
+    shape: tuple[int, ...] = getattr(leaf, "shape", None) or ()
+    if not isinstance(leaf, spaces.Box) or leaf.dtype not in (np.uint8, np.bool_):
+        return
+    image = image_shape(leaf)
+    taken_for = f"no image as the networks take one: they are {math.prod(shape)} separate numbers"
+    if len(shape) == 3 and shape[-1] < min(shape[:-1]) and image in (None, shape):
+        if min(shape[:-1]) < SMALLEST_IMAGE:
+            return
+        if image is not None:
+            taken_for = f"taken for {shape[0]} channels of {shape[1]} x {shape[2]} pixels"
+        yield (
+            taken_for,
+            f"If the {shape[2]} are the channels, put them first: gymnasium.wrappers."
+            f"TransformObservation with np.moveaxis(obs, -1, 0).",
+        )
+    elif len(shape) > 3 and sum(size >= SMALLEST_IMAGE for size in shape) >= 2:
+        yield (
+            taken_for,
+            "If they are stacked images, make one of them, with all channels first: gymnasium."
+            "wrappers.TransformObservation; or stack gray ones, by GrayscaleObservation before "
+            "FrameStackObservation.",
+        )
 
 
 def said_of_bounds(policy: Policy, *, fresh: bool) -> list[str]:

@@ -48,6 +48,7 @@ from redline.train.runs.building import (
     resolve,
     said_at_start,
     said_of_bounds,
+    said_of_images,
 )
 from redline.train.runs.contradictions import refuse_image_preset
 from redline.train.runs.files import CONFIG_FILE
@@ -148,6 +149,7 @@ def execute(
         if checkpoint is None:
             refuse_image_preset(config, probe)
         cautions = said_at_start(config, probe, kind, given.changed)
+        cautions += said_of_images(config, probe) if given.network is None else []
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
         _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
