@@ -10,9 +10,12 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensordict import TensorDict
+from torch import Tensor, nn
 
 from redline.algos.diayn import DIAYN, DIAYNConfig, discriminator_loss, skill_reward
 from redline.errors import ConfigError
+from redline.models import ObservationEncoder
+from redline.policies.skills import joined
 from tests.algos.off_policy_batches import ACT, OBS, assert_round_trip, random_batch
 
 LOG = math.log
@@ -137,3 +140,70 @@ def test_nested_observations_and_discrete_actions() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(**settings)
+
+
+class OwnNetwork(nn.Module):
+    """As for the environment's own Box, which the documentation shows."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(space.shape[0], 5)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.layer(obs))
+
+
+class OwnNetworkOfDict(nn.Module):
+    """Likewise, for a Dict; it refuses entries that it does not know."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__()
+        assert list(space.spaces) == ["observation"]
+        self.layer = nn.Linear(space["observation"].shape[0], 5)
+
+    def forward(self, obs: Any) -> Tensor:
+        return torch.tanh(self.layer(obs["observation"]))
+
+
+@pytest.mark.parametrize(
+    ("space", "network"),
+    [(OBS, OwnNetwork), (spaces.Dict(observation=OBS), OwnNetworkOfDict)],
+)
+def test_a_network_for_the_environments_observations_gets_the_skill_beside(
+    space: Any, network: Any
+) -> None:
+    """5 features and 4 skills: its first layer after them has 9 inputs."""
+    diayn = DIAYN.make(space, ACT, config(), hidden_sizes=(8,), encoder=network)
+    actor: Any = diayn.policy.policy
+    assert type(actor.torso.torso) is network
+    assert type(diayn.discriminator.torso) is network
+    plain = torch.tensor([[0.5, -1.0], [0.5, -1.0]])
+    obs: Any = plain if space is OBS else {"observation": plain}
+    skill = torch.tensor([1, 3])
+    features = actor.torso(joined(obs, skill, space is not OBS))
+    assert features.shape == (2, 9)
+    assert features[:, 5:].tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
+    assert torch.equal(features[0, :5], features[1, :5])
+    batch = skilled_batch(0)
+    if space is not OBS:
+        rows = batch.batch_size
+        for name in ("obs", "next_obs"):
+            batch[name] = TensorDict({"observation": batch[name]}, batch_size=rows)
+    metrics = diayn.update(batch)
+    assert all(metrics[name].isfinite() for name in DIAYN.metric_names)
+
+
+def test_a_network_that_takes_the_skill_is_given_it() -> None:
+    """As runs that were saved have it."""
+
+    def network(space: Any) -> nn.Module:
+        return ObservationEncoder(space)
+
+    actor: Any = DIAYN.make(OBS, ACT, config(), hidden_sizes=(8,), encoder=network).policy.policy
+    assert type(actor.torso) is ObservationEncoder
+    assert actor.torso.out_features == 2 + 4
+
+
+def test_a_network_that_fails_says_so_of_the_environments_observations() -> None:
+    with pytest.raises(ConfigError, match=r"fails on 2 observations of Box\("):
+        DIAYN.make(OBS, ACT, config(), encoder=lambda _: nn.Linear(7, 3))

@@ -30,6 +30,7 @@ from redline.policies.actors import CategoricalActor, DeterministicActor, Squash
 from redline.policies.masks import network_space
 from redline.policies.modes import evaluation_mode
 from redline.policies.normalizer import ObservationNormalizer
+from redline.policies.skills import SKILL, SkillBesideFeatures, SkillSpace, without_skill
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 
 ModuleFactory: TypeAlias = Callable[[spaces.Space[Any]], nn.Module]
@@ -200,7 +201,8 @@ def make_torso(
 
     Args:
         space: of the observations, without an action mask. What `previous_inputs` put there
-            goes around the encoder, so that a custom one sees the environment's own space.
+            goes around the encoder, so that a custom one sees the environment's own space. So
+            does a skill that a custom one does not take.
         encoder: as for `make_policy`.
         hidden_sizes: as for `make_policy`.
         activation: as for `make_policy`.
@@ -218,8 +220,7 @@ def make_torso(
                 f"network={encoder!r} is of type {type(encoder).__name__}. Give a function that "
                 f"takes an observation space and returns a torch.nn.Module."
             )
-        module = encoder(space)
-        return module, _count_features(module, space)
+        return _custom_torso(space, encoder)
     encoded = ObservationEncoder(space, encoder)
     if encoded.image_only or not hidden_sizes:
         return encoded, encoded.out_features
@@ -229,6 +230,24 @@ def make_torso(
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
     return nn.Sequential(encoded, body), hidden_sizes[-1]
+
+
+def _custom_torso(space: spaces.Space[Any], factory: ModuleFactory) -> tuple[nn.Module, int]:
+    """A custom module, and how many features it gives.
+
+    One that takes a skill as a part of the observation is given it. Any other one sees the
+    environment's own observation, and the skill goes around it.
+    """
+    state = torch.get_rng_state()
+    try:
+        module = factory(space)
+        return module, _count_features(module, space)
+    except Exception:
+        if not isinstance(space, SkillSpace):
+            raise
+    torch.set_rng_state(state)
+    torso, features = _custom_torso(without_skill(space), factory)
+    return SkillBesideFeatures(torso, space), features + int(space[SKILL].n)
 
 
 def _count_features(module: Any, space: spaces.Space[Any]) -> int:

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from redline.data import NestedTensor, Rollout, as_tensordict, map_leaves
 from redline.errors import ConfigError, SpaceError
+from redline.models import ObservationEncoder
 from redline.policies.policy import (
     ActionEvaluation,
     ActOutput,
@@ -33,7 +34,15 @@ SKILL = "skill"
 PLAIN = "observation"  # the entry of an observation that is not a Dict itself
 
 
-def with_skill(space: spaces.Space[Any], num_skills: int) -> spaces.Dict:
+class SkillSpace(spaces.Dict):
+    """A space that `with_skill` made of a Dict, whose entries lie beside the skill."""
+
+
+class PlainSkillSpace(SkillSpace):
+    """One of a space that is no Dict, which lies in the entry `PLAIN`."""
+
+
+def with_skill(space: spaces.Space[Any], num_skills: int) -> SkillSpace:
     """The observation space with a skill beside: what a policy inside a `SkillPolicy` sees.
 
     Args:
@@ -46,13 +55,47 @@ def with_skill(space: spaces.Space[Any], num_skills: int) -> spaces.Dict:
     """
     if num_skills < 2:
         raise ConfigError(f"num_skills={num_skills} leaves nothing to choose from. Use at least 2.")
-    entries = dict(space.spaces) if isinstance(space, spaces.Dict) else {PLAIN: space}
+    nested = isinstance(space, spaces.Dict)
+    entries = dict(space.spaces) if nested else {PLAIN: space}
     if SKILL in entries:
         raise SpaceError(
             f"the observation has an entry {SKILL!r} of its own, where the policy's skill would "
             f"go. Rename it, for example with gymnasium.wrappers.TransformObservation."
         )
-    return spaces.Dict({**entries, SKILL: spaces.Discrete(num_skills)})
+    kind = SkillSpace if nested else PlainSkillSpace
+    return kind({**entries, SKILL: spaces.Discrete(num_skills)})
+
+
+def without_skill(space: SkillSpace) -> spaces.Space[Any]:
+    """The space that `with_skill` was given, or what was left of it."""
+    if isinstance(space, PlainSkillSpace):
+        return space[PLAIN]
+    return spaces.Dict({key: sub for key, sub in space.spaces.items() if key != SKILL})
+
+
+class SkillBesideFeatures(nn.Module):
+    """Features of an observation, then its skill, one-hot.
+
+    Args:
+        torso: observations [N, ...] without the skill -> features [N, F].
+        space: of the observations with it.
+
+    Attributes:
+        torso: as given.
+    """
+
+    def __init__(self, torso: nn.Module, space: SkillSpace) -> None:
+        super().__init__()
+        self.torso = torso
+        self._is_plain = isinstance(space, PlainSkillSpace)
+        self._skill = ObservationEncoder(space[SKILL])
+
+    def forward(self, obs: Any) -> Tensor:
+        """[N, F + K] float32; `obs` [N, ...] in the structure of `with_skill`."""
+        parts: Any = {key: obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict's rows)
+        skill = self._skill(parts.pop(SKILL))
+        features = self.torso(parts[PLAIN] if self._is_plain else parts)
+        return torch.cat([features, skill], dim=1)
 
 
 def joined(obs: NestedTensor, skill: Tensor, nested: bool) -> dict[str, Any]:
